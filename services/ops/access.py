@@ -14,25 +14,167 @@ What is changed here counts for the next call. Users and rules may be made befor
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
 
-from services.auth.refusals import Refusals
+from commitlog import limits
+from services.auth.refusals import Refusal, Refusals
+from services.auth.rights import VERBS, Effect, Kind, Rule, Verb
+from services.broker.access import User
 from services.live.live_broker import LiveBroker
-from services.ops.access_shapes import (
-    NewRules,
-    NewUser,
-    RefusedQuery,
-    RulesQuery,
-    RulesToRemove,
-    refusal_shape,
-    rule_shape,
-    user_shape,
-)
-from services.ops.queries import asked
-from services.ops.shapes import body_of, parse
+from services.ops.operation import Operation
+from services.ops.request import LIMIT_DEFAULT, Nothing, asked, body_of, parse
+from tidewheel.errors import ClientMistake
 
 NEVER_KEPT = {"Cache-Control": "no-store"}
+
+
+class NewUser(BaseModel):
+    """A user to make, or (`new_secret`) one that is to have another secret."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    new_secret: bool = False
+
+
+class RulesToRemove(BaseModel):
+    """What is to be forgotten: these verbs, or all, of a user on these patterns."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user: str
+    topics: list[str] = []
+    groups: list[str] = []
+    verbs: list[Verb] = Field(list(Verb), min_length=1)
+
+    def to_rules(self, effect: Effect = Effect.ALLOW) -> list[Rule]:
+        """Return the rules of these patterns; a group has only the verbs that are for groups."""
+        if not self.topics and not self.groups:
+            raise ClientMistake("Name a topic or a group, or a prefix of them such as orders*.")
+        for_groups = [verb for verb in self.verbs if verb in VERBS[Kind.GROUP]] or self.verbs
+        return [
+            Rule(self.user, kind, pattern, verb, effect)
+            for kind, patterns, verbs in (
+                (Kind.TOPIC, self.topics, self.verbs),
+                (Kind.GROUP, self.groups, for_groups),
+            )
+            for pattern in patterns
+            for verb in verbs
+        ]
+
+
+class NewRules(RulesToRemove):
+    """What a user may do, or may not."""
+
+    verbs: list[Verb] = Field(min_length=1)
+    effect: Effect = Effect.ALLOW
+
+
+class RulesQuery(Nothing):
+    """Whose rules."""
+
+    user: str = Field("", description="Only those of this user.")
+
+
+class RefusedQuery(Nothing):
+    """Which refusals."""
+
+    reason: str = Field("", description="Only those for this reason.")
+    limit: int = Field(LIMIT_DEFAULT, ge=1, le=limits.REFUSALS_KEPT)
+
+
+class UserAnswer(TypedDict):
+    """A user and when its secret was made; the secret itself is not told."""
+
+    name: str
+    made_ms: str
+
+
+class UsersAnswer(TypedDict):
+    """Every user, by name."""
+
+    users: list[UserAnswer]
+
+
+class SecretAnswer(TypedDict):
+    """A user's access key and its secret, told this once; and whether the broker asks callers who they
+    are."""
+
+    access_key: str
+    secret: str
+    is_asked: bool
+
+
+class GoneUserAnswer(TypedDict):
+    """A user that has been removed, with its rules."""
+
+    name: str
+
+
+class RuleAnswer(TypedDict):
+    """One verb for one user on the topics or groups of a pattern."""
+
+    user: str
+    kind: Literal["topic", "group"]
+    pattern: str
+    verb: Literal["send", "receive", "transact", "admin"]
+    effect: Literal["allow", "deny"]
+
+
+class RulesAnswer(TypedDict):
+    """Rules, by user, kind, pattern and verb; and whether the broker asks callers who they are."""
+
+    rules: list[RuleAnswer]
+    is_asked: bool
+
+
+class RefusalAnswer(TypedDict):
+    """Somebody who was sent away: when, why, from where, who it said it was, and what it wanted."""
+
+    at_ms: str
+    reason: str
+    host: str
+    who: str
+    detail: str
+
+
+class RefusedAnswer(TypedDict):
+    """How many were sent away since the start, by reason, and the last ones, the newest first."""
+
+    counts: dict[str, int]
+    refused: list[RefusalAnswer]
+
+
+def user_shape(user: User) -> UserAnswer:
+    """Return a user as JSON has it."""
+    return {"name": user.name, "made_ms": str(user.made_ms)}
+
+
+def rule_shape(rule: Rule) -> RuleAnswer:
+    """Return a rule as JSON has it."""
+    return {
+        "user": rule.user,
+        "kind": rule.kind.value,
+        "pattern": rule.pattern,
+        "verb": rule.verb.value,
+        "effect": rule.effect.value,
+    }
+
+
+def refusal_shape(one: Refusal) -> RefusalAnswer:
+    """Return a refusal as JSON has it."""
+    return {
+        "at_ms": str(one.at_ms),
+        "reason": one.reason,
+        "host": one.host,
+        "who": one.who,
+        "detail": one.detail,
+    }
 
 
 class AccessApi:
@@ -84,3 +226,38 @@ class AccessApi:
     def _rules(self, user: str) -> JSONResponse:
         rules = [rule_shape(rule) for rule in self._access.rules(user)]
         return JSONResponse({"rules": rules, "is_asked": self._access.is_asked})
+
+
+USERS: Final = "/api/auth/users"
+RULES: Final = "/api/auth/rules"
+OPERATIONS: Final = (
+    Operation("GET", USERS, AccessApi.users, {200: UsersAnswer}),
+    Operation(
+        "POST",
+        USERS,
+        AccessApi.add_user,
+        {201: SecretAnswer},
+        bodies=(NewUser,),
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation(
+        "DELETE",
+        f"{USERS}/{{name}}",
+        AccessApi.remove_user,
+        {200: GoneUserAnswer},
+        refusals=(400, 404, 503),
+    ),
+    Operation("GET", RULES, AccessApi.rules, {200: RulesAnswer}, RulesQuery),
+    Operation(
+        "POST", RULES, AccessApi.set_rules, {200: RulesAnswer}, bodies=(NewRules,), refusals=(400, 404, 503)
+    ),
+    Operation(
+        "POST",
+        f"{RULES}/remove",
+        AccessApi.remove_rules,
+        {200: RulesAnswer},
+        bodies=(RulesToRemove,),
+        refusals=(400, 404, 503),
+    ),
+    Operation("GET", "/api/refused", AccessApi.refused, {200: RefusedAnswer}, RefusedQuery),
+)

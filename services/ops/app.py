@@ -18,18 +18,22 @@ from services.live.dead_letter_tasks import DeadLetterTasks
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
 from services.ops.access import AccessApi
-from services.ops.api import Api, bug, disk_failed, refuse, unknown
 from services.ops.clients import ClientsApi
+from services.ops.clock import ClockApi
 from services.ops.dead_letters import DeadLettersApi
+from services.ops.errors import bug, disk_failed, refuse, unknown
 from services.ops.explain import ExplainApi
 from services.ops.gate import Demands, Gate
 from services.ops.groups import GroupsApi
+from services.ops.messages import MessagesApi
 from services.ops.metrics import Metrics
 from services.ops.openapi import document
 from services.ops.probes import Probes
 from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
+from services.ops.timer_tasks import TimerTasksApi
 from services.ops.timers import TimersApi
+from services.ops.topics import TopicsApi
 from services.ops.transactions import TransactionsApi
 from tidewheel.errors import TidewheelError
 
@@ -56,8 +60,11 @@ def make_app(
     timers, dead_letters, explaining = TimerTasks(live), DeadLetterTasks(live), ExplainApi(live, files)
     parts = (
         Probes(live, metrics, document),
-        Api(live),
-        TimersApi(live, timers),
+        TopicsApi(live),
+        MessagesApi(live),
+        ClockApi(live),
+        TimersApi(live),
+        TimerTasksApi(live, timers),
         TransactionsApi(live),
         SchedulesApi(live),
         GroupsApi(live, consuming),

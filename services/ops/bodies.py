@@ -2,7 +2,7 @@
 
 A body that has not come to its end in time ends its request, and what the requests under way have sent is
 counted together: nobody fills the memory with bodies that are begun and never ended. The bound of a single
-body is where it is read (`services.ops.shapes.body_of`). Cost: an addition for each piece that comes.
+body is where it is read (`services.ops.request.body_of`). Cost: an addition for each piece that comes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Bodies:
 
     @contextmanager
     def of_one(self, receive: Receive) -> Iterator[Receive]:
-        """Give what a request receives, which raises `BodyUnfinished` or `TooManyBodies`."""
+        """Yield a bounded `receive` for one request, which raises `BodyUnfinished` or `TooManyBodies`."""
         body = Body(self, receive, self._ms_max)
         try:
             yield body.receive
         finally:
             self.held_bytes -= body.held_bytes
-            assert self.held_bytes >= 0
+            assert self.held_bytes >= 0, "more bytes were let go than were held"
 
     def take(self, count_bytes: int) -> None:
-        """Count bytes in; raises `TooManyBodies`."""
+        """Count bytes in; raise `TooManyBodies`."""
         if self.held_bytes + count_bytes > self._bytes_max:
             raise TooManyBodies(f"That is {self._bytes_max} bytes. Try again, or send less at once.")
         self.held_bytes += count_bytes
@@ -53,7 +53,7 @@ class Body:
         self._is_whole = False
 
     async def receive(self) -> Message:
-        """Return the next piece; what comes behind the body, a hang-up, may take any time."""
+        """Return the next piece; a hang-up behind the body may take any time."""
         if self._is_whole:
             return await self._receive()
         if self._ends_at is None:

@@ -61,7 +61,7 @@ class MeasuredAnswer(TypedDict):
 
 
 def families(measured: ClientMetrics, node: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield what there is to scrape, each with the broker's own labels."""
+    """Yield every family to scrape, each with the broker's own labels (`node`)."""
     for name in BOUNDS_MS:
         labels = LABELS.get(name, TOPIC_AND_GROUP)
         spreads = HistogramMetricFamily(name, HELP[name], labels=(*node, *labels))
@@ -81,18 +81,18 @@ def families(measured: ClientMetrics, node: Mapping[str, str]) -> Iterator[Metri
 
 
 def named(key: Key, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """The labels of a series."""
+    """Return the values of a series' labels."""
     values = {"topic": key.topic, "consumer_group": key.group, "invocation_status": key.status}
     return tuple(values[label] for label in labels)
 
 
 def shapes(series: Mapping[Key, Value]) -> list[MeasuredAnswer]:
-    """One client's series, by name."""
+    """Return the series of one client as JSON has them, by name."""
     return [shape(key, value) for key, value in sorted(series.items(), key=lambda one: one[0])]
 
 
 def shape(key: Key, value: Value) -> MeasuredAnswer:
-    """One series of a client."""
+    """Return one series of a client as JSON has it."""
     answer = MeasuredAnswer(
         name=key.name,
         topic=key.topic,

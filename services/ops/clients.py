@@ -12,6 +12,8 @@ is a 503.
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -22,8 +24,29 @@ from services.live.client_metrics import ClientMetrics
 from services.live.clients import AskClients, ClientView
 from services.live.live_broker import LiveBroker
 from services.ops.client_metrics import MeasuredAnswer, shapes
-from services.ops.queries import Nothing, asked
-from services.ops.shapes import body_of, parse
+from services.ops.operation import Operation
+from services.ops.request import Nothing, asked, body_of, parse
+
+
+class OneClientQuery(Nothing):
+    """Which client."""
+
+    client: str = Field(min_length=1, max_length=1_024)
+
+
+class OneClient(BaseModel):
+    """Whom to ask."""
+
+    model_config = ConfigDict(extra="forbid")
+    client: str = Field(min_length=1, max_length=1_024)
+
+
+class OneMessageOfClient(OneClient):
+    """Whom to ask about which message."""
+
+    topic: str
+    queue_id: int = Field(ge=0)
+    queue_offset: int = Field(ge=0)
 
 
 class ClientAnswer(TypedDict):
@@ -51,12 +74,6 @@ class OneClientAnswer(TypedDict):
     measured: list[MeasuredAnswer]
 
 
-class OneClientQuery(Nothing):
-    """Which client."""
-
-    client: str = Field(min_length=1, max_length=1_024)
-
-
 class StackAnswer(TypedDict):
     """What a client's threads do, as it writes it."""
 
@@ -77,19 +94,17 @@ class ReconnectAnswer(TypedDict):
     client: str
 
 
-class OneClient(BaseModel):
-    """Whom to ask."""
-
-    model_config = ConfigDict(extra="forbid")
-    client: str = Field(min_length=1, max_length=1_024)
-
-
-class OneMessageOfClient(OneClient):
-    """Whom to ask about which message."""
-
-    topic: str
-    queue_id: int = Field(ge=0)
-    queue_offset: int = Field(ge=0)
+def client_shape(one: ClientView) -> ClientAnswer:
+    """Return a client as JSON has it."""
+    return ClientAnswer(
+        client_id=one.client_id,
+        kind=one.kind,
+        group=one.group,
+        language=one.language,
+        version=one.version,
+        can_be_asked=one.can_be_asked,
+        seen_ms=str(one.seen_ms),
+    )
 
 
 class ClientsApi:
@@ -132,14 +147,40 @@ class ClientsApi:
         return JSONResponse({"client": wanted.client})
 
 
-def client_shape(one: ClientView) -> ClientAnswer:
-    """A client as it is shown."""
-    return ClientAnswer(
-        client_id=one.client_id,
-        kind=one.kind,
-        group=one.group,
-        language=one.language,
-        version=one.version,
-        can_be_asked=one.can_be_asked,
-        seen_ms=str(one.seen_ms),
-    )
+ASKED: Final = (400, 404, 503)
+"""The refusals of what asks a client, which may not answer."""
+OPERATIONS: Final = (
+    Operation("GET", "/api/clients", ClientsApi.all, {200: ClientsAnswer}),
+    Operation(
+        "GET",
+        "/api/clients/show",
+        ClientsApi.one,
+        {200: OneClientAnswer},
+        OneClientQuery,
+        refusals=(400, 404),
+    ),
+    Operation(
+        "POST",
+        "/api/clients/stack",
+        ClientsApi.stack,
+        {200: StackAnswer},
+        bodies=(OneClient,),
+        refusals=ASKED,
+    ),
+    Operation(
+        "POST",
+        "/api/clients/verify",
+        ClientsApi.verify,
+        {200: VerifyAnswer},
+        bodies=(OneMessageOfClient,),
+        refusals=ASKED,
+    ),
+    Operation(
+        "POST",
+        "/api/clients/reconnect",
+        ClientsApi.reconnect,
+        {200: ReconnectAnswer},
+        bodies=(OneClient,),
+        refusals=ASKED,
+    ),
+)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from typing import Final
 
 from pydantic import Field
 from starlette.requests import Request
@@ -21,7 +22,8 @@ from typing_extensions import TypedDict
 from services.explain.evidence import Files, SearchedLog, imported_until
 from services.explain.explain import explain
 from services.live.live_broker import LiveBroker
-from services.ops.queries import Nothing, asked
+from services.ops.operation import Operation
+from services.ops.request import Nothing, asked
 from tidewheel.errors import NotFound
 
 
@@ -97,3 +99,15 @@ class ExplainApi:
         durable_offset = self._live.core.durable_offset
         until = imported_until(self._files)
         return SearchedLog("the broker's log", self._files, durable_offset, until, self._closing.is_set)
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/api/explain",
+        ExplainApi.explain,
+        {200: ExplanationAnswer},
+        ExplainQuery,
+        refusals=(400, 404, 503),
+    ),
+)

@@ -1,4 +1,4 @@
-"""Lets a request over HTTP through to the application, or refuses it before anything of it is read.
+"""The gate lets a request over HTTP through to the application, or refuses it before anything of it is read.
 
     is it a foreign page's?   --> does it bear the token? --> is its body JSON?  --> its body, bounded
     services.ops.origins: 403     401                         415                    services.ops.bodies
@@ -22,9 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
-from services.ops.api import refuse
 from services.ops.bodies import Bodies
-from services.ops.errors import BodyNotJson, ForeignHost
+from services.ops.errors import BodyNotJson, ForeignHost, refuse
 from services.ops.origins import Names, check_origin
 from tidewheel.errors import AccessRefused, TidewheelError
 
@@ -92,7 +91,7 @@ class Gate:
 
 
 def check_json(request: Request) -> None:
-    """Raises `BodyNotJson` for a body that is declared as anything else."""
+    """Raise `BodyNotJson` for a body that is declared as anything but JSON."""
     headers = request.headers
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return

@@ -43,7 +43,7 @@ def group_families(live: LiveBroker, groups: list[GroupView]) -> Iterator[Family
 
 
 def connections(consumers: Iterable[ConsumerView]) -> Counter[tuple[str, str, str, str]]:
-    """Return how many consumers there are by group, mode, language and version."""
+    """Count the consumers by group, mode, language and version."""
     return Counter(
         (one.group, CONSUME_MODES.get(one.kind, "PUSH"), one.language, one.version) for one in consumers
     )

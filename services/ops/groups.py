@@ -10,40 +10,325 @@
     POST   /api/groups/NAME/reset    {"to", "topic", "dry_run"}: sets where it goes on
     GET    /api/groups/NAME/clients  who consumes, and what they hold
 
-A group is made by its first receive, too. `services.ops.group_shapes` has the shapes.
+A group is made by its first receive, too. Where a group starts, or a reset goes, is written as `earliest`,
+`latest`, `offset:1200`, or a moment: messages stored since then come again. A span says that it is past: 30m
+ago.
+
+Cost: a look at every queue of a group, and a list of groups looks at every queue of all in one turn of the
+loop, whether or not it shows them.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from typing import Annotated, Any, Final, NotRequired
 
 import structlog
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
 
-from services.broker.group_values import From, GroupView
+from commitlog import limits
+from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
 from services.broker.topics import check_receivable
-from services.live.consumers import ConsumersOf
+from services.live.consumers import ConsumersOf, ConsumerView
 from services.live.live_broker import LiveBroker
-from services.ops.group_shapes import (
-    GroupsQuery,
-    NewGroup,
-    NewPolicy,
-    NewReset,
-    OneTopicOfGroup,
-    consumer_shape,
-    group_shape,
-    reset_shape,
-    start_of,
-    topics_of,
-)
-from services.ops.queries import asked
-from services.ops.shapes import body_of, parse
+from services.ops.operation import Operation
+from services.ops.request import Moment, Nothing, asked, body_of, parse
+from services.times import moments
 from tidewheel.errors import ClientMistake
 
+RETRIES_MAX = 100
+OFFSET = re.compile(r"offset:(\d{1,18})")
+
+RetryAfterMs = Annotated[int, Field(ge=0, le=limits.INVISIBLE_MS_MAX)]
+
 log = structlog.get_logger()
+
+
+class GroupsQuery(Nothing):
+    """What to say of each group."""
+
+    queues: bool = Field(False, description="Every queue of each, too.")
+
+
+class OneTopicOfGroup(Nothing):
+    """Which topic of the group; else all."""
+
+    topic: str = ""
+
+
+class PolicyFields(BaseModel):
+    """How a group's messages are to be given out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    attempts_max: int | None = Field(None, ge=1, le=limits.ATTEMPTS_LIMIT)
+    retry_after_ms: list[RetryAfterMs] | None = Field(None, min_length=1, max_length=RETRIES_MAX)
+    fifo_run_max: int | None = Field(None, ge=1, le=limits.RECEIVE_BATCH_MAX)
+    is_lite_exclusive: bool | None = Field(
+        None, description="Whether who subscribes to a lite topic takes it from the group's other clients."
+    )
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields of a policy that are given."""
+        given = self.model_dump(exclude_none=True, include=set(PolicyFields.model_fields))
+        if self.retry_after_ms is not None:
+            given["retry_after_ms"] = tuple(self.retry_after_ms)
+        return given
+
+
+class NewGroup(PolicyFields):
+    """A group, its policy as far as that is not the broker's own, and a topic that it is to receive."""
+
+    name: str
+    topic: str = Field("", description="What it receives from now on; else what its consumers ask for.")
+    start: Moment | None = Field(
+        None, description="Where it begins: earliest, latest, offset:1200, a moment, or 30m ago."
+    )
+
+    def policy(self, policy: GroupPolicy) -> GroupPolicy | None:
+        """Return the policy with the given fields replaced; None where no field is given."""
+        given = self.given()
+        return replace(policy, **given) if given else None
+
+    def place(self, now_ms: int) -> Start:
+        """Return where the group begins; raise `ClientMistake`."""
+        if self.start is None:
+            return Start()
+        if not self.topic:
+            raise ClientMistake(
+                "start is a place in a topic: say which topic. Of topics that its consumers ask for, a group "
+                "begins where the broker's setting group_start says."
+            )
+        return start_of(self.start, now_ms, "start")
+
+
+class NewPolicy(PolicyFields):
+    """How a group's messages are to be given out; what is left out stays as it is."""
+
+    def over(self, policy: GroupPolicy) -> GroupPolicy:
+        """Return the policy with the given fields replaced; raise `ClientMistake` where no field is given."""
+        given = self.given()
+        if not given:
+            raise ClientMistake(
+                "Nothing is set: give attempts_max, retry_after_ms, fifo_run_max or is_lite_exclusive."
+            )
+        return replace(policy, **given)
+
+
+class NewReset(BaseModel):
+    """Where to set a group; with `dry_run` it is only said what that would move."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    to: Moment = Field(description="earliest, latest, offset:1200, a moment with its zone, or 30m ago.")
+    topic: str = Field("", description="One of its topics; else all.")
+    dry_run: bool = False
+
+
+def start_of(text: Moment, now_ms: int, field: str) -> Start:
+    """Read where a group is to start; raise `ClientMistake` naming the field."""
+    said = str(text).strip()
+    if said in (From.EARLIEST.value, From.LATEST.value):
+        return Start(From(said))
+    if offset := OFFSET.fullmatch(said):
+        return Start(From.OFFSET, int(offset[1]))
+    try:
+        return Start(From.TIME, moments.past_ms(said, now_ms))
+    except ValueError as error:
+        kinds = "earliest, latest, offset:NUMBER or a moment"
+        raise ClientMistake(f"{field} is {said[:80]!r}: give {kinds} ({error}).") from error
+
+
+def name_of(request: Request) -> str:
+    """Return the group in a request's path."""
+    name: str = request.path_params["group"]
+    return name
+
+
+class QueueOfGroupAnswer(TypedDict):
+    """A group on one queue, which goes from `min_offset` up to before `end_offset`.
+
+    Below `committed_offset` all is done, from `next_offset` on nothing was given out. `lag` messages are not
+    done: `in_flight` are leased, `waiting` came back or are held back, the rest were never given out.
+    `oldest_ms` is when the first of them was stored.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: str
+    committed_offset: str
+    next_offset: str
+    end_offset: str
+    lag: int
+    in_flight: int
+    waiting: int
+    oldest_ms: str | None
+
+
+class PolicyAnswer(TypedDict):
+    """How a group's messages are given out."""
+
+    attempts_max: int
+    retry_after_ms: list[int]
+    fifo_run_max: int
+    is_paused: bool
+    is_lite_exclusive: bool
+
+
+class GroupAnswer(TypedDict):
+    """A consumer group: its topics, how far it lags over all of their queues, and how many consume.
+
+    Its `queues` are there when they are asked for.
+    """
+
+    name: str
+    topics: list[str]
+    policy: PolicyAnswer
+    lag: int
+    in_flight: int
+    waiting: int
+    oldest_ms: str | None
+    consumers: int
+    queues: NotRequired[list[QueueOfGroupAnswer]]
+
+
+class GroupsAnswer(TypedDict):
+    """Groups by name."""
+
+    groups: list[GroupAnswer]
+
+
+class DeletedGroupAnswer(TypedDict):
+    """What is no more: the group on these topics."""
+
+    name: str
+    topics: list[str]
+
+
+class MoveAnswer(TypedDict):
+    """A queue's first message that is not done, before and after a reset."""
+
+    topic: str
+    queue_id: int
+    before: str
+    after: str
+    min_offset: str
+    end_offset: str
+
+
+class ResetAnswer(TypedDict):
+    """What a reset moves, or with `dry_run` would."""
+
+    name: str
+    dry_run: bool
+    moves: list[MoveAnswer]
+
+
+class ConsumerAnswer(TypedDict):
+    """A client of the group; `receives` is how many of its receives are open, `leased` what it holds."""
+
+    client_id: str
+    kind: str
+    language: str
+    version: str
+    is_connected: bool
+    receives: int
+    leased: int
+    seen_ms: str
+
+
+class ConsumersAnswer(TypedDict):
+    """The clients of a group; `leased_by_others` is held by clients that are not heard from any more."""
+
+    consumers: list[ConsumerAnswer]
+    leased_by_others: int
+
+
+def topics_of(view: GroupView) -> list[str]:
+    """Return the topics that a group receives."""
+    return sorted({queue.topic for queue in view.queues})
+
+
+def group_shape(view: GroupView, consumers: int, has_queues: bool = True) -> GroupAnswer:
+    """Return a group as JSON has it."""
+    oldest_ms = min((one.oldest_ms for one in view.queues if one.oldest_ms is not None), default=None)
+    group: GroupAnswer = {
+        "name": view.name,
+        "topics": topics_of(view),
+        "policy": policy_shape(view.policy),
+        "lag": sum(queue.lag for queue in view.queues),
+        "in_flight": sum(queue.in_flight for queue in view.queues),
+        "waiting": sum(queue.waiting for queue in view.queues),
+        "oldest_ms": None if oldest_ms is None else str(oldest_ms),
+        "consumers": consumers,
+    }
+    if has_queues:
+        group["queues"] = [queue_of_group_shape(one) for one in view.queues]
+    return group
+
+
+def policy_shape(policy: GroupPolicy) -> PolicyAnswer:
+    """Return a policy as JSON has it."""
+    return {
+        "attempts_max": policy.attempts_max,
+        "retry_after_ms": list(policy.retry_after_ms),
+        "fifo_run_max": policy.fifo_run_max,
+        "is_paused": policy.is_paused,
+        "is_lite_exclusive": policy.is_lite_exclusive,
+    }
+
+
+def queue_of_group_shape(queue: QueueView) -> QueueOfGroupAnswer:
+    """Return a group's place on a queue as JSON has it."""
+    return {
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        "min_offset": str(queue.min_offset),
+        "committed_offset": str(queue.committed_offset),
+        "next_offset": str(queue.next_offset),
+        "end_offset": str(queue.end_offset),
+        "lag": queue.lag,
+        "in_flight": queue.in_flight,
+        "waiting": queue.waiting,
+        "oldest_ms": None if queue.oldest_ms is None else str(queue.oldest_ms),
+    }
+
+
+def reset_shape(name: str, reset: Reset, dry_run: bool) -> ResetAnswer:
+    """Return the moves of a reset as JSON has them."""
+    return {"name": name, "dry_run": dry_run, "moves": [move_shape(move) for move in reset.moves]}
+
+
+def move_shape(move: Move) -> MoveAnswer:
+    """Return a queue's move as JSON has it."""
+    return {
+        "topic": move.topic,
+        "queue_id": move.queue_id,
+        "before": str(move.before),
+        "after": str(move.after),
+        "min_offset": str(move.min_offset),
+        "end_offset": str(move.end_offset),
+    }
+
+
+def consumer_shape(view: ConsumerView, leased: int) -> ConsumerAnswer:
+    """Return a consumer as JSON has it."""
+    return {
+        "client_id": view.client_id,
+        "kind": view.kind,
+        "language": view.language,
+        "version": view.version,
+        "is_connected": view.is_connected,
+        "receives": view.receives,
+        "leased": leased,
+        "seen_ms": str(view.seen_ms),
+    }
 
 
 class GroupsApi:
@@ -131,7 +416,36 @@ class GroupsApi:
         return JSONResponse(group_shape(view, consumers), status_code=status)
 
 
-def name_of(request: Request) -> str:
-    """Return the group in a request's path."""
-    name: str = request.path_params["group"]
-    return name
+GROUP: Final = "/api/groups/{group}"
+OPERATIONS: Final = (
+    Operation("GET", "/api/groups", GroupsApi.all, {200: GroupsAnswer}, GroupsQuery),
+    Operation(
+        "POST",
+        "/api/groups",
+        GroupsApi.create,
+        {201: GroupAnswer, 200: GroupAnswer},
+        bodies=(NewGroup,),
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation("GET", GROUP, GroupsApi.one, {200: GroupAnswer}, refusals=(400, 404)),
+    Operation("PUT", GROUP, GroupsApi.set, {200: GroupAnswer}, bodies=(NewPolicy,), refusals=(400, 404, 503)),
+    Operation(
+        "DELETE",
+        GROUP,
+        GroupsApi.delete,
+        {200: DeletedGroupAnswer},
+        OneTopicOfGroup,
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation("POST", f"{GROUP}/pause", GroupsApi.pause, {200: GroupAnswer}, refusals=(400, 404, 503)),
+    Operation("POST", f"{GROUP}/resume", GroupsApi.resume, {200: GroupAnswer}, refusals=(400, 404, 503)),
+    Operation(
+        "POST",
+        f"{GROUP}/reset",
+        GroupsApi.reset,
+        {200: ResetAnswer},
+        bodies=(NewReset,),
+        refusals=(400, 404, 503),
+    ),
+    Operation("GET", f"{GROUP}/clients", GroupsApi.clients, {200: ConsumersAnswer}, refusals=(400, 404)),
+)

@@ -12,7 +12,8 @@ from services.live.live_broker import LiveBroker
 
 
 def counts_within(live: LiveBroker, spans_ms: tuple[int, ...]) -> Iterator[int]:
-    """Yield the counts, one for each span; spans ascend. Each is of the moment when it is taken."""
+    """Yield a count for each span; spans ascend. Each count is of the moment when it is taken."""
+    assert [*spans_ms] == sorted(spans_ms), "spans must ascend: a count leaves out the span before"
     now_ms, lower = live.now_ms(), 0
     for span in spans_ms:
         upper = live.query(live.core.timer_views.count, TimerFilter(until_ms=now_ms + span))

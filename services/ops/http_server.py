@@ -80,7 +80,7 @@ class HttpConnection(H11Protocol):
 
     # uvicorn's protocol takes a transport of TCP alone, where asyncio's takes any.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take it, unless there are too many."""
+        """Take the connection, unless there are too many."""
         super().connection_made(transport)
         host = self.client[0] if self.client else ""
         count, of_address = self._addresses.total(), self._addresses[host]
@@ -93,7 +93,7 @@ class HttpConnection(H11Protocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Take what comes, and note whether a request is being answered."""
+        """Read the bytes that came, and note whether a request is being answered."""
         if self._host is None:
             return
         super().data_received(data)
@@ -103,7 +103,7 @@ class HttpConnection(H11Protocol):
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Forget the connection."""
         self._stop_waiting()
         if self._host is not None:
             self._addresses[self._host] -= 1

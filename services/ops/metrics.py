@@ -49,15 +49,15 @@ class Client(Protocol):
 
     @property
     def is_producer(self) -> bool:
-        """Whether it sends rather than receives."""
+        """Whether the client sends rather than receives."""
 
     @property
     def language(self) -> str:
-        """The language of its library, in the library's own words."""
+        """The language of the client's library, in the library's own words."""
 
     @property
     def version(self) -> str:
-        """The version of its library."""
+        """The version of the client's library."""
 
 
 class Connections(Protocol):
@@ -65,11 +65,11 @@ class Connections(Protocol):
 
     @property
     def connection_count(self) -> int:
-        """How many there are."""
+        """The number of connections."""
 
     @property
     def table_count(self) -> int:
-        """Of how many the client uses a table of header fields (HPACK), which takes longer to read."""
+        """The number of connections that use a table of header fields (HPACK), which takes longer to read."""
 
 
 class Metrics(Collector):
@@ -124,7 +124,7 @@ class Metrics(Collector):
         return (family for family in self._families() if family is not None)
 
     def in_turns(self) -> Iterator[Metric | None]:
-        """Yield everything there is to scrape; None where the loop should have a turn before it goes on."""
+        """Yield every family to scrape; None where the loop should have a turn before the next one."""
         yield from self._families()
         yield from self._latency.collect()
         yield from self._refused.collect()

@@ -1,4 +1,4 @@
-"""One request of the HTTP interface: what the tables of `services.ops.routes` consist of."""
+"""One request of the HTTP interface: a row of a noun's table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.ops.queries import Nothing
+from services.ops.request import Nothing
 
 Handler = Callable[[Any, Request], Awaitable[Response]]
 
@@ -19,7 +19,9 @@ Handler = Callable[[Any, Request], Awaitable[Response]]
 class Operation:
     """One request: its handler, what may stand in its query and body, and its answers by status.
 
-    An answer that is None is text. `refusals` are the statuses of errors beside 500, which any may have.
+    An answer that is None is text. `refusals` are the statuses of errors beside 500, which any may have: 400
+    for what can never be accepted, 404 for what names what is not here, 503 for what stores, 409 for what may
+    be forbidden by what has happened.
     """
 
     method: str

@@ -43,7 +43,7 @@ class Names:
     only_loopback: bool = True
 
     def has(self, host: str) -> bool:
-        """Whether a name or an address may be meant for the broker."""
+        """Return whether a name or an address may be meant for the broker."""
         if host in self.names or ANY_NAME in self.given:
             return True
         try:
@@ -58,7 +58,7 @@ class Names:
 
 
 def names_of(hosts: Iterable[str], is_loopback: bool, given: Iterable[str] = ()) -> Names:
-    """Return what a broker is called that serves these hosts; `given` are further names of its owner's."""
+    """Return the names of a broker that serves these hosts; `given` are further names of its owner's."""
     more = frozenset(one.strip().lower().rstrip(".") for one in given if one.strip())
     own = [LOCALHOST, *hosts, "" if is_loopback else socket.gethostname()]
     names = frozenset(one.lower() for one in own if one and not is_address(one))
@@ -66,7 +66,7 @@ def names_of(hosts: Iterable[str], is_loopback: bool, given: Iterable[str] = ())
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an address and not a name."""
+    """Return whether a host is an address and not a name."""
     try:
         return bool(ip_address(host))
     except ValueError:
@@ -74,7 +74,7 @@ def is_address(host: str) -> bool:
 
 
 def check_origin(headers: Mapping[str, str], names: Names) -> None:
-    """Raises `ForeignHost` or `ForeignPage` for what a foreign page may have asked."""
+    """Raise `ForeignHost` or `ForeignPage` for a request that a foreign page may have made."""
     host = headers.get("host", "")
     if not names.has(host_in(host)):
         raise ForeignHost(
@@ -89,7 +89,7 @@ def check_origin(headers: Mapping[str, str], names: Names) -> None:
 
 
 def is_own(origin: str, host: str, names: Names) -> bool:
-    """Whether an origin is of the host and port asked, or of a name that the owner gave."""
+    """Return whether an origin is of the host and port asked, or of a name that the owner gave."""
     asking = urlsplit(origin).netloc.lower()
     return bool(asking) and (asking == host.lower() or host_in(asking) in names.given)
 

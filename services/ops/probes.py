@@ -1,11 +1,17 @@
-"""What machines ask of a broker: does it live, is it ready, how is it doing, what can be asked."""
+"""What machines ask of a broker: does it live, is it ready, how is it doing, what can be asked.
+
+GET /livez           whether the process answers
+GET /readyz          whether the broker serves, else 503 and why not; a full disk and damage beside it
+GET /metrics         what Prometheus scrapes (`services.ops.metrics`)
+GET /openapi.json    the HTTP interface in OpenAPI (`services.ops.openapi`)
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -15,17 +21,18 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from services.live.live_broker import LiveBroker
 from services.ops.metrics import Metrics
+from services.ops.operation import Operation
 from tidewheel.errors import TidewheelError
 
 
 @dataclass(slots=True, frozen=True)
 class One(Collector):
-    """One family of what there is to scrape."""
+    """One family of metrics."""
 
     family: Metric
 
     def collect(self) -> Iterator[Metric]:
-        """Yield it."""
+        """Yield the family."""
         yield self.family
 
 
@@ -59,7 +66,7 @@ class Probes:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def _scraped(self) -> bytes:
-        """Look at one family at most in each turn of the loop, so that nobody waits for all of them."""
+        """Return the text to scrape; a turn of the loop looks at one family, so no call waits for all."""
         text = []
         for family in self._metrics.in_turns():
             if family is not None:
@@ -70,3 +77,11 @@ class Probes:
     async def describe(self, request: Request) -> Response:
         """Describe the HTTP interface as OpenAPI."""
         return JSONResponse(self._describe())
+
+
+OPERATIONS: Final = (
+    Operation("GET", "/livez", Probes.alive, {200: None}, refusals=()),
+    Operation("GET", "/readyz", Probes.ready, {200: None, 503: None}, refusals=()),
+    Operation("GET", "/metrics", Probes.scrape, {200: None}, refusals=()),
+    Operation("GET", "/openapi.json", Probes.describe, {200: dict[str, Any]}, refusals=()),
+)

@@ -1,4 +1,4 @@
-"""`/api/timers`: delayed messages looked at, set, cancelled, moved and fired, one by one or many at once.
+"""`/api/timers`: delayed messages looked at, set, cancelled, moved and fired, one by one.
 
     GET    /api/timers            a page of those that wait, by due time: FILTER, after, limit
     GET    /api/timers/count      how many match: FILTER
@@ -8,14 +8,19 @@
     GET    /api/timers/one        one, with what it says: topic and id, or topic and key, or handle
     POST   /api/timers            sets one, or a batch of them: {"timers": [...]}
     POST   /api/timers/cancel     and /move and /fire: the verb on one timer; answers with its verdict
-    POST   /api/timers/tasks      cancels or moves all timers of a filter, or counts them first: dry_run
-    GET    /api/timers/tasks/ID   how far that is; DELETE stops it
 
-FILTER is any of topic, topic-prefix, key, tag, from, until. `services.ops.timer_shapes` has the shapes.
+FILTER is any of topic, topic-prefix, key, tag, from, until. To cancel or move all timers of a filter is a
+task (`services.ops.timer_tasks`).
+
+Moments come in as wall time with a zone (2026-11-22T09:00+08:00), as milliseconds since 1970, or as a span
+from now (in 30m, or just 30m); they go out as milliseconds since 1970, in strings.
 
 A verdict comes with 200 when it is as was asked (CANCELLED, MOVED, FIRED, or cancelled ALREADY), with 409
 when that is impossible (TOO_LATE; to move or fire what ended ALREADY), with 404 when there is no such timer
 that anybody remembers (NEVER_SET, FORGOTTEN). To look at a timer that has ended is 410.
+
+Cost: a look at many is cut into pieces (`services.live.timer_queries`); a batch waits for one flush, and each
+of its timers is set or refused for itself.
 """
 
 from __future__ import annotations
@@ -24,57 +29,489 @@ import json
 from collections.abc import Iterable
 from itertools import accumulate
 from math import ceil
-from typing import Any
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 import structlog
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
 
-from commitlog import limits
+from commitlog import limits, properties
+from commitlog.message import Message
+from services.broker import recall
+from services.broker.delays import dated
+from services.broker.errors import IllegalDeliveryTime, InvalidRecallHandle
 from services.broker.statistics import LATENESS_BOUNDS_MS, Lateness
-from services.broker.values import SendReceipt, TimerFilter, TimerVerdict, Verdict
+from services.broker.values import (
+    Damaged,
+    LostTimer,
+    PendingTimer,
+    SendReceipt,
+    TimerFilter,
+    TimerName,
+    TimerPage,
+    TimerVerdict,
+    Verdict,
+)
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
-from services.live.timer_tasks import TimerTasks
-from services.ops.answers import DamageAnswer, DueAnswer, LatenessAnswer, SummaryAnswer, TimerReceiptAnswer
+from services.ops.errors import ErrorAnswer, error_shape
 from services.ops.horizon import counts_within
-from services.ops.queries import DamagedQuery, FilterQuery, HistogramQuery, TimerQuery, TimersQuery, asked
-from services.ops.shapes import body_of, parse
-from services.ops.timer_shapes import (
-    MovedTimer,
-    NamedTimer,
-    NewTask,
-    NewTimer,
-    NewTimers,
-    cursor_of,
-    damaged_shape,
-    due_of,
-    error_shape,
-    filter_of,
-    lost_timer_shape,
-    name_of,
-    one_timer_shape,
-    page_shape,
-    span_of,
-    task_shape,
-    timer_receipt_shape,
-    verdict_shape,
-)
+from services.ops.messages import ContentAnswer, ReceiptAnswer, content_shape, receipt_shape
+from services.ops.operation import Handler, Operation
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, asked, body_of, parse
+from services.times import durations, moments
 from tidewheel.errors import ClientMistake, TidewheelError
 
 DUE_SPANS_MS = (60_000, 300_000, 3_600_000, 86_400_000)
+FOREVER_MS = TimerFilter().until_ms
 GONE = 410
 VERDICT_STATUSES = {Verdict.TOO_LATE: 409, Verdict.NEVER_SET: 404, Verdict.FORGOTTEN: 404}
 
 log = structlog.get_logger()
 
 
-class TimersApi:
-    """The handlers of `/api/timers`."""
+class FilterQuery(Nothing):
+    """Which timers: those that match everything that is given."""
 
-    def __init__(self, live: LiveBroker, tasks: TimerTasks) -> None:
-        self._live, self._tasks = live, tasks
+    topic: str = ""
+    topic_prefix: str = Field("", alias="topic-prefix")
+    key: str = Field("", max_length=limits.TIMER_NAME_CHARACTERS_MAX, description="A message or timer key.")
+    tag: str = ""
+    from_: Moment = Field(
+        "",
+        alias="from",
+        description="Due from then on: a moment with its zone, milliseconds, in 30m, or 30m ago.",
+    )
+    until: Moment = Field("", description="Due before then.")
+
+
+class TimersQuery(FilterQuery):
+    """A page of timers."""
+
+    after: str = Field("", description="From the page before.")
+    limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
+
+
+class DamagedQuery(Nothing):
+    """What is damaged, the newest first."""
+
+    limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
+
+
+class HistogramQuery(FilterQuery):
+    """Timers by windows of time."""
+
+    width: str = Field("1m", description="A span such as 10s, 1m, 1h.")
+
+
+class TimerQuery(Nothing):
+    """One timer: by its handle, or by its topic and its message id or timer key."""
+
+    topic: str = ""
+    id: str = Field("", max_length=limits.TIMER_NAME_CHARACTERS_MAX)
+    key: str = Field("", max_length=limits.TIMER_NAME_CHARACTERS_MAX)
+    handle: str = ""
+
+
+class NewTimer(BaseModel):
+    """A message to deliver `in` a span of time or `at` a moment.
+
+    A timer key names it: another timer of the topic with that key replaces it, or is refused if `unique`.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: str
+    body: str
+    keys: list[str] = []
+    tag: str = ""
+    properties: dict[str, str] = {}
+    in_: Moment | None = Field(None, alias="in", description="A span such as 30m, or milliseconds.")
+    at: Moment | None = Field(None, description="A moment with its zone, or milliseconds since 1970.")
+    timer_key: str = ""
+    unique: bool = False
+
+    def to_message(self, message_id: str, now_ms: int) -> Message:
+        """Return the message as the core takes it; raise `IllegalDeliveryTime`."""
+        message = Message(
+            topic=self.topic,
+            body=self.body.encode(),
+            message_id=message_id,
+            tag=self.tag,
+            keys=tuple(self.keys),
+            delivery_ms=self._due_ms(now_ms),
+            properties=self.properties | self._marks(),
+            born_ms=now_ms,
+        )
+        return dated(message, now_ms)
+
+    def _due_ms(self, now_ms: int) -> int:
+        if (self.in_ is None) == (self.at is None):
+            raise IllegalDeliveryTime("Say either in, such as 30m, or at, such as 2026-11-22T09:00+08:00.")
+        if self.in_ is not None:
+            return now_ms + span_of(self.in_, "in")
+        return due_of(self.at or "", now_ms, "at")
+
+    def _marks(self) -> dict[str, str]:
+        if self.timer_key and not self.properties.keys().isdisjoint(
+            (properties.TIMER_KEY, properties.TIMER_UNIQUE)
+        ):
+            raise ClientMistake("timer_key is given in properties, too: give it once.")
+        if self.unique and not self.timer_key:
+            raise ClientMistake("unique is about a timer_key: name one.")
+        key = {properties.TIMER_KEY: self.timer_key} if self.timer_key else {}
+        return key | ({properties.TIMER_UNIQUE: "true"} if self.unique else {})
+
+
+class NewTimers(BaseModel):
+    """A batch of timers to set; each is set or refused for itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    timers: list[NewTimer] = Field(min_length=1, max_length=limits.TIMER_BATCH_MAX)
+
+
+class NamedTimer(TimerQuery):
+    """Which timer a verb is for, and why (which is logged)."""
+
+    reason: str = Field("", max_length=limits.REASON_CHARACTERS_MAX)
+
+
+class MovedTimer(NamedTimer):
+    """Which timer is to be due when."""
+
+    to: Moment = Field(description="A moment with its zone, milliseconds since 1970, or a span from now.")
+
+
+def filter_of(query: FilterQuery, now_ms: int) -> TimerFilter:
+    """Return a filter as the core takes it; raise `ClientMistake`, for a reversed window too."""
+    from_ms = moment_of(query.from_, now_ms, "from") if query.from_ != "" else 0
+    until_ms = moment_of(query.until, now_ms, "until") if query.until != "" else FOREVER_MS
+    if from_ms >= until_ms:
+        raise ClientMistake(
+            f"The window is reversed or empty: from {from_ms} until {until_ms} (milliseconds)."
+        )
+    return TimerFilter(query.topic, query.topic_prefix, query.key, query.tag, from_ms, until_ms)
+
+
+def moment_of(moment: Moment, now_ms: int, field: str) -> int:
+    """Read a moment; raise `ClientMistake` naming the field."""
+    try:
+        return moments.moment_ms(str(moment), now_ms)
+    except ValueError as error:
+        raise ClientMistake(f"{field} is {str(moment)[:80]!r}: {error}.") from error
+
+
+def due_of(moment: Moment, now_ms: int, field: str) -> int:
+    """Read a due time; raise `IllegalDeliveryTime` naming the field."""
+    try:
+        return moments.due_ms(str(moment), now_ms)
+    except ValueError as error:
+        raise IllegalDeliveryTime(f"{field} is {str(moment)[:80]!r}: {error}.") from error
+
+
+def span_of(span: Moment, field: str) -> int:
+    """Read a span of time; raise `IllegalDeliveryTime` naming the field."""
+    try:
+        text = str(span)
+        return moments.whole_ms(text) if text.isascii() and text.isdigit() else durations.span_ms(text)
+    except ValueError as error:
+        raise IllegalDeliveryTime(f"{field} is {str(span)[:80]!r}: {error}.") from error
+
+
+def name_of(query: TimerQuery) -> TimerName:
+    """Return the name of a timer; raise `ClientMistake` unless the query names it in exactly one way."""
+    given = [query.id, query.key, query.handle]
+    if sum(map(bool, given)) != 1:
+        raise ClientMistake("Name the timer in one way: by its id, its timer key, or its recall handle.")
+    if query.handle:
+        return name_of_handle(query.handle, query.topic)
+    if not query.topic:
+        raise ClientMistake("topic is missing: an id or a timer key names a timer within its topic.")
+    return TimerName(query.topic, query.id, query.key)
+
+
+def name_of_handle(handle: str, topic: str) -> TimerName:
+    """Return the name of the timer of a recall handle; raise `InvalidRecallHandle`."""
+    meant = recall.decode(handle)
+    if topic and topic != meant.topic:
+        raise InvalidRecallHandle(f"It is for topic {meant.topic!r}, not {topic!r}.")
+    return TimerName(meant.topic, meant.message_id)
+
+
+def cursor_of(text: str) -> tuple[int, int] | None:
+    """Read where a page ends, as `page_shape` wrote it; raise `ClientMistake`."""
+    due_ms, _, offset = text.partition(":")
+    if not text:
+        return None
+    try:
+        return moments.whole_ms(due_ms), moments.whole_ms(offset)
+    except ValueError:
+        raise ClientMistake(f"after is {text[:80]!r}: use the one from the page before.") from None
+
+
+def is_batch(body: bytes) -> bool:
+    """Return whether a body holds several timers; a body that is no JSON is refused later."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and "timers" in said
+
+
+def message_of(wanted: NewTimer, now_ms: int) -> Any:
+    """Return a timer of a batch as the core takes it, or the error that refuses it."""
+    try:
+        return wanted.to_message(uuid4().hex.upper(), now_ms)
+    except TidewheelError as error:
+        return error
+
+
+class TimerAnswer(TypedDict):
+    """A delayed message that waits. `keys` are its message keys, `timer_key` the one it is replaced by."""
+
+    message_id: str
+    topic: str
+    keys: list[str]
+    due_ms: str
+    timer_key: str
+    tag: str
+    stored_ms: str
+    timer_offset: str
+
+
+class OneTimerAnswer(TimerAnswer):
+    """A delayed message that waits, with what it says; null if its record cannot be read."""
+
+    message: ContentAnswer | None
+
+
+class TimersAnswer(TypedDict):
+    """Delayed messages by due time; `after` asks for the next page, null at the end."""
+
+    timers: list[TimerAnswer]
+    after: str | None
+
+
+class LostTimerAnswer(TypedDict):
+    """A timer that ended as UNREADABLE: nobody has its record any more. `topic` is empty if unknown."""
+
+    timer_offset: str
+    topic: str
+    due_ms: str
+    ended_ms: str
+
+
+class DamagedPartAnswer(TypedDict):
+    """Something of the store that is not what was written."""
+
+    part: str
+    path: str
+    what: str
+    rebuilt: int
+    lost: int
+
+
+class DamageAnswer(TypedDict):
+    """What was found damaged since the broker's start, and the timers that were lost to damage.
+
+    `unreadable` counts the timers that ended as UNREADABLE and are remembered, `rebuilt` those that were
+    rebuilt since the start. Lists have the newest first.
+    """
+
+    count: int
+    rebuilt: int
+    unreadable: int
+    damage: list[DamagedPartAnswer]
+    timers: list[LostTimerAnswer]
+
+
+class CountAnswer(TypedDict):
+    """How many timers match."""
+
+    count: int
+
+
+class WindowAnswer(TypedDict):
+    """How many timers are due from `start_ms` on, for the width of the window."""
+
+    start_ms: str
+    count: int
+
+
+class HistogramAnswer(TypedDict):
+    """How many timers are due when; windows without any are left out."""
+
+    width_ms: str
+    count: int
+    windows: list[WindowAnswer]
+
+
+class LatenessAnswer(TypedDict):
+    """How late deliveries were stored since the start: each figure is at most what is said, in milliseconds.
+
+    `early_count` is 0: nothing is delivered before its time.
+    """
+
+    delivered: int
+    p50_ms: int
+    p99_ms: int
+    max_ms: int
+    early_count: int
+
+
+class DueAnswer(TypedDict):
+    """How many timers are due within a span from now that were not within the span before; null: later."""
+
+    within_ms: str | None
+    count: int
+
+
+class SummaryAnswer(TypedDict):
+    """The delayed messages of a broker at a glance."""
+
+    now_ms: str
+    pending: int
+    pending_by_topic: dict[str, int]
+    next_due_ms: str | None
+    due: list[DueAnswer]
+    lateness: LatenessAnswer
+    lateness_by_topic: dict[str, LatenessAnswer]
+
+
+class VerdictAnswer(TypedDict):
+    """The truth about a verb on a timer: when and at which log offset it ended ("-1": not, or unknown).
+
+    `due_ms` is when it was due before, "0" if unknown; for MOVED `ended_ms` is its new time.
+    """
+
+    verdict: Literal["CANCELLED", "MOVED", "FIRED", "TOO_LATE", "ALREADY", "NEVER_SET", "FORGOTTEN"]
+    message_id: str
+    ended_ms: str
+    ended_offset: str
+    due_ms: str
+
+
+class TimerReceiptAnswer(ReceiptAnswer):
+    """A timer that is set."""
+
+    due_ms: str
+
+
+class SetTimersAnswer(TypedDict):
+    """What became of each timer of a batch, in its order."""
+
+    set: int
+    refused: int
+    timers: list[TimerReceiptAnswer | ErrorAnswer]
+
+
+def timer_shape(timer: PendingTimer) -> TimerAnswer:
+    """Return a delayed message that waits as JSON has it."""
+    return {
+        "message_id": timer.message_id,
+        "topic": timer.topic,
+        "keys": list(timer.keys),
+        "due_ms": str(timer.due_ms),
+        "timer_key": timer.timer_key,
+        "tag": timer.tag,
+        "stored_ms": str(timer.stored_ms),
+        "timer_offset": str(timer.timer_offset),
+    }
+
+
+def one_timer_shape(timer: PendingTimer) -> OneTimerAnswer:
+    """Return a delayed message that waits, with its content, as JSON has it."""
+    message = None if timer.message is None else content_shape(timer.message)
+    return {**timer_shape(timer), "message": message}
+
+
+def page_shape(page: TimerPage) -> TimersAnswer:
+    """Return a page of timers as JSON has it."""
+    after = None if page.after is None else f"{page.after[0]}:{page.after[1]}"
+    return {"timers": [timer_shape(timer) for timer in page.timers], "after": after}
+
+
+def lost_timer_shape(lost: LostTimer, offset_ms: int) -> LostTimerAnswer:
+    """Return a lost timer as JSON has it; the broker's clock is `offset_ms` ahead of real time."""
+    return {
+        "timer_offset": str(lost.timer_offset),
+        "topic": lost.topic,
+        "due_ms": str(lost.due_ms - offset_ms),
+        "ended_ms": str(lost.ended_ms - offset_ms),
+    }
+
+
+def damaged_shape(found: Damaged) -> DamagedPartAnswer:
+    """Return a damaged part of the store as JSON has it."""
+    return {
+        "part": found.part,
+        "path": found.path,
+        "what": found.what,
+        "rebuilt": found.rebuilt_count,
+        "lost": found.lost_count,
+    }
+
+
+def verdict_shape(verdict: TimerVerdict) -> VerdictAnswer:
+    """Return a verdict as JSON has it."""
+    return {
+        "verdict": verdict.verdict.value,
+        "message_id": verdict.message_id,
+        "ended_ms": str(verdict.ended_ms),
+        "ended_offset": str(verdict.ended_offset),
+        "due_ms": str(verdict.due_ms),
+    }
+
+
+def timer_receipt_shape(receipt: SendReceipt, due_ms: int) -> TimerReceiptAnswer:
+    """Return a timer that is set as JSON has it."""
+    return {**receipt_shape(receipt), "due_ms": str(due_ms)}
+
+
+def set_shape(receipt: SendReceipt | TidewheelError, due_ms: int) -> TimerReceiptAnswer | TidewheelError:
+    """Return a timer of a batch that is set as JSON has it; a refusal as it is."""
+    return receipt if isinstance(receipt, TidewheelError) else timer_receipt_shape(receipt, due_ms)
+
+
+def together(parts: Iterable[Lateness]) -> Lateness:
+    """Return the lateness of several topics as one."""
+    whole = Lateness()
+    for part in parts:
+        whole.counts = [one + other for one, other in zip(whole.counts, part.counts, strict=True)]
+        whole.sum_ms += part.sum_ms
+        whole.max_ms = max(whole.max_ms, part.max_ms)
+        whole.early_count += part.early_count
+    return whole
+
+
+def lateness_shape(late: Lateness) -> LatenessAnswer:
+    """Return a histogram of lateness as JSON has it."""
+    return {
+        "delivered": sum(late.counts),
+        "p50_ms": at_most_ms(late, 0.50),
+        "p99_ms": at_most_ms(late, 0.99),
+        "max_ms": late.max_ms,
+        "early_count": late.early_count,
+    }
+
+
+def at_most_ms(late: Lateness, share: float) -> int:
+    """Return what lateness a share of the deliveries did not exceed: its bucket's bound, or the latest."""
+    wanted = ceil(share * sum(late.counts))
+    bounds = (*LATENESS_BOUNDS_MS, late.max_ms)
+    reached = zip(bounds, accumulate(late.counts), strict=True)
+    return min(next(bound for bound, count in reached if count >= wanted), late.max_ms)
+
+
+class TimersApi:
+    """The handlers of `/api/timers`, without its tasks."""
+
+    def __init__(self, live: LiveBroker) -> None:
+        self._live = live
 
     async def page(self, request: Request) -> JSONResponse:
         """Show timers that wait."""
@@ -112,6 +549,7 @@ class TimersApi:
             "count": core.damage_count,
             "rebuilt": core.statistics.timers_rebuilt,
             "unreadable": len(lost),
+            # core.damage has the newest last, lost the newest first
             "damage": [damaged_shape(one) for one in list(core.damage)[: -limit - 1 : -1]],
             "timers": [lost_timer_shape(one, self._live.clock.offset_ms) for one in lost[:limit]],
         }
@@ -169,27 +607,6 @@ class TimersApi:
         wanted = parse(NamedTimer, await body_of(request))
         return self._done("fire", wanted, await self._live.fire_timer(name_of(wanted)))
 
-    async def tasks(self, request: Request) -> JSONResponse:
-        """List the tasks."""
-        return JSONResponse({"tasks": [task_shape(task) for task in self._tasks.all()]})
-
-    async def start_task(self, request: Request) -> JSONResponse:
-        """Cancel or move all timers of a filter, or count them."""
-        wanted = parse(NewTask, await body_of(request))
-        order = wanted.order(self._live.now_ms())
-        if not wanted.dry_run:
-            return JSONResponse(task_shape(self._tasks.start(order)), status_code=202)
-        self._tasks.check(order)
-        return JSONResponse({"dry_run": True, "matched": await timer_queries.count(self._live, order.wanted)})
-
-    async def task(self, request: Request) -> JSONResponse:
-        """Show a task."""
-        return JSONResponse(task_shape(self._tasks.get(request.path_params["id"])))
-
-    async def stop_task(self, request: Request) -> JSONResponse:
-        """Stop a task."""
-        return JSONResponse(task_shape(await self._tasks.stop(request.path_params["id"])))
-
     def _filter(self, query: FilterQuery) -> TimerFilter:
         return filter_of(query, self._live.now_ms())
 
@@ -201,7 +618,7 @@ class TimersApi:
         return [*due, {"within_ms": None, "count": max(0, pending - sum(within))}]
 
     async def _set_batch(self, wanted: list[NewTimer]) -> JSONResponse:
-        """Set each or refuse it; one flush for all."""
+        """Set or refuse each timer of a batch; one flush for all."""
         now_ms = self._live.now_ms()
         answers: list[Any] = [message_of(one, now_ms) for one in wanted]
         sound = [number for number, one in enumerate(answers) if not isinstance(one, TidewheelError)]
@@ -213,7 +630,7 @@ class TimersApi:
         return JSONResponse({"set": len(shapes) - refused, "refused": refused, "timers": shapes})
 
     def _done(self, verb: str, wanted: NamedTimer, verdict: TimerVerdict) -> JSONResponse:
-        """Answer with a verdict; what had a reason is logged."""
+        """Answer with a verdict; log a verb that was given a reason."""
         if wanted.reason:
             said = {"verb": verb, "verdict": verdict.verdict.value, "message_id": verdict.message_id}
             log.info("timer verb", **said, reason=wanted.reason)
@@ -227,57 +644,38 @@ def told(verdict: TimerVerdict, status: int) -> JSONResponse:
 
 
 def ended(verdict: TimerVerdict) -> bool:
-    """Whether there was such a timer."""
+    """Return whether there was such a timer."""
     return verdict.verdict not in (Verdict.NEVER_SET, Verdict.FORGOTTEN)
 
 
-def is_batch(body: bytes) -> bool:
-    """Whether a body holds several timers; what is no JSON is refused later."""
-    try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(said, dict) and "timers" in said
+def verb(path: str, handler: Handler, body: type[BaseModel]) -> Operation:
+    """Return a verb on one timer: all of its answers are verdicts."""
+    answers = {200: VerdictAnswer, 404: VerdictAnswer, 409: VerdictAnswer}
+    return Operation("POST", path, handler, answers, bodies=(body,), refusals=(400, 503))
 
 
-def message_of(wanted: NewTimer, now_ms: int) -> Any:
-    """Return a timer of a batch as the core takes it, or what is wrong with it."""
-    try:
-        return wanted.to_message(uuid4().hex.upper(), now_ms)
-    except TidewheelError as error:
-        return error
-
-
-def set_shape(receipt: SendReceipt | TidewheelError, due_ms: int) -> TimerReceiptAnswer | TidewheelError:
-    """Return a timer of a batch that is set as JSON has it; a refusal as it is."""
-    return receipt if isinstance(receipt, TidewheelError) else timer_receipt_shape(receipt, due_ms)
-
-
-def together(parts: Iterable[Lateness]) -> Lateness:
-    """Return the lateness of several topics as one."""
-    whole = Lateness()
-    for part in parts:
-        whole.counts = [one + other for one, other in zip(whole.counts, part.counts, strict=True)]
-        whole.sum_ms += part.sum_ms
-        whole.max_ms = max(whole.max_ms, part.max_ms)
-        whole.early_count += part.early_count
-    return whole
-
-
-def lateness_shape(late: Lateness) -> LatenessAnswer:
-    """Return a histogram of lateness as JSON has it."""
-    return {
-        "delivered": sum(late.counts),
-        "p50_ms": at_most_ms(late, 0.50),
-        "p99_ms": at_most_ms(late, 0.99),
-        "max_ms": late.max_ms,
-        "early_count": late.early_count,
-    }
-
-
-def at_most_ms(late: Lateness, share: float) -> int:
-    """Return what a share of the deliveries was no later than: the bound of its bucket, or the latest."""
-    wanted = ceil(share * sum(late.counts))
-    bounds = (*LATENESS_BOUNDS_MS, late.max_ms)
-    reached = zip(bounds, accumulate(late.counts), strict=True)
-    return min(next(bound for bound, count in reached if count >= wanted), late.max_ms)
+OPERATIONS: Final = (
+    Operation("GET", "/api/timers", TimersApi.page, {200: TimersAnswer}, TimersQuery),
+    Operation(
+        "POST",
+        "/api/timers",
+        TimersApi.set,
+        {201: TimerReceiptAnswer, 200: SetTimersAnswer},
+        bodies=(NewTimer, NewTimers),
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation("GET", "/api/timers/count", TimersApi.count, {200: CountAnswer}, FilterQuery),
+    Operation("GET", "/api/timers/histogram", TimersApi.histogram, {200: HistogramAnswer}, HistogramQuery),
+    Operation("GET", "/api/timers/summary", TimersApi.summary, {200: SummaryAnswer}),
+    Operation("GET", "/api/timers/damaged", TimersApi.damaged, {200: DamageAnswer}, DamagedQuery),
+    Operation(
+        "GET",
+        "/api/timers/one",
+        TimersApi.one,
+        {200: OneTimerAnswer, 404: VerdictAnswer, 410: VerdictAnswer},
+        TimerQuery,
+    ),
+    verb("/api/timers/cancel", TimersApi.cancel, NamedTimer),
+    verb("/api/timers/move", TimersApi.move, MovedTimer),
+    verb("/api/timers/fire", TimersApi.fire, NamedTimer),
+)

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from consumequeue.filter import EVERYTHING
 from services.auth.vault import KEY_BYTES
-from services.ops.answers import ErrorAnswer
+from services.ops.errors import ErrorAnswer
 from services.ops.openapi import document
 from services.ops.routes import OPERATIONS
 

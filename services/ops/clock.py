@@ -1,0 +1,84 @@
+"""`/api/clock`: the broker's clock, real or virtual (`services.live.clock`).
+
+    GET  /api/clock           its time, and how far that is ahead of real time
+    POST /api/clock/advance   {"by": "30m"}: lets time pass on a virtual clock; answers on arrival
+
+Times in all other requests and answers are real time; the broker's own differs on a virtual clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
+
+from services.live.clock import Clock
+from services.live.errors import IllegalAdvance
+from services.live.live_broker import LiveBroker
+from services.ops.operation import Operation
+from services.ops.request import body_of, parse
+from services.times import durations
+
+
+class TimeToPass(BaseModel):
+    """How far to advance a virtual clock: "500ms", "30s", "1h30m", "2d"."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: str
+
+    def by_ms(self) -> int:
+        """Return the span in milliseconds; raise `IllegalAdvance` when it is none."""
+        try:
+            return durations.span_ms(self.by)
+        except ValueError as error:
+            raise IllegalAdvance(f"by is {self.by!r}: {error}.") from error
+
+
+class ClockAnswer(TypedDict):
+    """The broker's time, and how far it is ahead of real time."""
+
+    kind: Literal["real", "virtual"]
+    now_ms: str
+    offset_ms: str
+
+
+def clock_shape(clock: Clock) -> ClockAnswer:
+    """Return a clock as JSON has it: the broker's time, and how far that is ahead of real time."""
+    return {
+        "kind": "virtual" if clock.is_virtual else "real",
+        "now_ms": str(clock.now_ms()),
+        "offset_ms": str(clock.offset_ms),
+    }
+
+
+class ClockApi:
+    """The handlers of `/api/clock`."""
+
+    def __init__(self, live: LiveBroker) -> None:
+        self._live = live
+
+    async def clock(self, request: Request) -> JSONResponse:
+        """Show the clock."""
+        return JSONResponse(clock_shape(self._live.clock))
+
+    async def advance(self, request: Request) -> JSONResponse:
+        """Let time pass."""
+        await self._live.advance(parse(TimeToPass, await body_of(request)).by_ms())
+        return JSONResponse(clock_shape(self._live.clock))
+
+
+OPERATIONS: Final = (
+    Operation("GET", "/api/clock", ClockApi.clock, {200: ClockAnswer}),
+    Operation(
+        "POST",
+        "/api/clock/advance",
+        ClockApi.advance,
+        {200: ClockAnswer},
+        bodies=(TimeToPass,),
+        refusals=(400, 409, 503),
+    ),
+)

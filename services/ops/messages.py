@@ -1,0 +1,331 @@
+"""Messages looked at without leasing them, looked up, and sent.
+
+    GET  /api/topics/TOPIC/messages   messages of one queue from an offset on: queue, offset, limit
+    GET  /api/topics/TOPIC/arrivals   what came after some positions, waiting for it if need be, and the
+                                      positions to ask for next: after=0:12,1:7, limit, wait_ms
+    GET  /api/messages                messages with a key or message id, newest first: topic, key, limit
+    POST /api/messages                sends one message; the answer comes when it is on disk
+
+A queue that `after` does not name starts at its end. `stored_topic` says where a message that was looked up
+lies: a waiting timer or an open half lies in the broker's own topics; `cut`: older ones were too large to be
+shown, too. Messages are read until there are `limit` of them or their bodies have `LOOK_BYTES_MAX` bytes (one
+comes in any case); then ask again from there.
+
+A body that is UTF-8 text goes out as `body`, any other as `body_base64`. Timers, dead letters and halves are
+messages as well: their files show what they say, and where it was stored, by the shapes of this one.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Final, NotRequired
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
+
+from commitlog import properties
+from commitlog.message import Message
+from services.broker.delays import dated
+from services.broker.values import Delivery, SendReceipt, Topic
+from services.live.live_broker import LiveBroker
+from services.ops.operation import Operation
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked, body_of, parse
+from services.ops.topics import topic_of
+from tidewheel.errors import ClientMistake, NotFound
+
+WAIT_MS_MAX = 20_000
+
+Positions = dict[int, int]
+"""For each queue id the next queue offset to look at."""
+
+
+class MessagesQuery(Nothing):
+    """Which messages of which queue."""
+
+    queue: Number = 0
+    offset: Number | None = Field(None, description="The first one; else the oldest that is kept.")
+    limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
+
+
+class ArrivalsQuery(Nothing):
+    """After which positions, and how long to wait."""
+
+    after: str = Field("", description="QUEUE:OFFSET,...; a queue not named starts at its end.")
+    limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
+    wait_ms: Number = Field(0, description=f"How long to wait if there is nothing; up to {WAIT_MS_MAX}.")
+
+
+class FindQuery(Nothing):
+    """Which messages to look up."""
+
+    topic: str = Field(min_length=1)
+    key: str = Field(min_length=1, description="A message key, or a message id.")
+    limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
+
+
+class NewMessage(BaseModel):
+    """A message to send: `in_ms` from now, `at_ms` in wall time, or at once.
+
+    `timer_key` names the timer that it is until then; a pending one with that key is replaced, or with
+    `unique` the message is refused.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: str
+    body: str
+    keys: list[str] = []
+    tag: str = ""
+    message_group: str = ""
+    properties: dict[str, str] = {}
+    in_ms: Number | None = None
+    at_ms: Number | None = None
+    timer_key: str = ""
+    unique: bool = False
+    priority: int | None = Field(None, ge=0, description="For a topic of type PRIORITY; 0 is the lowest.")
+    lite_topic: str = Field("", description="For a topic of type LITE: the one that it belongs to.")
+
+    def to_message(self, message_id: str, now_ms: int) -> Message:
+        """Return the message as the core takes it; raise `IllegalDeliveryTime`."""
+        message = Message(
+            topic=self.topic,
+            body=self.body.encode(),
+            message_id=message_id,
+            tag=self.tag,
+            keys=tuple(self.keys),
+            message_group=self.message_group,
+            delivery_ms=self.at_ms if self.in_ms is None else now_ms + self.in_ms,
+            properties=self.properties | self._timer_properties(),
+            born_ms=now_ms,
+            priority=self.priority,
+            lite_topic=self.lite_topic,
+        )
+        return dated(message, now_ms)
+
+    def _timer_properties(self) -> dict[str, str]:
+        key = {properties.TIMER_KEY: self.timer_key} if self.timer_key else {}
+        return key | ({properties.TIMER_UNIQUE: "true"} if self.unique else {})
+
+
+def asked_positions(after: str) -> Positions:
+    """Read `after=0:12,1:7`; raise `ClientMistake`."""
+    pairs = [pair.partition(":") for pair in after.split(",") if pair]
+    try:
+        return {int(queue_id): int(offset) for queue_id, _, offset in pairs}
+    except ValueError as error:
+        raise ClientMistake("after must be QUEUE:OFFSET,QUEUE:OFFSET, such as after=0:12,1:7.") from error
+
+
+def at_most(limit: int) -> int:
+    """Return how many messages to show when `limit` are wanted: 1 to `LIMIT_MAX`."""
+    return max(1, min(limit, LIMIT_MAX))
+
+
+class BodyAnswer(TypedDict):
+    """A body: as text if it is UTF-8, else in base64."""
+
+    body: NotRequired[str]
+    body_base64: NotRequired[str]
+
+
+class ContentAnswer(BodyAnswer):
+    """What a message says and is called."""
+
+    message_id: str
+    topic: str
+    tag: str
+    keys: list[str]
+    message_group: str
+    priority: int | None
+    lite_topic: str
+    properties: dict[str, str]
+    born_ms: str
+    delivery_ms: str | None
+
+
+class MessageAnswer(ContentAnswer):
+    """A stored message and its place."""
+
+    queue_id: int
+    queue_offset: str
+    physical_offset: str
+    store_ms: str
+
+
+class MessagesAnswer(TypedDict):
+    """Messages of one queue, oldest first."""
+
+    messages: list[MessageAnswer]
+
+
+class ArrivalsAnswer(MessagesAnswer):
+    """Messages that came, oldest first, and the positions to ask for next."""
+
+    after: str
+
+
+class FoundAnswer(MessageAnswer):
+    """A message that was looked up; a waiting timer or an open half lies in a topic of the broker's own."""
+
+    stored_topic: str
+
+
+class FoundMessagesAnswer(TypedDict):
+    """Messages that were looked up, newest first; `cut`: older ones were too large to be shown, too."""
+
+    messages: list[FoundAnswer]
+    cut: bool
+
+
+class ReceiptAnswer(TypedDict):
+    """A message that is stored. `recall_handle` is empty unless it is delayed."""
+
+    message_id: str
+    queue_offset: str
+    physical_offset: str
+    recall_handle: str
+
+
+def message_shape(delivery: Delivery) -> MessageAnswer:
+    """Return a stored message as JSON has it."""
+    return {
+        **content_shape(delivery.message),
+        "queue_id": delivery.queue_id,
+        "queue_offset": str(delivery.queue_offset),
+        "physical_offset": str(delivery.physical_offset),
+        "store_ms": str(delivery.store_ms),
+    }
+
+
+def found_shape(delivery: Delivery) -> FoundAnswer:
+    """Return a message that was looked up as JSON has it."""
+    return {**message_shape(delivery), "stored_topic": delivery.stored_topic}
+
+
+def content_shape(message: Message) -> ContentAnswer:
+    """Return what a message says as JSON has it."""
+    return {
+        "message_id": message.message_id,
+        "topic": message.topic,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "message_group": message.message_group,
+        "priority": message.priority,
+        "lite_topic": message.lite_topic,
+        "properties": message.properties,
+        "born_ms": str(message.born_ms),
+        "delivery_ms": None if message.delivery_ms is None else str(message.delivery_ms),
+        **body_shape(message.body),
+    }
+
+
+def body_shape(body: bytes) -> BodyAnswer:
+    """Return a body as text if it is text, else in base64."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}
+
+
+def receipt_shape(receipt: SendReceipt) -> ReceiptAnswer:
+    """Return a stored message's place as JSON has it."""
+    return {
+        "message_id": receipt.message_id,
+        "queue_offset": str(receipt.queue_offset),
+        "physical_offset": str(receipt.physical_offset),
+        "recall_handle": receipt.recall_handle,
+    }
+
+
+class MessagesApi:
+    """The handlers of what is looked at, looked up and sent."""
+
+    def __init__(self, live: LiveBroker) -> None:
+        self._live = live
+
+    async def messages(self, request: Request) -> JSONResponse:
+        """Show messages of one queue."""
+        topic, query = topic_of(self._live, request), asked(MessagesQuery, request)
+        if query.queue >= topic.queue_count:
+            queues = f"the queues 0 to {topic.queue_count - 1}"
+            raise NotFound(f"Topic {topic.name} has {queues}, not {query.queue}.")
+        offset = self._range(topic, query.queue)[0] if query.offset is None else query.offset
+        found = self._live.query(
+            self._live.core.finding.read, topic.name, query.queue, offset, at_most(query.limit)
+        )
+        return JSONResponse({"messages": [message_shape(delivery) for delivery in found]})
+
+    async def arrivals(self, request: Request) -> JSONResponse:
+        """Show what came after some positions, oldest first, and wait for it if there is nothing."""
+        topic, query = topic_of(self._live, request), asked(ArrivalsQuery, request)
+        limit, positions = at_most(query.limit), self._positions(topic, query.after)
+        found = self._after(topic, positions, limit)
+        wait_ms = min(query.wait_ms, WAIT_MS_MAX)
+        if not found and await self._live.receivers.arrival(topic.name, wait_ms / 1000):
+            found = self._after(topic, positions, limit)
+        after = ",".join(f"{queue_id}:{offset}" for queue_id, offset in positions.items())
+        return JSONResponse({"messages": [message_shape(delivery) for delivery in found], "after": after})
+
+    async def find(self, request: Request) -> JSONResponse:
+        """Show the messages that have a key or message id."""
+        query = asked(FindQuery, request)
+        topic = self._live.core.topics.get(query.topic)
+        found = self._live.find(topic.name, query.key, at_most(query.limit))
+        shapes = [found_shape(delivery) for delivery in found.messages]
+        return JSONResponse({"messages": shapes, "cut": found.is_cut})
+
+    async def send(self, request: Request) -> JSONResponse:
+        """Store one message."""
+        wanted = parse(NewMessage, await body_of(request))
+        receipt = await self._live.send(wanted.to_message(uuid4().hex.upper(), self._live.now_ms()))
+        return JSONResponse(receipt_shape(receipt), status_code=201)
+
+    def _range(self, topic: Topic, queue_id: int) -> tuple[int, int]:
+        return self._live.core.finding.queue_range(topic.name, queue_id)
+
+    def _positions(self, topic: Topic, after: str) -> Positions:
+        ends = {queue_id: self._range(topic, queue_id)[1] for queue_id in range(topic.queue_count)}
+        return ends | {
+            queue_id: offset for queue_id, offset in asked_positions(after).items() if queue_id in ends
+        }
+
+    def _after(self, topic: Topic, positions: Positions, limit: int) -> list[Delivery]:
+        """Return the messages after the positions, and move the positions past them."""
+        found = self._live.query(self._live.core.finding.read_after, topic.name, positions, limit)
+        for delivery in found:
+            positions[delivery.queue_id] = delivery.queue_offset + 1
+        return found
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/api/topics/{topic}/messages",
+        MessagesApi.messages,
+        {200: MessagesAnswer},
+        MessagesQuery,
+        refusals=(400, 404),
+    ),
+    Operation(
+        "GET",
+        "/api/topics/{topic}/arrivals",
+        MessagesApi.arrivals,
+        {200: ArrivalsAnswer},
+        ArrivalsQuery,
+        refusals=(400, 404),
+    ),
+    Operation(
+        "GET", "/api/messages", MessagesApi.find, {200: FoundMessagesAnswer}, FindQuery, refusals=(400, 404)
+    ),
+    Operation(
+        "POST",
+        "/api/messages",
+        MessagesApi.send,
+        {201: ReceiptAnswer},
+        bodies=(NewMessage,),
+        refusals=(400, 404, 409, 503),
+    ),
+)

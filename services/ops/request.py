@@ -1,0 +1,71 @@
+"""What a request asks: its query and its body, read into shapes and checked on the way in.
+
+A shape is a pydantic model that forbids what it does not know, so that a misspelt field is told and not
+passed over. Each noun's file has its own shapes; here is what they have in common. How long a body may take,
+and how many bytes the requests under way may hold together, is in `services.ops.bodies`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+from starlette.requests import Request
+
+from commitlog import limits
+from tidewheel.errors import BodyTooLarge, ClientMistake
+
+LIMIT_DEFAULT = 20
+LIMIT_MAX = 1_000
+NUMBER_MAX = (1 << 63) - 1
+
+Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
+Moment = str | Annotated[int, Strict()]
+"""What `services.times.moments` reads, or in a body a number of milliseconds since 1970."""
+
+Shape = TypeVar("Shape", bound=BaseModel)
+
+
+class Nothing(BaseModel):
+    """A query without anything in it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def asked(kind: type[Shape], request: Request) -> Shape:
+    """Read a request's query as a shape; raise `ClientMistake` naming the first thing that is wrong."""
+    try:
+        return kind.model_validate(dict(request.query_params))
+    except ValidationError as error:
+        raise mistake(error, "the query") from error
+
+
+def parse(kind: type[Shape], body: bytes) -> Shape:
+    """Read a request's body as a shape; raise `ClientMistake` naming the first field that is wrong."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise mistake(error, "the body") from error
+
+
+async def body_of(request: Request) -> bytes:
+    """Return a request's body; raise `BodyTooLarge` for more than `HTTP_BODY_BYTES_MAX`."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limits.HTTP_BODY_BYTES_MAX:
+            raise BodyTooLarge(f"The request has more than {limits.HTTP_BODY_BYTES_MAX} bytes. Send several.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def mistake(error: ValidationError, whole: str) -> ClientMistake:
+    """Return the first thing that is wrong with a query or a body (`whole`) as an error of the tree."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or whole
+    said = first["msg"].removeprefix("Value error, ")
+    given = first["input"]
+    quoted = f" is {given!r}" if isinstance(given, str | int | float) and len(repr(given)) <= 80 else ""
+    if first["type"] == "extra_forbidden":
+        return ClientMistake(f"{where} is nothing that is known here: is it misspelt?")
+    return ClientMistake(f"{where}{quoted}: {said}.")
