@@ -9,11 +9,12 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from audit_chunks import Chunk
 from audit_log import Array, digits_of
 from audit_stories import CART_CASE, PLANTED_PUSHES, PUSH_CASE, ROW_LAG_MS, SOUND_PUSHES
 from audit_templates import ID_DIGITS, LINES_MAX, PLACED_MS, SKU_DIGITS, VARIANT_COUNT, lines_of, total_of
@@ -22,9 +23,6 @@ from sqlalchemy import create_engine
 from services.shop.tables import PushStatus, order_metadata, push_metadata
 from spark_jobs.inputs.carts import DIFFERENCES
 from spark_jobs.inputs.schemas import CARTS, LEDGER
-
-if TYPE_CHECKING:
-    from audit_shop import Chunk
 
 TRUTH: Final = pa.schema([("subject", pa.string()), ("subject_id", pa.string()), ("case", pa.string())])
 CLEARED_AFTER_MS: Final = 500
