@@ -24,9 +24,9 @@ import sys
 from contextlib import ExitStack
 from typing import Any, Final
 
-from front_connections import measure_connections
-from front_load import Load, h2load, loads
-from front_server import Served, started
+from parts.front.connections import measure_connections
+from parts.front.load import Load, h2load, loads
+from parts.front.server import Served, started
 
 LOOPS: Final = ("asyncio", "uvloop")
 WAYS: Final = {"plaintext": False, "TLS": True}

@@ -9,7 +9,7 @@
   and fdatasync. Medians of the rounds.
 * open: how long `Broker.open` takes on a store of so many records and what memory the process holds then,
   after a clean stop, and after kill -9 with almost 64 MiB of log behind the last snapshot. The records are
-  written in bulk (`store_builder.py`); the stop and the kill are those of a live broker.
+  written in bulk (`parts/store_builder.py`); the stop and the kill are those of a live broker.
 * reads: random messages of that store by queue offset and by key.
 
 Every figure is taken in a process of its own. Absolute figures move with the machine, ratios less.
@@ -35,7 +35,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import store_builder
+from parts import store_builder
 
 from commitlog import layout, limits, properties, record
 from commitlog.log import CommitLog

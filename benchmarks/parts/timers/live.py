@@ -1,7 +1,7 @@
 """`crowd` and `steady`: the shipped server over a store whose timers were set beforehand.
 
 The store is made by the core alone, in a process of its own, stopped cleanly; then the server starts on it
-before anything is due. A delivery is durable when the server says so (`timers_server`): the first flush
+before anything is due. A delivery is durable when the server says so (`server.py`): the first flush
 whose durable offset covers its record. Nothing of this is asked of the server while it is measured; what
 was delivered is read from its store afterwards.
 """
@@ -20,8 +20,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from timers_server import serving
-from timers_shell import BATCH, TOPIC, Shell, message, real_ms
+from parts.percentiles import figures
+from parts.shell import BATCH, TOPIC, Shell, message, real_ms
+from parts.timers.server import serving
 
 SENT_TOPIC = "others"
 SENDS_PER_SECOND = 500
@@ -156,7 +157,7 @@ def all_of(shell: Shell, queue_id: int) -> Iterator[Any]:
 
 def part(*words: str) -> subprocess.Popen[str]:
     """Start a part in a process of its own."""
-    script = Path(__file__).with_name("timers.py")
+    script = Path(__file__).parents[2] / "timers.py"
     return subprocess.Popen([sys.executable, str(script), "part", *words], stdout=subprocess.PIPE, text=True)
 
 
@@ -165,16 +166,3 @@ def outcome(process: subprocess.Popen[str]) -> Any:
     out, _ = process.communicate()
     assert process.returncode == 0, "a client failed"
     return json.loads(out.splitlines()[-1])
-
-
-def figures(values: list[float]) -> dict[str, float]:
-    """Return median, 99th percentile, the greatest, how many, and how many below zero."""
-    cuts = statistics.quantiles(values, n=1000, method="inclusive")
-    return {
-        "count": len(values),
-        "p50_ms": round(cuts[499], 2),
-        "p99_ms": round(cuts[989], 2),
-        "p999_ms": round(cuts[998], 2),
-        "max_ms": round(max(values), 2),
-        "early": sum(value < 0 for value in values),
-    }

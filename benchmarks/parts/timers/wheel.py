@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from timers_shell import BATCH, DAY_MS, TOPIC, Shell, disk_bytes, memory, message, real_ms
-
+from parts.shell import BATCH, DAY_MS, TOPIC, Shell, disk_bytes, memory, message, real_ms
 from services.broker.values import SendReceipt, TimerName, Verdict
 
 SPAN_MS = 30 * DAY_MS

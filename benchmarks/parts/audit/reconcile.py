@@ -29,9 +29,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import audit_shop
-from audit_processes import PHASE, Ran, measured
-from audit_truth import findings_in, inputs_of, is_perfect, scores
+from parts.audit.processes import PHASE, Ran, measured
+from parts.audit.truth import findings_in, inputs_of, is_perfect, scores
+from parts.shop.building import build
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +53,7 @@ def measure(
         work = Path(scratch)
         if shop is None:
             shop = work / "shop"
-            audit_shop.build(shop, orders, PLANTS)
+            build(shop, orders, PLANTS)
         figures: dict[str, Any] = {"orders": orders}
         if "log" in parts:
             figures["from_log"] = _audit(shop, work)
@@ -99,7 +99,7 @@ def _prepare(shop: Path, work: Path) -> None:
 
 
 def _part(*arguments: str, paths: list[Path] | None = None) -> Ran:
-    return measured([__file__, *arguments], paths or [])
+    return measured(["-m", "parts.audit.reconcile", *arguments], paths or [])
 
 
 def audited(shop: str, out: str, staged: str) -> dict[str, Any]:

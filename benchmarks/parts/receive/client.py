@@ -1,4 +1,4 @@
-"""Receiving over gRPC, by a client process that does little itself (`timers_client` says why)."""
+"""Receiving over gRPC, by a client process that does little itself (`parts/grpc_client.py` says why)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import grpc
-from receive_core import TOPIC
-from timers_client import acknowledge, call, receive_request, sent
-from timers_live import figures
 
+from parts.grpc_client import acknowledge, call, receive_request, sent
+from parts.percentiles import figures
+from parts.receive.core import TOPIC
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 

@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from timers_shell import memory
-
 from commitlog.flush import Flush
+from parts.shell import memory
 from services.live.live_broker import LiveBroker
 from services.server import run
 from services.settings.config import Address, ServeSettings, load
@@ -51,7 +50,7 @@ def serve(where: str, ready: str, notes: str) -> dict[str, Any]:
 def serving(store: Path) -> Iterator[dict[str, Any]]:
     """Run the server over a store; the facts given get its memory at the end."""
     ready, notes = store.parent / "ready", store.parent / "notes"
-    script = Path(__file__).with_name("timers.py")
+    script = Path(__file__).parents[2] / "timers.py"
     command = [sys.executable, str(script), "part", "serve", str(store), str(ready), str(notes)]
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

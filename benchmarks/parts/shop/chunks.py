@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-from audit_log import EVENT, Array, Fields, digits_of
-from audit_stories import KINDS, PLANTED, PLANTED_PUSHES, SOUND, SOUND_PUSHES, Step, Story
-from audit_templates import ID_DIGITS, LINES_MAX, PLACED_MS, QUEUE_COUNT, SKU_DIGITS, TIMEOUT_MS
+
+from parts.columns import QUEUE_COUNT, Array, digits_of
+from parts.shop.log import EVENT, Fields
+from parts.shop.stories import KINDS, PLANTED, PLANTED_PUSHES, SOUND, SOUND_PUSHES, Step, Story
+from parts.shop.templates import ID_DIGITS, LINES_MAX, PLACED_MS, SKU_DIGITS, TIMEOUT_MS
 
 MS_PER_ORDER_MIN: Final = 10
 DAY_MS_MIN: Final = 3 * 3_600_000

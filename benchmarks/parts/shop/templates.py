@@ -3,7 +3,7 @@
 The one order of these records has ids, times and articles that occur nowhere else in a record, so that each
 is found in its bytes and said to be a field: `Template.fields` has where which value is to be written, of
 which width. What lies at fixed places of a record, its CRCs and the ranges of an acknowledgement are put in
-by the writer (`audit_log`).
+by the writer (`log.py`).
 
 One thing differs from what the broker wrote: an offset among the properties (TW_TIMER_OFFSET, TW_CANCELS,
 TW_REPLACES) gets leading zeros, so that its width does not depend on the place in the log.
@@ -20,6 +20,7 @@ from commitlog import layout, properties, record
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
+from parts.columns import QUEUE_COUNT
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, ReadTimers, Resolution, TimerName
@@ -27,7 +28,6 @@ from services.shop import topics
 from services.shop.new_order import Line, NewOrder
 from services.shop.order_messages import timer_key
 
-QUEUE_COUNT: Final = 4
 TIMEOUT_MS: Final = 30_000
 OFFSET_DIGITS: Final = 12
 ID_DIGITS: Final = 10

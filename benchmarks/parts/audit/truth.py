@@ -2,7 +2,7 @@
 
     truth(folder, orders, plants_per_case) -> figures
 
-Builds a made-up shop (`audit_shop`), audits it with the default limits, and compares the findings with the
+Builds a made-up shop (`parts/shop/`), audits it with the default limits, and compares the findings with the
 truth, case by case: precision is the share of what was found that was planted, recall the share of what was
 planted that was found. A finding of another case or another subject than planted counts against both.
 """
@@ -15,9 +15,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import audit_shop
 import pyarrow.dataset as ds
 
+from parts.shop.building import build
 from spark_jobs.inputs.stores import Inputs
 
 Finding = tuple[str, str, str]
@@ -68,7 +68,7 @@ def truth(folder: Path, orders: int, plants_per_case: int, seed: int) -> dict[st
     from spark_jobs.main import audit
     from spark_jobs.options import AuditOptions
 
-    built = audit_shop.build(folder / "shop", orders, plants_per_case, seed)
+    built = build(folder / "shop", orders, plants_per_case, seed)
     started = time.monotonic()
     options = AuditOptions("truth")
     audit(folder / "shop" / "store", inputs_of(folder / "shop"), folder / "out", options, _tell)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from timers_shell import DAY_MS, disk_bytes, memory
 
 from commitlog.real_disk import RealDisk
+from parts.shell import DAY_MS, disk_bytes, memory
 from timingwheel.partition import ROW
 from timingwheel.partitions import Partitions
 

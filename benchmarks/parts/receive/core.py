@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import store_builder
-from timers_shell import Shell, memory
-
 from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import parse_tags
+from parts import store_builder
+from parts.shell import Shell, memory
 from services.broker.values import Delivery
 
 BATCH = limits.RECEIVE_BATCH_MAX

@@ -14,12 +14,20 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from audit_chunks import Chunk
-from audit_log import Array, digits_of
-from audit_stories import CART_CASE, PLANTED_PUSHES, PUSH_CASE, ROW_LAG_MS, SOUND_PUSHES
-from audit_templates import ID_DIGITS, LINES_MAX, PLACED_MS, SKU_DIGITS, VARIANT_COUNT, lines_of, total_of
 from sqlalchemy import create_engine
 
+from parts.columns import Array, digits_of
+from parts.shop.chunks import Chunk
+from parts.shop.stories import CART_CASE, PLANTED_PUSHES, PUSH_CASE, ROW_LAG_MS, SOUND_PUSHES
+from parts.shop.templates import (
+    ID_DIGITS,
+    LINES_MAX,
+    PLACED_MS,
+    SKU_DIGITS,
+    VARIANT_COUNT,
+    lines_of,
+    total_of,
+)
 from services.shop.tables import PushStatus, order_metadata, push_metadata
 from spark_jobs.inputs.carts import DIFFERENCES
 from spark_jobs.inputs.schemas import CARTS, LEDGER

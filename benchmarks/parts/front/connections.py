@@ -7,10 +7,10 @@ import resource
 from typing import Any
 
 import grpc
-from front_load import SERVICE
-from front_server import Served
-from timers_client import receive_request
 
+from parts.front.load import SERVICE
+from parts.front.server import Served
+from parts.grpc_client import receive_request
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 

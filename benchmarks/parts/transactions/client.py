@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from timers_client import call
 
+from parts.grpc_client import call
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.service import NAME

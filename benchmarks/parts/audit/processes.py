@@ -64,7 +64,8 @@ class Ran:
 
 def measured(command: Sequence[str], paths: Sequence[Path] = ()) -> Ran:
     """Runs one part: a script of the benchmarks with its arguments; `paths` are further places of modules."""
-    found = [str(Path(__file__).parents[1]), *map(str, paths), os.environ.get("PYTHONPATH", "")]
+    scripts = Path(__file__).parents[2]
+    found = [str(scripts.parent), str(scripts), *map(str, paths), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(found), "PYTHONUNBUFFERED": "1"}
     started = time.monotonic()
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environment)

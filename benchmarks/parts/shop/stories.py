@@ -1,6 +1,6 @@
 """What may happen to an order, as the records that it leaves, its row and its cart; and which of it is wrong.
 
-A story is steps: the record's template (`audit_templates`), and when it is stored, so many milliseconds after
+A story is steps: the record's template (`templates.py`), and when it is stored, so many milliseconds after
 a moment of the order's own. A step also says where its place in the log is remembered (`out`), and which
 remembered place its half or its timer is. Sound stories have a share of all orders; planted ones have the
 case that the audit must give. A young one is so near the end of the log that a message which nobody has

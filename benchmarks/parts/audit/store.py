@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,17 +20,14 @@ from commitlog import layout, limits, properties, record
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
-from consumequeue.entry import ENTRY, ENTRY_BYTES
+from parts.columns import QUEUE_COUNT, Array, Queues, digits_of, put_integers
 
 FIRST_MS: Final = 1_763_700_000_000
 RECORDS_PER_SECOND: Final = 1_000
 DIGITS: Final = 20
-QUEUE_COUNT: Final = 4
 BODY_BYTES: Final = (90, 150, 210, 270)
 BLOCK_COUNT: Final = 50_000
 DUE_MS: Final = "1763700030000"
-
-Array = np.ndarray[Any, Any]
 
 
 class Shape(NamedTuple):
@@ -55,6 +51,8 @@ SHAPES: Final = (
     Shape("order-timeouts", 0, 5, {"TIMER_OUT_MS": DUE_MS, "TW_TIMER_OFFSET": "123456789"}),
     Shape("carts", 0, 10, {"TAGS": "cart", "__SHARDINGKEY": "customer-17"}),
 )  # fmt: skip
+
+TOPICS: Final = [shape.topic for shape in SHAPES]
 
 
 class Template:
@@ -94,7 +92,7 @@ class Template:
             (40, 8, store_ms - 3),
             (56, 8, store_ms),
         ):
-            rows[:, at : at + width] = values.astype(f">i{width}").view(np.uint8).reshape(-1, width)
+            put_integers(rows, at, width, values)
         written = digits_of(numbers, DIGITS)
         for at in (self._id_at, self._key_at):
             rows[:, at : at + DIGITS] = written
@@ -106,14 +104,6 @@ class Template:
         starts = range(0, rows.size, self.record_bytes)
         crcs = np.array([zlib.crc32(view[start : start + covered]) for start in starts], np.int64)
         rows[:, covered + 9 : covered + 19] = digits_of(crcs & record.CRC_MASK, 10)[:, ::-1]
-
-
-def digits_of(numbers: Array, count: int) -> Array:
-    """Decimal digits as ASCII, a row for each number."""
-    digits = np.empty((len(numbers), count), np.uint8)
-    for place in range(count - 1, -1, -1):
-        numbers, digits[:, place] = np.divmod(numbers, 10)
-    return digits + ord("0")
 
 
 def build(folder: Path, count: int, segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT) -> int:
@@ -129,7 +119,6 @@ def build(folder: Path, count: int, segment_bytes: int = limits.SEGMENT_BYTES_DE
         kinds = random.choice(len(templates), min(BLOCK_COUNT, count - written), p=shares)
         offset, taken = write_block(folder, templates, queues, kinds, written, offset, segment_bytes)
         written += taken
-    queues.write()
     disk = RealDisk(folder)
     Snapshot(offset, {"queues": queues.frozen}).write(disk)
     layout.reset_durable(disk, offset)
@@ -149,7 +138,9 @@ def write_block(
     kinds, lengths, starts = kinds[:count], lengths[:count], (ends - lengths)[:count]
     block = np.zeros(int(ends[count - 1]) if count else 0, np.uint8)
     numbers = np.arange(first, first + count)
-    queue_offsets = queues.add(kinds // len(BODY_BYTES), numbers % QUEUE_COUNT, offset + starts, lengths)
+    queue_offsets = queues.add(
+        kinds // len(BODY_BYTES), TOPICS, numbers % QUEUE_COUNT, offset + starts, lengths
+    )
     for kind, template in enumerate(templates):
         here = np.flatnonzero(kinds == kind)
         rows = template.patched(numbers[here], offset + starts[here], queue_offsets[here])
@@ -163,43 +154,3 @@ def write_block(
         if is_full:
             file.write(record.blank(left_bytes - len(block)).ljust(left_bytes - len(block), b"\0"))
     return offset + (left_bytes if is_full else len(block)), count
-
-
-class Queues:
-    """The queue files of every shape's topic."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._parts: dict[tuple[str, int], list[Array]] = {}
-        self._counts: dict[tuple[str, int], int] = {}
-        self.frozen: list[Any] = []
-
-    def add(self, shapes: Array, queue_ids: Array, offsets: Array, lengths: Array) -> Array:
-        """Indexes records; returns their queue offsets."""
-        queue_offsets = np.zeros(len(shapes), np.int64)
-        for shape, queue_id in self._keys():
-            here = np.flatnonzero((shapes == shape) & (queue_ids == queue_id))
-            entries = np.zeros(len(here), ENTRY)
-            entries["physical_offset"], entries["record_bytes"] = offsets[here], lengths[here]
-            key = (SHAPES[shape].topic, queue_id)
-            first = self._counts.get(key, 0)
-            queue_offsets[here] = np.arange(first, first + len(here))
-            self._counts[key] = first + len(here)
-            self._parts.setdefault(key, []).append(entries)
-        return queue_offsets
-
-    def write(self) -> None:
-        """Writes all files."""
-        for (topic, queue_id), parts in self._parts.items():
-            folder = self._folder / layout.CONSUMEQUEUE / topic / str(queue_id)
-            folder.mkdir(parents=True)
-            entries = np.concatenate(parts).astype(ENTRY)  # which comes in native order
-            crcs = []
-            for first in range(0, len(entries), limits.QUEUE_FILE_ENTRIES):
-                stored = entries[first : first + limits.QUEUE_FILE_ENTRIES].tobytes()
-                (folder / f"{first * ENTRY_BYTES:020d}").write_bytes(stored)
-                crcs.append((first * ENTRY_BYTES, zlib.crc32(stored)))
-            self.frozen.append([topic, queue_id, len(entries), crcs])
-
-    def _keys(self) -> Iterator[tuple[int, int]]:
-        return ((shape, queue_id) for shape in range(len(SHAPES)) for queue_id in range(QUEUE_COUNT))

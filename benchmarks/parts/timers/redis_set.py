@@ -20,8 +20,8 @@ from typing import Any
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisGone
-from timers_shell import BATCH, BODY, DAY_MS, Shell, memory_mib, message, real_ms
 
+from parts.shell import BATCH, BODY, DAY_MS, Shell, memory_mib, message, real_ms
 from services.shop import redis_server
 
 SPAN_MS = 30 * DAY_MS
