@@ -86,14 +86,14 @@ def main() -> None:
 
 
 def _folder(path: str) -> Path:
-    """A folder to work in, made where there is none."""
+    """Return a folder to work in; make the folder where there is none."""
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def _add_audits(commands: Any) -> None:
-    """The commands that audit a made-up shop."""
+    """Add the commands that audit a made-up shop."""
     finding, costing = commands.add_parser("truth"), commands.add_parser("reconcile")
     for one in (finding, costing):
         one.add_argument("--orders", type=int, default=1_000_000)
@@ -151,7 +151,7 @@ def in_own_process(name: str, store: Path, given: argparse.Namespace) -> Any:
 
 
 def plain(store: Path, records: int, rounds: int) -> dict[str, Any]:
-    """Rates of one process without Spark."""
+    """Measure the rates of one process without Spark."""
     figures: dict[str, Any] = {"crc_us": crc_us()}
     read(store, KEYS, to="1000000")
     for name, columns in COLUMNS.items():
@@ -164,7 +164,7 @@ def plain(store: Path, records: int, rounds: int) -> dict[str, Any]:
 
 
 def windows(store: Path, records: int, rounds: int) -> dict[str, Any]:
-    """A topic and a time, against a scan of everything for the same rows."""
+    """Measure a topic and a time, against a scan of everything for the same rows."""
     figures: dict[str, Any] = {}
     middle_ms = FIRST_MS + records * 500 // RECORDS_PER_SECOND
     length_ms = records * 10 // RECORDS_PER_SECOND
@@ -190,7 +190,7 @@ def windows(store: Path, records: int, rounds: int) -> dict[str, Any]:
 
 
 def spark(store: Path, records: int, rounds: int) -> dict[str, Any]:
-    """Rates through Spark on two cores."""
+    """Measure the rates through Spark on two cores."""
     from spark_jobs.session import spark_session
 
     figures: dict[str, Any] = {"crc_us": crc_us()}
@@ -227,7 +227,7 @@ def read(store: Path, columns: tuple[str, ...], **options: str) -> int:
 
 
 def best(rounds: int, run: Callable[[], Any]) -> tuple[float, float]:
-    """(wall seconds, processor seconds), each the least of the rounds."""
+    """Return (wall seconds, processor seconds), each the least of the rounds."""
     found = []
     for _ in range(rounds):
         wall, cpu = time.monotonic(), time.process_time()
@@ -237,12 +237,12 @@ def best(rounds: int, run: Callable[[], Any]) -> tuple[float, float]:
 
 
 def rates(records: int, wall_s: float, cpu_s: float) -> dict[str, float]:
-    """Millions of records per second."""
+    """Return millions of records per second, by wall and by processor time."""
     return {"wall": round(records / wall_s / 1e6, 2), "cpu": round(records / cpu_s / 1e6, 2)}
 
 
 def crc_us() -> float:
-    """How long a CRC of 450 bytes takes now, in microseconds."""
+    """Return how long a CRC of 450 bytes takes now, in microseconds."""
     data = memoryview(bytes(450 * 20_000))
     started = time.process_time()
     for start in range(0, len(data), 450):
@@ -251,7 +251,7 @@ def crc_us() -> float:
 
 
 def iso(ms: int) -> str:
-    """A time as the options take it."""
+    """Return a time as the source's options take it (ISO 8601)."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
 
 

@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def older(commit: str, folder: Path) -> Path:
-    """The sources of a commit."""
+    """Unpack the sources of a commit into a folder; return the folder."""
     packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     folder.mkdir()
     subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
@@ -58,7 +58,7 @@ def older(commit: str, folder: Path) -> Path:
 
 
 def measured(tree: Path, store: Path, count: int) -> dict[str, float]:
-    """The rows of one run with the sources of one tree."""
+    """Return the rows of one run with the sources of one tree."""
     store.mkdir()
     command = [sys.executable, str(CALLS), str(store), str(count)]
     environment = os.environ | {"PYTHONPATH": str(tree)}

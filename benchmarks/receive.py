@@ -99,7 +99,7 @@ def backlog(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def new(folder: Path) -> str:
-    """Return a folder that is not there yet."""
+    """Return the path of a folder that does not exist yet."""
     return str(folder / f"store-{len(list(folder.iterdir()))}")
 
 

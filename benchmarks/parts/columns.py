@@ -22,7 +22,7 @@ _TRIPLES: Final = np.frombuffer(b"".join(b"%03d" % number for number in range(10
 
 
 def digits_of(numbers: Array, width: int) -> Array:
-    """Decimal digits as ASCII, a row for each number."""
+    """Return decimal digits as ASCII: a row of `width` bytes for each number."""
     count = -(-width // 3)
     digits = np.empty((len(numbers), 3 * count), np.uint8)
     for place in range(count - 1, -1, -1):
@@ -32,7 +32,7 @@ def digits_of(numbers: Array, width: int) -> Array:
 
 
 def put_integers(rows: Array, at: int, width: int, values: Array) -> None:
-    """Writes big-endian integers into one field of many records."""
+    """Write big-endian integers of `width` bytes into the columns from `at` on."""
     rows[:, at : at + width] = values.astype(f">i{width}").view(np.uint8).reshape(-1, width)
 
 
@@ -45,7 +45,7 @@ class Queues:
         self._crcs: dict[tuple[str, int], list[tuple[int, int]]] = {}
 
     def add(self, topics: Array, names: list[str], queue_ids: Array, offsets: Array, lengths: Array) -> Array:
-        """Indexes records; returns their queue offsets."""
+        """Index records by `names[topic]` and queue id; return their queue offsets."""
         queue_offsets = np.zeros(len(topics), np.int64)
         keys = topics * QUEUE_COUNT + queue_ids
         order = np.argsort(keys, kind="stable")
@@ -60,7 +60,7 @@ class Queues:
         return queue_offsets
 
     def _append(self, name: str, queue_id: int, entries: Array) -> int:
-        """Adds the entries to the files of one queue; returns the first one's queue offset."""
+        """Add the entries to the files of one queue; return the first entry's queue offset."""
         key = (name, queue_id)
         first = count = self._counts.get(key, 0)
         self._counts[key] = count + len(entries)
@@ -84,5 +84,5 @@ class Queues:
 
     @property
     def frozen(self) -> list[Any]:
-        """What a snapshot keeps of the queues."""
+        """What a snapshot keeps of the queues: [topic, queue id, entry count, CRC of each file] each."""
         return [[*key, count, self._crcs[key]] for key, count in self._counts.items()]

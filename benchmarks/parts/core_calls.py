@@ -61,7 +61,7 @@ class Front:
     async def unary(
         self, name: str, requests: Sequence[bytes], in_flight: int, *, alone: bool
     ) -> list[bytes]:
-        """The replies to calls of which so many are under way at once."""
+        """Return the replies to calls of which so many are under way at once."""
         if Turns is None:
             return await self._as_coroutines(name, requests, in_flight)
         return await Lists(self, name, requests, alone=alone).played(in_flight)
@@ -80,7 +80,7 @@ class Front:
         return replies
 
     async def stream(self, name: str, request: bytes) -> list[bytes]:
-        """The replies to a call that has several."""
+        """Return the replies to a call that has several."""
         rpc: Any = self.rpcs[name]
         replies = stream_to(name, rpc, rpc.request.FromString(request), CALLER, *OBSERVED)
         return [one if isinstance(one, bytes) else one.SerializeToString() async for one in replies]
@@ -99,7 +99,7 @@ class Lists:
         self._ended = self._loop.create_future()
 
     async def played(self, in_flight: int) -> list[bytes]:
-        """Play all calls; the replies in the order in which they came."""
+        """Play all calls; return the replies in the order in which they came."""
         for _, request in zip(range(in_flight), self._requests, strict=False):
             self._add(request)
         await self._ended
@@ -137,14 +137,14 @@ def now_ms() -> int:
 
 
 def unobserved(*_: Any) -> None:
-    """Nobody counts the calls."""
+    """Count nothing: the front's metrics have no part in the figures."""
 
 
 OBSERVED = [unobserved] * ("observe" in inspect.signature(stream_to).parameters)
 
 
 def message(number: int, prefix: str, **system: Any) -> wire.Message:
-    """256 bytes with a key and two properties."""
+    """Return a message of 256 bytes with a key and two properties."""
     marks = wire.SystemProperties(message_id=f"{prefix}{number:028d}", keys=[f"order-{number}"])
     for name, value in system.items():
         if name == "delivery_timestamp":
@@ -160,7 +160,7 @@ def message(number: int, prefix: str, **system: Any) -> wire.Message:
 
 
 def sends_of(prefix: str, count: int, each: int = 1, **system: Any) -> list[bytes]:
-    """The bytes of requests with so many messages each."""
+    """Return the bytes of requests with so many messages each."""
     return [
         service.SendMessageRequest(
             messages=[message(number * each + place, prefix, **system) for place in range(each)]
@@ -182,7 +182,7 @@ class Clock:
 async def timed(
     front: Front, name: str, requests: list[bytes], in_flight: int, each: int = 1, *, alone: bool = False
 ) -> float:
-    """What a message of these calls costs."""
+    """Return what a message of these calls costs, in microseconds."""
     clock = Clock()
     replies = await front.unary(name, requests, in_flight, alone=alone)
     cost = clock.each(len(requests) * each)
@@ -192,7 +192,7 @@ async def timed(
 
 
 async def sends(front: Front, count: int) -> dict[str, float]:
-    """The rows of producers."""
+    """Return the rows of producers."""
     due = now_ms() // 1_000 + 86_400
     delayed = {"message_type": wire.DELAY, "delivery_timestamp": due}
     send = "SendMessage"
@@ -208,7 +208,7 @@ async def sends(front: Front, count: int) -> dict[str, float]:
 
 
 async def halves(front: Front, count: int) -> float:
-    """What a half and its commit cost together."""
+    """Return what a half and its commit cost together, in microseconds."""
     requests = sends_of("H", count, message_type=wire.TRANSACTION)
     clock = Clock()
     replies = await front.unary("SendMessage", requests, IN_FLIGHT, alone=False)
@@ -227,7 +227,7 @@ async def halves(front: Front, count: int) -> float:
 
 
 async def passed(front: Front) -> dict[str, float]:
-    """How many calls of how many functions in how many files of ours a lone send takes, flush included."""
+    """Count the calls, functions and files of ours that a lone send takes, flush included."""
     calls: list[tuple[str, int]] = []
     ours = str(Path(inspect.getfile(LiveBroker)).parents[2])
 
@@ -253,7 +253,7 @@ async def passed(front: Front) -> dict[str, float]:
 
 
 async def receives(front: Front, count: int) -> dict[str, float]:
-    """The rows of consumers."""
+    """Return the rows of consumers."""
     wanted = service.ReceiveMessageRequest(
         group=wire.Resource(name=GROUP),
         message_queue=wire.MessageQueue(topic=wire.Resource(name=TOPIC)),

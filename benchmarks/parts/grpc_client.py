@@ -34,7 +34,7 @@ def sent(topic: str, number: int) -> wire.Message:
 
 
 def receive_request(topic: str) -> service.ReceiveMessageRequest:
-    """Ask for as many as one call may bring, and wait for them."""
+    """Return a request for as many messages as one call may bring, with a wait of 2 s."""
     asked = service.ReceiveMessageRequest(
         group=GROUP,
         message_queue=wire.MessageQueue(topic=wire.Resource(name=topic)),

@@ -40,7 +40,7 @@ Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def build(folder: Path, count: int) -> int:
-    """Makes a store of `count` messages; returns the bytes of its log."""
+    """Make a store of `count` messages; return the bytes of its log."""
     folder.mkdir(parents=True)
     disk = RealDisk(folder)
     first_offset = make_empty(disk)
@@ -59,22 +59,22 @@ def build(folder: Path, count: int) -> int:
 
 
 def id_of(number: int) -> str:
-    """The id of a message, as long as those that clients make."""
+    """Return the id of a message, as long as clients' ids."""
     return f"01A2B3C4D5E6{number:0{DIGITS}d}"
 
 
 def key_of(number: int) -> str:
-    """The key of a message."""
+    """Return the key of a message."""
     return f"order-{number:0{DIGITS}d}"
 
 
 def place_of(number: int) -> tuple[int, int]:
-    """The (queue id, queue offset) of a message."""
+    """Return the (queue id, queue offset) of a message."""
     return number % QUEUE_COUNT, number // QUEUE_COUNT
 
 
 def make_empty(disk: RealDisk) -> int:
-    """Lets a broker make the store and the topic; returns where the log goes on."""
+    """Let a broker make the store and the topic; return where the log goes on."""
     broker = Broker.open(disk, BrokerSettings(), NOW_MS)
     broker.topics.create(TOPIC, MessageType.MIXED, QUEUE_COUNT, NOW_MS)
     flush = broker.take_flush()
@@ -99,7 +99,7 @@ class Template:
         self._digits_at = [whole.index(name.encode()) + len(name) - DIGITS for name in (id_of(0), key_of(0))]
 
     def patched(self, number: int, physical_offset: int) -> bytes:
-        """The record of one message at its place."""
+        """Return the record of one message at its place."""
         queue_id, queue_offset = place_of(number)
         struct.pack_into(">i", self._bytes, 12, queue_id)
         struct.pack_into(">qq", self._bytes, 20, queue_offset, physical_offset)
@@ -109,7 +109,7 @@ class Template:
 
 
 def places(first_offset: int, count: int, record_bytes: int) -> Offsets:
-    """Where each message lies: back to back, none across the end of a segment."""
+    """Return where each message lies: back to back, none across the end of a segment."""
     parts: list[Offsets] = []
     while count > 0:
         left_bytes = limits.SEGMENT_BYTES_DEFAULT - first_offset % limits.SEGMENT_BYTES_DEFAULT
@@ -120,7 +120,7 @@ def places(first_offset: int, count: int, record_bytes: int) -> Offsets:
 
 
 def write_log(disk: RealDisk, template: Template, offsets: Offsets) -> None:
-    """Writes every record, and the blanks that close segments."""
+    """Write every record, and the blanks that close segments."""
     segment_bytes = limits.SEGMENT_BYTES_DEFAULT
     for first, part in batches(offsets):
         for segment in np.unique(part // segment_bytes).tolist():
@@ -138,7 +138,7 @@ def write_log(disk: RealDisk, template: Template, offsets: Offsets) -> None:
 
 
 def write_queues(disk: RealDisk, offsets: Offsets, record_bytes: int) -> Any:
-    """Writes the files of every queue; returns what the snapshot keeps of them."""
+    """Write the files of every queue; return what the snapshot keeps of them."""
     dispatch = Dispatch(disk)
     for queue_id in range(QUEUE_COUNT):
         queue = dispatch.queue(TOPIC, queue_id)
@@ -151,7 +151,7 @@ def write_queues(disk: RealDisk, offsets: Offsets, record_bytes: int) -> Any:
 
 
 def write_keys(disk: RealDisk, offsets: Offsets) -> Any:
-    """Indexes every message by id and key, with a merge every 64 MiB of log; returns what is kept of it."""
+    """Index every message by id and key, with a merge every 64 MiB of log; return what the snapshot keeps."""
     written = KeysWritten((), 0, "")
     per_checkpoint = max(1, len(offsets) * limits.SNAPSHOT_LOG_BYTES // int(offsets[-1]))
     for first, part in batches(offsets, per_checkpoint):
@@ -168,7 +168,7 @@ def write_keys(disk: RealDisk, offsets: Offsets) -> Any:
 
 
 def write_snapshot(disk: RealDisk, end_offset: int, count: int, derived_parts: dict[str, Any]) -> None:
-    """Writes the broker's own snapshot again, with the ends that the messages have moved."""
+    """Write the broker's own snapshot again, with the ends that the messages have moved."""
     newest = snapshot.newest(disk)
     assert newest is not None
     counts = [len(range(queue_id, count, QUEUE_COUNT)) for queue_id in range(QUEUE_COUNT)]
@@ -179,5 +179,5 @@ def write_snapshot(disk: RealDisk, end_offset: int, count: int, derived_parts: d
 
 
 def batches(offsets: Offsets, count: int = BATCH_COUNT) -> Iterator[tuple[int, Offsets]]:
-    """(number of the first, offsets) of the messages in batches."""
+    """Yield (number of the first, offsets) of the messages in batches."""
     return ((first, offsets[first : first + count]) for first in range(0, len(offsets), count))

@@ -35,7 +35,7 @@ class Phase:
     peak_private_mib: int = 0
 
     def see(self, resident_mib: int, private_mib: int) -> None:
-        """Takes a look at the memory into account."""
+        """Take a look at the memory into account."""
         self.peak_mib = max(self.peak_mib, resident_mib)
         self.peak_private_mib = max(self.peak_private_mib, private_mib)
 
@@ -49,7 +49,7 @@ class Ran:
     phases: list[Phase] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """The figures as plain values."""
+        """Return the figures as plain values."""
         return {
             "wall_s": round(self.wall_s, 1),
             "peak_mib": max(phase.peak_mib for phase in self.phases),
@@ -63,7 +63,7 @@ class Ran:
 
 
 def measured(command: Sequence[str], paths: Sequence[Path] = ()) -> Ran:
-    """Runs one part: a script of the benchmarks with its arguments; `paths` are further places of modules."""
+    """Run one part, the interpreter's arguments; `paths` are further places of modules."""
     scripts = Path(__file__).parents[2]
     found = [str(scripts.parent), str(scripts), *map(str, paths), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(found), "PYTHONUNBUFFERED": "1"}
@@ -91,7 +91,7 @@ def _watch(pid: int, phases: list[Phase], ended: threading.Event) -> None:
 
 
 def memory_of(pid: int) -> tuple[int, int]:
-    """(resident, without files) of a process and its descendants, in MiB."""
+    """Return (resident, without files) of a process and its descendants, in MiB."""
     parents = _parents()
     family, grown = {pid}, 0
     while len(family) > grown:
@@ -115,7 +115,7 @@ def _memory(pid: int) -> tuple[int, int]:
 
 
 def _field(folder: Path, name: str) -> int:
-    """One number of a process's status; 0 of one that has gone."""
+    """Return one number of a process's status; 0 if the process has gone."""
     try:
         lines = (folder / "status").read_text().splitlines()
     except OSError:

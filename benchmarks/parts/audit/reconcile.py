@@ -48,7 +48,7 @@ JUDGING: Final = "Judging every order"
 def measure(
     folder: Path, orders: int, shop: Path | None, heaps: list[str], parts: list[str]
 ) -> dict[str, Any]:
-    """All figures; builds the shop below `folder` unless one is given."""
+    """Return all figures; build the shop below `folder` unless a shop is given."""
     with tempfile.TemporaryDirectory(prefix="tidewheel-bench-audit-", dir=folder) as scratch:
         work = Path(scratch)
         if shop is None:
@@ -67,7 +67,7 @@ def measure(
 
 
 def _audit(shop: Path, work: Path, staged: str = "") -> dict[str, Any]:
-    """One audit in a process of its own: from the log, or from the log as it was staged."""
+    """Run one audit in a process of its own: from the log, or from the log as staged before."""
     ran = _part("audit", str(shop), str(work / "out"), staged)
     shutil.rmtree(work / "out", ignore_errors=True)
     names = [phase.name for phase in ran.phases]
@@ -93,7 +93,7 @@ def _comparison(work: Path, heaps: list[str]) -> dict[str, Any]:
 
 
 def _prepare(shop: Path, work: Path) -> None:
-    """What the later parts begin with."""
+    """Prepare what the later parts begin with; exit with a sentence where that fails."""
     if _part("prepare", str(shop), str(work / "prepared")).answer is None:
         sys.exit(f"{shop} could not be staged; why is written above. Give a --shop that audit_shop.py built.")
 
@@ -103,7 +103,7 @@ def _part(*arguments: str, paths: list[Path] | None = None) -> Ran:
 
 
 def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
-    """The whole audit, and whether it found what was planted."""
+    """Run the whole audit; return whether all planted faults were found, and no more."""
     from spark_jobs import main
     from spark_jobs.options import AuditOptions
     from spark_jobs.staging.staged import Staged
@@ -124,7 +124,7 @@ def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
 
 
 def prepare(shop: str, prepared: str) -> dict[str, Any]:
-    """Exports the orders and stages the log: the inputs of the comparison."""
+    """Export the orders and stage the log: the inputs of the comparison."""
     from commitlog.published_log import open_log
     from spark_jobs.buckets import bucket_count
     from spark_jobs.inputs.mapping import SHOP
@@ -144,7 +144,7 @@ def prepare(shop: str, prepared: str) -> dict[str, Any]:
 
 
 def ours(prepared: str, heap: str) -> dict[str, Any]:
-    """The comparison as the audit makes it: bucket by bucket, by whole columns."""
+    """Compare as the audit does: bucket by bucket, by whole columns."""
     from spark_jobs.buckets import count_of
     from spark_jobs.tasks import in_tasks
 
@@ -163,7 +163,7 @@ def ours(prepared: str, heap: str) -> dict[str, Any]:
 
 
 def _count_bucket(folder: Path, bucket: int, buckets: int) -> None:
-    """Counts what is in one bucket of the two tables, into a file."""
+    """Count what is in one bucket of the two tables, into a file."""
     from spark_jobs.books.joining import joined
     from spark_jobs.buckets import read_bucket
     from spark_jobs.inputs.schemas import ORDERS
@@ -191,7 +191,7 @@ def _count_bucket(folder: Path, bucket: int, buckets: int) -> None:
 
 
 def datacompy(prepared: str, heap: str) -> dict[str, Any]:
-    """The same by datacompy."""
+    """Compare the same by datacompy."""
     from datacompy.spark import SparkSQLCompare
 
     def count(spark: SparkSession) -> dict[str, int]:
@@ -216,7 +216,7 @@ def _compared(prepared: str, heap: str, count: Callable[[SparkSession], dict[str
 
 
 def _orders(spark: SparkSession, prepared: Path) -> DataFrame:
-    """Of each order of the database whether it was paid and cancelled."""
+    """Return of each order of the database whether it was paid and cancelled."""
     rows = spark.read.parquet(str(prepared / "orders.parquet"))
     return rows.selectExpr(
         "order_id", "int(paid_ms is not null) is_paid", "int(cancelled_ms is not null) is_cancelled"
@@ -224,7 +224,7 @@ def _orders(spark: SparkSession, prepared: Path) -> DataFrame:
 
 
 def _messages(spark: SparkSession, prepared: Path) -> DataFrame:
-    """The same of each order whose message is committed in the log."""
+    """Return the same of each order whose message is committed in the log."""
     facts = spark.read.parquet(str(prepared / "staged" / "facts")).groupBy("order_id")
     firsts = facts.min(*FIRSTS)
     return firsts.filter("`min(committed_offset)` is not null").selectExpr(

@@ -82,7 +82,7 @@ class Template:
         self._key_at = whole.index(b"8" * DIGITS, split)
 
     def patched(self, numbers: Array, offsets: Array, queue_offsets: Array) -> Array:
-        """One row of bytes for each number, at its place in the log."""
+        """Return the records of these numbers at their places: rows of `record_bytes` bytes."""
         rows = np.tile(self._row, (len(numbers), 1))
         store_ms = FIRST_MS + numbers * 1000 // RECORDS_PER_SECOND
         for at, width, values in (
@@ -107,7 +107,7 @@ class Template:
 
 
 def build(folder: Path, count: int, segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT) -> int:
-    """Makes a log of `count` records; returns its bytes."""
+    """Make a log of `count` records; return its bytes."""
     (folder / layout.COMMITLOG).mkdir(parents=True)
     (folder / layout.FORMAT).write_text("1\n")
     queues = Queues(folder)
@@ -130,7 +130,7 @@ def write_block(
     folder: Path, templates: list[Template], queues: Queues, kinds: Array, first: int, offset: int,
     segment_bytes: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Writes records of these kinds as far as the segment has room; returns (log offset, how many)."""
+    """Write records of these kinds as far as the segment has room; return (log offset, how many)."""
     lengths = np.array([template.record_bytes for template in templates])[kinds]
     ends = np.cumsum(lengths)
     left_bytes = segment_bytes - offset % segment_bytes

@@ -25,7 +25,7 @@ Finding = tuple[str, str, str]
 
 
 def inputs_of(folder: Path) -> Inputs:
-    """The stores beside the log of a made-up shop."""
+    """Return the stores beside the log of a made-up shop."""
     return Inputs(
         f"sqlite:///{folder / 'orders.db'}",
         f"parquet:{folder / 'carts'}",
@@ -34,13 +34,13 @@ def inputs_of(folder: Path) -> Inputs:
 
 
 def findings_in(path: Path) -> list[Finding]:
-    """The findings, or the truth, in Parquet files."""
+    """Return the findings, or the truth, in Parquet files."""
     rows = ds.dataset(path, format="parquet").to_table(columns=["subject", "subject_id", "case"]).to_pylist()
     return [(row["subject"], row["subject_id"], row["case"]) for row in rows]
 
 
 def scores(planted: list[Finding], found: list[Finding]) -> dict[str, dict[str, Any]]:
-    """Precision and recall of each case, and the first few that were missed or too many."""
+    """Return precision and recall of each case, and the first few that were missed or too many."""
     missed, extra = Counter(planted) - Counter(found), Counter(found) - Counter(planted)
     by_case: dict[str, dict[str, Any]] = {}
     for case in sorted({case for _, _, case in (*planted, *found)}):
@@ -59,12 +59,12 @@ def scores(planted: list[Finding], found: list[Finding]) -> dict[str, dict[str, 
 
 
 def is_perfect(by_case: dict[str, dict[str, Any]]) -> bool:
-    """Whether nothing was missed and nothing too much."""
+    """Return whether nothing was missed and nothing too much."""
     return all(one["precision"] == one["recall"] == 1.0 for one in by_case.values())
 
 
 def truth(folder: Path, orders: int, plants_per_case: int, seed: int) -> dict[str, Any]:
-    """Builds, audits, compares."""
+    """Build a shop, audit it, and compare the findings with the truth."""
     from spark_jobs.main import audit
     from spark_jobs.options import AuditOptions
 

@@ -19,7 +19,7 @@ POLL_SECONDS = 300
 
 
 def measure_connections(served: Served, count: int, seconds: float) -> dict[str, Any]:
-    """Connect, stay idle, hang up; what each connection takes of the server's memory and time."""
+    """Connect, stay idle, hang up; return what each connection takes of the server's memory and time."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return asyncio.run(_idle(served, count, seconds))
@@ -80,7 +80,7 @@ class Client:
         self._poll = receive(request, metadata=self._who)
 
     def is_open(self) -> bool:
-        """Whether the stream is."""
+        """Return whether the Telemetry stream is open."""
         return not self._telemetry.done()
 
     async def close(self) -> None:

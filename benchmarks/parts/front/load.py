@@ -39,7 +39,7 @@ class Load(NamedTuple):
 
 
 def loads(topic: str, calls: int) -> dict[str, Load]:
-    """What is measured, on a topic of its own."""
+    """Return the loads, on a topic of their own."""
     receives = calls // 16
     stored = Load("SendMessage", send_body(topic, FILL), receives * BATCH // FILL, 4, 1)
     return {
@@ -53,7 +53,7 @@ def loads(topic: str, calls: int) -> dict[str, Load]:
 
 
 def h2load(address: str, load: Load, *, is_tls: bool) -> dict[str, Any]:
-    """Make the calls; returns calls a second, and the latency of a call in milliseconds."""
+    """Make the calls; return calls a second, and the latency of a call in milliseconds."""
     with tempfile.NamedTemporaryFile(prefix="h2load-") as body:
         Path(body.name).write_bytes(load.body)
         how = ["-n", str(load.calls), "-c", str(load.connections), "-m", str(load.streams), "-d", body.name]
@@ -64,7 +64,7 @@ def h2load(address: str, load: Load, *, is_tls: bool) -> dict[str, Any]:
 
 
 def read(said: str) -> dict[str, Any]:
-    """The figures in what h2load prints."""
+    """Return the figures in what h2load prints."""
     rate, done, times = _RATE.search(said), _DONE.search(said), _TIMES.search(said)
     assert rate, said
     assert done, said
@@ -82,7 +82,7 @@ def read(said: str) -> dict[str, Any]:
 
 
 def send_body(topic: str, count: int = 1) -> bytes:
-    """A SendMessage of so many messages."""
+    """Return a SendMessage of so many messages."""
     message = wire.Message(
         topic=wire.Resource(name=topic),
         system_properties=wire.SystemProperties(
@@ -94,12 +94,12 @@ def send_body(topic: str, count: int = 1) -> bytes:
 
 
 def heartbeat_body() -> bytes:
-    """A Heartbeat, which touches no store: what it costs is what the front costs."""
+    """Return a Heartbeat, which touches no store: its cost is the front's."""
     return framed(service.HeartbeatRequest(client_type=wire.PRODUCER).SerializeToString())
 
 
 def receive_body(topic: str) -> bytes:
-    """A ReceiveMessage of 32 with the shortest wait; nothing is acknowledged, and no lease ends meanwhile."""
+    """Return a ReceiveMessage of 32 with the shortest wait; no lease ends before the run does."""
     request = service.ReceiveMessageRequest(
         group=wire.Resource(name=f"g-{topic}"),
         message_queue=wire.MessageQueue(topic=wire.Resource(name=topic), id=-1),

@@ -32,18 +32,18 @@ class Served:
     listen: str
 
     def processor_seconds(self) -> float:
-        """What it has used so far, to the nanosecond (Linux)."""
+        """Return the processor time used so far, to the nanosecond (Linux: clock_getcpuclockid's number)."""
         return time.clock_gettime(~self.process << 3 | CPUCLOCK_SCHED)
 
     def resident_bytes(self) -> int:
-        """What it holds in memory."""
+        """Return the resident memory."""
         resident = Path(f"/proc/{self.process}/statm").read_text().split()[1]
         return int(resident) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager
 def started(loop: str, flush: str) -> Iterator[Served]:
-    """Run a broker on a store that goes when it does."""
+    """Run a broker on a store that goes with the broker."""
     with tempfile.TemporaryDirectory(prefix="tidewheel-bench-front-") as folder:
         ready = Path(folder) / "ready"
         command = [sys.executable, __file__, loop, str(Path(folder) / "store"), str(ready), flush]

@@ -34,7 +34,7 @@ async def _over_grpc(endpoint: str, consumers: int, seconds: float) -> dict[str,
 
 
 async def consume(channel: grpc.aio.Channel, ends: float) -> int:
-    """Receive and acknowledge at least once, and until it is time; return how many messages."""
+    """Receive and acknowledge at least once, and until `ends`; return how many messages."""
     receive, ack = call(channel, "ReceiveMessage", "unary_stream"), call(channel, "AckMessage")
     asked, count = receive_request(TOPIC), 0
     while True:
@@ -81,7 +81,7 @@ def again(channel: grpc.aio.Channel) -> asyncio.Task[Any]:
 
 
 async def polled(channel: grpc.aio.Channel, topic: str) -> tuple[list[wire.Message], float]:
-    """Wait for messages; return them, and when the first was there."""
+    """Wait for messages; return the messages, and when the first was there."""
     asked, got, woken = receive_request(topic), [], 0.0
     asked.long_polling_timeout.seconds = POLL_SECONDS
     async for one in call(channel, "ReceiveMessage", "unary_stream")(asked, timeout=2 * POLL_SECONDS):

@@ -40,7 +40,7 @@ def rate(where: str, consumers: str, seconds: str) -> dict[str, Any]:
 
 
 def fifo(where: str, consumers: str, seconds: str) -> dict[str, Any]:
-    """The same of messages in 2,048 message groups, whose leases are durable before they are told."""
+    """Do the same with messages in 2,048 message groups, whose leases are durable before they are told."""
     shell = Shell(Path(where))
     for number in range(FIFO_SENT):
         group = f"customer-{number % MESSAGE_GROUPS}"
@@ -102,7 +102,7 @@ def log_bytes(where: str, acknowledged_at_once: str) -> float:
 
 
 def backlog(where: str, count: str) -> dict[str, Any]:
-    """Take all there is, but for the first message, which stays leased; look at the windows of it."""
+    """Take the whole backlog but its first message, which stays leased; return the figures of its windows."""
     shell, windows = Shell(Path(where)), []
     figures: dict[str, Any] = {"opened": memory()}
     [stuck] = receive(shell, TOPIC, 1)

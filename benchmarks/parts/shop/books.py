@@ -64,7 +64,7 @@ class Books:
         self._truth: list[tuple[str, str, str]] = []
 
     def add(self, chunk: Chunk) -> None:
-        """Writes what the databases and carts hold of some orders."""
+        """Write what the databases and carts hold of some orders."""
         ids = Ids(chunk)
         self._add_orders(chunk, ids)
         self._add_pushes(chunk, ids)
@@ -75,7 +75,7 @@ class Books:
                 self._truth += [("order", one, case) for one in found]
 
     def close(self) -> dict[str, int]:
-        """Ends all files; returns how many findings each case has."""
+        """End all files; return how many findings each case has."""
         for database in (self._orders, self._pushes):
             database.commit()
             database.close()
@@ -109,7 +109,7 @@ class Books:
             self._truth += [("push", one, PUSH_CASE) for one in wrong if one]
 
     def add_strangers(self, count: int) -> None:
-        """Puts carts that are not as their ledgers say beside those of all orders."""
+        """Put carts that are not as their ledgers say beside the carts of all orders."""
         for number in range(count):
             customer, sku = f"customer-{_STRANGER + number:0{ID_DIGITS}d}", "sku-00000"
             is_more = number % 2 == 0
@@ -140,7 +140,7 @@ class Books:
         self._write("ledger", [*columns, [quantity] * len(here), at_ms])
 
     def _add_faults(self, chunk: Chunk, ids: Ids) -> None:
-        """Carts that hold more or less than their ledgers say, and entries under a second customer."""
+        """Write carts that hold more or less than their ledgers say, and entries under a second customer."""
         for place in np.flatnonzero(
             flags(chunk, lambda story: story.cart not in ("kept", "cleared"))
         ).tolist():
@@ -176,7 +176,7 @@ class Ids:
 
 
 def texts(prefix: str, digits: Array) -> pa.StringArray:
-    """A prefix and digits, as text."""
+    """Return a prefix and each row of digits, as text."""
     start = np.tile(np.frombuffer(prefix.encode(), np.uint8), (len(digits), 1))
     rows = np.ascontiguousarray(np.concatenate((start, digits), axis=1))
     edges = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
@@ -184,7 +184,7 @@ def texts(prefix: str, digits: Array) -> pa.StringArray:
 
 
 def order_columns(chunk: Chunk, here: Array) -> list[list[Any]]:
-    """The columns of `orders` behind the customer, of those that have a row."""
+    """Return the columns of `orders` behind the customer, for the orders of these places."""
     moments, rows = chunk.moments, [story.row for story in chunk.all_stories]
     chosen = chunk.stories[here]
     statuses = [str(row.status) if row else "" for row in rows]
@@ -203,7 +203,7 @@ def order_columns(chunk: Chunk, here: Array) -> list[list[Any]]:
 
 
 def flags(chunk: Chunk, holds: Any) -> Array:
-    """Of which orders of a chunk something holds of the story."""
+    """Return a flag for each order of a chunk: whether something holds of its story."""
     by_story = np.array([holds(story) for story in chunk.all_stories], np.bool_)
     return by_story[chunk.stories]
 

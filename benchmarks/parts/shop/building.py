@@ -50,7 +50,7 @@ class Ring:
         self.fields: Fields = {}
 
     def take(self, chunk: Chunk) -> None:
-        """Puts the orders of a chunk in the place of long gone ones."""
+        """Put the orders of a chunk in the place of orders long gone."""
         ring = chunk.numbers % RING
         self.variants[ring], self.queues[ring] = chunk.variants, chunk.queues
         for name, digits in chunk.fields().items():
@@ -65,7 +65,7 @@ def build(
     seed: int = 1,
     segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT,
 ) -> Truth:
-    """Builds everything below `folder`; exits with a sentence where the disk is too small."""
+    """Build everything below `folder`; exit with a sentence where the disk is too small."""
     folder.mkdir(parents=True, exist_ok=True)
     check_room(folder, orders)
     stories = Stories(orders, plants_per_case, seed)
@@ -76,7 +76,7 @@ def build(
 
 
 def write_books(folder: Path, orders: int, plants_per_case: int, seed: int) -> dict[str, int]:
-    """Writes the databases, the carts and the truth; returns how many findings each case has."""
+    """Write the databases, the carts and the truth; return how many findings each case has."""
     books = Books(folder)
     for chunk in Stories(orders, plants_per_case, seed).chunks():
         books.add(chunk)
@@ -85,7 +85,7 @@ def write_books(folder: Path, orders: int, plants_per_case: int, seed: int) -> d
 
 
 def write_log(folder: Path, stories: Stories, segment_bytes: int) -> LogWriter:
-    """Writes the store."""
+    """Write the store."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         writer = LogWriter(folder / "store", lift(Path(scratch)), segment_bytes)
     ring, pending, until_ms = Ring(), np.zeros(0, EVENT), 0
@@ -102,7 +102,7 @@ def write_log(folder: Path, stories: Stories, segment_bytes: int) -> LogWriter:
 
 
 def write_until(writer: LogWriter, ring: Ring, events: Array, until_ms: int) -> Array:
-    """Writes what is stored before a moment; returns what waits, with new acknowledgements."""
+    """Write what is stored before a moment; return what waits, with new acknowledgements."""
     events = events[np.argsort(events["ms"], kind="stable")]
     count = int(np.searchsorted(events["ms"], until_ms))
     acks = writer.write(events[:count], ring.variants, ring.queues, ring.fields)

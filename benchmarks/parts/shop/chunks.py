@@ -49,17 +49,17 @@ class Stories:
         self._planted_pushes = {order: len(SOUND_PUSHES) + n % count for n, order in enumerate(chosen)}
 
     def chunks(self) -> Iterator[Chunk]:
-        """All orders, some neighbours at a time."""
+        """Yield all orders, some neighbours at a time."""
         for first in range(0, self._orders, CHUNK):
             end = min(first + CHUNK, self._orders)
             yield Chunk(self, first, end, end == self._orders)
 
     def placed_ms(self, numbers: Any) -> Any:
-        """When orders are placed."""
+        """Return when orders are placed."""
         return PLACED_MS + numbers * self.ms_per_order
 
     def _plant(self, plants_per_case: int, draw: np.random.Generator) -> None:
-        """Gives planted stories to orders of even numbers, and their partners' to the next ones."""
+        """Give planted stories to orders of even numbers, and their partners' to the next orders."""
         old_until = self._orders - OLD_MS_MIN // self.ms_per_order
         young_from = self._orders - YOUNG_MS_MAX // self.ms_per_order
         old = iter(draw.permutation(old_until // 2).tolist())
@@ -76,7 +76,7 @@ class Stories:
                     self._planted[2 * place + 1] = self.all.index(story.partner)
 
     def of(self, numbers: Array) -> Array:
-        """The place in `all` of each order's story; `numbers` is one chunk."""
+        """Return the place in `all` of each order's story; `numbers` is one chunk."""
         draw = np.random.default_rng([self._seed, int(numbers[0])])
         chosen = draw.choice(len(self._shares), len(numbers), p=self._shares / self._shares.sum())
         for order in self._planted_in(numbers):
@@ -89,7 +89,7 @@ class Stories:
         return found
 
     def pushes_of(self, numbers: Array) -> Array:
-        """The place of each order's push in `SOUND_PUSHES + PLANTED_PUSHES`; -1 for none."""
+        """Return the place of each order's push in `SOUND_PUSHES + PLANTED_PUSHES`; -1 for none."""
         draw = np.random.default_rng([self._seed, int(numbers[0]), 1])
         chosen = draw.choice(len(SOUND_PUSHES), len(numbers), p=[push.share for push in SOUND_PUSHES])
         chosen[numbers % ORDERS_PER_PUSH != ORDERS_PER_PUSH // 2] = -1
@@ -100,7 +100,7 @@ class Stories:
         return chosen
 
     def customers(self, numbers: Array) -> Array:
-        """Each order's customer: one in three orders' worth of them, and of a planted order its own."""
+        """Return each order's customer: a third as many as orders, and of a planted order its own."""
         count = max(1, self._orders // 3)
         customers = numbers % count
         for order in self._planted_in(numbers):
@@ -131,12 +131,12 @@ class Chunk:
         self.moments = {"placed": placed, "at": at, "due": due, "moved": due + 20_000, "push": push}
 
     def skus(self, line: int) -> Array:
-        """The number of each order's article on a line."""
+        """Return the number of each order's article on a line."""
         numbers: Array = 10_000 + (LINES_MAX * self.numbers + line) % 80_000
         return numbers
 
     def events(self) -> Array:
-        """The records of all orders and pushes, in no order."""
+        """Return the records of all orders and pushes as rows of `EVENT`, in no order."""
         found = []
         pushes = (*SOUND_PUSHES, *PLANTED_PUSHES)
         for chosen, known in ((self.stories, self.all_stories), (self.pushes, pushes)):
@@ -155,7 +155,7 @@ class Chunk:
         return found
 
     def fields(self) -> Fields:
-        """The digits that go into the records' fields."""
+        """Return the digits that go into the records' fields."""
         moments = {name: digits_of(ms, _MS_DIGITS) for name, ms in self.moments.items() if name != "push"}
         return moments | {
             "order": digits_of(self.numbers, ID_DIGITS),
@@ -167,7 +167,7 @@ class Chunk:
 
 
 def mixed(numbers: Array) -> Array:
-    """A number below 65,536 for each, in no visible order."""
+    """Return a number below 65,536 for each, in no visible order."""
     spread: Array = ((numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)).astype(
         np.int64
     )

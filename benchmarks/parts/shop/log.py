@@ -55,7 +55,7 @@ class LogWriter:
         self._append(np.frombuffer(lifted.opening, np.uint8))
 
     def write(self, events: Array, variants: Array, queues: Array, fields: Fields) -> Array:
-        """Appends events, which ascend in time; returns what then is to be acknowledged, as events.
+        """Append events, which ascend in time; return what then is to be acknowledged, as events.
 
         `variants`, `queues` and `fields` are per order, by its place in the ring.
         """
@@ -78,7 +78,7 @@ class LogWriter:
         return np.concatenate(acks) if acks else np.zeros(0, EVENT)
 
     def close(self) -> None:
-        """Writes the snapshot and publishes the end of the log."""
+        """Write the snapshot and publish the end of the log."""
         disk = RealDisk(self._folder)
         Snapshot(self.end_offset, {"queues": self._queues.frozen}).write(disk)
         layout.reset_durable(disk, self.end_offset)
@@ -132,7 +132,7 @@ class _Templates:
 
     @staticmethod
     def of(kinds: Array, variants: Array) -> Array:
-        """The number of each event's template."""
+        """Return the number of each event's template."""
         numbers: Array = kinds.astype(np.int64) * VARIANT_COUNT + variants
         return numbers
 
@@ -163,7 +163,7 @@ class _Block:
     def content(
         self, offsets: Array, queue_ids: Array, queue_offsets: Array, places: Array, fields: Fields
     ) -> Array:
-        """The bytes of all records."""
+        """Return the bytes of all records."""
         content = np.zeros(int(self.lengths.sum()), np.uint8)
         by_template = np.argsort(self.chosen, kind="stable")
         numbers, firsts = np.unique(self.chosen[by_template], return_index=True)
@@ -223,7 +223,7 @@ def _crcs(rows: Array, start: int, end: int) -> Array:
 
 
 def _acknowledgements(events: Array, queue_ids: Array, queue_offsets: Array) -> Array:
-    """Ranges of neighbours that one group has done with, as events without a time."""
+    """Return ranges of neighbours that one group has done with, as events without a time."""
     acked_by = _ACKS[events["kind"]]
     chosen = np.flatnonzero(acked_by >= 0)
     kinds, queues, offsets = acked_by[chosen], queue_ids[chosen], queue_offsets[chosen]

@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Story:
-    """See the module. `cart`: cleared, kept (full as it was), surplus, deficit, or two ledgers."""
+    """What happens to an order. `cart`: cleared, kept (full as it was), surplus, deficit, or two ledgers."""
 
     steps: tuple[Step, ...]
     row: Row | None

@@ -68,7 +68,7 @@ _ACK_TOPIC: Final = "TW_SYS_ACK"
 
 
 def lines_of(variant: int) -> tuple[tuple[str, int, int], ...]:
-    """The (sku, quantity, unit price) of a variant's order."""
+    """Return the (sku, quantity, unit price in pence) of a variant's order, a line each."""
     return _LINES[: variant % LINES_MAX + 1]
 
 
@@ -83,7 +83,7 @@ class Template:
 
     @classmethod
     def of(cls, lifted: record.Record) -> Template:
-        """The template of a record that was read from a log."""
+        """Return the template of a record that was read from a log."""
         content = record.encode(_with_wide_offsets(lifted))
         fields = [
             (at, len(digits), name)
@@ -103,7 +103,7 @@ class Lifted:
 
 
 def lift(folder: Path) -> Lifted:
-    """Lets a broker write every kind of record in stores below `folder`, and lifts them."""
+    """Let a broker write every kind of record in stores below `folder`; return the records lifted."""
     found: dict[str, list[Template]] = {}
     opening = b""
     for variant in range(VARIANT_COUNT):
@@ -132,13 +132,13 @@ class Teller:
         self.opening = self._segment()[: self._read]
 
     def tell(self) -> None:
-        """Every kind of record but those of a moved deadline, each under its name in `kept`."""
+        """Lift every kind of record but a moved deadline's, each under its name in `kept`."""
         self._tell_ends()
         self._tell_push()
         self._tell_order()
 
     def tell_moved(self) -> None:
-        """The records of a moved deadline: time goes on beyond the other."""
+        """Lift the records of a moved deadline: time goes on beyond the other."""
         self._arm()
         self._broker.timers.move(_DEADLINE, MOVED_MS, self._now_ms)
         self._lift("moved")
@@ -146,7 +146,7 @@ class Teller:
         self._lift("delivered moved")
 
     def _tell_ends(self) -> None:
-        """Halves that are asked about, and end without a message."""
+        """Lift halves that are asked about, and end without a message."""
         halves = {"created": self._created(), "deadline": self._deadline(), "paid": self._change("paid")}
         self._lift(*(f"half {name}" for name in halves))
         self._broker.transactions.check_asked(halves["created"][1], True, self._now_ms)
@@ -168,7 +168,7 @@ class Teller:
         self._tell_dead_letters()
 
     def _tell_timers(self) -> None:
-        """What becomes of a deadline: cancelled by a cancellation, wanted at once, delivered."""
+        """Lift what becomes of a deadline: cancelled by a cancellation, wanted at once, delivered."""
         self._arm()
         self._end(self._change("cancelled"), Resolution.COMMIT)
         self._lift("half cancelled", "cancelled")
@@ -214,7 +214,7 @@ class Teller:
         return self._half(topics.ORDER_TIMEOUTS, 1, content, delivery_ms=DUE_MS, properties=marks)
 
     def _change(self, change: str) -> tuple[str, str, str]:
-        """The half of a payment or a cancellation."""
+        """Send the half of a payment or a cancellation."""
         content = {"order_id": ORDER_ID, "customer_id": CUSTOMER_ID, "total_pence": total_of(self._variant)}
         marks = {"TW_TIMER_CANCEL": timer_key(ORDER_ID), "TW_TIMER_TOPIC": topics.ORDER_TIMEOUTS}
         topic = f"order-{change}"
@@ -265,7 +265,7 @@ class Teller:
         self._broker.receiving.forward_to_dead_letter(group, topic, delivery.receipt_handle, self._now_ms)
 
     def _advance(self, until_ms: int) -> None:
-        """Lets time pass, and everything happen that is due by then."""
+        """Let time pass, and everything happen that is due by then."""
         self._now_ms = until_ms
         is_going_on = True
         while is_going_on:
@@ -283,7 +283,7 @@ class Teller:
             self._broker.flushed(flush, self._now_ms)
 
     def _lift(self, *names: str) -> None:
-        """Takes the records that are new in the log under these names; one without name is left out."""
+        """Keep the records that are new in the log under these names; leave out where a name is empty."""
         self._flush()
         new = [one for one in self._new_records() if one.topic not in _LEFT_OUT]
         assert len(new) == len(names), (names, [one.topic for one in new])
@@ -303,12 +303,12 @@ class Teller:
 
 
 def total_of(variant: int) -> int:
-    """What the order of a variant costs, in pence."""
+    """Return what the order of a variant costs, in pence."""
     return sum(quantity * price for _, quantity, price in lines_of(variant))
 
 
 def _message_id(slot: int) -> str:
-    """32 characters: one place for what the message is, ten digits for its order."""
+    """Return 32 characters: one place for what the message is, ten digits for its order."""
     return f"01A2B3C4D5E6F7089A0BC{slot}" + ORDER_ID[-ID_DIGITS:]
 
 

@@ -38,7 +38,7 @@ Delivered = tuple[int, float]
 
 
 def prepare(where: str, count: str, from_ms: str, span_ms: str) -> dict[str, Any]:
-    """Set so many timers evenly over a span, in a store of their own; they do not come in due order."""
+    """Set so many timers evenly over a span, not in due order, in a store of their own."""
     shell, step = Shell(Path(where)), int(span_ms) / int(count)
     began = time.perf_counter()
     for first in range(0, int(count), BATCH):
@@ -55,7 +55,7 @@ def prepare(where: str, count: str, from_ms: str, span_ms: str) -> dict[str, Any
 
 
 def crowd(folder: Path, count: int, measured: Callable[..., Any]) -> dict[str, Any]:
-    """All due in one second, while others send."""
+    """Deliver timers that are all due in one second, while others send."""
     due_ms = (real_ms() // SECOND_MS + count // 5_000 + 2 * LEAD_SECONDS) * SECOND_MS
     prepared = measured("prepare", str(folder / "store"), str(count), str(due_ms), str(SECOND_MS))
     assert prepared["ready_ms"] < due_ms - LEAD_SECONDS * SECOND_MS, "preparing took too long"
@@ -85,7 +85,7 @@ def crowd(folder: Path, count: int, measured: Callable[..., Any]) -> dict[str, A
 
 
 def steady(folder: Path, rate: int, seconds: int, measured: Callable[..., Any]) -> dict[str, Any]:
-    """So many due every second: with nobody there to receive them, then with a consumer."""
+    """Deliver so many timers every second: with no consumer there, then with a consumer."""
     alone = stream(folder / "alone", rate, seconds, measured, is_consumed=False)
     consumed = stream(folder / "consumed", rate, seconds, measured, is_consumed=True)
     return {"per_second": rate, "seconds": seconds, "alone": alone, "with_a_consumer": consumed}
@@ -147,7 +147,7 @@ def delivered(where: str, notes: str) -> list[Delivered]:
 
 
 def all_of(shell: Shell, queue_id: int) -> Iterator[Any]:
-    """Yield everything of a queue."""
+    """Yield all deliveries of a queue."""
     queue_offset, end_offset = shell.core.finding.queue_range(TOPIC, queue_id)
     while queue_offset < end_offset:
         for delivery in shell.core.finding.read(TOPIC, queue_id, queue_offset, READ):

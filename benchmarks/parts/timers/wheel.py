@@ -59,14 +59,14 @@ def set_all(shell: Shell, count: int, from_ms: int, span_ms: int) -> dict[str, A
 
 
 def tell(count: int, began: float, checkpoint_count: int) -> None:
-    """Say how far it is: this takes minutes."""
+    """Print how far the run is: setting takes minutes."""
     seconds = time.perf_counter() - began
     text = f"{count} set in {seconds:.0f} s, {checkpoint_count} checkpoints, {memory()}"
     print(text, file=sys.stderr, flush=True)
 
 
 def uniform(where: str, count: str) -> dict[str, Any]:
-    """Set, cancel by key and move with all pending; then die without a word."""
+    """Set timers, cancel by key and move with all pending; then die without a word."""
     shell = Shell(Path(where))
     figures = set_all(shell, int(count), real_ms() + MINUTE_MS, SPAN_MS)
     shell.settle()
@@ -95,13 +95,13 @@ def rate(shell: Shell, numbers: list[int], verb: Any) -> int:
 
 
 def cancel(shell: Shell, name: TimerName, moved_ms: int) -> None:
-    """Cancel by key; it may have been delivered meanwhile."""
+    """Cancel a timer by its key; the timer may have been delivered meanwhile."""
     verdict = shell.core.timers.cancel(name, "", shell.clock()).verdict
     assert verdict in (Verdict.CANCELLED, Verdict.TOO_LATE), verdict
 
 
 def move(shell: Shell, name: TimerName, moved_ms: int) -> None:
-    """Move by key."""
+    """Move a timer by its key."""
     verdict = shell.core.timers.move(name, moved_ms, shell.clock()).verdict
     assert verdict in (Verdict.MOVED, Verdict.TOO_LATE), verdict
 
@@ -150,7 +150,7 @@ def watched(shell: Shell, queues: dict[int, int], opened_ms: int) -> list[int]:
 
 
 def minute(where: str, count: str) -> dict[str, Any]:
-    """All due within one minute: set them, then deliver them as the clock goes through it."""
+    """Set timers all due within one minute, then deliver them as the clock goes through the minute."""
     clock = Leaping()
     shell = Shell(Path(where), clock)
     due_ms = real_ms() // MINUTE_MS * MINUTE_MS + MINUTE_MS + set_span_ms(int(count))
@@ -167,12 +167,12 @@ def minute(where: str, count: str) -> dict[str, Any]:
 
 
 def set_span_ms(count: int) -> int:
-    """How long setting so many may take, and an hour."""
+    """Return how long setting so many timers may take, and an hour."""
     return AHEAD_MS + count // 5
 
 
 class Leaping:
-    """Real time, and how far it has leapt."""
+    """A clock: real time, and how far the clock has leapt."""
 
     def __init__(self) -> None:
         self.offset_ms = 0

@@ -79,22 +79,22 @@ class Client:
         self._database, self._prefix = database, prefix
 
     async def half_commit(self, number: int) -> None:
-        """Half and commit."""
+        """Send a half and commit it."""
         await self.commit(await self.sent(TOPIC, number, wire.MessageType.TRANSACTION))
 
     async def half_rows_commit(self, number: int) -> None:
-        """Half, rows with their barrier, commit."""
+        """Send a half, write rows with their barrier, commit the half."""
         half = await self.sent(TOPIC, number, wire.MessageType.TRANSACTION)
         self._rows("INSERT INTO barrier VALUES (?, 0)", half.message_id)
         await self.commit(half)
 
     async def two_sends(self, number: int) -> None:
-        """Two plain messages."""
+        """Send two plain messages."""
         await self.sent(PLAIN, 2 * number, wire.MessageType.NORMAL)
         await self.sent(PLAIN, 2 * number + 1, wire.MessageType.NORMAL)
 
     async def outbox(self, number: int) -> None:
-        """Rows with their message; the relay does the rest."""
+        """Write rows with their message; the relay does the rest."""
         self._rows("INSERT INTO outbox (body) VALUES (?)", bytes(256))
         await asyncio.sleep(0)
 

@@ -40,7 +40,7 @@ class Core:
         return self.broker.sending.send(message, self.now_ms)
 
     def commit(self, half: SendReceipt) -> None:
-        """Commit one."""
+        """Commit a half."""
         self.broker.transactions.end(
             TOPIC, half.transaction_id, half.message_id, Resolution.COMMIT, self.now_ms
         )
@@ -57,7 +57,7 @@ class Core:
 
 
 def core(root: str, producers: str, seconds: str) -> dict[str, Any]:
-    """Half and commit, by so many producers, for so long."""
+    """Send halves and commit them, by so many producers, for so long; return the rate."""
     one, count = Core(Path(root)), int(producers)
     began, until = time.monotonic(), time.monotonic() + float(seconds)
     first_offset = one.broker.end_offset
@@ -76,7 +76,7 @@ def core(root: str, producers: str, seconds: str) -> dict[str, Any]:
 
 
 def checks(root: str, count: str) -> dict[str, Any]:
-    """So many halves that are stuck: asked about, all of them, once."""
+    """Leave so many halves stuck, and ask about each once; return the rate."""
     one = Core(Path(root))
     for number in range(int(count)):
         one.half()
