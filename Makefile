@@ -50,7 +50,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=.:benchmarks $(BIN)/mypy --explicit-package-bases benchmarks/*.py
+	MYPYPATH=.:benchmarks $(BIN)/mypy --explicit-package-bases benchmarks/*.py benchmarks/parts
 	MYPYPATH=.:benchmarks/peers $(BIN)/mypy --explicit-package-bases benchmarks/peers/*.py
 	$(BIN)/lint-imports
 

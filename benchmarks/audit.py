@@ -5,17 +5,17 @@
     .venv/bin/python benchmarks/audit.py reconcile [--orders 1000000] [--shop DIR] [--heaps 2g 4g 8g]
         [--parts log staged comparison] [--folder DIR]
 
-* decode: a log of so many records of about 450 bytes (`audit_store.py`), read from the page cache as far as
-  memory allows. `plain` is one process without Spark; `spark` is Spark on two cores writing to "noop".
+* decode: a log of so many records of about 450 bytes (`parts/audit/store.py`), read from the page cache as
+  far as memory allows. `plain` is one process without Spark; `spark` is Spark on two cores writing to "noop".
   `full` is what a load has that names no columns (22, with bodies and users' properties); `every` is all 38;
   `fixed` is seven numbers, topic, body and three properties, as was measured of a first reader; `keys` is
   physical_offset, topic, queue_offset, store_ms, keys. Each with verify=none (lengths only) and verify=record
   (the CRC of every byte). `windows` is a topic of a tenth of the records and a hundredth of the time, each
   against a scan of the whole log for the same rows.
-* truth: so many findings of every case among so many orders: precision and recall (`audit_truth.py`); exits
-  with 1 unless all are 1.
-* reconcile: a whole audit of so many orders, and its comparison beside datacompy's (`audit_reconcile.py`);
-  `--shop` takes a shop that `audit_shop.py` has built.
+* truth: so many findings of every case among so many orders: precision and recall (`parts/audit/truth.py`);
+  exits with 1 unless all are 1.
+* reconcile: a whole audit of so many orders, and its comparison beside datacompy's
+  (`parts/audit/reconcile.py`); `--shop` takes a shop that `audit_shop.py` has built.
 
 Rates are millions of records per second: of the whole log, by wall time and, for plain Python, by the
 processor time of the one process, which other work on the machine disturbs less. `crc_us` says how long one
@@ -39,9 +39,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import audit_reconcile
-import audit_store
-import audit_truth
+from parts.audit import reconcile, truth
+from parts.audit.store import FIRST_MS, RECORDS_PER_SECOND, build
 
 from spark_jobs.log.decode import DEFAULT, SCHEMA
 from spark_jobs.source import COLUMNS as EVERY_COLUMN
@@ -80,36 +79,36 @@ def main() -> None:
     elif given.command == "decode":
         print(json.dumps(measure_decode(given), indent=1))
     elif given.command == "reconcile":
-        figures = audit_reconcile.measure(given.folder, given.orders, given.shop, given.heaps, given.parts)
+        figures = reconcile.measure(given.folder, given.orders, given.shop, given.heaps, given.parts)
         print(json.dumps(figures, indent=1))
     else:
         sys.exit(tell_truth(given))
 
 
 def _folder(path: str) -> Path:
-    """A folder to work in, made where there is none."""
+    """Return a folder to work in; make the folder where there is none."""
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def _add_audits(commands: Any) -> None:
-    """The commands that audit a made-up shop."""
-    truth, reconcile = commands.add_parser("truth"), commands.add_parser("reconcile")
-    for one in (truth, reconcile):
+    """Add the commands that audit a made-up shop."""
+    finding, costing = commands.add_parser("truth"), commands.add_parser("reconcile")
+    for one in (finding, costing):
         one.add_argument("--orders", type=int, default=1_000_000)
         one.add_argument("--folder", type=_folder, default=tempfile.gettempdir())
-    truth.add_argument("--plants", type=int, default=20)
-    truth.add_argument("--seed", type=int, default=1)
-    reconcile.add_argument("--shop", type=Path)
-    reconcile.add_argument("--heaps", nargs="*", default=["2g", "4g", "8g"])
-    reconcile.add_argument("--parts", nargs="*", default=["log", "staged", "comparison"])
+    finding.add_argument("--plants", type=int, default=20)
+    finding.add_argument("--seed", type=int, default=1)
+    costing.add_argument("--shop", type=Path)
+    costing.add_argument("--heaps", nargs="*", default=["2g", "4g", "8g"])
+    costing.add_argument("--parts", nargs="*", default=["log", "staged", "comparison"])
 
 
 def tell_truth(given: argparse.Namespace) -> int:
     """Print precision and recall; return 0 if both are 1 for every case."""
     with tempfile.TemporaryDirectory(prefix="tidewheel-bench-audit-", dir=given.folder) as folder:
-        figures = audit_truth.truth(Path(folder), given.orders, given.plants, given.seed)
+        figures = truth.truth(Path(folder), given.orders, given.plants, given.seed)
     print(json.dumps(figures, indent=1))
     return 0 if figures["perfect"] else 1
 
@@ -120,7 +119,7 @@ def measure_decode(given: argparse.Namespace) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="tidewheel-bench-audit-", dir=given.folder))
     try:
         started = time.monotonic()
-        log_bytes = audit_store.build(folder / "store", given.records)
+        log_bytes = build(folder / "store", given.records)
         figures: dict[str, Any] = {
             "records": given.records,
             "record_bytes": round(log_bytes / given.records),
@@ -152,7 +151,7 @@ def in_own_process(name: str, store: Path, given: argparse.Namespace) -> Any:
 
 
 def plain(store: Path, records: int, rounds: int) -> dict[str, Any]:
-    """Rates of one process without Spark."""
+    """Measure the rates of one process without Spark."""
     figures: dict[str, Any] = {"crc_us": crc_us()}
     read(store, KEYS, to="1000000")
     for name, columns in COLUMNS.items():
@@ -165,10 +164,10 @@ def plain(store: Path, records: int, rounds: int) -> dict[str, Any]:
 
 
 def windows(store: Path, records: int, rounds: int) -> dict[str, Any]:
-    """A topic and a time, against a scan of everything for the same rows."""
+    """Measure a topic and a time, against a scan of everything for the same rows."""
     figures: dict[str, Any] = {}
-    middle_ms = audit_store.FIRST_MS + records * 500 // audit_store.RECORDS_PER_SECOND
-    length_ms = records * 10 // audit_store.RECORDS_PER_SECOND
+    middle_ms = FIRST_MS + records * 500 // RECORDS_PER_SECOND
+    length_ms = records * 10 // RECORDS_PER_SECOND
     window = {"from": iso(middle_ms), "to": iso(middle_ms + length_ms)}
     counts: dict[str, int] = {}
 
@@ -191,7 +190,7 @@ def windows(store: Path, records: int, rounds: int) -> dict[str, Any]:
 
 
 def spark(store: Path, records: int, rounds: int) -> dict[str, Any]:
-    """Rates through Spark on two cores."""
+    """Measure the rates through Spark on two cores."""
     from spark_jobs.session import spark_session
 
     figures: dict[str, Any] = {"crc_us": crc_us()}
@@ -228,7 +227,7 @@ def read(store: Path, columns: tuple[str, ...], **options: str) -> int:
 
 
 def best(rounds: int, run: Callable[[], Any]) -> tuple[float, float]:
-    """(wall seconds, processor seconds), each the least of the rounds."""
+    """Return (wall seconds, processor seconds), each the least of the rounds."""
     found = []
     for _ in range(rounds):
         wall, cpu = time.monotonic(), time.process_time()
@@ -238,12 +237,12 @@ def best(rounds: int, run: Callable[[], Any]) -> tuple[float, float]:
 
 
 def rates(records: int, wall_s: float, cpu_s: float) -> dict[str, float]:
-    """Millions of records per second."""
+    """Return millions of records per second, by wall and by processor time."""
     return {"wall": round(records / wall_s / 1e6, 2), "cpu": round(records / cpu_s / 1e6, 2)}
 
 
 def crc_us() -> float:
-    """How long a CRC of 450 bytes takes now, in microseconds."""
+    """Return how long a CRC of 450 bytes takes now, in microseconds."""
     data = memoryview(bytes(450 * 20_000))
     started = time.process_time()
     for start in range(0, len(data), 450):
@@ -252,7 +251,7 @@ def crc_us() -> float:
 
 
 def iso(ms: int) -> str:
-    """A time as the options take it."""
+    """Return a time as the source's options take it (ISO 8601)."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
 
 

@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/core.py [--old 102b719] [--rounds 5] [--count 4000] [--folder DIR]
 
 Figures: processor microseconds of a broker's process for each message, from a request's bytes to those of its
-answer, with flushes that are synced (`core_calls.py`): the least of all rounds, for each of both, and their
-ratio. The older sources come from git, and run with the packages that are installed here.
+answer, with flushes that are synced (`parts/core_calls.py`): the least of all rounds, for each of both, and
+their ratio. The older sources come from git, and run with the packages that are installed here.
 `beside` is the load of the machine when the run began and ended: figures taken beside other work are worth
 less.
 """
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CALLS = Path(__file__).with_name("core_calls.py")
+CALLS = Path(__file__).with_name("parts") / "core_calls.py"
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def older(commit: str, folder: Path) -> Path:
-    """The sources of a commit."""
+    """Unpack the sources of a commit into a folder; return the folder."""
     packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     folder.mkdir()
     subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
@@ -58,7 +58,7 @@ def older(commit: str, folder: Path) -> Path:
 
 
 def measured(tree: Path, store: Path, count: int) -> dict[str, float]:
-    """The rows of one run with the sources of one tree."""
+    """Return the rows of one run with the sources of one tree."""
     store.mkdir()
     command = [sys.executable, str(CALLS), str(store), str(count)]
     environment = os.environ | {"PYTHONPATH": str(tree)}

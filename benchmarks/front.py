@@ -24,9 +24,9 @@ import sys
 from contextlib import ExitStack
 from typing import Any, Final
 
-from front_connections import measure_connections
-from front_load import Load, h2load, loads
-from front_server import Served, started
+from parts.front.connections import measure_connections
+from parts.front.load import Load, h2load, loads
+from parts.front.server import Served, started
 
 LOOPS: Final = ("asyncio", "uvloop")
 WAYS: Final = {"plaintext": False, "TLS": True}
@@ -81,7 +81,7 @@ def measure_calls(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def measured(served: Served, load: Load, *, is_tls: bool) -> dict[str, Any]:
-    """One run of h2load, and what it cost the server."""
+    """Run h2load once; return its figures and what a call cost the server."""
     if load.before:
         h2load(served.listen, load.before, is_tls=is_tls)
     before_s = served.processor_seconds()
@@ -100,7 +100,7 @@ def keep_best(found: dict[str, Any], name: str, ran: dict[str, Any]) -> None:
 
 
 def table(figures: dict[str, Any]) -> str:
-    """The figures as Markdown."""
+    """Return the figures as a table in Markdown."""
     rows = [["loop", "way", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
     rows += [
         [loop, way, *(f"{found[load][figure]:,}" for load, figure in COLUMNS.values())]

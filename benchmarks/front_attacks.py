@@ -76,7 +76,7 @@ class Caller:
         self.took: list[float] = []
 
     async def run(self) -> None:
-        """Call until it is cancelled."""
+        """Call until cancelled."""
         reader, writer = await asyncio.open_connection(*self._address)
         windows = struct.pack(">HI", INITIAL_WINDOW_SIZE, 1 << 30)
         writer.write(PREFACE + frame(SETTINGS, 0, 0, windows))
@@ -105,7 +105,7 @@ class Caller:
 
 
 def callers(address: tuple[str, int]) -> dict[str, Caller]:
-    """One that sends, and one that says that it is there."""
+    """Return a client that sends, and a client that says heartbeats."""
     properties = wire.SystemProperties(message_id="m")
     message = wire.Message(topic=wire.Resource(name="t"), body=bytes(256), system_properties=properties)
     send = service.SendMessageRequest(messages=[message]).SerializeToString()
@@ -114,12 +114,12 @@ def callers(address: tuple[str, int]) -> dict[str, Caller]:
 
 
 def resident_bytes(process: int) -> int:
-    """What a process holds in memory."""
+    """Return what a process holds in memory."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def percentiles(took: list[float]) -> dict[str, float]:
-    """The p50 and p99 in milliseconds."""
+    """Return p50 and p99 in milliseconds."""
     ordered = sorted(took)
     return {
         f"p{part}_ms": round(ordered[len(ordered) * part // 100] * 1000, 2) for part in (50, 99) if ordered
@@ -129,7 +129,7 @@ def percentiles(took: list[float]) -> dict[str, float]:
 async def measure(
     process: int, address: tuple[str, int], attack: Callable[[Pipe], None], seconds: float
 ) -> dict[str, Any]:
-    """The two clients before an attack and during it."""
+    """Measure the two clients before an attack and during the attack."""
     both = callers(address)
     tasks = [asyncio.ensure_future(one.run()) for one in both.values()]
     await asyncio.sleep(0.5)
@@ -160,7 +160,7 @@ async def measure(
 
 
 def attack(pipe: Pipe, address: tuple[str, int], name: str, connections: int, seconds: float) -> None:
-    """Attack over so many connections, again and again; tells what it was told."""
+    """Attack over so many connections, again and again; send what the attackers were told."""
     said = list(said_by(name))
     told, count, sent_bytes = Counter[str](), 0, 0
     ends_at = time.monotonic() + seconds
@@ -180,7 +180,7 @@ def attack(pipe: Pipe, address: tuple[str, int], name: str, connections: int, se
 
 
 def said_by(name: str) -> Iterator[bytes]:
-    """The first megabytes of an attack, whole frames together."""
+    """Yield the first megabytes of an attack, whole frames together."""
     waiting, size = b"", 0
     for one in islice(ordinary_calls() if name == ORDINARY else ATTACKS[name](), 400_000):
         waiting += one
@@ -193,7 +193,7 @@ def said_by(name: str) -> Iterator[bytes]:
 
 
 def ordinary_calls() -> Frames:
-    """Calls like others."""
+    """Yield ordinary calls, without end."""
     block = call_of(SERVICE + "QueryRoute")
     for stream in range(1, 2**31, 2):
         yield frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, bytes(5))
@@ -205,7 +205,7 @@ def crowd(pipe: Pipe, address: tuple[str, int], name: str, seconds: float) -> No
 
 
 async def connections(address: tuple[str, int], seconds: float) -> dict[str, Any]:
-    """Thousands that greet."""
+    """Connect thousands of times, greet, and stay."""
     began = time.monotonic()
     streams = await asyncio.gather(*(greeted(address) for _ in range(CONNECTIONS)))
     took = time.monotonic() - began
@@ -220,7 +220,7 @@ async def connections(address: tuple[str, int], seconds: float) -> dict[str, Any
 
 
 async def greeted(address: tuple[str, int], **how: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection that has been greeted."""
+    """Return a connection on which the server has greeted."""
     reader, writer = await asyncio.open_connection(*address, **how)
     writer.write(PREFACE + frame(SETTINGS, 0, 0, b""))
     await reader.readexactly(9)
@@ -228,7 +228,7 @@ async def greeted(address: tuple[str, int], **how: Any) -> tuple[asyncio.StreamR
 
 
 async def tls_reconnects(address: tuple[str, int], seconds: float) -> dict[str, Any]:
-    """Thousands of clients of TLS, all at once, and all at once again."""
+    """Connect thousands of clients of TLS, all at once, and all at once again."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -251,7 +251,7 @@ async def tls_reconnects(address: tuple[str, int], seconds: float) -> dict[str, 
 
 
 async def silent(address: tuple[str, int], seconds: float) -> dict[str, Any]:
-    """Thousands that say a byte."""
+    """Connect a thousand times and say one byte."""
     streams = [await asyncio.open_connection(*address) for _ in range(1_000)]
     for _, writer in streams:
         writer.write(b"P")
@@ -289,7 +289,7 @@ def main() -> None:
 
 
 def one_attack(broker: BrokerProcess, name: str, given: argparse.Namespace) -> dict[str, Any]:
-    """The figures of an attack on a broker of its own."""
+    """Return the figures of an attack on a broker of its own."""
     assert broker.process is not None
     host, _, port = broker.listen.rpartition(":")
     address = (host, int(port))
@@ -305,7 +305,7 @@ def one_attack(broker: BrokerProcess, name: str, given: argparse.Namespace) -> d
 
 
 def row(name: str, figures: dict[str, Any]) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     p99 = [
         f"{figures['before'][one].get('p99_ms')} -> {figures['during'][one].get('p99_ms')}"
         for one in ("send", "heartbeat")

@@ -14,15 +14,12 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
+
+from parts.serving import serving
 
 TOPIC = "lateness"
 LEAD_SECONDS = 3
@@ -36,27 +33,10 @@ def main() -> None:
     chosen = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HOME"] = folder
-        with broker(Path(folder)) as facts:
+        with serving(Path(folder, "store"), "--segment-bytes", str(1 << 24)) as facts:
             received = measure(facts["listen"], chosen.count, chosen.over)
             stored = stored_lateness(facts["http"])
     print(json.dumps({"count": len(received), "received": figures(received), "stored": figures(stored)}))
-
-
-@contextmanager
-def broker(folder: Path) -> Iterator[dict[str, Any]]:
-    """Run a broker and give its addresses."""
-    ready = folder / "ready"
-    ports = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    where = ["--store", str(folder / "store"), "--ready-file", str(ready), "--segment-bytes", str(1 << 24)]
-    command = [sys.executable, "-m", "services.cli.main", "serve", *ports, *where]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        while not ready.exists():
-            time.sleep(0.05)
-        yield json.loads(ready.read_text())
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def measure(endpoint: str, count: int, over: int) -> list[float]:

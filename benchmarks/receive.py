@@ -26,7 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from transactions import serving
+from parts.serving import serving
 
 CONSUMERS = (1, 64)
 STORED = 400_000
@@ -34,14 +34,14 @@ COMPARED_MAX = 1_000_000
 ROUNDS = 500
 ASLEEP = (0, 1_000)
 PARTS = {
-    "build": "receive_core",
-    "rate": "receive_core",
-    "fifo": "receive_core",
-    "log_bytes": "receive_core",
-    "backlog": "receive_core",
-    "over_grpc": "receive_client",
-    "wake_up": "receive_client",
-    "redis": "receive_redis",
+    "build": "parts.receive.core",
+    "rate": "parts.receive.core",
+    "fifo": "parts.receive.core",
+    "log_bytes": "parts.receive.core",
+    "backlog": "parts.receive.core",
+    "over_grpc": "parts.receive.client",
+    "wake_up": "parts.receive.client",
+    "redis": "parts.receive.redis_streams",
 }
 """Where each part is; a part's process loads nothing else, for that would count as its memory."""
 
@@ -74,16 +74,16 @@ def everything(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
         name = f"consumers_{consumers}"
         figures["core"][name] = measured("rate", built(folder), str(consumers), seconds)
         figures["core"][f"{name}_fifo"] = measured("fifo", new(folder), str(consumers), seconds)
-        with serving(Path(built(folder))) as endpoint:
-            figures["over_grpc"][name] = measured("over_grpc", endpoint, str(consumers), seconds)
+        with serving(Path(built(folder))) as facts:
+            figures["over_grpc"][name] = measured("over_grpc", facts["listen"], str(consumers), seconds)
         figures["redis"][name] = measured("redis", new(folder), str(STORED), str(consumers), seconds)
     figures["log_bytes_per_message"] = {
         f"acknowledged_by_{count}": measured("log_bytes", built(folder), str(count)) for count in (1, 32)
     }
     for asleep in ASLEEP:
-        with serving(Path(new(folder))) as endpoint:
+        with serving(Path(new(folder))) as facts:
             figures[f"wake_up_beside_{asleep}_polls"] = measured(
-                "wake_up", endpoint, str(ROUNDS), str(asleep)
+                "wake_up", facts["listen"], str(ROUNDS), str(asleep)
             )
     return figures
 
@@ -99,7 +99,7 @@ def backlog(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def new(folder: Path) -> str:
-    """Return a folder that is not there yet."""
+    """Return the path of a folder that does not exist yet."""
     return str(folder / f"store-{len(list(folder.iterdir()))}")
 
 

@@ -107,7 +107,7 @@ class Turns:
         self.above = dict.fromkeys(BOUNDS_MS, 0)
 
     def told(self) -> dict[str, Any]:
-        """What was measured."""
+        """Return what was measured."""
         worst = [
             {
                 "ms": round(took / 1e6, 1),
@@ -122,7 +122,7 @@ class Turns:
 
 
 def named(callback: Any) -> str:
-    """What a callback is, in words."""
+    """Return the name of a callback, of a task that of its coroutine."""
     callback = getattr(callback, "func", callback)
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
@@ -149,7 +149,7 @@ class Pings:
             self.waits_ms.append((time.perf_counter() - began) * 1000)
 
     def told(self) -> dict[str, float]:
-        """What was measured; the thread ends."""
+        """End the thread; return what was measured."""
         self._stop.set()
         cuts = statistics.quantiles(self.waits_ms, n=10_000, method="inclusive")
         shares = {"p50": 4_999, "p99": 9_899, "p999": 9_989, "p9999": 9_998}

@@ -9,7 +9,7 @@
   and fdatasync. Medians of the rounds.
 * open: how long `Broker.open` takes on a store of so many records and what memory the process holds then,
   after a clean stop, and after kill -9 with almost 64 MiB of log behind the last snapshot. The records are
-  written in bulk (`store_builder.py`); the stop and the kill are those of a live broker.
+  written in bulk (`parts/store_builder.py`); the stop and the kill are those of a live broker.
 * reads: random messages of that store by queue offset and by key.
 
 Every figure is taken in a process of its own. Absolute figures move with the machine, ratios less.
@@ -35,7 +35,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import store_builder
+from parts import store_builder
 
 from commitlog import layout, limits, properties, record
 from commitlog.log import CommitLog
@@ -113,7 +113,7 @@ def opens(folder: Path, records: int) -> dict[str, Any]:
 
 
 def measured(*part: str) -> Any:
-    """What a part says, run in a process of its own; None if it killed itself."""
+    """Return what a part says, run in a process of its own; None if the part killed itself."""
     run = subprocess.run([sys.executable, __file__, "--part", *part], stdout=subprocess.PIPE, text=True)
     if run.returncode == -signal.SIGKILL:
         return None
@@ -122,7 +122,7 @@ def measured(*part: str) -> Any:
 
 
 def baseline(where: str, in_flight: str) -> float:
-    """Durable appends per second of one thread that does nothing else."""
+    """Return the durable appends per second of one thread that does nothing else."""
     batch_count, batch = SENDS[int(in_flight)] // int(in_flight), encoded() * int(in_flight)
     Path(where).mkdir()
     descriptor = os.open(Path(where) / "batches", os.O_RDWR | os.O_CREAT)
@@ -137,7 +137,7 @@ def baseline(where: str, in_flight: str) -> float:
 
 
 def commit_log(where: str, in_flight: str) -> float:
-    """Durable appends per second to the log, each flush as large as what has gathered."""
+    """Return the durable appends per second to the log, each flush as large as what has gathered."""
     disk, new = RealDisk(Path(where)), [record_of(one) for one in messages("M", SENDS[int(in_flight)])]
     log = CommitLog(disk, limits.SEGMENT_BYTES_DEFAULT, 0, 0)
     disk.allocate(layout.segment_path(0), limits.SEGMENT_BYTES_DEFAULT)
@@ -156,17 +156,17 @@ def commit_log(where: str, in_flight: str) -> float:
 
 
 def encoded() -> bytes:
-    """One record as the broker would store it."""
+    """Return one record as the broker stores records."""
     return record.encode(record_of(message("M", 0)))
 
 
 def record_of(one: Message) -> Record:
-    """A message's record before it has a place."""
+    """Return a message's record, without a place in the log."""
     return Record(topic=TOPIC, body=one.body, properties=properties.encode_message(one))
 
 
 def broker(where: str, in_flight: str) -> float:
-    """Durable sends per second of so many callers at a time."""
+    """Return the durable sends per second of so many callers at a time."""
 
     async def run() -> float:
         async with living(Path(where)) as live:
@@ -190,12 +190,12 @@ async def send_all(live: LiveBroker, wanted: Iterator[Message], in_flight: int) 
 
 
 def messages(prefix: str, count: int) -> Iterator[Message]:
-    """So many different messages."""
+    """Return so many different messages."""
     return (message(prefix, number) for number in range(count))
 
 
 def message(prefix: str, number: int) -> Message:
-    """A message of 256 bytes with an id as long as clients make them, and a key."""
+    """Return a message of 256 bytes with a key and an id as long as clients' ids."""
     return Message(
         topic=TOPIC, body=BODY, message_id=f"{prefix}{number:033d}", keys=(f"order-{prefix}{number}",)
     )
@@ -225,7 +225,7 @@ def kill(where: str) -> None:
 
 
 def opened(where: str) -> dict[str, float]:
-    """How long opening takes, and the memory then."""
+    """Return how long opening takes, and the memory then."""
     began = time.perf_counter()
     core = open_core(where)
     seconds = time.perf_counter() - began
@@ -238,13 +238,13 @@ def opened(where: str) -> dict[str, float]:
 
 
 def memory_mib(name: str) -> int:
-    """A figure of this process, as Linux has it."""
+    """Return a figure of this process from /proc, in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) // 1024
 
 
 def read(where: str, how: str) -> float:
-    """Random reads per second, each of one message."""
+    """Return random reads per second, each of one message."""
     core, dice = open_core(where), random.Random(1)
     look = {"queue offset": by_queue_offset, "key": by_key}[how]
     count = sum(core.finding.queue_range(TOPIC, queue_id)[1] for queue_id in range(store_builder.QUEUE_COUNT))
@@ -262,7 +262,7 @@ def by_queue_offset(core: Broker, number: int) -> bool:
 
 
 def by_key(core: Broker, number: int) -> bool:
-    """Read it by its key."""
+    """Read the message of that number by its key."""
     return len(core.finding.find(TOPIC, store_builder.key_of(number), 1).messages) == 1
 
 
@@ -278,7 +278,7 @@ def now_ms() -> int:
 
 @asynccontextmanager
 async def living(where: Path) -> AsyncIterator[LiveBroker]:
-    """A live broker as `tidewheel serve` has it."""
+    """Open a live broker as `tidewheel serve` does; close the broker at the end."""
     where.mkdir(parents=True, exist_ok=True)
     disk = RealDisk(where)
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1) as writer:

@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from timers_shell import BATCH, DAY_MS
+from parts.shell import BATCH, DAY_MS
 
 COUNTS = {"structure": 1_000_000, "wheel": 200_000, "redis": 100_000, "crowd": 100_000, "steady": 0}
 COMPARED = 1_000_000
@@ -98,7 +98,7 @@ def redis(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
         measured("theirs", str(folder / f"redis-{how}"), count, how) for how in ("always", "everysec")
     ]
     empty = measured("held", str(folder / "empty"), "0")
-    figures["compared"] = import_module("timers_redis").compared(
+    figures["compared"] = import_module("parts.timers.redis_set").compared(
         figures["ours"], pending, empty, figures["redis"]
     )
     return figures
@@ -106,13 +106,13 @@ def redis(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
 
 def crowd(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
     """Measure a second in which all are due."""
-    figures: dict[str, Any] = import_module("timers_live").crowd(folder, chosen.count, measured)
+    figures: dict[str, Any] = import_module("parts.timers.live").crowd(folder, chosen.count, measured)
     return figures
 
 
 def steady(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
     """Measure how late a steady stream is."""
-    steady_of = import_module("timers_live").steady
+    steady_of = import_module("parts.timers.live").steady
     figures: dict[str, Any] = steady_of(folder, chosen.rate, chosen.seconds, measured)
     return figures
 
@@ -125,20 +125,20 @@ RUNS: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
     "steady": steady,
 }
 PARTS = {
-    "partitions": "timers_structure",
-    "heap": "timers_structure",
-    "sqlite": "timers_structure",
-    "uniform": "timers_wheel",
-    "restarted": "timers_wheel",
-    "minute": "timers_wheel",
-    "ours": "timers_redis",
-    "held": "timers_shell",
-    "theirs": "timers_redis",
-    "prepare": "timers_live",
-    "delivered": "timers_live",
-    "serve": "timers_server",
-    "produce": "timers_client",
-    "consume": "timers_client",
+    "partitions": "parts.timers.structure",
+    "heap": "parts.timers.structure",
+    "sqlite": "parts.timers.structure",
+    "uniform": "parts.timers.wheel",
+    "restarted": "parts.timers.wheel",
+    "minute": "parts.timers.wheel",
+    "ours": "parts.timers.redis_set",
+    "held": "parts.shell",
+    "theirs": "parts.timers.redis_set",
+    "prepare": "parts.timers.live",
+    "delivered": "parts.timers.live",
+    "serve": "parts.timers.server",
+    "produce": "parts.timers.client",
+    "consume": "parts.timers.client",
 }
 """Where each part is; a part's process loads nothing else, for that would count as its memory."""
 

@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/transactions.py [--seconds 5] [--checks 10000] [--folder DIR]
 
 Figures: half + commit per second with 1 and 64 producers, check-backs per second, bytes of log for each; in
-the same run an outbox in SQLite with a relay, and two plain sends (`transactions_client.py`). Bodies have 256
-bytes. `beside` is the load of the machine when the run began and ended: figures taken beside other work are
-worth less.
+the same run an outbox in SQLite with a relay, and two plain sends (`parts/transactions/client.py`). Bodies
+have 256 bytes. `beside` is the load of the machine when the run began and ended: figures taken beside other
+work are worth less.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from parts.serving import serving
+
 PRODUCERS = (1, 64)
 WAYS = ("half_commit", "half_rows_commit", "two_sends", "outbox")
-START_SECONDS = 60
 PARTS = {
-    "core": "transactions_core",
-    "checks": "transactions_core",
-    "rate": "transactions_client",
-    "asked": "transactions_client",
+    "core": "parts.transactions.core",
+    "checks": "parts.transactions.core",
+    "rate": "parts.transactions.client",
+    "asked": "parts.transactions.client",
 }
 
 
@@ -72,32 +70,13 @@ def grpc(folder: Path, seconds: float, checks: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for way in WAYS:
         for producers in PRODUCERS:
-            with serving(folder / f"{way}-{producers}") as endpoint:
+            with serving(folder / f"{way}-{producers}") as facts:
                 figures[f"{way}_{producers}"] = measured(
-                    "rate", way, endpoint, str(folder), str(producers), str(seconds)
+                    "rate", way, facts["listen"], str(folder), str(producers), str(seconds)
                 )
-    with serving(folder / "asked", "--check-immunity-ms", "5000") as endpoint:
-        figures["check_backs"] = measured("asked", endpoint, str(checks))
+    with serving(folder / "asked", "--check-immunity-ms", "5000") as facts:
+        figures["check_backs"] = measured("asked", facts["listen"], str(checks))
     return figures
-
-
-@contextmanager
-def serving(store: Path, *options: str) -> Iterator[str]:
-    """Run `tidewheel serve` on a store; gives its endpoint."""
-    ready = store.with_suffix(".ready")
-    where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
-    command = [sys.executable, "-m", "services.cli.main", "serve", "--store", str(store), *where, *options]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not ready.exists():
-            assert process.poll() is None, "the server did not start"
-            assert time.monotonic() < deadline, "the server did not start in time"
-            time.sleep(0.02)
-        yield str(json.loads(ready.read_text())["listen"])
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def measured(*part: str) -> Any:

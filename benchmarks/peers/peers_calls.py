@@ -98,7 +98,7 @@ def received(reply: bytes) -> list[Any]:
 
 
 def acknowledging(topic: str, group: str, messages: Sequence[Any]) -> Asked:
-    """Return one call that acknowledges all of these."""
+    """Return one call that acknowledges all of these messages."""
     entries = [
         service.AckMessageEntry(message_id=system.message_id, receipt_handle=system.receipt_handle)
         for system in (message.system_properties for message in messages)
@@ -132,7 +132,7 @@ def check(reply: bytes) -> None:
 
 
 def status_of(reply: bytes) -> Any:
-    """Return the status in a unary reply; it has the same place in all of them."""
+    """Return the status in a unary reply, whose place is the same in all replies."""
     return service.HeartbeatResponse.FromString(reply[5:]).status
 
 

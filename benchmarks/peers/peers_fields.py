@@ -97,7 +97,7 @@ class Date:
 
 
 class FieldWriter:
-    """Writes the header blocks of one connection; they must be sent in the order in which they are made."""
+    """A writer of the header blocks of one connection, to be sent in the order of writing."""
 
     def __init__(
         self, stable: Sequence[Field], changing: Mapping[bytes, Changing], *, uses_table: bool

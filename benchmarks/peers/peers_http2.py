@@ -44,19 +44,19 @@ class LoadFailed(Exception):
 
 
 class Failures:
-    """Counts what went wrong, and keeps the first of it."""
+    """The number of failures, and the words of the first."""
 
     def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
         self.count, self.first, self._tell = 0, "", tell
 
     def note(self, why: str) -> None:
-        """Note one, and tell who waits for better."""
+        """Note a failure, and tell the waiting load."""
         self.count += 1
         self.first = self.first or why
         self._tell()
 
     def check(self) -> None:
-        """Raise what was noted."""
+        """Raise `LoadFailed` if a failure was noted."""
         if self.count:
             raise LoadFailed(f"{self.count} calls failed; the first: {self.first}")
 
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def open(self, rpc: bytes, request: bytes) -> asyncio.Future[bytes]:
-        """Open a stream that stays; returns the first answer on it, or why it ended."""
+        """Open a stream that stays; return its first answer, or raise why the stream ended."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._opened[self._stream_id] = answer
         self._send(Stream(None, None, 0), (rpc, request), DATA)
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
         transport.write(PREFACE + said + self._renewed(WINDOW_MAX - WINDOW_FIRST))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Whoever waits fails."""
+        """Let every waiter fail."""
         if not self._is_closed:
             self._failures.note(f"the server hung up: {error or 'no reason given'}")
         if not self.ready.done():
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
         self.idle.set()
 
     def data_received(self, data: bytes) -> None:
-        """Take what the server said, and write all that it leads to."""
+        """Take what the server said, and write all that follows."""
         if self._rest:
             data = self._rest + data
         at, end, streams = 0, len(data), self._streams
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
             self.ready.set_result(None)
 
     def _judge(self, block: bytes, flags: int, stream_id: int) -> None:
-        """Read a block that is none of those that are known to mean that all is well."""
+        """Read a block that is not known to mean that all is well."""
         try:
             fields = dict(Decoder().decode(block, raw=True))
         except HPACKError as error:
@@ -289,7 +289,7 @@ class Connection(asyncio.Protocol):
                 self._go_on(stream.worker, together.replies)
 
     def _answered(self, stream_id: int, stream: Stream) -> None:
-        """Tell who opened a stream that stays what came first on it."""
+        """Answer the opener of a stream that stays with what came first on the stream."""
         answer = self._opened.get(stream_id)
         if answer is not None and not answer.done():
             answer.set_result(stream.data)

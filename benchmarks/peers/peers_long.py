@@ -46,7 +46,7 @@ async def start_with_a_million(server: Server) -> Figures:
 
 
 async def kill_in_a_crowd(server: Server) -> Figures:
-    """Kill a server while it delivers messages that are due at one instant; what is missing, what came twice.
+    """Kill a server in a delivery of messages due at one instant; return what is missing, what came twice.
 
     It is killed when the first of them have come, while others are still being made visible. A message is
     stored twice if its first deliveries come from more than one place of a queue; that it is delivered

@@ -136,7 +136,7 @@ class RocketMq(Server):
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens there."""
+    """Return whether a server listens on a port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

@@ -261,29 +261,29 @@ async def closed_loop(
 
 
 async def send(load: Load, seconds: float) -> Figures:
-    """One message a call, many calls at once."""
+    """Send one message a call, many calls at once."""
     return await closed_loop(load, seconds, lambda: load.unary(calls.sending(load.topic, wire.NORMAL)))
 
 
 async def send_single(load: Load, seconds: float) -> Figures:
-    """One call at a time."""
+    """Send one message, one call at a time."""
     return await closed_loop(load, seconds, lambda: load.unary(calls.sending(load.topic, wire.NORMAL)), 1, 1)
 
 
 async def send_many(load: Load, seconds: float) -> Figures:
-    """Sixteen messages a call."""
+    """Send sixteen messages a call."""
     request = calls.sending(load.topic, wire.NORMAL, PER_CALL)
     return await closed_loop(load, seconds, lambda: load.unary(request, PER_CALL))
 
 
 async def delayed(load: Load, seconds: float) -> Figures:
-    """One message a call that is due in hours."""
+    """Send one message a call that is due in hours."""
     request = calls.sending(load.topic, wire.DELAY, due_s=int(time.time()) + LATER_SECONDS)
     return await closed_loop(load, seconds, lambda: load.unary(request))
 
 
 async def half(load: Load, seconds: float) -> Figures:
-    """A half message and its commit."""
+    """Send half messages and commit them."""
     return await closed_loop(load, seconds, load.halves)
 
 
@@ -300,7 +300,7 @@ async def receive(load: Load, seconds: float, *, is_each: bool = False) -> Figur
 
 
 async def receive_each(load: Load, seconds: float) -> Figures:
-    """The same, and a call for each acknowledgement, as official clients do."""
+    """Receive 32 and acknowledge each in a call of its own, as official clients do."""
     return await receive(load, seconds, is_each=True)
 
 
@@ -317,7 +317,7 @@ async def fill(load: Load, messages: int) -> None:
 
 
 async def crowd(load: Load, _: float) -> Figures:
-    """Messages that are due at one instant: how late the last of them was stored and received.
+    """Send messages due at one instant; return how late the last of them was stored and received.
 
     They are sent as fast as the server takes them, which is found out by a few that are due much later.
     """
@@ -377,7 +377,7 @@ async def send_due(load: Load, opened: list[Connection], messages: int, due_s: i
 
 
 async def latency(load: Load, seconds: float) -> Figures:
-    """From a send to its receipt, five hundred times a second, whatever the answers do."""
+    """Measure from a send to its receipt, five hundred times a second, whatever the answers do."""
     took_s: list[float] = []
 
     def note(message: Any) -> None:

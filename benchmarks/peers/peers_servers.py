@@ -36,14 +36,14 @@ class CannotRun(Exception):
 
 
 class Server(ABC):
-    """One of the two."""
+    """A server under test."""
 
     name: str
     address: str
     warm_turns: int
     """How often all rows are run before anything counts."""
     is_compiled_as_it_runs = False
-    """Whether it wants a long run of sends before that."""
+    """Whether the server wants a long run of sends before that."""
 
     def __init__(self, folder: Path, flush: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class Server(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start it, and wait until it serves; the last process that is launched is the one that counts."""
+        """Start the server and wait until it serves; the process launched last is the one that counts."""
 
     @abstractmethod
     def make_topic(self, topic: str, message_type: str) -> None:
@@ -65,7 +65,7 @@ class Server(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Return what it is."""
+        """Return what the server is: versions."""
 
     def processor_seconds(self) -> float:
         """Return the user and system time of all its threads so far."""
@@ -73,30 +73,30 @@ class Server(ABC):
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def resident_bytes(self) -> int:
-        """Return what it holds in memory."""
+        """Return the resident memory."""
         statm = Path(f"/proc/{self._processes[-1].pid}/statm").read_text()
         return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def freeze(self) -> None:
-        """Let it stand still."""
+        """Let the server stand still."""
         for process in self._processes:
             process.send_signal(signal.SIGSTOP)
 
     async def thaw(self) -> None:
-        """Let it go on, and catch up."""
+        """Let the server go on, and catch up."""
         for process in self._processes:
             process.send_signal(signal.SIGCONT)
         await asyncio.sleep(THAW_SECONDS)
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """End the server as a power cut would."""
         for process in reversed(self._processes):
             process.kill()
             process.wait()
         self._processes.clear()
 
     def stop(self) -> None:
-        """End it as an operator would; by force if that takes too long."""
+        """End the server as an operator would; by force if that takes too long."""
         for process in reversed(self._processes):
             process.send_signal(signal.SIGCONT)
             process.terminate()
@@ -122,7 +122,7 @@ class Server(ABC):
         self._processes.append(process)
 
     async def wait_for(self, is_there: Any, log: str) -> None:
-        """Wait until something is so, or raise what the process said last."""
+        """Wait until `is_there()`; raise `CannotRun` with what a process that ends or is slow said last."""
         ends = time.monotonic() + START_SECONDS
         while not is_there():
             if self._processes[-1].poll() is not None or time.monotonic() > ends:
@@ -158,13 +158,13 @@ class Tidewheel(Server):
         self.address = json.loads(ready.read_text())["listen"]
 
     def make_topic(self, topic: str, message_type: str) -> None:
-        """Topics are made by the first send."""
+        """Do nothing: topics are made by the first send."""
 
     def make_group(self, group: str) -> None:
-        """Groups are made by the first call."""
+        """Do nothing: groups are made by the first call."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the commit, and what is not as it comes."""
+        """Return the commit and the Python."""
         git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
         commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
         return {"commit": commit or "unknown", "python": python_of()}
@@ -178,7 +178,7 @@ def python_of() -> str:
 
 
 def free_port(*beside: int) -> int:
-    """Return a port that is free, and so are those at these distances from it."""
+    """Return a free port; the ports at these distances are free too."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port: int = probe.getsockname()[1]

@@ -82,7 +82,7 @@ TITLES: Final = {
 
 
 def table(found: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    """Return the table, and below it what it is to be read with."""
+    """Return the table, and notes on the machine, the load and failures below."""
     lines = ["| row | ours | RocketMQ | ours / RocketMQ |", "|---|---|---|---|"]
     is_busy = False
     for entry in found["figures"]:
@@ -122,7 +122,7 @@ def ratios(servers: Mapping[str, Sequence[Round]], compared: Mapping[str, str]) 
 
 
 def notes(found: Mapping[str, Any], *, is_busy: bool) -> list[str]:
-    """Return what the figures are to be read with."""
+    """Return notes on the machine, the load and failures."""
     machine, options, servers = found["machine"], found["options"], found["servers"]
     what = [f"{name} {facts.get('version') or facts.get('commit')}" for name, facts in servers.items()]
     load = f"{machine['load_before']:.1f} before, {machine['load_after']:.1f} after"

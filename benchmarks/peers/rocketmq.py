@@ -179,12 +179,12 @@ class Bench:
 
 
 def tell(line: str) -> None:
-    """Say how far it is."""
+    """Print how far the run is."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 async def measured(given: argparse.Namespace) -> dict[str, Any]:
-    """Return all figures, with what they are to be read with."""
+    """Return all figures, with the machine, the options and the servers."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     for stop in (signal.SIGTERM, signal.SIGINT):
@@ -218,7 +218,7 @@ async def measured(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_room(folder: Path, given: argparse.Namespace) -> None:
-    """Raise if the machine has not what it takes, rather than measure that."""
+    """Raise `CannotRun` if disk, memory or Java are too little."""
     disk = shutil.disk_usage(folder)
     if disk.free < DISK_FREE_BYTES or (given.only != "ours" and disk.used / disk.total > DISK_USED_MAX):
         raise CannotRun(

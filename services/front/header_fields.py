@@ -17,8 +17,8 @@ Most of what a client says is the same with every call; the fields of `PER_CALL`
 So a decoder remembers the shapes of its connection's last blocks: runs of bytes that are the same each time,
 and between them the values of fields that are not. A block that has a known shape costs a comparison for each
 run and one step for each value, whatever the number of fields. Measured with what official clients send
-(`benchmarks/header_blocks.py`): 2.6 to 6.3 us a block, where a decoder of the same kind with a table of 4,096
-bytes takes 6 to 18 and `hpack` 31 to 45; for that a block has 150 to 300 bytes more.
+(`docs/front.md`): 2.6 to 6.3 us a block, where a decoder of the same kind with a table of 4,096 bytes takes 6
+to 18 and `hpack` 31 to 45; for that a block has 150 to 300 bytes more.
 
 A client may use a table until it has acknowledged that it is to have none; who does has a full decoder
 (`hpack`) until its first block after that has set the table's size to 0. Who goes on to use a table ends the

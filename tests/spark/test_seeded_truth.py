@@ -125,7 +125,7 @@ def test_a_log_of_many_segments_has_the_same_records(benchmarks: Any, tmp_path: 
 def test_every_planted_fault_is_found_under_its_case_and_nothing_else(
     benchmarks: Any, seeded: Path, spark: SparkSession, tmp_path: Path
 ) -> None:
-    truth = benchmarks("audit_truth")
+    truth = benchmarks("parts.audit.truth")
     run = RunFolders(tmp_path, "run")
     for folder in (run.folder, tmp_path / "exported"):
         folder.mkdir(parents=True)

@@ -1,0 +1,91 @@
+"""Whether an audit finds every planted order, under its own case, and nothing else.
+
+    truth(folder, orders, plants_per_case) -> figures
+
+Builds a made-up shop (`parts/shop/`), audits it with the default limits, and compares the findings with the
+truth, case by case: precision is the share of what was found that was planted, recall the share of what was
+planted that was found. A finding of another case or another subject than planted counts against both.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+
+from parts.shop.building import build
+from spark_jobs.inputs.stores import Inputs
+
+Finding = tuple[str, str, str]
+"""Subject, its id, case."""
+
+
+def inputs_of(folder: Path) -> Inputs:
+    """Return the stores beside the log of a made-up shop."""
+    return Inputs(
+        f"sqlite:///{folder / 'orders.db'}",
+        f"parquet:{folder / 'carts'}",
+        f"sqlite:///{folder / 'pushes.db'}",
+    )
+
+
+def findings_in(path: Path) -> list[Finding]:
+    """Return the findings, or the truth, in Parquet files."""
+    rows = ds.dataset(path, format="parquet").to_table(columns=["subject", "subject_id", "case"]).to_pylist()
+    return [(row["subject"], row["subject_id"], row["case"]) for row in rows]
+
+
+def scores(planted: list[Finding], found: list[Finding]) -> dict[str, dict[str, Any]]:
+    """Return precision and recall of each case, and the first few that were missed or too many."""
+    missed, extra = Counter(planted) - Counter(found), Counter(found) - Counter(planted)
+    by_case: dict[str, dict[str, Any]] = {}
+    for case in sorted({case for _, _, case in (*planted, *found)}):
+        planted_count, found_count = _count(planted, case), _count(found, case)
+        missed_count, extra_count = _count(missed.elements(), case), _count(extra.elements(), case)
+        by_case[case] = {
+            "planted": planted_count,
+            "found": found_count,
+            "precision": round(1 - extra_count / found_count, 4) if found_count else None,
+            "recall": round(1 - missed_count / planted_count, 4) if planted_count else None,
+        }
+        for name, ones in (("missed", missed), ("extra", extra)):
+            if some := sorted(one for _, one, its_case in ones if its_case == case)[:3]:
+                by_case[case][name] = some
+    return by_case
+
+
+def is_perfect(by_case: dict[str, dict[str, Any]]) -> bool:
+    """Return whether nothing was missed and nothing too much."""
+    return all(one["precision"] == one["recall"] == 1.0 for one in by_case.values())
+
+
+def truth(folder: Path, orders: int, plants_per_case: int, seed: int) -> dict[str, Any]:
+    """Build a shop, audit it, and compare the findings with the truth."""
+    from spark_jobs.main import audit
+    from spark_jobs.options import AuditOptions
+
+    built = build(folder / "shop", orders, plants_per_case, seed)
+    started = time.monotonic()
+    options = AuditOptions("truth")
+    audit(folder / "shop" / "store", inputs_of(folder / "shop"), folder / "out", options, _tell)
+    found = findings_in(folder / "out" / "findings" / "run_id=truth")
+    by_case = scores(findings_in(folder / "shop" / "truth.parquet"), found)
+    return {
+        "orders": orders,
+        "records": built.records,
+        "audited_s": round(time.monotonic() - started, 1),
+        "perfect": is_perfect(by_case),
+        "cases": by_case,
+    }
+
+
+def _count(findings: Any, case: str) -> int:
+    return sum(one[2] == case for one in findings)
+
+
+def _tell(message: str) -> None:
+    print(message, file=sys.stderr)

@@ -1,0 +1,304 @@
+"""What a call costs a broker without a transport: parsed from its bytes, served, and answered in bytes.
+
+Run by `core.py` in a process whose imports come from one tree of sources; prints JSON: processor microseconds
+of the whole process for each message of each row, flushes included, on a real disk that is really synced.
+Requests are made before the time is taken. A tree whose calls go in lists (`services.rpc.turns`) gets all
+that are ready in a turn of the loop as one list, or (row `alone`) one call a turn; an older one a coroutine
+for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+from commitlog.real_disk import RealDisk
+from services.broker.settings import BrokerSettings
+from services.live.live_broker import LiveBroker
+from services.rpc.caller import Caller
+from services.rpc.endpoints import Advertised
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated import service_pb2 as service
+from services.rpc.service import reply_to, stream_to
+from services.rpc.sessions import Sessions
+
+try:
+    from services.rpc.rpcs import all_rpcs
+except ImportError:  # as older commits, measured too, have it
+    from services.rpc.everything import all_rpcs  # type: ignore[import-not-found, no-redef]
+try:
+    from services.rpc.turns import Call, Turns
+except ImportError:
+    Turns = None  # type: ignore[assignment, misc]  # older commits, measured too, have no turns
+
+TOPIC, GROUP = "orders", "carts"
+IN_FLIGHT, BATCH, RECEIVED = 64, 16, 32
+BODY = bytes(range(256))
+LEASE_SECONDS = 600
+FLUSH_THREADS = 4
+CALLER = Caller("bench-1", language="JAVA", version="5.0.7", seconds_left=60)
+
+
+class Front:
+    """The table of RPCs over a live broker."""
+
+    def __init__(self, folder: Path, writer: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        settings = BrokerSettings(segment_bytes=1 << 26, queue_count=4)
+        self.live = LiveBroker(RealDisk(folder), settings, now_ms, loop.call_later, writer)
+        self.rpcs = all_rpcs(self.live, Sessions(now_ms), Advertised("127.0.0.1", 8081, boot=0))
+
+    async def unary(
+        self, name: str, requests: Sequence[bytes], in_flight: int, *, alone: bool
+    ) -> list[bytes]:
+        """Return the replies to calls of which so many are under way at once."""
+        if Turns is None:
+            return await self._as_coroutines(name, requests, in_flight)
+        return await Lists(self, name, requests, alone=alone).played(in_flight)
+
+    async def _as_coroutines(self, name: str, requests: Sequence[bytes], in_flight: int) -> list[bytes]:
+        rpc: Any = self.rpcs[name]
+        replies, numbers = [b""] * len(requests), iter(range(len(requests)))
+
+        async def one_after_another() -> None:
+            for number in numbers:
+                parsed = rpc.request.FromString(requests[number])
+                reply = await reply_to(name, rpc, parsed, CALLER, unobserved)
+                replies[number] = reply.SerializeToString()
+
+        await asyncio.gather(*(one_after_another() for _ in range(in_flight)))
+        return replies
+
+    async def stream(self, name: str, request: bytes) -> list[bytes]:
+        """Return the replies to a call that has several."""
+        rpc: Any = self.rpcs[name]
+        replies = stream_to(name, rpc, rpc.request.FromString(request), CALLER, *OBSERVED)
+        return [one if isinstance(one, bytes) else one.SerializeToString() async for one in replies]
+
+
+class Lists:
+    """Calls of one RPC, handed over in lists: all that are ready in a turn of the loop, or one."""
+
+    def __init__(self, front: Front, name: str, requests: Sequence[bytes], *, alone: bool) -> None:
+        self._name, self._rpc = name, cast(Any, front.rpcs[name])
+        self._turns, self._loop = Turns(front.live), asyncio.get_running_loop()
+        self._requests, self._replies = iter(requests), list[bytes]()
+        self._count, self._alone = len(requests), alone
+        self._ready: deque[bytes] = deque()
+        self._planned = False
+        self._ended = self._loop.create_future()
+
+    async def played(self, in_flight: int) -> list[bytes]:
+        """Play all calls; return the replies in the order in which they came."""
+        for _, request in zip(range(in_flight), self._requests, strict=False):
+            self._add(request)
+        await self._ended
+        return self._replies
+
+    def _add(self, request: bytes) -> None:
+        self._ready.append(request)
+        if not self._planned:
+            self._planned = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        count = 1 if self._alone else len(self._ready)
+        parse = self._rpc.request.FromString
+        calls = []
+        for _ in range(count):
+            request = parse(self._ready.popleft())
+            calls.append(Call(self._name, self._rpc, request, CALLER, self._told, unobserved))
+        self._turns.take(calls)
+        self._planned = bool(self._ready)
+        if self._planned:
+            self._loop.call_soon(self._turn)
+
+    def _told(self, reply: bytes, _: str) -> None:
+        self._replies.append(reply)
+        following = next(self._requests, None)
+        if following is not None:
+            self._add(following)
+        elif len(self._replies) == self._count:
+            self._ended.set_result(None)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def unobserved(*_: Any) -> None:
+    """Count nothing: the front's metrics have no part in the figures."""
+
+
+OBSERVED = [unobserved] * ("observe" in inspect.signature(stream_to).parameters)
+
+
+def message(number: int, prefix: str, **system: Any) -> wire.Message:
+    """Return a message of 256 bytes with a key and two properties."""
+    marks = wire.SystemProperties(message_id=f"{prefix}{number:028d}", keys=[f"order-{number}"])
+    for name, value in system.items():
+        if name == "delivery_timestamp":
+            marks.delivery_timestamp.seconds = value
+        else:
+            setattr(marks, name, value)
+    return wire.Message(
+        topic=wire.Resource(name=TOPIC),
+        body=BODY,
+        system_properties=marks,
+        user_properties={"shop": "north", "colour": "blue"},
+    )
+
+
+def sends_of(prefix: str, count: int, each: int = 1, **system: Any) -> list[bytes]:
+    """Return the bytes of requests with so many messages each."""
+    return [
+        service.SendMessageRequest(
+            messages=[message(number * each + place, prefix, **system) for place in range(each)]
+        ).SerializeToString()
+        for number in range(count)
+    ]
+
+
+class Clock:
+    """Processor microseconds of the process for each message, from its making on."""
+
+    def __init__(self) -> None:
+        self._began = time.process_time_ns()
+
+    def each(self, count: int) -> float:
+        return (time.process_time_ns() - self._began) / 1_000 / count
+
+
+async def timed(
+    front: Front, name: str, requests: list[bytes], in_flight: int, each: int = 1, *, alone: bool = False
+) -> float:
+    """Return what a message of these calls costs, in microseconds."""
+    clock = Clock()
+    replies = await front.unary(name, requests, in_flight, alone=alone)
+    cost = clock.each(len(requests) * each)
+    reply: Any = front.rpcs[name].reply
+    assert all(reply.FromString(one).status.code == wire.OK for one in replies), "a call was refused"
+    return cost
+
+
+async def sends(front: Front, count: int) -> dict[str, float]:
+    """Return the rows of producers."""
+    due = now_ms() // 1_000 + 86_400
+    delayed = {"message_type": wire.DELAY, "delivery_timestamp": due}
+    send = "SendMessage"
+    await timed(front, send, sends_of("W", 500), IN_FLIGHT)
+    return {
+        "send_1_of_64_in_flight": await timed(front, send, sends_of("A", count), IN_FLIGHT),
+        "send_1_alone_in_a_turn": await timed(front, send, sends_of("B", count), IN_FLIGHT, alone=True),
+        "send_1_and_wait_for_it": await timed(front, send, sends_of("E", count // 8), 1),
+        "send_16_in_a_request": await timed(front, send, sends_of("C", count // BATCH, BATCH), 4, BATCH),
+        "delayed_set": await timed(front, send, sends_of("D", count, **delayed), IN_FLIGHT),
+        "half_and_commit": await halves(front, count // 2),
+    }
+
+
+async def halves(front: Front, count: int) -> float:
+    """Return what a half and its commit cost together, in microseconds."""
+    requests = sends_of("H", count, message_type=wire.TRANSACTION)
+    clock = Clock()
+    replies = await front.unary("SendMessage", requests, IN_FLIGHT, alone=False)
+    cost = clock.each(count)
+    entries = [service.SendMessageResponse.FromString(reply).entries[0] for reply in replies]
+    ends = [
+        service.EndTransactionRequest(
+            topic=wire.Resource(name=TOPIC),
+            message_id=entry.message_id,
+            transaction_id=entry.transaction_id,
+            resolution=wire.COMMIT,
+        ).SerializeToString()
+        for entry in entries
+    ]
+    return cost + await timed(front, "EndTransaction", ends, IN_FLIGHT)
+
+
+async def passed(front: Front) -> dict[str, float]:
+    """Count the calls, functions and files of ours that a lone send takes, flush included."""
+    calls: list[tuple[str, int]] = []
+    ours = str(Path(inspect.getfile(LiveBroker)).parents[2])
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(ours) and "benchmarks" not in code.co_filename:
+            calls.append((code.co_filename, code.co_firstlineno))
+
+    threading.setprofile(note)
+    with ThreadPoolExecutor(1) as writer:
+        front.live._flushing._executor = writer
+        await front.unary("SendMessage", sends_of("Y", 1), 1, alone=False)
+        calls.clear()
+        sys.setprofile(note)
+        await front.unary("SendMessage", sends_of("Z", 1), 1, alone=False)
+        sys.setprofile(None)
+    threading.setprofile(None)
+    return {
+        "calls_of_a_lone_send": len(calls),
+        "functions_of_a_lone_send": len(set(calls)),
+        "files_of_a_lone_send": len({file for file, _ in calls}),
+    }
+
+
+async def receives(front: Front, count: int) -> dict[str, float]:
+    """Return the rows of consumers."""
+    wanted = service.ReceiveMessageRequest(
+        group=wire.Resource(name=GROUP),
+        message_queue=wire.MessageQueue(topic=wire.Resource(name=TOPIC)),
+        batch_size=RECEIVED,
+    )
+    wanted.invisible_duration.seconds = LEASE_SECONDS
+    request, calls = wanted.SerializeToString(), count // RECEIVED
+    clock = Clock()
+    answers = [await front.stream("ReceiveMessage", request) for _ in range(calls)]
+    received = clock.each(calls * RECEIVED)
+    taken = [messages_of(replies) for replies in answers]
+    assert all(len(batch) == RECEIVED for batch in taken), "a receive was not full"
+    half = len(taken) // 2
+    many = [acknowledgement(batch) for batch in taken[:half]]
+    ones = [acknowledgement([one]) for batch in taken[half:] for one in batch]
+    return {
+        "receive_32_each": received,
+        "acknowledge_32_in_a_call_each": await timed(front, "AckMessage", many, 4, RECEIVED),
+        "acknowledge_1_in_a_call": await timed(front, "AckMessage", ones, IN_FLIGHT),
+    }
+
+
+def messages_of(replies: list[bytes]) -> list[wire.Message]:
+    parsed = map(service.ReceiveMessageResponse.FromString, replies)
+    return [reply.message for reply in parsed if reply.WhichOneof("content") == "message"]
+
+
+def acknowledgement(batch: list[wire.Message]) -> bytes:
+    entries = [
+        service.AckMessageEntry(
+            message_id=one.system_properties.message_id, receipt_handle=one.system_properties.receipt_handle
+        )
+        for one in batch
+    ]
+    return service.AckMessageRequest(
+        group=wire.Resource(name=GROUP), topic=wire.Resource(name=TOPIC), entries=entries
+    ).SerializeToString()
+
+
+async def measure(folder: Path, count: int) -> dict[str, float]:
+    with ThreadPoolExecutor(FLUSH_THREADS) as writer:
+        front = Front(folder, writer)
+        figures = await sends(front, count) | await receives(front, count) | await passed(front)
+    return {name: round(value, 1) for name, value in figures.items()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(measure(Path(sys.argv[1]), int(sys.argv[2])))))

@@ -1,0 +1,1 @@
+"""The parts of receive.py: the core alone, a client over gRPC, Redis streams."""

@@ -1,0 +1,183 @@
+"""A large store in little time: what a broker that took every message would have left, written in bulk.
+
+    build(folder, count) -> bytes of log
+
+A real broker makes the store and its topic. Then come records patched from one that `commitlog.record`
+encoded (places, id and key differ, each has its own CRC), in segments as they are, and what belongs to them:
+queue files, the key index with a checkpoint every 64 MiB of log, and the broker's snapshot with their ends.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from commitlog import layout, limits, properties, record, snapshot
+from commitlog.message import Message, MessageType
+from commitlog.real_disk import RealDisk
+from commitlog.record import Record
+from commitlog.snapshot import Snapshot
+from consumequeue.dispatch import Dispatch
+from consumequeue.entry import Entry
+from consumequeue.keyindex import KeysToWrite, KeysWritten, hash_of
+from consumequeue.keyindex_merge import in_order
+from consumequeue.keyindex_run import ENTRY
+from services.broker import derived
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
+
+TOPIC = "orders"
+QUEUE_COUNT = 4
+NOW_MS = 1_763_700_000_000
+DIGITS = 20
+BATCH_COUNT = 20_000
+
+Offsets = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def build(folder: Path, count: int) -> int:
+    """Make a store of `count` messages; return the bytes of its log."""
+    folder.mkdir(parents=True)
+    disk = RealDisk(folder)
+    first_offset = make_empty(disk)
+    template = Template()
+    offsets = places(first_offset, count, template.record_bytes)
+    end_offset = int(offsets[-1]) + template.record_bytes
+    write_log(disk, template, offsets)
+    layout.reset_durable(disk, end_offset)
+    derived_parts = {
+        derived.QUEUES: write_queues(disk, offsets, template.record_bytes),
+        derived.KEYS: write_keys(disk, offsets),
+    }
+    write_snapshot(disk, end_offset, count, derived_parts)
+    disk.close()
+    return end_offset
+
+
+def id_of(number: int) -> str:
+    """Return the id of a message, as long as clients' ids."""
+    return f"01A2B3C4D5E6{number:0{DIGITS}d}"
+
+
+def key_of(number: int) -> str:
+    """Return the key of a message."""
+    return f"order-{number:0{DIGITS}d}"
+
+
+def place_of(number: int) -> tuple[int, int]:
+    """Return the (queue id, queue offset) of a message."""
+    return number % QUEUE_COUNT, number // QUEUE_COUNT
+
+
+def make_empty(disk: RealDisk) -> int:
+    """Let a broker make the store and the topic; return where the log goes on."""
+    broker = Broker.open(disk, BrokerSettings(), NOW_MS)
+    broker.topics.create(TOPIC, MessageType.MIXED, QUEUE_COUNT, NOW_MS)
+    flush = broker.take_flush()
+    assert flush is not None
+    flush.write()
+    broker.flushed(flush, NOW_MS)
+    broker.checkpoint(NOW_MS).write(disk)
+    return broker.durable_offset
+
+
+class Template:
+    """An encoded record to be patched."""
+
+    def __init__(self) -> None:
+        message = Message(topic=TOPIC, body=bytes(256), message_id=id_of(0), keys=(key_of(0),))
+        stored = properties.encode_message(message)
+        whole = record.encode(
+            Record(topic=TOPIC, body=message.body, properties=stored, born_ms=NOW_MS, store_ms=NOW_MS)
+        )
+        self.record_bytes = len(whole)
+        self._bytes = bytearray(whole[: -record.CRC_BYTES])
+        self._digits_at = [whole.index(name.encode()) + len(name) - DIGITS for name in (id_of(0), key_of(0))]
+
+    def patched(self, number: int, physical_offset: int) -> bytes:
+        """Return the record of one message at its place."""
+        queue_id, queue_offset = place_of(number)
+        struct.pack_into(">i", self._bytes, 12, queue_id)
+        struct.pack_into(">qq", self._bytes, 20, queue_offset, physical_offset)
+        for at in self._digits_at:
+            self._bytes[at : at + DIGITS] = b"%020d" % number
+        return bytes(self._bytes) + record.crc_property(memoryview(self._bytes))
+
+
+def places(first_offset: int, count: int, record_bytes: int) -> Offsets:
+    """Return where each message lies: back to back, none across the end of a segment."""
+    parts: list[Offsets] = []
+    while count > 0:
+        left_bytes = limits.SEGMENT_BYTES_DEFAULT - first_offset % limits.SEGMENT_BYTES_DEFAULT
+        fitting = min(count, (left_bytes - record.BLANK_BYTES) // record_bytes)
+        parts.append(first_offset + np.arange(fitting, dtype=np.int64) * record_bytes)
+        first_offset, count = first_offset + left_bytes, count - fitting
+    return np.concatenate(parts)
+
+
+def write_log(disk: RealDisk, template: Template, offsets: Offsets) -> None:
+    """Write every record, and the blanks that close segments."""
+    segment_bytes = limits.SEGMENT_BYTES_DEFAULT
+    for first, part in batches(offsets):
+        for segment in np.unique(part // segment_bytes).tolist():
+            inside = np.flatnonzero(part // segment_bytes == segment)
+            position = int(part[inside[0]]) % segment_bytes
+            encoded = [template.patched(first + at, int(part[at])) for at in inside.tolist()]
+            path = layout.segment_path(segment * segment_bytes)
+            disk.allocate(path, segment_bytes)
+            left_bytes = segment_bytes - position - len(encoded) * template.record_bytes
+            if left_bytes < template.record_bytes + record.BLANK_BYTES:
+                encoded.append(record.blank(left_bytes))
+            disk.write(path, position, b"".join(encoded))
+    for segment_offset in layout.segment_offsets(disk):
+        disk.sync(layout.segment_path(segment_offset))
+
+
+def write_queues(disk: RealDisk, offsets: Offsets, record_bytes: int) -> Any:
+    """Write the files of every queue; return what the snapshot keeps of them."""
+    dispatch = Dispatch(disk)
+    for queue_id in range(QUEUE_COUNT):
+        queue = dispatch.queue(TOPIC, queue_id)
+        for queue_offset, physical_offset in enumerate(offsets[queue_id::QUEUE_COUNT].tolist()):
+            queue.put(queue_offset, Entry(physical_offset, record_bytes, 0))
+        queue.write()
+        for path in queue.unsynced_paths():
+            disk.sync(path)
+    return dispatch.freeze()
+
+
+def write_keys(disk: RealDisk, offsets: Offsets) -> Any:
+    """Index every message by id and key, with a merge every 64 MiB of log; return what the snapshot keeps."""
+    written = KeysWritten((), 0, "")
+    per_checkpoint = max(1, len(offsets) * limits.SNAPSHOT_LOG_BYTES // int(offsets[-1]))
+    for first, part in batches(offsets, per_checkpoint):
+        entries = np.empty(2 * len(part), ENTRY)
+        entries["physical_offset"] = np.repeat(part, 2)
+        names = (
+            name for number in range(first, first + len(part)) for name in (id_of(number), key_of(number))
+        )
+        entries["hash"] = np.fromiter((hash_of(TOPIC, name) for name in names), "<u8", 2 * len(part))
+        to_write = KeysToWrite(written.runs, (in_order(entries),), 0, "")
+        written = to_write.write(disk)
+        to_write.tidy(disk)
+    return written.freeze()
+
+
+def write_snapshot(disk: RealDisk, end_offset: int, count: int, derived_parts: dict[str, Any]) -> None:
+    """Write the broker's own snapshot again, with the ends that the messages have moved."""
+    newest = snapshot.newest(disk)
+    assert newest is not None
+    counts = [len(range(queue_id, count, QUEUE_COUNT)) for queue_id in range(QUEUE_COUNT)]
+    ends = [[TOPIC, queue_id, number] for queue_id, number in enumerate(counts)]
+    segments = [[offset, NOW_MS] for offset in layout.segment_offsets(disk)]
+    store = newest.parts["store"] | {"next_offsets": ends, "segment_store_ms": segments}
+    Snapshot(end_offset, newest.parts | {"store": store} | derived_parts).write(disk)
+
+
+def batches(offsets: Offsets, count: int = BATCH_COUNT) -> Iterator[tuple[int, Offsets]]:
+    """Yield (number of the first, offsets) of the messages in batches."""
+    return ((first, offsets[first : first + count]) for first in range(0, len(offsets), count))

@@ -1,0 +1,68 @@
+"""The server of `tidewheel serve` in a process of its own, that notes when each flush was durable.
+
+Everything is the shipped composition (`services.server.run`); only `LiveBroker.settle` is extended: it notes
+the wall time and the durable log offset that each flush leads to, before anybody is told. When the server is
+told to stop it writes the notes beside its store.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from commitlog.flush import Flush
+from parts.shell import memory
+from services.live.live_broker import LiveBroker
+from services.server import run
+from services.settings.config import Address, ServeSettings, load
+
+START_SECONDS = 60
+noted: list[tuple[int, int]] = []
+
+
+class Noting(LiveBroker):
+    """A live broker that notes when what became durable."""
+
+    def settle(self, flush: Flush) -> None:
+        """Note the moment, then go on."""
+        moment_ns = time.time_ns()
+        super().settle(flush)
+        noted.append((self.core.durable_offset, moment_ns))
+
+
+def serve(where: str, ready: str, notes: str) -> dict[str, Any]:
+    """Serve until SIGTERM, then write the notes."""
+    vars(run)["LiveBroker"] = Noting
+    nowhere = Address("127.0.0.1", 0)
+    settings = load(ServeSettings, store=Path(where), listen=nowhere, http=nowhere, ready_file=Path(ready))
+    run.serve(settings, lambda _: None)
+    Path(notes).write_text(json.dumps(noted))
+    return memory()
+
+
+@contextmanager
+def serving(store: Path) -> Iterator[dict[str, Any]]:
+    """Run the server over a store; the facts given get its memory at the end."""
+    ready, notes = store.parent / "ready", store.parent / "notes"
+    script = Path(__file__).parents[2] / "timers.py"
+    command = [sys.executable, str(script), "part", "serve", str(store), str(ready), str(notes)]
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        while not ready.exists():
+            assert process.poll() is None, "the server did not start"
+            assert time.monotonic() - began < START_SECONDS, "the server does not start"
+            time.sleep(0.02)
+        facts = json.loads(ready.read_text()) | {"start_seconds": round(time.monotonic() - began, 2)}
+        yield facts
+    finally:
+        process.terminate()
+        out, _ = process.communicate()
+    facts["memory"] = json.loads(out.splitlines()[-1])
+    facts["notes"] = json.loads(notes.read_text())

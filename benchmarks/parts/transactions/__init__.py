@@ -1,0 +1,1 @@
+"""The parts of transactions.py: the core alone, and a client over gRPC."""
