@@ -51,13 +51,13 @@ class SqlFilter:
     holds: Verdict
 
     def matches(self, stored: bytes) -> bool:
-        """Whether the expression is true for a record with these stored properties."""
+        """Return whether the expression is true for a record with these stored properties."""
         return self.holds(properties.decode(stored)) is True
 
 
 @lru_cache(maxsize=limits.FILTERS_KEPT_MAX)
 def parse_sql(expression: str) -> Filter:
-    """The filter of an SQL expression; raises `IllegalFilter` with line and column."""
+    """Return the filter of an SQL expression; raise `IllegalFilter` with line and column."""
     check_expression(expression)
     try:
         term = cast(Term, cast(object, _PARSER.parse(expression)))
@@ -157,14 +157,14 @@ _PARSER: Final = Lark(GRAMMAR, parser="lalr", transformer=_Reading())
 
 
 def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
-    """What is wrong in a syntax error: what stands there, and what could."""
+    """Return the refusal for a syntax error: what stands there, and what could."""
     place = Place(error.line, error.column)
     if isinstance(error, UnexpectedToken):
         expected = _expected(error.accepts)
         if error.token.type == "$END":
             return terms.illegal(_end(expression), f"it ends where {expected} was expected.")
         return terms.illegal(place, f"{_cut(error.token)} stands where {expected} was expected.")
-    assert isinstance(error, UnexpectedCharacters)
+    assert isinstance(error, UnexpectedCharacters), "lark has a third kind of syntax error"
     if error.char == "'":
         return terms.illegal(place, "the text that begins here is not closed by a quote.")
     return terms.illegal(place, f"{error.char!r} stands where {_expected(error.allowed)} was expected.")
