@@ -213,8 +213,8 @@ class FactIndex:
         for closed in self._closed:
             best = _newer(best, closed.find(key, check))
         probe: Probe | None = None
-        # Facts come in any order, so a newer run may hold an older fact. Only a run whose offsets are all lower
-        # than that of the best so far cannot change the answer.
+        # Facts come in any order, so a newer run may hold an older fact. Only a run whose offsets are all
+        # lower than that of the best so far cannot change the answer.
         for run in reversed(self._runs):
             if best is None or best.offset < run.end_offset - 1:
                 probe = probe or probe_of(key)
