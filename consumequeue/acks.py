@@ -29,7 +29,7 @@ _PASSED: Final = bytes(6)
 
 
 class Finished(NamedTuple):
-    """What one group has done on one queue, or passed over: ranges of (first queue offset, count)."""
+    """What a group has done on one queue, or passed over: ranges of (first queue offset, count)."""
 
     group: str
     topic: str

@@ -39,7 +39,7 @@ class Filter(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Everything:
-    """Wants every message."""
+    """The filter of a consumer that wants every message."""
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
@@ -53,7 +53,7 @@ class Everything:
 
 @dataclass(slots=True, frozen=True)
 class Tagged:
-    """Wants the messages that have one of these tags."""
+    """The filter of a tag expression: messages that have one of these tags."""
 
     tags: frozenset[str]
     tags_codes: frozenset[int] | None

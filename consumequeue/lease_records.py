@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 
 class LeaseEntry(NamedTuple):
-    """One thing that became of a lease; see the table above."""
+    """An event of a lease, began or ended; see the table above."""
 
     kind: Kind
     cause: int

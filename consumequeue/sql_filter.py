@@ -44,7 +44,7 @@ _SHOWN_CHARACTERS: Final = 20
 
 @dataclass(slots=True, frozen=True)
 class SqlFilter:
-    """Wants the messages for which an expression is true."""
+    """The filter of an SQL expression: messages for which it is true, not false or unknown."""
 
     expression: str
     tags_codes: frozenset[int] | None
@@ -70,7 +70,7 @@ def parse_sql(expression: str) -> Filter:
 
 @v_args(inline=True)
 class _Reading(Transformer[Token, Term]):
-    """Joins terms as the grammar's rules come to their end."""
+    """The actions of the parser: a method for each rule of the grammar, called when the rule ends."""
 
     def start(self, term: Term) -> Term:
         terms.truth(term)

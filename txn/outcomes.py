@@ -50,7 +50,7 @@ class Ended(NamedTuple):
     ended_ms: int
     ended_offset: int
     topic: str = ""
-    """Of its message, for when retention has deleted the half."""
+    """The topic of the message, for when retention has deleted the half."""
 
     @property
     def durable_at(self) -> int:
@@ -59,7 +59,7 @@ class Ended(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """A half that nobody answered for, and the producers' ends that came too late for it."""
+    """A half that no producer answered for, and the producers' ends that came too late for it."""
 
     ended_ms: int
     ended_offset: int
@@ -127,7 +127,7 @@ class Outcomes:
         return None if row is None else Ended(State(row[0]), *row[1:])
 
     def asked(self, half_offset: int, check_count: int, next_check_ms: int) -> OpenHalf | None:
-        """Note that a half was asked about, return what is known then; None if it is not open."""
+        """Note that a half was asked about; return what is known of it now, None if it is not open."""
         waiting = self.waiting(half_offset)
         if waiting is not None:
             # A check by hand, before its time, must not make the ones of the schedule come earlier.
