@@ -65,7 +65,7 @@ def claimed_offset(transaction: str) -> int:
 
 
 def half_offset(transaction: str, message_id: str) -> int:
-    """Return where the half of a transaction lies; raise `InvalidTransactionId` for ids not of this form."""
+    """Return where the half of a transaction lies; raise `InvalidTransactionId` if ids do not match."""
     offset = claimed_offset(transaction)
     if offset < 0 or transaction != transaction_id(offset, message_id):
         raise InvalidTransactionId(
