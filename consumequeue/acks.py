@@ -29,7 +29,7 @@ _PASSED: Final = bytes(6)
 
 
 class Finished(NamedTuple):
-    """What one group has done on one queue, or passed over: ranges of (first queue offset, count)."""
+    """What a group has done on one queue, or passed over: ranges of (first queue offset, count)."""
 
     group: str
     topic: str
@@ -39,7 +39,7 @@ class Finished(NamedTuple):
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """The offsets as ascending ranges of (first, count)."""
+    """Return offsets, which come in any order, as ascending ranges of (first, count)."""
     ranges: list[tuple[int, int]] = []
     first = end = -1
     for offset in sorted(offsets):
@@ -54,13 +54,14 @@ def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def encode(finished: Iterable[Finished]) -> bytes:
-    """The body of one record."""
+    """Return the body of one record."""
     return b"".join(encoded_parts(finished))
 
 
 def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
-    """The same in parts, from which several bodies can be made."""
+    """Yield a body in parts of up to 65,535 ranges, from which several bodies can be made."""
     for group, topic, queue_id, ranges, is_passed in finished:
+        assert group or topic or ranges, "an entry of nothing would be read as the mark of the next"
         head = (_PASSED if is_passed else b"") + text(group) + text(topic)
         for first in range(0, len(ranges), _RANGE_COUNT_MAX):
             part = ranges[first : first + _RANGE_COUNT_MAX]
@@ -68,7 +69,7 @@ def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
 
 
 def decode(body: bytes) -> Iterator[Finished]:
-    """What one record says."""
+    """Yield what the body of one record says, in its order."""
     position = 0
     is_passed = False
     while position < len(body):
@@ -87,17 +88,17 @@ def decode(body: bytes) -> Iterator[Finished]:
 
 
 def text(words: str) -> bytes:
-    """Text of up to 255 bytes behind its length; what is longer is cut."""
+    """Return text as UTF-8 behind its length (1 byte), cut after 255 bytes."""
     encoded = words.encode()[:_TEXT_BYTES_MAX]
     return bytes((len(encoded),)) + encoded
 
 
 def clipped(words: str) -> str:
-    """Text as it will be read again."""
+    """Return text as `read_text` will return it: cut where `text` cuts."""
     return words if 4 * len(words) <= _TEXT_BYTES_MAX else read_text(text(words), 0)[0]
 
 
 def read_text(body: bytes, position: int) -> tuple[str, int]:
-    """The text at a position, and where it ends."""
+    """Return the text at a position, and the position behind it."""
     end = position + 1 + body[position]
     return body[position + 1 : end].decode(errors="replace"), end

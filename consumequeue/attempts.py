@@ -40,14 +40,14 @@ class Failure(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """So many attempts, and the first and the last that failed."""
+    """The number of attempts at a message, and the first and the last that failed."""
 
     made: int = 0
     first: Failure | None = None
     last: Failure | None = None
 
     def failed(self, failure: Failure | None) -> Attempts:
-        """The same when the newest of them has failed; without a failure it does not count as one."""
+        """Return the attempts with `failure` as the last; None, an end that is no failure, adds nothing."""
         return Attempts(self.made, self.first or failure, failure or self.last)
 
 

@@ -38,24 +38,24 @@ class Entry(NamedTuple):
 
 
 def encode(entry: Entry) -> bytes:
-    """The entry's 20 bytes."""
+    """Return the 20 bytes of an entry."""
     return ENTRY_FORMAT.pack(*entry)
 
 
 def decode_all(stored: bytes) -> list[Entry]:
-    """The entries of a multiple of 20 bytes."""
+    """Return the entries of a multiple of 20 bytes."""
     return list(map(Entry._make, ENTRY_FORMAT.iter_unpack(stored)))
 
 
 @lru_cache(maxsize=16_384)
 def lite_code(lite_topic: str) -> int:
-    """The hash of a lite topic in 64 signed bits, so that hardly ever two are alike."""
+    """Return the hash of a lite topic: BLAKE2b in 64 signed bits, so that hardly ever two are alike."""
     return int.from_bytes(blake2b(lite_topic.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str) -> int:
-    """Java's `String.hashCode()`: over UTF-16 code units, in 32 signed bits; 0 for no tag."""
+    """Return Java's `String.hashCode()` of a tag: over UTF-16 code units, in 32 signed bits; 0 for no tag."""
     code = 0
     units = tag.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):

@@ -34,32 +34,32 @@ class Filter(Protocol):
         """The hashes of the tags that may match; None if any may, also that of a message without a tag."""
 
     def matches(self, stored: bytes) -> bool:
-        """Whether the record with these stored properties is wanted."""
+        """Return whether the record with these stored properties is wanted."""
 
 
 @dataclass(slots=True, frozen=True)
 class Everything:
-    """Wants every message."""
+    """The filter of a consumer that wants every message."""
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """Any."""
+        """None: any tag may match."""
         return None
 
     def matches(self, stored: bytes) -> bool:
-        """Always."""
+        """Return True: every record is wanted."""
         return True
 
 
 @dataclass(slots=True, frozen=True)
 class Tagged:
-    """Wants the messages that have one of these tags."""
+    """The filter of a tag expression: messages that have one of these tags."""
 
     tags: frozenset[str]
     tags_codes: frozenset[int] | None
 
     def matches(self, stored: bytes) -> bool:
-        """Whether the tag itself is wanted, not only its hash."""
+        """Return whether the tag itself is wanted, not only its hash."""
         return properties.value_of(stored, properties.TAG) in self.tags
 
 
@@ -69,7 +69,7 @@ TRIMMED = "".join(map(chr, range(0x21)))
 
 
 def parse_tags(expression: str) -> Filter:
-    """The filter of a tag expression; raises `IllegalFilter`. Long ones are read anew each time."""
+    """Return the filter of a tag expression, reading a long one anew each time; raise `IllegalFilter`."""
     return (_parse_kept if len(expression) <= limits.FILTER_CHARACTERS_MAX else _parse)(expression)
 
 
@@ -91,7 +91,7 @@ _parse_kept = lru_cache(maxsize=limits.FILTERS_KEPT_MAX)(_parse)
 
 
 def check_expression(expression: str, characters_max: int = limits.FILTER_CHARACTERS_MAX) -> None:
-    """Raises `IllegalFilter` for an expression, of whatever language, that is not even read."""
+    """Raise `IllegalFilter` for an expression, of whatever language, that is too long or no Unicode text."""
     if len(expression) > characters_max:
         raise IllegalFilter(f"It has {len(expression)} characters, the limit is {characters_max}.")
     try:

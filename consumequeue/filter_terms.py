@@ -7,10 +7,18 @@ functions: nothing is interpreted, and nothing of the expression is ever run as 
 Properties are texts. Beside a number one is read as a number, beside a truth value as a truth value ("true"
 in any case is true, every other text false), else as it is. Numbers are decimal and exact. Unknown is what
 rests on a property that is missing, or that was to be a number and is none; AND, OR and NOT go on from there
-as SQL92 has it.
+as SQL92 has it (8.12):
+
+    AND      true     unknown  false       OR       true     unknown  false       NOT
+    true     true     unknown  false       true     true     true     true        false
+    unknown  unknown  unknown  false       unknown  true     unknown  unknown     unknown
+    false    false    false    false       false    true     unknown  false       true
 
 `tags` of a term that tests TAGS are the tags without which it cannot be true: from their hashes alone the
 queue tells which records need not be read.
+
+Cost: a call of a function for each term that is looked at, `FILTER_TERMS_MAX` at most. Weak spot: a property
+that is compared several times is read as a number each time, from a cache of texts lately read.
 """
 
 from __future__ import annotations
@@ -33,6 +41,7 @@ Given = Mapping[str, str]
 Evaluation = Callable[[Given], Value]
 Verdict = Callable[[Given], Truth]
 
+# Possessive (`++`): a run of digits that ends in no number is not tried again from each of its digits.
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?")
 _ORDERS: Final[dict[str, Callable[[Decimal, Decimal], bool]]] = {
     "<": operator.lt,
@@ -48,7 +57,7 @@ _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 class Kind(Enum):
-    """What a term is; the value names it to people."""
+    """The kind of a term; the value names it to people."""
 
     PROPERTY = "a property"
     TEXT = "a text"
@@ -82,30 +91,30 @@ class Term:
 
 
 def illegal(place: Place, why: str) -> IllegalFilter:
-    """The error for something wrong at a place of the expression."""
+    """Return the error for something wrong at a place of the expression."""
     return IllegalFilter(f"Line {place.line}, column {place.column}: {why}")
 
 
 def constant(kind: Kind, value: Value, place: Place) -> Term:
-    """A text, number or truth value as it was written."""
+    """Return the term of a text, number or truth value as it was written."""
     return Term(kind, lambda _: value, place, constant=value)
 
 
 def named(name: str, place: Place) -> Term:
-    """A property of the message, also those that RocketMQ itself sets, such as TAGS and KEYS."""
+    """Return the term of a property, also of those that RocketMQ itself sets, such as TAGS and KEYS."""
     return Term(Kind.PROPERTY, lambda given: given.get(name), place, name=name)
 
 
 @lru_cache(maxsize=limits.FILTER_NUMBERS_KEPT_MAX)
 def number(text: str) -> Decimal | None:
-    """The number that a text is, None if it is none: digits, a point, an exponent of up to four digits."""
+    """Return the number that a text is: digits, a point, an exponent of up to four digits; else None."""
     if len(text) > limits.FILTER_NUMBER_CHARACTERS_MAX or not _NUMBER.fullmatch(text):
         return None
     return Decimal(text)
 
 
 def signed(term: Term, is_minus: bool) -> Term:
-    """The number with that sign before it; raises `IllegalFilter` for texts and truth values."""
+    """Return the number with a sign before it; raise `IllegalFilter` for texts and truth values."""
     of = _numeric(term, "A sign stands before a number or a property")
     if not is_minus:
         return _joined(Kind.NUMBER, of, term)
@@ -120,7 +129,7 @@ def signed(term: Term, is_minus: bool) -> Term:
 
 
 def equal(left: Term, right: Term) -> Term:
-    """Whether two terms have one value; raises `IllegalFilter` for kinds that have none in common."""
+    """Return `left = right`; raise `IllegalFilter` for kinds that have no value in common."""
     kinds = {left.kind, right.kind}
     if Kind.TRUTH in kinds and kinds & {Kind.TEXT, Kind.NUMBER}:
         raise illegal(left.place, f"{left.kind.value} and {right.kind.value} cannot be compared.")
@@ -134,14 +143,14 @@ def equal(left: Term, right: Term) -> Term:
 
 
 def ordered(order: str, left: Term, right: Term) -> Term:
-    """`left < right`, or another order; raises `IllegalFilter` for texts and truth values."""
+    """Return `left < right`, or another order; raise `IllegalFilter` for texts and truth values."""
     why = f"{order} compares numbers and properties"
     holds = _compared(_ORDERS[order], _numeric(left, why), _numeric(right, why))
     return _joined(Kind.TRUTH, holds, left, right)
 
 
 def between(term: Term, low: Term, high: Term) -> Term:
-    """`low <= term <= high`; raises `IllegalFilter` if that can never be."""
+    """Return `low <= term <= high`; raise `IllegalFilter` if that can never be."""
     if (
         isinstance(low.constant, Decimal)
         and isinstance(high.constant, Decimal)
@@ -152,7 +161,7 @@ def between(term: Term, low: Term, high: Term) -> Term:
 
 
 def one_of(term: Term, members: list[Term]) -> Term:
-    """Whether the term equals one of some texts and numbers."""
+    """Return `term IN (members)`, texts and numbers; raise `IllegalFilter` if the term is no property."""
     if term.kind is not Kind.PROPERTY:
         raise illegal(term.place, f"IN asks for a property before it, not {term.kind.value}.")
     value = term.value
@@ -163,15 +172,17 @@ def one_of(term: Term, members: list[Term]) -> Term:
         text = value(given)
         if not isinstance(text, str) or text in texts:
             return None if text is None else True
+        # With a number in the list a text that is no number cannot be told from it: unknown, as with `=`.
         read = number(text) if numbers else None
         return read in numbers if read is not None or not numbers else None
 
+    # With a number in the list no tags: 5 is equal to the tags '5', '5.0' and '05', each of another hash.
     tags = texts if term.name == properties.TAG and not numbers else None
     return _joined(Kind.TRUTH, holds, term, tags=tags)
 
 
 def part(word: str, term: Term, sought: str) -> Term:
-    """Whether the term's text contains, begins or ends with `sought`; unknown for an empty one."""
+    """Return whether the term's text contains, begins or ends with `sought`; unknown for an empty one."""
     if term.kind not in (Kind.PROPERTY, Kind.TEXT):
         raise illegal(term.place, f"{word} asks for a property or a text before it, not {term.kind.value}.")
     value, has = term.value, _PARTS[word]
@@ -184,13 +195,14 @@ def part(word: str, term: Term, sought: str) -> Term:
 
 
 def is_null(term: Term) -> Term:
-    """Whether the term has no value: a property that is not there, a truth that is unknown."""
+    """Return `term IS NULL`: true for a property that is not there, and for a truth that is unknown."""
     value = term.value
     return _joined(Kind.TRUTH, lambda given: value(given) is None, term)
 
 
 def negation(term: Term) -> Term:
-    """True for false, false for true."""
+    """Return `NOT term`: true for false, false for true, unknown for unknown."""
+    # Of `tags` nothing is kept: the tags without which a term cannot be true say nothing of when it is false.
     of = truth(term)
 
     def holds(given: Given) -> Truth:
@@ -201,21 +213,23 @@ def negation(term: Term) -> Term:
 
 
 def every(terms: list[Term]) -> Term:
-    """False if one is false, else unknown if one is unknown, else true."""
+    """Return AND: false if a term is false, else unknown if a term is unknown, else true."""
+    # All terms must be true, so a tag must be among those of every term that asks for some.
     known = [term.tags for term in terms if term.tags is not None]
     tags = frozenset.intersection(*known) if known else None
     return _joined(Kind.TRUTH, _until(False, map(truth, terms)), *terms, tags=tags)
 
 
 def any_of(terms: list[Term]) -> Term:
-    """True if one is true, else unknown if one is unknown, else false."""
+    """Return OR: true if a term is true, else unknown if a term is unknown, else false."""
+    # One true term is enough, so a single term that asks for no tag lets every tag through.
     known = [term.tags for term in terms if term.tags is not None]
     tags = frozenset().union(*known) if len(known) == len(terms) else None
     return _joined(Kind.TRUTH, _until(True, map(truth, terms)), *terms, tags=tags)
 
 
 def truth(term: Term) -> Verdict:
-    """The term as a truth value; raises `IllegalFilter` for texts and numbers."""
+    """Return the term as a truth value; raise `IllegalFilter` for texts and numbers."""
     if term.kind is Kind.TRUTH:
         return cast(Verdict, term.value)
     if term.kind is not Kind.PROPERTY:
@@ -232,7 +246,7 @@ def truth(term: Term) -> Verdict:
 
 
 def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
-    """`decisive` as soon as one verdict is; else unknown if one was unknown, else the opposite."""
+    """Return `decisive` as soon as a verdict is; else unknown if one was unknown, else the opposite."""
     asked = tuple(verdicts)
 
     def holds(given: Given) -> Truth:
@@ -281,14 +295,14 @@ def _number_of(term: Term) -> Callable[[Given], Decimal | None]:
 
 
 def _tags(tested: Term, wanted: Term) -> frozenset[str] | None:
-    """The one tag that TAGS = 'text' asks for."""
+    """Return the one tag that TAGS = 'text' asks for; None if the comparison is another."""
     if tested.name == properties.TAG and isinstance(wanted.constant, str):
         return frozenset({wanted.constant})
     return None
 
 
 def _joined(kind: Kind, value: Evaluation, *parts: Term, tags: frozenset[str] | None = None) -> Term:
-    """A term made of others; raises `IllegalFilter` if they are too many, or too deep in each other."""
+    """Return a term made of others; raise `IllegalFilter` if they are too many, or too deep in each other."""
     depth, count = 1 + max(part.depth for part in parts), sum(part.count for part in parts)
     if depth > limits.FILTER_DEPTH_MAX:
         raise illegal(parts[0].place, f"it is nested more than {limits.FILTER_DEPTH_MAX} deep.")

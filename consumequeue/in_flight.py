@@ -36,7 +36,9 @@ A queue of lite topics is not read in order: messages are found by their lite to
 `next_offset` stays at the committed offset, nothing is ready or parked, and a lite topic is a message group
 whose next message is looked for when the lease on the last one has ended.
 
-Memory: what is leased, ready or parked, each of which has a limit.
+Memory: what is leased, ready or parked, each of which has a limit. Cost: a lease, its end and a turn take a
+heap operation. Weak spots: `withdraw`, `skipped_to` and `MessageGroups.cut` look at all that waits, and
+`unleased_until` at all leases, though the last only until what was leased before a restart is passed.
 """
 
 from __future__ import annotations
@@ -56,10 +58,10 @@ class Lease:
     """One message in a consumer's hands.
 
     `client_id` is set when the broker renews the lease for that client; it does so until `renewed_until_ms`.
-    `consumer` is who has it, in any case; `is_gone`: it left. `is_changed`: it asked for another time;
-    `is_suspended`: this attempt is not to be counted. `attempt_id` is what the receive that leased it called
-    itself: a receive of the same name has not heard of the lease. `handle` is what its consumer was given, if
-    that is known: of a lease of before a restart it is not.
+    `consumer` is the client that has the message, in any case; `is_gone`: that client left. `is_changed`: the
+    consumer asked for another time; `is_suspended`: this attempt is not to be counted. `attempt_id` is the
+    name of the receive that leased the message: a receive of the same name has not heard of the lease.
+    `handle` is what the consumer was given; unknown (empty) for a lease of before a restart.
     """
 
     generation: int
@@ -78,7 +80,7 @@ class Lease:
 
 
 class InFlight:
-    """What is out of a queue whose offsets are these."""
+    """What a group has out of one queue, derived from the group's offsets there."""
 
     def __init__(self, offsets: GroupOffsets) -> None:
         self.offsets = offsets
@@ -88,16 +90,18 @@ class InFlight:
         self.message_groups = MessageGroups()
         for entry in offsets.leases.values():
             self._hold(_lease(entry))
-        self._restored_until = max(self._leases, default=-1) + 1  # below it, what is fresh may be leased
+        # Leases of records are known before their offsets are come upon: below here, and only there, a fresh
+        # message may be leased, so no run is given out below without a look at each (`fresh_room`).
+        self._restored_until = max(self._leases, default=-1) + 1
 
     @property
     def leased_count(self) -> int:
-        """How many messages are leased."""
+        """The number of leased messages."""
         return len(self._leases)
 
     @property
     def waiting_count(self) -> int:
-        """How many messages are ready to be given out again or parked."""
+        """The number of messages that are ready to be given out again, or parked."""
         return len(self._ready) + self.message_groups.parked_count
 
     @property
@@ -110,36 +114,39 @@ class InFlight:
 
     @property
     def fresh_room(self) -> int:
-        """How many may be given out from the next offset on; none where some behind are done or leased."""
+        """The number of messages to give out from the next offset on; 0 if some behind are done or leased."""
         if self.next_offset < max(self._restored_until, self.offsets.done_until):
             return 0
         return limits.IN_FLIGHT_PER_QUEUE_MAX - len(self._leases) - len(self._ready)
 
     @property
     def has_ready(self) -> bool:
-        """Whether something is to be given out again, or has its turn."""
+        """Whether a message is to be given out again, or has its turn."""
         return bool(self._ready)
 
     def leases(self) -> Iterator[Lease]:
-        """Everything that is leased."""
+        """Return all leases."""
         return iter(self._leases.values())
 
     def attempts(self, offset: int) -> Attempts:
-        """How often the message was given out so far, the attempt under way included, and how that failed."""
+        """Return the attempts at a message, the one under way included."""
         known = self.offsets.attempts(offset)
         is_under_way = offset in self._leases and offset not in self.offsets.leases
         return known._replace(made=known.made + 1) if is_under_way else known
 
     def is_used_up(self, offset: int, attempts_max: int) -> bool:
-        """Whether a message had so many attempts, and is neither leased nor done."""
+        """Return whether a message had `attempts_max` attempts, and is neither leased nor done."""
         has_had_them = self.offsets.attempts(offset).made >= attempts_max
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
 
     def candidate(self, end_offset: int) -> int | None:
-        """The offset to look at next, of a queue that ends at `end_offset`; None if there is none."""
+        """Return the offset to look at next, of a queue that ends at `end_offset`; None if there is none."""
+        # What was finished while it was ready is still in the heap: to take it out there would cost a look at
+        # all of the heap, here it costs nothing more than its own turn.
         while self._ready and self.offsets.is_done(self._ready[0]):
             heapq.heappop(self._ready)
         if self._ready:
+            assert self._ready[0] not in self._leases, f"{self._ready[0]} is both leased and ready"
             return self._ready[0]
         if self.is_crowded:
             return None
@@ -147,20 +154,22 @@ class InFlight:
         return self.next_offset if self.next_offset < end_offset else None
 
     def unleased_until(self, first: int, end: int) -> int:
-        """How far from `first` on, up to `end`, fresh messages are leased to nobody."""
+        """Return how far from `first` on, up to `end`, fresh messages are leased to nobody."""
         if first >= self._restored_until:
             return end
         return min((leased for leased in self._leases if first <= leased < end), default=end)
 
     def park(self, offset: int, message_group: str) -> None:
-        """The candidate waits for its message group."""
+        """Park the candidate, a fresh message, until its message group gives it the turn."""
         assert offset == self.next_offset, f"{offset} is not fresh"
         self.next_offset += 1
         self.message_groups.park(message_group, offset)
 
     def lease(self, lease: Lease) -> None:
-        """Gives out the candidate, or the next of a run."""
+        """Lease the candidate, or the next message of a run."""
         offset = lease.queue_offset
+        # The third way is the next of a run of a message group: parked, so below the next offset, and taken
+        # from its message group by `_hold`.
         if offset == self.next_offset:
             self.next_offset += 1
         elif self._ready and self._ready[0] == offset:
@@ -170,22 +179,25 @@ class InFlight:
         self._hold(lease)
 
     def lease_run(self, leases: Sequence[Lease]) -> None:
-        """Gives out fresh messages, each behind the other, from the candidate on; none of a message group."""
+        """Lease fresh messages, neighbours from the candidate on, none of a message group."""
+        assert not leases or leases[-1].queue_offset == self.next_offset + len(leases) - 1, "a run has a hole"
         self._leases.update({lease.queue_offset: lease for lease in leases})
         self.next_offset += len(leases)
 
     def lease_found(self, lease: Lease) -> None:
-        """Gives out a message that was found by its lite topic, whatever lies before it."""
+        """Lease a message that was found by its lite topic, whatever lies before it."""
         self._hold(lease)
 
     def replace(self, lease: Lease) -> None:
-        """A standing lease on the same message gives way to `lease`; it is the same attempt."""
-        assert lease.queue_offset in self._leases
+        """Put `lease` in the place of the standing lease on the same message; the attempt stays the same."""
+        before = self._leases.get(lease.queue_offset)
+        assert before is not None, f"{lease.queue_offset} is leased to nobody"
+        assert before.message_group == lease.message_group, "a lease changes its message group"
         self._leases[lease.queue_offset] = lease
 
     def withdraw(self, offset: int, message_group: str) -> None:
-        """Takes a message that is not leased from its place among those that wait, to be finished next."""
-        assert offset not in self._leases
+        """Take a message that is not leased out of the waiting ones; the caller finishes it next."""
+        assert offset not in self._leases, f"{offset} is leased"
         if offset >= self.next_offset:
             return
         if offset in self._ready:
@@ -195,7 +207,7 @@ class InFlight:
             self.message_groups.unpark(message_group, offset)
 
     def finished(self, offsets: Iterable[int]) -> None:
-        """Messages, leased or candidates, are done; perhaps fresh ones behind them are, too."""
+        """Let go of messages, leased or candidates, that are done; fresh ones behind may be, too."""
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         for offset in offsets:
             lease = self._leases.pop(offset, None)
@@ -207,21 +219,22 @@ class InFlight:
                 self._give_turn(self.message_groups.done(lease.message_group))
 
     def skipped_to(self, queue_offset: int) -> None:
-        """Everything below is gone, and waits no more; a lease stands until it ends."""
+        """Let go of what waits below `queue_offset`, where the log is gone; a lease stands until it ends."""
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
         for turn in self.message_groups.cut(queue_offset):
             self._give_turn(turn)
 
     def reopened(self) -> None:
-        """Messages of lite topics are to come again, perhaps from further back."""
+        """Go back to the committed offset: messages of lite topics are to come again."""
         self.next_offset = self.offsets.committed_offset
 
     def give_back(self, offset: int) -> None:
-        """The lease ended without an acknowledgement: the message will be given out again."""
+        """End a lease that was not acknowledged; the message will be given out again."""
         lease = self._leases.pop(offset)
         if self.offsets.is_done(offset) or offset >= self.next_offset:
-            # It is gone, or still to be come upon after a restart.
+            # Gone (retention), or at or above the next offset (leased before a restart, or of a lite topic):
+            # there it is fresh again, and if it were ready as well it would be given out twice.
             if lease.message_group:
                 self._give_turn(self.message_groups.done(lease.message_group))
         elif lease.message_group:
@@ -230,7 +243,7 @@ class InFlight:
             heapq.heappush(self._ready, offset)
 
     def _skip_known(self) -> None:
-        """Moves the next offset over what is done, or leased since before a restart."""
+        """Move the next offset over what is done, or leased since before a restart."""
         while True:
             self.next_offset = self.offsets.open_from(self.next_offset)
             if self.next_offset not in self._leases:
@@ -238,6 +251,7 @@ class InFlight:
             self.next_offset += 1
 
     def _hold(self, lease: Lease) -> None:
+        assert lease.queue_offset not in self._leases, f"{lease.queue_offset} is leased already"
         self._leases[lease.queue_offset] = lease
         if lease.message_group:
             self.message_groups.leased(lease.message_group, lease.queue_offset)
@@ -264,44 +278,45 @@ def _lease(entry: LeaseEntry) -> Lease:
 
 @dataclass(slots=True)
 class MessageGroup:
-    """One message group: how many of its messages are leased, and which wait."""
+    """One message group: the number of leased messages, and a heap of the offsets that wait."""
 
     in_flight: int = 0
     waiting: list[int] = field(default_factory=list)
 
 
 class MessageGroups:
-    """All message groups that are not free."""
+    """The message groups of one queue that are not free."""
 
     def __init__(self) -> None:
         self._groups: dict[str, MessageGroup] = {}
         self._turns: dict[int, str] = {}
         self.parked_count = 0
-        """How many messages wait without having the turn."""
+        """The number of messages that wait without having the turn."""
 
     def is_free(self, name: str, offset: int) -> bool:
-        """Whether a candidate may be leased: nothing of its message group is, or comes before it."""
+        """Return whether a candidate may be leased: nothing of its message group is, or comes before it."""
         return name not in self._groups or offset in self._turns
 
     def next_parked(self, name: str) -> int | None:
-        """The lowest message of a message group that is parked: the next of a run."""
+        """Return the lowest parked offset of a message group, the next of a run; None if there is none."""
         group = self._groups.get(name)
         return group.waiting[0] if group and group.waiting else None
 
     def park(self, name: str, offset: int) -> None:
-        """A message waits for its message group."""
+        """Park a message of a message group that is not free."""
         heapq.heappush(self._groups[name].waiting, offset)
         self.parked_count += 1
 
     def unpark(self, name: str, offset: int) -> None:
-        """A message that waits without having the turn no longer does; costs a look at all that wait."""
+        """Take a parked message out; costs a look at all that wait."""
         waiting = self._groups[name].waiting
         waiting.remove(offset)
         heapq.heapify(waiting)
         self.parked_count -= 1
+        assert self.parked_count >= len(waiting), "fewer are parked than in one message group"
 
     def leased(self, name: str, offset: int) -> None:
-        """A message is in a consumer's hands."""
+        """Count a message as leased: it neither waits nor has the turn any more."""
         group = self._groups.setdefault(name, MessageGroup())
         group.in_flight += 1
         self._turns.pop(offset, None)
@@ -310,37 +325,43 @@ class MessageGroups:
             self.parked_count -= 1
 
     def returned(self, name: str, offset: int) -> int | None:
-        """A lease ended without acknowledgement; what has the turn now, None while others are leased."""
+        """Park a message whose lease ended; return the offset that has the turn now, None if none has."""
         self.park(name, offset)
         return self.done(name)
 
     def done(self, name: str) -> int | None:
-        """A lease has ended; the offset that has the turn now, None if none has."""
+        """End a lease; return the offset that has the turn now, None if none has."""
         group = self._groups[name]
         group.in_flight -= 1
+        assert group.in_flight >= 0, "a message group ends more leases than it has"
         return self._next_turn(name, group)
 
     def passed(self, offset: int) -> int | None:
-        """A message is not given out at all; if it had the turn, the offset that has it now."""
+        """Pass a message over; return the offset that gets the turn from it, None if none does."""
         name = self._turns.pop(offset, None)
         return None if name is None else self._next_turn(name, self._groups[name])
 
     def cut(self, offset: int) -> list[int]:
-        """Forgets the messages below `offset` that wait; returns the offsets that have the turn for that."""
+        """Forget what waits below `offset`; return the offsets that get the turn by that."""
         for group in self._groups.values():
-            left = sorted(one for one in group.waiting if one >= offset)
+            left = sorted(one for one in group.waiting if one >= offset)  # a sorted list is a heap
             self.parked_count -= len(group.waiting) - len(left)
             group.waiting = left
+        # Only now, when no group has anything below left: else a turn would pass to what is gone.
         turns = [self.passed(turn) for turn in list(self._turns) if turn < offset]
         return [turn for turn in turns if turn is not None]
 
     def _next_turn(self, name: str, group: MessageGroup) -> int | None:
+        # Only the last lease of a run gives the turn: an earlier one would let a later message overtake those
+        # of the run that are still out and may come again.
         if group.in_flight:
             return None
         if not group.waiting:
             del self._groups[name]
             return None
-        self.parked_count -= 1
         turn = heapq.heappop(group.waiting)
+        self.parked_count -= 1
+        assert self.parked_count >= len(group.waiting), "fewer are parked than in one message group"
+        assert turn not in self._turns, f"{turn} has the turn twice"
         self._turns[turn] = name
         return turn

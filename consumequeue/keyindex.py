@@ -13,6 +13,10 @@ the index is made anew, never half believed. A file stays as long as a snapshot 
 was made anew: the next start may be from the other snapshot, and who proves the store meets what it names.
 Entries of records that retention has deleted are passed over, and gone after the next merge. Memory: 16 bytes
 an entry up to `UNSAVED_MAX`, nothing for what is in runs.
+
+Cost: an entry is sorted once and written again each time its run grows fourfold (`sorted_merge.py`). A
+look-up reads two or three blocks of each run, of which there are some three of each size. Weak spot: also for
+a key that no record ever had, as runs have no filters (those of `timerindex_run.py` have).
 """
 
 from __future__ import annotations
@@ -49,12 +53,12 @@ HASH_BYTES: Final = _HASH.size
 
 
 def hash_of(topic: str, key: str) -> int:
-    """64 bits that stand for a key of a topic."""
+    """Return the 64 bits that stand for a key of a topic."""
     return int(_HASH.unpack(digest_of(topic, key, HASH_BYTES))[0])
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
-    """The topic that users know a record by, and the keys it is found under there: its words and its id.
+    """Return the topic that users know a record by, and the keys it has there: its words and its id.
 
     An inner batch is found under the names of each of its messages, too.
     """
@@ -68,13 +72,13 @@ def names_of(record: Record) -> tuple[str, dict[str, None]]:
 
 
 def carries(record: Record, topic: str, key: str) -> bool:
-    """Whether a record is one of `topic` and has that key or message id."""
+    """Return whether a record is of `topic` and has that key or message id."""
     real_topic, names = names_of(record)
     return real_topic == topic and key in names
 
 
 def messages_of(record: Record) -> list[Record]:
-    """The messages in an inner batch, in order, those that can be taken out; else the record itself."""
+    """Return the messages of an inner batch, in order, as far as they can be read; else the record itself."""
     first = record.queue_offset
     messages: list[Record] = []
     with suppress(StoreDamaged, LibraryMissing):
@@ -84,7 +88,7 @@ def messages_of(record: Record) -> list[Record]:
 
 
 def words_of_message(message: Message) -> Collection[str]:
-    """What `words_of` reads from the stored properties of a message, without reading them."""
+    """Return what `words_of` reads from the stored properties of a message, without reading them."""
     if not message.keys:
         return (message.message_id,)
     if len(message.keys) == 1 and " " not in message.keys[0] and message.keys[0] != message.message_id:
@@ -93,7 +97,7 @@ def words_of_message(message: Message) -> Collection[str]:
 
 
 def words_of(stored: bytes) -> dict[str, None]:
-    """The keys that stored properties are found by: the words of KEYS, and the message id."""
+    """Return the keys that stored properties are found by: the words of KEYS, and the message id."""
     words = properties.value_of(stored, properties.KEYS) if _KEYS in stored else ""
     names: dict[str, None] = dict.fromkeys(words.split()) if words else {}
     message_id = properties.value_of(stored, properties.MESSAGE_ID)
@@ -104,14 +108,14 @@ def words_of(stored: bytes) -> dict[str, None]:
 
 @dataclass(slots=True, frozen=True)
 class KeysWritten:
-    """What a checkpoint made of the index: its runs now, and how many batches have gone into them."""
+    """What a checkpoint made of the index: its runs now, and the number of batches that went into them."""
 
     runs: tuple[Run, ...]
     batch_count: int
     damage: str
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: the runs; None if one is damaged, so that a start makes them anew."""
+        """Return what a snapshot keeps: the runs; None if one is damaged, so that a start makes them anew."""
         if self.damage:
             return None
         return [[run.first_offset, run.end_offset, run.entry_count] for run in self.runs]
@@ -130,9 +134,9 @@ class KeysToWrite:
     written: KeysWritten | None = None
 
     def write(self, disk: Disk) -> KeysWritten:
-        """Makes one durable run of the batches and of older runs that it is time to merge.
+        """Make one durable run of the batches and of older runs that it is time to merge.
 
-        A run that is found damaged is left alone and told of. Raises OSError.
+        A run that is found damaged is left alone and told of. Raise OSError.
         """
         runs = [run for run in self.runs if run.end_offset > self.first_offset]
         kept = keyindex_merge.kept_count(runs, sum(map(len, self.batches))) if self.batches else len(runs)
@@ -140,14 +144,15 @@ class KeysToWrite:
         try:
             new = self._merge(disk, runs[kept:])
         except StoreDamaged as error:
+            # The new entries must not wait for a start that makes the index anew: they become a run alone.
             kept, damage = len(runs), str(error)
             new = self._merge(disk, [])
         self.written = KeysWritten((*runs[:kept], *new), len(self.batches), damage)
         return self.written
 
     def tidy(self, disk: Disk) -> None:
-        """Deletes the files that neither the new snapshot nor the one before it names."""
-        assert self.written is not None
+        """Delete the files that neither the new snapshot nor the one before it names."""
+        assert self.written is not None, "tidied before it was written"
         _delete_all_but(disk, self.named | _names(self.runs) | _names(self.written.runs))
 
     def _merge(self, disk: Disk, runs: list[Run]) -> list[Run]:
@@ -185,34 +190,34 @@ class KeyIndex:
 
     @property
     def damage(self) -> str:
-        """What is known to be unreadable; empty if nothing is."""
+        """What is known to be unreadable, in words; empty if nothing is."""
         return self._damage
 
     def found_damaged(self, what: str) -> None:
-        """Somebody has read a damaged file: the next start makes the index anew."""
+        """Note that a damaged file was read: the next start makes the index anew."""
         self._damage = self._damage or what
 
     def put(self, record: Record) -> None:
-        """Indexes one durable record; records come in log order."""
+        """Index one durable record; records come in log order."""
         topic, names = names_of(record)
         self.put_names([(topic, name, record.physical_offset) for name in names])
 
     def put_names(self, names: Collection[tuple[str, str, int]]) -> None:
-        """Indexes durable records, in log order, by what they are found under: (topic, name, log offset)."""
+        """Index durable records, in log order, by what they are found under: (topic, name, log offset)."""
         self._hashes.frombytes(digests_of(((topic, name) for topic, name, _ in names), HASH_BYTES))
         self._offsets.extend([physical_offset for _, _, physical_offset in names])
         if len(self._hashes) >= BATCH_ENTRIES:
             self._close_batch()
 
     def put_many(self, hashes: Hashes, offsets: Hashes) -> None:
-        """Indexes many durable records, one entry each by the hash of a name; offsets ascend."""
+        """Index many durable records, an entry each by the hash of a name, both uint64; offsets ascend."""
         self._hashes.frombytes(hashes.tobytes())
         self._offsets.frombytes(offsets.tobytes())
         if len(self._hashes) >= BATCH_ENTRIES:
             self._close_batch()
 
     def spill(self, first_offset: int) -> None:
-        """Writes a run now if memory is full: for a start, which puts more than a checkpoint's worth.
+        """Write a run now if memory is full: for a start, which puts more than a checkpoint's worth.
 
         On a full disk what is new waits in memory, and is tried again when there is as much again.
         """
@@ -227,10 +232,12 @@ class KeyIndex:
             self._spill_count = UNSAVED_MAX
 
     def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
-        """Where records lie that may carry the key, newest first, none below `first_offset`.
+        """Yield where records lie that may carry the key, newest first, none below `first_offset`.
 
-        Raises `StoreDamaged` where the index cannot be read.
+        Raise `StoreDamaged` where the index cannot be read.
         """
+        # The three cover ascending parts of the log and each is read backwards, so nothing is sorted, and a
+        # caller that wants only the newest reads no run.
         key_hash = hash_of(topic, key)
         yield from _at_least(first_offset, self._recent(key_hash))
         for batch in reversed(self._batches):
@@ -241,28 +248,28 @@ class KeyIndex:
                 yield from _at_least(first_offset, self._offsets_in(run, key_hash))
 
     def to_write(self, first_offset: int) -> KeysToWrite:
-        """Everything that a checkpoint needs, which may be written by another thread.
+        """Return everything that a checkpoint needs, which may be written by another thread.
 
-        Tell what became of it by `written`; until then nothing in memory is let go.
+        Tell what became of it by `written` or `failed`; until then nothing in memory is let go.
         """
         self._close_batch()
         return KeysToWrite(self._runs, tuple(self._batches), first_offset, self._damage, self._named)
 
     def written(self, done: KeysToWrite) -> None:
-        """A checkpoint is durable: its runs take the place of what it was made from."""
-        assert done.written is not None
+        """Let the runs of a checkpoint that is durable take the place of what they were made from."""
+        assert done.written is not None, "nothing was written"
         self._take_over(done.written)
         self._named, self._unnamed_count = _names(self._runs), 0
 
     def failed(self, done: KeysToWrite) -> None:
-        """A checkpoint failed, perhaps when its snapshot was there already: what it has written stays."""
+        """Keep what a failed checkpoint has written: perhaps its snapshot was there already and names it."""
         if done.written is not None:
             self._named |= _names(done.written.runs)
 
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
-        """Takes over the runs that a snapshot names; says why not, with none, if they are not whole.
+        """Take over the runs that a snapshot names; if they are not whole, take none and return why.
 
-        The files of the runs that it and others name stay, whether they are whole or not.
+        The files of the runs that this snapshot and `others` name stay, whether they are whole or not.
         """
         self._clear()
         runs = tuple(Run(*fields) for fields in frozen or ())
@@ -276,18 +283,21 @@ class KeyIndex:
         return ""
 
     def drop(self) -> None:
-        """Deletes the index, to be made anew from the log."""
+        """Delete the index, to be made anew from the log."""
         self._clear()
         self._disk.delete(KEYINDEX)
 
     def _take_over(self, done: KeysWritten) -> None:
+        assert done.batch_count <= len(self._batches), "batches of a checkpoint are gone"
         self._runs = done.runs
         self._damage = self._damage or done.damage
         del self._batches[: done.batch_count]
         self._batched_count = sum(map(len, self._batches))
 
     def _close_batch(self) -> None:
+        assert len(self._hashes) == len(self._offsets), "a hash without its offset"
         if self._hashes:
+            assert self._offsets[0] <= self._offsets[-1], "records do not come in log order"
             batch = np.empty(len(self._hashes), ENTRY)
             batch["hash"], batch["physical_offset"] = self._hashes, self._offsets
             self._batches.append(keyindex_merge.in_order(batch))

@@ -15,11 +15,11 @@ from consumequeue.sorted_merge import passes
 
 
 def merged(sources: Iterable[Iterator[Entries]], first_offset: int) -> Iterator[Entries]:
-    """All entries of records at or above `first_offset`, in order, in chunks."""
+    """Yield all entries of records at or above `first_offset`, in order, in chunks."""
     for gathered in passes(sources, "hash", "physical_offset"):
         yield in_order(gathered[gathered["physical_offset"] >= first_offset])
 
 
 def in_order(entries: Entries) -> Entries:
-    """The entries by hash; equal hashes keep their order, which is that of the log."""
+    """Return the entries by hash; equal hashes keep their order, which is that of the log."""
     return entries[np.argsort(entries["hash"], kind="stable")]

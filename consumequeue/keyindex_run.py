@@ -5,8 +5,9 @@ end: a head, "TWKEYS01", first_offset, end_offset, entry_count, and blocks, as `
 An entry is hash (8), physical_offset (8); a block holds 255, the last one what is left.
 
 The head is checked when the store is opened, each block when it is read. Hashes are spread evenly, so that a
-search guesses where its hash must lie: two or three blocks for 10 million entries. Where they are not,
-because one key is everywhere, it halves. Memory: none per entry.
+search guesses where its hash must lie (interpolation search, Perl and others 1978): two or three blocks for
+10 million entries. Where they are not, because one key is everywhere, it halves. Memory: none per entry.
+Weak spot: a hash of many entries is read block by block, backwards, though only some may be wanted.
 """
 
 from __future__ import annotations
@@ -58,17 +59,17 @@ class Run:
 
     @property
     def block_count(self) -> int:
-        """How many blocks follow the head."""
+        """The number of blocks behind the head."""
         return -(-self.entry_count // BLOCK_ENTRIES)
 
     def is_whole(self, disk: Disk) -> bool:
-        """Whether the file is there, as long as it must be, and has this head."""
+        """Return whether the file is there, as long as it must be, and has this head."""
         if disk.size(self.path) != (1 + self.block_count) * BLOCK_BYTES:
             return False
         return disk.read(self.path, 0, BLOCK_BYTES) == _head(self)
 
     def offsets(self, disk: Disk, key_hash: int) -> Iterator[int]:
-        """The physical offsets stored for a hash, newest first; raises `StoreDamaged`."""
+        """Yield the physical offsets stored for a hash, newest first; raise `StoreDamaged`."""
         number = self._last_block_of(disk, key_hash)
         while number >= 0:
             found = self.blocks(disk, number, 1)
@@ -77,22 +78,24 @@ class Run:
             number = number - 1 if first == 0 else -1
 
     def chunks(self, disk: Disk) -> Iterator[Entries]:
-        """All entries, in order; raises `StoreDamaged`."""
+        """Yield all entries, in order; raise `StoreDamaged`."""
         for number in range(0, self.block_count, READ_BLOCKS):
             yield self.blocks(disk, number, min(READ_BLOCKS, self.block_count - number))
 
     def blocks(self, disk: Disk, number: int, count: int) -> Entries:
-        """The entries of `count` blocks from block `number` on; raises `StoreDamaged`."""
+        """Return the entries of `count` blocks from block `number` on; raise `StoreDamaged`."""
         content = sorted_run.read_blocks(disk, self.path, number, count, _ADVICE)
         return np.frombuffer(content, ENTRY)[: self.entry_count - number * BLOCK_ENTRIES]
 
     def _last_block_of(self, disk: Disk, key_hash: int) -> int:
-        """The last block that can hold the hash; -1 if all entries are above it."""
+        """Return the number of the last block that can hold the hash; -1 if all entries are above it."""
         low, end = 0, self.block_count
         low_hash, end_hash = 0, _HASHES
         for step in range(2 * end + 1):
             if low == end:
                 break
+            # Where between the hashes at both ends the wanted one lies is about where its block is. After six
+            # guesses that were no use the hashes are not even, and halving is sure.
             share = (key_hash - low_hash) * (end - low) // max(1, end_hash - low_hash)
             guess = low + min(share if step < _GUESSES_MAX else (end - low) // 2, end - low - 1)
             hashes = self.blocks(disk, guess, 1)["hash"]
@@ -101,12 +104,13 @@ class Run:
             elif key_hash < hashes[-1]:
                 return guess
             else:
+                # Also when it equals the last hash: blocks behind may go on with it, and the last is wanted.
                 low, low_hash = guess + 1, int(hashes[-1])
         return low - 1
 
 
 def bounds(entries: Entries, key_hash: int) -> tuple[int, int]:
-    """The range of the entries, which are in order, that have the hash."""
+    """Return the range [first, end) of the entries, which are in order, that have the hash."""
     hashes, wanted = entries["hash"], np.uint64(key_hash)
     first = int(hashes.searchsorted(wanted))
     if first == len(hashes) or hashes[first] != wanted:
@@ -115,10 +119,12 @@ def bounds(entries: Entries, key_hash: int) -> tuple[int, int]:
 
 
 def write(disk: Disk, chunks: Iterable[Entries]) -> Run | None:
-    """Makes a durable run of entries that come in order; None, and no file, if there are none."""
+    """Make a durable run of entries that come in order; return None, and make no file, if none come."""
     disk.delete(_UNFINISHED)
-    first_offset, end_offset, entry_count, block_count = -1, 0, 0, 0
+    first_offset, end_offset, entry_count, block_count, last_hash = -1, 0, 0, 0, 0
     for whole in sorted_run.in_whole_blocks(chunks, ENTRY):
+        assert last_hash <= whole["hash"][0] <= whole["hash"][-1], "entries do not come in order"
+        last_hash = whole["hash"][-1]
         offsets = whole["physical_offset"]
         least = int(offsets.min())
         first_offset = least if first_offset < 0 else min(first_offset, least)
@@ -130,6 +136,7 @@ def write(disk: Disk, chunks: Iterable[Entries]) -> Run | None:
     if entry_count == 0:
         return None
     run = Run(first_offset, end_offset, entry_count)
+    assert run.block_count == block_count, "a block before the last is not full"
     sorted_run.finish(disk, _UNFINISHED, run.path, _head(run))
     return run
 

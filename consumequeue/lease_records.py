@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 
 class LeaseEntry(NamedTuple):
-    """One thing that became of a lease; see the table above."""
+    """An event of a lease, began or ended; see the table above."""
 
     kind: Kind
     cause: int
@@ -69,12 +69,12 @@ Key = tuple[str, str, int]
 
 
 def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
-    """The body of one record."""
+    """Return the body of one record."""
     return b"".join(encoded_parts(entries))
 
 
 def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[bytes]:
-    """The same in parts, from which several bodies can be made."""
+    """Yield a body in parts of up to 1,024 entries, from which several bodies can be made."""
     for (group, topic, queue_id), of_queue in entries:
         head = text(group) + text(topic)
         for first in range(0, len(of_queue), _PART_ENTRIES_MAX):
@@ -83,7 +83,7 @@ def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[b
 
 
 def decode(body: bytes) -> Iterator[tuple[Key, LeaseEntry]]:
-    """What one record says."""
+    """Yield what the body of one record says, in its order."""
     position = 0
     while position < len(body):
         group, position = read_text(body, position)

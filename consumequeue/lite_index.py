@@ -4,10 +4,14 @@
 
 A pure function of the queue, whose entries carry the code (`consumequeue.entry.lite_code`); so it is not on
 disk and is made anew by a start from the entries alone, a few million a second. It reads on by itself
-when it is asked. Below the floor, under which nobody has anything left to do, it keeps of each lite
+when it is asked. Below the floor, under which no group has anything left to do, it keeps of each lite
 topic only that there is one. A group that goes back there lets it be made from further below.
 
-Cost: 8 bytes a message above the floor, some 200 for each lite topic; a look is a binary search.
+Two lite topics may have one code, so a message found is looked at before it is given out.
+
+Cost: 8 bytes a message above the floor, some 200 for each lite topic; a look is a binary search. Weak spots:
+one slow group holds the floor for all; `reach` below the floor reads the whole queue in one go; reading on
+needs every file from `read_offset` on, which are there as long as retention is slower than `trim`.
 """
 
 from __future__ import annotations
@@ -34,11 +38,11 @@ class LiteIndex:
         self._offsets: dict[int, array[int]] = {}
         self._floor = queue.min_offset
         self.read_offset = queue.min_offset
-        """Up to here the queue was taken in."""
+        """The queue offset up to which the queue was taken in."""
         self._trimmed_at = self.read_offset
 
     def __len__(self) -> int:
-        """How many lite topics have messages."""
+        """Return the number of lite topics that have messages."""
         self.read_on()
         return len(self._offsets)
 
@@ -51,23 +55,25 @@ class LiteIndex:
         return self.read_offset - self._trimmed_at >= _TRIM_EVERY
 
     def next(self, code: int, offset: int) -> int | None:
-        """The first message of a lite topic at or above `offset`, which lies above the floor."""
+        """Return the first offset of a lite topic at or above `offset`, not below the floor; else None."""
         self.read_on()
         offsets = self._offsets.get(code, ())
         at = bisect_left(offsets, offset)
         return offsets[at] if at < len(offsets) else None
 
     def between(self, code: int, first: int, end: int) -> array[int]:
-        """The messages of a lite topic from `first` up to before `end`, however far below the floor."""
+        """Return the offsets of a lite topic from `first` up to before `end`, also below the floor."""
         first = max(first, self._queue.min_offset)
         self.reach(first)
         offsets = self._offsets.get(code, array("q"))
         return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
     def reach(self, offset: int) -> None:
-        """Lets the floor be no higher than `offset`."""
+        """Let the floor be no higher than `offset`, taking in the queue again if it is."""
         offset = max(offset, self._queue.min_offset)
         if offset < self._floor:
+            # The arrays only grow at their ends: what lies further below cannot be put before, so all is read
+            # anew.
             self._offsets.clear()
             self._floor = self.read_offset = self._trimmed_at = offset
             for code, last in self._lasts_below(offset):
@@ -75,21 +81,24 @@ class LiteIndex:
         self.read_on()
 
     def trim(self, floor: int) -> None:
-        """Nobody has anything left to do below `floor`: forgets it, and lite topics without messages."""
+        """Forget what lies below `floor`, where no group has anything to do, and empty lite topics."""
         self._floor, self._trimmed_at = max(self._floor, floor), self.read_offset
         for code, offsets in list(self._offsets.items()):
+            # The last one stays, even below the floor: by it the lite topic is known, and is dropped when
+            # retention has passed it.
             del offsets[: min(bisect_left(offsets, self._floor), len(offsets) - 1)]
             if offsets[-1] < self._queue.min_offset:
                 del self._offsets[code]
 
     def read_on(self) -> None:
-        """Takes in what has come to the queue."""
+        """Take in what has come to the queue."""
         while self.read_offset < self._queue.end_offset:
             rows = self._queue.rows(self.read_offset, _READ_AT_ONCE)
             for code, places in _by_code(rows):
                 offsets = (places + self.read_offset).astype(np.int64).tobytes()
                 self._offsets.setdefault(code, array("q")).frombytes(offsets)
             self.read_offset += len(rows)
+        assert self.read_offset == self._queue.end_offset, "the queue was cut behind its index"
 
     def _lasts_below(self, end: int) -> Iterator[tuple[int, int]]:
         offset = self._queue.min_offset
@@ -101,7 +110,7 @@ class LiteIndex:
 
 
 def _by_code(rows: Entries) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.intp]]]]:
-    """The places in `rows` of each code, ascending; a gap left by damage has code 0."""
+    """Yield each code of `rows` and its places there, ascending; a gap left by damage has code 0."""
     codes = rows["tags_code"].astype(np.int64)
     order = np.argsort(codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order])) + 1

@@ -11,14 +11,14 @@ from hashlib import blake2b
 
 
 def digest_of(topic: str, name: str, digest_bytes: int) -> bytes:
-    """The digest of a name, of so many bytes."""
+    """Return the digest of a name, of `digest_bytes`."""
     hashed = begun(topic, digest_bytes).copy()
     hashed.update(name.encode())
     return hashed.digest()
 
 
 def digests_of(names: Iterable[tuple[str, str]], digest_bytes: int) -> bytes:
-    """The digests of many (topic, name), one behind the other."""
+    """Return the digests of many (topic, name), one behind the other, each of `digest_bytes`."""
     copies: dict[str, Callable[[], blake2b]] = {}
     digests = []
     for topic, name in names:
@@ -33,5 +33,5 @@ def digests_of(names: Iterable[tuple[str, str]], digest_bytes: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def begun(topic: str, digest_bytes: int) -> blake2b:
-    """The hash of what all names of a topic begin with; copy it before you go on."""
+    """Return the hash of what all names of a topic begin with; copy it before names are added."""
     return blake2b(f"{topic}#".encode(), digest_size=digest_bytes)

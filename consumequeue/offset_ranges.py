@@ -2,7 +2,8 @@
 
 Two sorted lists, where ranges begin and where they end (the first offset behind them); ranges never touch.
 Adding where the last addition ended, as acknowledgements mostly do, moves one end. Elsewhere it costs a
-binary search and moving the tails of the lists.
+binary search and moving the tails of the lists. Weak spot: `take_out` rewrites both lists, and a queue whose
+every second message is acknowledged has a range for each.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ class OffsetRanges:
         self._firsts: list[int] = []
         self._ends: list[int] = []
         self.count = 0
-        """How many offsets it holds."""
+        """The number of offsets in the set."""
         for first, count in ranges:
             self.add(first, first + count)
 
     @property
     def end(self) -> int:
-        """The first offset behind all that it holds; 0 if it holds none."""
+        """The first offset behind all in the set; 0 if the set is empty."""
         return self._ends[-1] if self._ends else 0
 
     def __contains__(self, offset: int) -> bool:
@@ -32,11 +33,11 @@ class OffsetRanges:
         return at >= 0 and offset < self._ends[at]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The ranges as (first, count)."""
+        """Yield the ranges as (first, count), ascending."""
         return ((first, end - first) for first, end in zip(self._firsts, self._ends, strict=True))
 
     def add(self, first: int, end: int) -> None:
-        """Takes in the offsets from `first` up to before `end`."""
+        """Add the offsets from `first` up to before `end`."""
         last = self._ends[-1] if self._ends else -1
         if first > last:
             self._append(first, end)
@@ -45,6 +46,8 @@ class OffsetRanges:
             self._ends[-1] = max(end, last)
             self.count += self._ends[-1] - last
             return
+        # Ranges that only touch the new one are swallowed, too (`left` on the ends, `right` on the firsts):
+        # else neighbours would stay apart, and `behind` stop between them at an offset that is in the set.
         low = bisect_left(self._ends, first)
         high = bisect_right(self._firsts, end)
         swallowed = sum(map(int.__sub__, self._ends[low:high], self._firsts[low:high]))
@@ -52,9 +55,10 @@ class OffsetRanges:
             first, end = min(first, self._firsts[low]), max(end, self._ends[high - 1])
         self._firsts[low:high], self._ends[low:high] = [first], [end]
         self.count += end - first - swallowed
+        assert self.count >= end - first, "fewer offsets than were just added"
 
     def take_out(self, offsets: Sequence[int]) -> None:
-        """Lets go of offsets, which ascend; costs one pass over all ranges."""
+        """Remove offsets, which ascend; costs one pass over all ranges."""
         left, at = OffsetRanges(), 0
         for first, count in self:
             end = first + count
@@ -63,21 +67,23 @@ class OffsetRanges:
                 left._append(first, offsets[at])
                 first, at = offsets[at] + 1, at + 1
             left._append(first, end)
+        assert left.count >= self.count - len(offsets), "more went than was to go"
         self._firsts, self._ends, self.count = left._firsts, left._ends, left.count
 
     def behind(self, offset: int) -> int:
-        """The first offset at or above `offset` that is not in the set."""
+        """Return the first offset at or above `offset` that is not in the set."""
         at = bisect_right(self._firsts, offset) - 1
         return self._ends[at] if at >= 0 and offset < self._ends[at] else offset
 
     def cut(self, offset: int) -> None:
-        """Forgets everything below `offset`."""
+        """Remove everything below `offset`."""
         whole = bisect_right(self._ends, offset)
         self.count -= sum(map(int.__sub__, self._ends[:whole], self._firsts[:whole]))
         del self._firsts[:whole], self._ends[:whole]
         if self._firsts and self._firsts[0] < offset:
             self.count -= offset - self._firsts[0]
             self._firsts[0] = offset
+        assert (self.count > 0) == bool(self._firsts), "the count is of other ranges"
 
     def _append(self, first: int, end: int) -> None:
         if first < end:

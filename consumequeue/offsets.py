@@ -16,7 +16,9 @@ something calls the same function that a start calls with what it reads from the
 
 A message whose lease is no record (those without a message group) may be out nevertheless: `in_flight.py`.
 
-Memory: the attempts at what is not done, and the holes between what is done.
+Memory: the attempts at what is not done, and the holes between what is done. Weak spot: one message that is
+never acknowledged holds the committed offset; what is done above it costs a range for each hole, and `tried`
+and a long `finish` look at all attempts.
 """
 
 from __future__ import annotations
@@ -40,48 +42,48 @@ class GroupOffsets:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether it says nothing: it is as good as not there."""
+        """Whether the offsets say nothing: they are as good as not there."""
         return not (self.committed_offset or self._done.count or self._attempts)
 
     @property
     def done_above_count(self) -> int:
-        """How many messages above the committed offset are done."""
+        """The number of messages above the committed offset that are done."""
         return self._done.count
 
     @property
     def done_until(self) -> int:
-        """From there on nothing is done."""
+        """The offset from which on nothing is done."""
         return self._done.end or self.committed_offset
 
     def is_done(self, offset: int) -> bool:
-        """Whether a message is done."""
+        """Return whether a message is done."""
         return offset < self.committed_offset or offset in self._done
 
     def open_from(self, offset: int) -> int:
-        """The first offset at or above `offset` that is not done."""
+        """Return the first offset at or above `offset` that is not done."""
         return self._done.behind(max(offset, self.committed_offset))
 
     def open_count(self, min_offset: int, end_offset: int) -> int:
-        """How many offsets of a queue are not done; what lies below `min_offset` is gone, done or not."""
+        """Return how many offsets of a queue are not done; below `min_offset` all is gone, done or not."""
         first = max(min_offset, self.committed_offset)
         done = (max(0, at + count - max(at, first)) for at, count in self._done)
         return end_offset - first - sum(done)
 
     def attempts(self, offset: int) -> Attempts:
-        """The attempts at a message as records tell them: those that ended, and that of a FIFO lease."""
+        """Return the attempts that records tell of: those that ended, and that of a FIFO lease."""
         return self._attempts.get(offset, NEVER)
 
     def was_given(self, offset: int) -> bool:
-        """Whether records tell that the message was given out before, and it is not done."""
+        """Return whether records tell that a message was given out before, and it is not done."""
         return offset in self._attempts
 
     def tried(self, attempts_max: int) -> list[int]:
-        """Messages that had so many attempts and are not done, ascending."""
+        """Return the offsets, ascending, that had `attempts_max` attempts and are not done."""
         return sorted(at for at, one in self._attempts.items() if one.made >= attempts_max)
 
     def finish(self, first: int, end: int) -> None:
-        """The messages from `first` up to before `end` are done; nothing more is known of them."""
-        if self._attempts:
+        """Finish the messages from `first` up to before `end`; nothing more is known of them."""
+        if self._attempts:  # of which leases are a part
             self._forget(first, end)
         if first > self.committed_offset:
             self._done.add(first, end)
@@ -89,12 +91,15 @@ class GroupOffsets:
             self._rise(end)
 
     def take(self, entry: LeaseEntry) -> None:
-        """A lease began to stand, or ended; nothing comes of one on a message that is done."""
+        """Take in that a lease stands, or ended; nothing comes of a lease on a message that is done."""
         offset, known = entry.queue_offset, self.attempts(entry.queue_offset)
         if entry.kind is Kind.LEASED:
+            # On what is done only a lease that stands is renewed: its message is gone (`skip_to`), and its
+            # consumer still has it.
             if offset in self.leases or not self.is_done(offset):
                 self.leases[offset] = entry
                 self._attempts[offset] = known._replace(made=entry.attempts)
+            assert len(self.leases) <= len(self._attempts), "a lease without attempts"
             return
         self.leases.pop(offset, None)
         if self.is_done(offset):
@@ -104,12 +109,12 @@ class GroupOffsets:
         self._attempts[offset] = Attempts(entry.attempts, known.first, known.last).failed(failure)
 
     def open_count_below(self, queue_offset: int) -> int:
-        """How many offsets below this one are not done."""
+        """Return the number of offsets below `queue_offset` that are not done."""
         done = (min(at + count, queue_offset) - at for at, count in self._done if at < queue_offset)
         return max(0, queue_offset - self.committed_offset - sum(done))
 
     def skip_to(self, queue_offset: int) -> None:
-        """Everything below is done with, because it is gone; a lease on what is gone stands until it ends."""
+        """Finish everything below `queue_offset`, which is gone; a lease on it stands until it ends."""
         if queue_offset <= self.committed_offset:
             return
         self._done.cut(queue_offset)
@@ -117,17 +122,20 @@ class GroupOffsets:
             at: one for at, one in self._attempts.items() if at >= queue_offset or at in self.leases
         }
         self._rise(queue_offset)
+        assert self.committed_offset <= self.done_until, "more is committed than is done"
 
     def reopen(self, offsets: list[int]) -> None:
-        """These, ascending, are not done after all, of a queue that is read by lite topics."""
+        """Take back that offsets, ascending, at least one, are done; for queues read by lite topics."""
+        # What was committed becomes a range of what is done, of which the offsets can be taken out.
         if offsets[0] < self.committed_offset:
             self._done.add(offsets[0], self.committed_offset)
             self.committed_offset = offsets[0]
         self._done.take_out(offsets)
         self._rise(self.committed_offset)
+        assert self.committed_offset <= offsets[0], "what was taken back is committed again"
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: the committed offset, what is done above it, attempts, and FIFO leases."""
+        """Return what a snapshot keeps: committed offset, what is done above it, attempts, FIFO leases."""
         attempts = [[offset, *one] for offset, one in sorted(self._attempts.items())]
         leases = [_frozen(one) for one in self.leases.values()]
         done = list(self._done)
@@ -135,7 +143,7 @@ class GroupOffsets:
 
     @classmethod
     def thaw(cls, frozen: Any) -> GroupOffsets:
-        """The offsets that were frozen, by older versions, too."""
+        """Return the offsets that were frozen, by older versions, too."""
         offsets = cls(frozen["low"])
         offsets._done = OffsetRanges(frozen["done"])
         for offset, count, first, last in frozen.get("attempts", ()):
@@ -147,14 +155,18 @@ class GroupOffsets:
         return offsets
 
     def _forget(self, first: int, end: int) -> None:
+        # The shorter of two ways: acknowledgements are few at a time, but a filter passes over up to 8,192
+        # messages at once, of which hardly any was tried.
         known = self._attempts
         is_short = end - first <= len(known)
         for offset in range(first, end) if is_short else [at for at in known if first <= at < end]:
             known.pop(offset, None)
             self.leases.pop(offset, None)
+        assert len(self.leases) <= len(known), "a lease without attempts"
 
     def _rise(self, committed_offset: int) -> None:
-        """Lets the committed offset rise to there, and over what is done behind."""
+        """Let the committed offset rise to `committed_offset`, and over what is done behind."""
+        assert committed_offset >= self.committed_offset, "only `reopen` takes the committed offset back"
         self.committed_offset = committed_offset
         if self._done.count:
             self.committed_offset = self._done.behind(committed_offset)
@@ -168,7 +180,7 @@ def _frozen(one: LeaseEntry) -> list[Any]:
 
 
 def _thawed(frozen: list[Any], made: int) -> LeaseEntry:
-    """Older snapshots lack the last of these."""
+    """Return the lease entry of a snapshot; older snapshots lack the last fields."""
     generation, offset, visible_ms, renewed_for, consumer, message_group = frozen[:6]
     later: list[Any] = [False, False, "", 0]
     later[: len(frozen) - 6] = frozen[6:]

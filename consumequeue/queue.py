@@ -1,9 +1,15 @@
 """The index of one queue of one topic: entry number n, at byte 20 n, is the record with queue offset n.
 
-A pure function of the log, kept in files of 300,000 entries as RocketMQ keeps them; it may be deleted and
-is made anew. New entries gather in memory, where they are read, until a worker has written them
+    ... files deleted ...|min_offset ... in files ...|written ... gathered in memory ...|end_offset
+    consumequeue/<topic>/<queue_id>/<20 digits: first byte>     300,000 entries a file
+
+A pure function of the log, kept in files as RocketMQ's `ConsumeQueue` keeps them; it may be deleted and is
+made anew. New entries gather in memory, where they are read, until a worker has written them
 (`consumequeue.dispatch`). Entries have no CRC of their own, so a snapshot keeps one for each file: a start
 reads the files once and trusts no other bytes.
+
+Cost: an entry is 20 bytes; a search by log offset some 20 reads. Weak spots: what a start reads grows with
+all entries, not with what is new; on a full disk entries gather in memory without a limit of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
 class QueueWrite(NamedTuple):
-    """Entries to be written to a file of a queue."""
+    """Entries to be written to a file of a queue, from byte `position` of the file on."""
 
     path: str
     position: int
@@ -56,22 +62,23 @@ class ConsumeQueue:
         return self._written_count + len(self._unwritten) // ENTRY_BYTES
 
     def put(self, queue_offset: int, new: Entry) -> None:
-        """Adds the entry at its own queue offset; offsets missing before it are filled as a gap."""
+        """Add an entry at its own queue offset; offsets missing before it are filled as a gap."""
         self.put_many(queue_offset, entry.encode(new))
 
     def put_many(self, queue_offset: int, encoded: bytes) -> None:
-        """Adds entries that lie back to back, the first at `queue_offset`; a gap before it is filled."""
+        """Add entries that lie back to back, the first at `queue_offset`; a gap before it is filled."""
         end_offset = self.end_offset
         assert queue_offset >= end_offset, f"{self._folder}: offset {queue_offset} was already given"
         if end_offset == 0:
             self._begin_at(queue_offset)
         if queue_offset != end_offset:
             self.pad_to(queue_offset, int.from_bytes(encoded[:8], "big"))
+            assert self.end_offset == queue_offset, f"{self._folder}: a gap before {queue_offset} is not full"
         self._unwritten += encoded
 
     def entry(self, queue_offset: int) -> Entry:
-        """One entry, of those below `end_offset`; read ahead, since the next is wanted soon."""
-        assert 0 <= queue_offset < self.end_offset
+        """Return an entry below `end_offset`, reading ahead, since the next is wanted soon."""
+        assert 0 <= queue_offset < self.end_offset, f"{self._folder}: there is no offset {queue_offset}"
         ahead = queue_offset - self._read_ahead_from
         if not 0 <= ahead < len(self._read_ahead):
             self._read_ahead, self._read_ahead_from = self.get(queue_offset, _READ_AHEAD_COUNT), queue_offset
@@ -79,30 +86,33 @@ class ConsumeQueue:
         return self._read_ahead[ahead]
 
     def entries(self, queue_offset: int, count: int) -> list[Entry]:
-        """Up to `count` entries from one on, as far as they were read ahead with it."""
+        """Return up to `count` entries from `queue_offset` on, as far as they were read ahead."""
         self.entry(queue_offset)
         first = queue_offset - self._read_ahead_from
         return self._read_ahead[first : first + count]
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
-        """Up to `count` entries from `queue_offset` on, as far as they lie together; gaps have size 0."""
+        """Return up to `count` entries from `queue_offset` on, as far as they lie together.
+
+        A gap has `record_bytes` 0.
+        """
         return entry.decode_all(self._stored(queue_offset, count))
 
     def rows(self, queue_offset: int, count: int) -> Entries:
-        """The same as an array."""
+        """Return what `get` returns as an array of `entry.ENTRY`; empty where the file is gone."""
         return np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
 
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
-        """The first of `count` entries from `queue_offset` on whose tag has one of these hashes.
+        """Return the first of `count` offsets from `queue_offset` on whose tag has one of these hashes.
 
-        Where none has, the offset behind those that were looked at, which is at least one.
+        Where none has, return the offset behind the entries that were looked at, at least one.
         """
         rows = self.rows(queue_offset, count)
         hits = np.flatnonzero(np.isin(rows["tags_code"], tags_codes))
         return queue_offset + (int(hits[0]) if len(hits) else len(rows))
 
     def _stored(self, queue_offset: int, count: int) -> bytes:
-        """The bytes of up to `count` entries from `queue_offset` on, as far as they lie together."""
+        """Return the bytes of up to `count` entries from `queue_offset` on, as far as they lie together."""
         in_files = min(count, max(0, self._written_count - queue_offset))
         first = (queue_offset + in_files - self._written_count) * ENTRY_BYTES
         gathered = (
@@ -113,10 +123,11 @@ class ConsumeQueue:
         position, length = queue_offset * ENTRY_BYTES, in_files * ENTRY_BYTES
         inside = position % _FILE_BYTES
         found = self._disk.read(self._path(position - inside), inside, min(length, _FILE_BYTES - inside))
+        # A read ends with its file, or early where the file is damaged: what is gathered lies elsewhere then.
         return found + gathered if len(found) == length else found
 
     def holds(self, physical_offset: int) -> bool:
-        """Whether a record of this queue begins at a log offset; offsets ascend, so about 20 reads tell."""
+        """Return whether a record of this queue begins at a log offset; about 20 reads, as offsets ascend."""
         at = bisect_left(
             range(self.end_offset), physical_offset, lo=self.min_offset, key=self._physical_offset
         )
@@ -126,19 +137,20 @@ class ConsumeQueue:
         return found.record_bytes > 0 and found.physical_offset == physical_offset
 
     def write(self) -> None:
-        """Puts the gathered entries into the files, unsynced: they can always be made again.
+        """Write the gathered entries to the files, unsynced: they can always be made again.
 
-        Raises OSError where there is no room; what was not written stays gathered and can be read.
+        Raise OSError where there is no room; what was not written stays gathered and can be read.
         """
         for one in self.unwritten():
             self._disk.write(*one)
             self.written(one)
 
     def written(self, one: QueueWrite) -> None:
-        """What was gathered is in the files up to the end of this; nothing if others were written before."""
+        """Let go of gathered entries that are in the files now; do nothing if they were let go of before."""
         first_byte, inside = int(one.path[-OFFSET_DIGITS:]), one.position
         if first_byte + inside != self._written_count * ENTRY_BYTES:
             return
+        assert self._unwritten.startswith(one.entries), f"{one.path}: others were written than gathered"
         self._crcs[first_byte] = zlib.crc32(one.entries, self._crcs.get(first_byte, 0))
         del self._unwritten[: len(one.entries)]
         self._written_count += len(one.entries) // ENTRY_BYTES
@@ -149,11 +161,11 @@ class ConsumeQueue:
         return bool(self._unwritten)
 
     def unwritten(self) -> list[QueueWrite]:
-        """What is gathered and not in the files yet, which stays gathered."""
+        """Return what is gathered and not in the files yet, which stays gathered."""
         return [QueueWrite(self._path(at), inside, part) for at, inside, part in self._parts()]
 
     def _parts(self) -> Iterator[tuple[int, int, bytes]]:
-        """What is gathered, by file: its first byte, where in it, the entries."""
+        """Yield what is gathered, by file: the file's first byte, the position in the file, the entries."""
         first, position = 0, self._written_count * ENTRY_BYTES
         while first < len(self._unwritten):
             inside = position % _FILE_BYTES
@@ -162,8 +174,9 @@ class ConsumeQueue:
             first, position = first + len(part), position + len(part)
 
     def cut(self, queue_offset: int) -> None:
-        """Takes back the entries from `queue_offset` on; the next one comes there."""
+        """Take back the entries from `queue_offset` on; the next entry comes there. Raise OSError."""
         self.write()
+        assert queue_offset <= self._written_count, f"{self._folder}: nothing lies at {queue_offset}"
         self._written_count = queue_offset
         self._unsynced_from = min(self._unsynced_from, queue_offset)
         self.min_offset = min(self.min_offset, queue_offset)
@@ -180,9 +193,9 @@ class ConsumeQueue:
             self._crcs[last] = zlib.crc32(self._disk.read(self._path(last), 0, end - last))
 
     def freeze(self) -> tuple[int, list[tuple[int, int]]]:
-        """What a snapshot keeps: the number of entries, and (first byte, CRC-32) of each file.
+        """Return what a snapshot keeps: the number of entries, and (first byte, CRC-32) of each file.
 
-        As the files will be when what is gathered (`unwritten`) is in them.
+        The CRCs are of the files as they will be when what is gathered (`unwritten`) is in them.
         """
         crcs = dict(self._crcs)
         for first_byte, _, part in self._parts():
@@ -190,7 +203,9 @@ class ConsumeQueue:
         return self.end_offset, list(crcs.items())
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
-        """Queue offsets below `queue_offset` were once given to records that are gone: they stay gaps."""
+        """Fill up to `queue_offset` with gaps: those offsets were once given to records that are gone."""
+        # All gaps but one are a hole, which costs nothing. The last is written, since without an entry there
+        # would be no file, and `adopt` asks for the last file.
         if self.end_offset == 0 < queue_offset:
             self._begin_at(queue_offset - 1)
         missing_count = queue_offset - self.end_offset
@@ -198,22 +213,24 @@ class ConsumeQueue:
             self._unwritten += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
 
     def trim(self, log_first_offset: int) -> None:
-        """The log was deleted below `log_first_offset`: so are the entries that point there."""
+        """Delete the entries that point below `log_first_offset`, where the log was deleted."""
         self.rise(self.first_from(log_first_offset))
         self.delete_unneeded()
 
     def first_from(self, log_offset: int) -> int:
-        """The first queue offset whose record lies at a log offset or behind it."""
+        """Return the first queue offset whose record lies at a log offset or behind it."""
         return bisect_left(range(self.end_offset), log_offset, lo=self.min_offset, key=self._physical_offset)
 
     def rise(self, min_offset: int) -> None:
-        """The entries below are not needed any more."""
+        """Let the queue begin at `min_offset`, at most at its end, and never lower than before."""
         self.min_offset = max(self.min_offset, min(min_offset, self.end_offset))
+        assert self.min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     def delete_unneeded(self) -> None:
-        """Deletes the files whose entries all lie below `min_offset`."""
-        with suppress(OSError):
+        """Delete the files whose entries all lie below `min_offset`, as far as the disk lets them go."""
+        with suppress(OSError):  # gathered entries of a file that goes would make it again later
             self.write()
+        # The file of the last entry stays, though nobody needs its entries: it says where the queue ends.
         first = min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         for name in self._disk.list(self._folder):
             if int(name) < first:
@@ -222,19 +239,20 @@ class ConsumeQueue:
         self._crcs = {at: crc for at, crc in self._crcs.items() if at >= first}
 
     def unsynced_paths(self) -> list[str]:
-        """The files with entries that were written since the last call."""
+        """Return the paths of the files with entries that were written since the last call."""
         first = max(self._unsynced_from, self.min_offset) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
+        assert self._unsynced_from <= self._written_count, f"{self._folder}: more is synced than written"
         self._unsynced_from = self._written_count
         return [self._path(at) for at in range(first, self._written_count * ENTRY_BYTES, _FILE_BYTES)]
 
     def not_synced(self) -> None:
-        """The paths that were asked for were not synced: everything is to be synced."""
+        """Forget what was synced: the paths that were asked for were not, so everything is to be synced."""
         self._unsynced_from = 0
 
     def adopt(self, crcs: Iterable[tuple[int, int]]) -> bool:
-        """Takes over the files of an earlier run, cut behind the last entry.
+        """Take over the files of an earlier run, cut behind the last entry; return whether all are sound.
 
-        False if any is missing or does not match its CRC, as `freeze` told them; the oldest may have been
+        False if a file is missing or does not match its CRC, as `freeze` told them; the oldest may have been
         deleted since.
         """
         self._crcs = dict(dropwhile(lambda one: self._disk.size(self._path(one[0])) < 0, sorted(crcs)))
@@ -253,18 +271,20 @@ class ConsumeQueue:
         return self._disk.size(path) >= 0 and zlib.crc32(bytes(self._disk.view(path))) == crc
 
     def _begin_at(self, queue_offset: int) -> None:
-        """The log no longer has what came before: the file begins with a hole, whose entries are gaps."""
+        """Begin a queue whose first records the log no longer has: its file begins with a hole, all gaps."""
+        assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self._unsynced_from = self.min_offset = queue_offset
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
         if inside:
             self._crcs[queue_offset * ENTRY_BYTES - inside] = zlib.crc32(bytes(inside))
 
     def _physical_offset(self, queue_offset: int) -> int:
-        """Where an entry points; -1 for one in a hole or in a deleted file."""
+        """Return where an entry points; -1 for an entry in a hole or in a deleted file."""
         position = queue_offset * ENTRY_BYTES
         if queue_offset < self._written_count and self._disk.size(self._path_at(position)) <= 0:
             return -1
         (found,) = self.get(queue_offset, 1)
+        # A gap names the record behind it. It lies before that record in every search: so one byte less.
         return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
 
     def _path_at(self, position: int) -> str:

@@ -31,7 +31,7 @@ def encode(
     queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
     epoch: int, broker_name: str,
 ) -> str:  # fmt: skip
-    """The handle for a lease, of which a `Receipt` tells the same."""
+    """Return the handle of a lease, from which `decode` makes a `Receipt`; times in ms since 1970."""
     lease = f"{epoch} {generation}" if epoch else generation
     return (
         f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} {lease}"
@@ -39,7 +39,7 @@ def encode(
 
 
 def generation_of(handle: str) -> int:
-    """Which lease a handle claims to be of, to be held against what was given out; -1 if of none."""
+    """Return the generation that a handle claims, to be held against what was given out; -1 if none."""
     try:
         return int(handle.rpartition(" ")[2])
     except ValueError:
@@ -47,7 +47,7 @@ def generation_of(handle: str) -> int:
 
 
 def decode(handle: str) -> Receipt:
-    """The lease that a handle names; raises `InvalidReceiptHandle` for anything we did not write."""
+    """Return the lease that a handle names; raise `InvalidReceiptHandle` for what no broker wrote."""
     try:
         first, leased, invisible, revive, kind, _, queue, offset, physical, *rest = handle.split(" ")
         epoch, generation = rest if len(rest) == 2 else ("0", *rest)

@@ -26,11 +26,11 @@ class Counted(Protocol):
 
     @property
     def entry_count(self) -> int:
-        """How many entries it holds."""
+        """The number of entries in the run."""
 
 
 def kept_count(runs: Sequence[Counted], new_count: int) -> int:
-    """How many of the runs, oldest first, stay as they are when `new_count` entries come behind them."""
+    """Return how many of the runs, oldest first, stay as they are when `new_count` entries come behind."""
     behind = new_count + sum(run.entry_count for run in runs)
     for position, run in enumerate(runs):
         behind -= run.entry_count
@@ -40,15 +40,18 @@ def kept_count(runs: Sequence[Counted], new_count: int) -> int:
 
 
 def passes(sources: Iterable[Iterator[Sorted]], major: str, minor: str) -> Iterator[Sorted]:
-    """All entries, in chunks that are in order of each other, not in themselves; older sources come first."""
+    """Yield all entries in chunks, in order among each other, not within: there older sources come first."""
     waiting = [_Source(chunks, major, minor) for chunks in sources]
     while waiting := [source for source in waiting if source.fill()]:
+        # The least of the last entries: nothing that any source still has to bring can come before it.
         last = min(source.last for source in waiting)
-        yield np.concatenate([source.take(*last) for source in waiting])
+        gathered = np.concatenate([source.take(*last) for source in waiting])
+        assert len(gathered), "a source is not in order: nothing of it comes up to its last entry"
+        yield gathered
 
 
 class _Source:
-    """One source, and what of it has not been given out."""
+    """A source, and the part of its chunk at hand that has not been given out."""
 
     def __init__(self, chunks: Iterator[Sorted], major: str, minor: str) -> None:
         self._chunks = chunks
@@ -56,7 +59,7 @@ class _Source:
         self._entries: Sorted | None = None
 
     def fill(self) -> bool:
-        """Has something to give out; False at the source's end."""
+        """Get a chunk if none is left; return False at the source's end."""
         while self._entries is None or len(self._entries) == 0:
             self._entries = next(self._chunks, None)
             if self._entries is None:
@@ -66,13 +69,13 @@ class _Source:
     @property
     def last(self) -> tuple[int, int]:
         """The (major, minor) of the last entry at hand."""
-        assert self._entries is not None
+        assert self._entries is not None, "not filled"
         entry = self._entries[-1]
         return int(entry[self._major]), int(entry[self._minor])
 
     def take(self, last_major: int, last_minor: int) -> Sorted:
-        """Gives out the entries up to that one."""
-        assert self._entries is not None
+        """Return, and let go of, the entries up to (`last_major`, `last_minor`)."""
+        assert self._entries is not None, "not filled"
         majors, minors = self._entries[self._major], self._entries[self._minor]
         first = np.searchsorted(majors, np.uint64(last_major))
         end = np.searchsorted(majors, np.uint64(last_major), side="right")

@@ -32,13 +32,13 @@ _CRC: Final = struct.Struct("<I")
 
 
 def head(magic: bytes, *which: int) -> bytes:
-    """The first block of a file."""
+    """Return the first block of a file: 8 bytes of magic, and integers of 64 bits."""
     fields = struct.pack(f"<8s{len(which)}Q", magic, *which)
     return (fields + _CRC.pack(zlib.crc32(fields))).ljust(BLOCK_BYTES, b"\0")
 
 
 def in_whole_blocks(chunks: Iterable[Sorted], dtype: np.dtype[np.void]) -> Iterator[Sorted]:
-    """The same entries in chunks that fill their blocks, all but the last."""
+    """Yield the same entries in chunks that fill their blocks, all but the last."""
     left: Sorted = np.empty(0, dtype)
     block_entries = CONTENT_BYTES // dtype.itemsize
     for chunk in chunks:
@@ -52,7 +52,8 @@ def in_whole_blocks(chunks: Iterable[Sorted], dtype: np.dtype[np.void]) -> Itera
 
 
 def encode_blocks(entries: Sorted, first_number: int) -> bytes:
-    """Blocks with these entries, numbered from `first_number`."""
+    """Return the blocks of these entries, numbered from `first_number`."""
+    # Entries never go over the edge of a block, so a block is read, checked and searched by itself.
     stored = entries.tobytes()
     blocks: list[bytes] = []
     content_bytes = CONTENT_BYTES // entries.itemsize * entries.itemsize
@@ -63,7 +64,7 @@ def encode_blocks(entries: Sorted, first_number: int) -> bytes:
 
 
 def read_blocks(disk: Disk, path: str, number: int, count: int, advice: str) -> bytes:
-    """What `count` blocks from `number` on hold; raises `StoreDamaged`, which ends with the advice."""
+    """Return the content of `count` blocks from `number` on; raise `StoreDamaged`, ending with `advice`."""
     stored = disk.read(path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
     parts = [stored[at : at + BLOCK_BYTES] for at in range(0, len(stored), BLOCK_BYTES)]
     if len(parts) != count or any(map(_is_damaged, parts, range(number, number + count))):
@@ -72,7 +73,8 @@ def read_blocks(disk: Disk, path: str, number: int, count: int, advice: str) -> 
 
 
 def finish(disk: Disk, unfinished: str, path: str, first_block: bytes) -> None:
-    """Gives a written file its head and its name, durably."""
+    """Give a written file its head and its name, durably."""
+    assert len(first_block) == BLOCK_BYTES, "a head is one block"
     disk.write(unfinished, 0, first_block)
     disk.sync(unfinished)
     disk.rename(unfinished, path)

@@ -44,20 +44,20 @@ _SHOWN_CHARACTERS: Final = 20
 
 @dataclass(slots=True, frozen=True)
 class SqlFilter:
-    """Wants the messages for which an expression is true."""
+    """The filter of an SQL expression: messages for which it is true, not false or unknown."""
 
     expression: str
     tags_codes: frozenset[int] | None
     holds: Verdict
 
     def matches(self, stored: bytes) -> bool:
-        """Whether the expression is true for a record with these stored properties."""
+        """Return whether the expression is true for a record with these stored properties."""
         return self.holds(properties.decode(stored)) is True
 
 
 @lru_cache(maxsize=limits.FILTERS_KEPT_MAX)
 def parse_sql(expression: str) -> Filter:
-    """The filter of an SQL expression; raises `IllegalFilter` with line and column."""
+    """Return the filter of an SQL expression; raise `IllegalFilter` with line and column."""
     check_expression(expression)
     try:
         term = cast(Term, cast(object, _PARSER.parse(expression)))
@@ -70,7 +70,7 @@ def parse_sql(expression: str) -> Filter:
 
 @v_args(inline=True)
 class _Reading(Transformer[Token, Term]):
-    """Joins terms as the grammar's rules come to their end."""
+    """The actions of the parser: a method for each rule of the grammar, called when the rule ends."""
 
     def start(self, term: Term) -> Term:
         terms.truth(term)
@@ -157,14 +157,14 @@ _PARSER: Final = Lark(GRAMMAR, parser="lalr", transformer=_Reading())
 
 
 def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
-    """What is wrong in a syntax error: what stands there, and what could."""
+    """Return the refusal for a syntax error: what stands there, and what could."""
     place = Place(error.line, error.column)
     if isinstance(error, UnexpectedToken):
         expected = _expected(error.accepts)
         if error.token.type == "$END":
             return terms.illegal(_end(expression), f"it ends where {expected} was expected.")
         return terms.illegal(place, f"{_cut(error.token)} stands where {expected} was expected.")
-    assert isinstance(error, UnexpectedCharacters)
+    assert isinstance(error, UnexpectedCharacters), "lark has a third kind of syntax error"
     if error.char == "'":
         return terms.illegal(place, "the text that begins here is not closed by a quote.")
     return terms.illegal(place, f"{error.char!r} stands where {_expected(error.allowed)} was expected.")

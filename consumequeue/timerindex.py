@@ -18,7 +18,8 @@ due, when it was stored. About a timer, by its offset: the record that ended it,
    snapshot nor the one before names it.
 
 Cost: a put 0.7 us and 48 bytes until the next checkpoint; a look-up that finds nothing about 2 us and 0.3 us
-a run; one that finds, a block more. Memory: 4 MB, and 13 to 25 bits a fact in runs.
+a run; one that finds, a block more. Memory: 4 MB, and 13 to 25 bits a fact in runs. Weak spot: no log tells
+these facts again, so what damage takes is lost (rule 3); and a damaged run stops merges of all older ones.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _HASHES: Final = struct.Struct("<QQ")
 
 
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
-    """The key and the check, 64 bits each, that stand for a timer's name under a topic."""
+    """Return the key and the check, 64 bits each, that stand for a timer's name under a topic."""
     key, check = _HASHES.unpack(digest_of(topic, name, _HASHES.size))
     return key, check
 
@@ -66,7 +67,7 @@ class FactsToWrite:
     """The runs afterwards; None until it is written."""
 
     def write(self, disk: Disk) -> None:
-        """Makes one durable run of the facts and of older runs that it is time to merge. Raises OSError.
+        """Make one durable run of the facts and of older runs that it is time to merge. Raise OSError.
 
         A run that is found damaged is left as it is, and so are those before it.
         """
@@ -74,6 +75,7 @@ class FactsToWrite:
         kept = sorted_merge.kept_count(self.runs, new_count) if new_count else len(self.runs)
         new: FactRun | None = None
         is_merged = False
+        # Each turn finds one more damaged run or ends, since from `kept` on no known damage is left.
         while not is_merged:
             kept = max(kept, self._sound_from())
             try:
@@ -84,17 +86,17 @@ class FactsToWrite:
         self.written = self.runs[:kept] if new is None else (*self.runs[:kept], new)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps."""
-        assert self.written is not None
+        """Return what a snapshot keeps: see `FactRun.freeze`."""
+        assert self.written is not None, "frozen before it was written"
         return [run.freeze() for run in self.written]
 
     def tidy(self, disk: Disk) -> None:
-        """Deletes the files that neither the new snapshot nor the one before it names."""
-        assert self.written is not None
+        """Delete the files that neither the new snapshot nor the one before it names."""
+        assert self.written is not None, "tidied before it was written"
         _delete_all_but(disk, self.folder, self.named | _names(self.runs) | _names(self.written))
 
     def _sound_from(self) -> int:
-        """The place of the first run with no damaged one behind it."""
+        """Return the place from which on no run is damaged: 0 if none is, `len(runs)` if the newest is."""
         places = [place for place, run in enumerate(self.runs, 1) if run.number in self.damaged or run.lost]
         return max(places, default=0)
 
@@ -116,7 +118,8 @@ class FactsToWrite:
             raise
 
     def _needed(self, facts: Facts, older: tuple[FactRun, ...]) -> Facts:
-        """The facts less those that are expired and hide no older one."""
+        """Return the facts less those that are expired and hide no older one."""
+        # A run that a filter lets through by mistake costs a fact that stays until the next merge, no more.
         is_over = self.is_expired(facts, self.now_ms)
         if is_over.any() and older:
             probes = probes_of(facts["key"])
@@ -153,7 +156,7 @@ class FactIndex:
 
     @property
     def damage(self) -> str:
-        """What is known to be unreadable; empty if nothing is."""
+        """What is known to be unreadable, in words; empty if nothing is."""
         damaged = [run.path for run in self._runs if run.number in self._damaged]
         lost = [run.lost for run in self._runs if run.lost]
         return " ".join([*lost, *(f"{path} does not match its CRC." for path in damaged)])
@@ -164,7 +167,7 @@ class FactIndex:
         return self._runs
 
     def recents(self) -> tuple[Recent, ...]:
-        """The facts that are in memory."""
+        """Return the tables of the facts in memory, oldest first."""
         return (*self._closed, self._recent)
 
     @property
@@ -173,7 +176,7 @@ class FactIndex:
         return [run for run in self._runs if run.lost or run.number in self._damaged]
 
     def take_out(self, run: FactRun) -> int:
-        """Lets go of a run; what can be read of it is recent again. Returns how many facts that were."""
+        """Let go of a run; what can be read of it is recent again. Return how many facts that were."""
         count = 0
         for facts in run.readable(self._disk, []):
             self.put_many(facts)
@@ -183,33 +186,35 @@ class FactIndex:
         return count
 
     def check(self, damaged_numbers: Iterable[int], bytes_max: int) -> None:
-        """Reads the runs through, if they are small, and takes over what was known to be damaged."""
+        """Read the runs, if they have up to `bytes_max`, and take over what was known to be damaged."""
         known = set(damaged_numbers)
         if sum((1 + run.block_count) * BLOCK_BYTES for run in self._runs) <= bytes_max:
             known |= {run.number for run in self._runs if not run.is_sound(self._disk)}
         self._damaged = frozenset(run.number for run in self._runs if run.number in known)
 
     def found_damaged(self, runs: Iterable[FactRun]) -> None:
-        """Somebody has read damaged runs: the next start makes them anew of what still tells their facts."""
+        """Note that runs are damaged: the next start makes them anew of what still tells their facts."""
         self._damaged |= {run.number for run in runs if run in self._runs}
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Takes in one fact."""
+        """Take in one fact: see `timerindex_fact`."""
         self._recent.put(key, check, offset, at, extra)
 
     def put_many(self, facts: Facts) -> None:
-        """Takes in many facts, in any order."""
+        """Take in many facts, in any order."""
         self._recent.put_many(facts)
 
     def newest(self, key: int, check: int) -> Said | None:
-        """What is said of one: (offset, at, extra); None if nothing is, and maybe if it is expired.
+        """Return what is said of one (key, check); None if nothing is, and maybe if it is expired.
 
-        Raises `StoreDamaged` where the answer cannot be read, OSError where the disk fails.
+        Raise `StoreDamaged` where the answer cannot be read, OSError where the disk fails.
         """
         best = self._recent.find(key, check)
         for closed in self._closed:
             best = _newer(best, closed.find(key, check))
         probe: Probe | None = None
+        # Facts come in any order, so a newer run may hold an older fact. Only a run whose offsets are all
+        # lower than that of the best so far cannot change the answer.
         for run in reversed(self._runs):
             if best is None or best.offset < run.end_offset - 1:
                 probe = probe or probe_of(key)
@@ -224,9 +229,9 @@ class FactIndex:
             raise
 
     def all_newest(self, keys: Words, checks: Words) -> tuple[Mask, Facts]:
-        """The same of many at once: of which something is said, and the facts, zeros where nothing is.
+        """Return for many (key, check) of which something is said, and the facts, zeros where nothing is.
 
-        Raises `StoreDamaged` if any of the answers cannot be read, OSError where the disk fails.
+        Raise `StoreDamaged` if any of the answers cannot be read, OSError where the disk fails.
         """
         is_found, facts = self._recent.find_many(keys, checks)
         for closed in self._closed:
@@ -241,7 +246,7 @@ class FactIndex:
         return is_found, facts
 
     def _places_in_runs(self, keys: Words, is_found: Mask, offsets: Words) -> list[int]:
-        """Which of the keys a run may know more of than memory does."""
+        """Return the places of the keys that a run may know more of than memory does."""
         probes = probes_of(keys)
         may_be = np.zeros(len(keys), np.bool_)
         for run in self._runs:
@@ -250,14 +255,16 @@ class FactIndex:
         return np.flatnonzero(may_be).tolist()
 
     def to_write(self, now_ms: int) -> FactsToWrite:
-        """Everything that a checkpoint needs, which may be written by another thread.
+        """Return everything that a checkpoint needs, which may be written by another thread.
 
         Tell what became of it by `written` or `failed`; until then nothing in memory is let go.
         """
         if len(self._recent):
             self._closed.append(self._recent)
             self._recent = Recent()
+        # A number is used once, also when nothing comes of it: a file that a snapshot names never changes.
         self._next_number += 1
+        assert all(run.number < self._next_number - 1 for run in self._runs), "a run's number comes again"
         return FactsToWrite(
             self._folder,
             self._next_number - 1,
@@ -270,24 +277,26 @@ class FactIndex:
         )
 
     def written(self, done: FactsToWrite) -> None:
-        """A checkpoint is durable: its runs take the place of what they were made from."""
+        """Let the runs of a checkpoint that is durable take the place of what they were made from."""
         self._take_over(done)
         self._named, self._unnamed_count = _names(self._runs), 0
 
     def failed(self, done: FactsToWrite) -> None:
-        """A checkpoint failed: runs that it has written are used all the same, though no snapshot names them.
+        """Use the runs that a failed checkpoint has written all the same, though no snapshot names them.
 
-        If it has not written them, its facts are recent again.
+        If it has not written them, make its newest facts recent again.
         """
         if done.written is not None:
             self._unnamed_count += sum(map(len, done.recents))
             self._take_over(done)
         elif self._closed:
+            # One table is opened again: else checkpoints that fail one after the other would leave a table
+            # each, and every look-up asks all tables.
             since, self._recent = self._recent, self._closed.pop()
             self._recent.put_many(since.all_facts())
 
     def spill(self, now_ms: int) -> None:
-        """Writes a run now if memory is full: for a start, which puts more than a checkpoint's worth.
+        """Write a run now if memory is full: for a start, which puts more than a checkpoint's worth.
 
         On a full disk what is new waits in memory, and is tried again when there is as much again.
         """
@@ -301,7 +310,7 @@ class FactIndex:
             self.failed(done)
 
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
-        """Takes over the runs that a snapshot names; says which of them are lost, if any, and takes the rest.
+        """Take over the runs that a snapshot names; return in words which of them are lost, empty if none is.
 
         The files of the runs that others name are kept for the snapshots that they are of. A lost run is
         named by the next snapshots too: what it said is missing, not untrue.
@@ -317,12 +326,13 @@ class FactIndex:
         return self.damage
 
     def drop(self) -> None:
-        """Deletes the index."""
+        """Delete the index."""
         self._clear()
         self._disk.delete(self._folder)
 
     def _take_over(self, done: FactsToWrite) -> None:
-        assert done.written is not None
+        assert done.written is not None, "nothing was written"
+        assert len(done.recents) <= len(self._closed), "facts of a checkpoint are gone"
         self._runs = done.written
         self._damaged = frozenset(done.damaged)
         del self._closed[: len(done.recents)]

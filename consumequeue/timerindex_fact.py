@@ -35,10 +35,10 @@ class Said(NamedTuple):
 
 
 def newest_of(facts: Facts) -> Facts:
-    """Of each (key, check) the newest fact, in order; of equal offsets the later fact."""
+    """Return the newest fact of each (key, check), in order; of equal offsets the later fact."""
     if len(facts) == 0:
         return facts
-    facts = _in_order(facts)
+    facts = _in_order(facts)  # equal offsets stay as they came, for both sorts are stable
     keys, checks = facts["key"], facts["check"]
     is_last = np.ones(len(facts), np.bool_)
     is_last[:-1] = (keys[1:] != keys[:-1]) | (checks[1:] != checks[:-1])
@@ -48,6 +48,7 @@ def newest_of(facts: Facts) -> Facts:
 def _in_order(facts: Facts) -> Facts:
     facts = facts[np.argsort(facts["key"], kind="stable")]
     keys = facts["key"]
+    # Twins are few, and a sort by three fields costs several times that by one.
     is_equal = keys[1:] == keys[:-1]
     if is_equal.any():
         has_twin = np.zeros(len(facts), np.bool_)

@@ -36,7 +36,7 @@ class Probe(NamedTuple):
 
 
 def probe_of(key: int) -> Probe:
-    """The probe of one key."""
+    """Return the probe of one key."""
     mixed = ((key ^ (key >> 33)) * _FIRST) & _WORD
     mixed = ((mixed ^ (mixed >> 33)) * _SECOND) & _WORD
     mixed ^= mixed >> 33
@@ -45,7 +45,7 @@ def probe_of(key: int) -> Probe:
 
 
 def probes_of(keys: Words) -> tuple[Words, Words]:
-    """The places and bits of many keys."""
+    """Return the places and bits of many keys: what `probe_of` gives, as two arrays."""
     mixed = (keys ^ (keys >> _u64(33))) * _u64(_FIRST)
     mixed = (mixed ^ (mixed >> _u64(33))) * _u64(_SECOND)
     mixed ^= mixed >> _u64(33)
@@ -65,32 +65,35 @@ class Filter:
 
     @staticmethod
     def for_at_most(key_count: int) -> Filter:
-        """An empty one that is large enough."""
+        """Return an empty filter that is large enough for `key_count` keys."""
         return Filter(np.zeros(_FOLDS * (1 + key_count * BITS_PER_KEY // (64 * _FOLDS)), np.uint64))
 
     def add(self, keys: Words) -> None:
-        """Takes in some keys."""
+        """Add keys."""
         places, bits = probes_of(keys)
         places %= _u64(self._count)
+        # Of keys that fall on one word numpy keeps what one of them wrote: the others are written again, each
+        # time at least one fewer a word.
         while len(places):
             self.words[places] |= bits
             lost = np.flatnonzero(self.words[places] & bits != bits)
             places, bits = places[lost], bits[lost]
 
     def folded(self, key_count: int) -> Filter:
-        """The same filter in as few words as that many keys, which it has taken in, need."""
+        """Return the same filter in as few words as `key_count` keys need, which it has taken in."""
         words = self.words
+        assert key_count * BITS_PER_KEY <= 64 * len(words), "more keys than the filter was made for"
         while len(words) % 2 == 0 and len(words) * 32 >= key_count * BITS_PER_KEY:
             half = len(words) // 2
             words = words[:half] | words[half:]
         return Filter(words)
 
     def may_hold(self, probe: Probe) -> bool:
-        """False only if the key was not taken in."""
+        """Return whether the key of a probe may have been added; False is sure."""
         return self._seen[probe.place % self._count] & probe.bits == probe.bits
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """The same of many keys, by their probes."""
+        """Return what `may_hold` says of many keys, by their probes."""
         held: Mask = (self.words[places % _u64(self._count)] & bits) == bits
         return held
 

@@ -3,8 +3,9 @@
     heads    2**19 - 1 places, by key modulo their count: where the chain of a slot begins; 0 is nowhere
     words    key, check, offset, at, extra, and where the chain goes on: six words a fact, the first six none
 
-A fact about somebody who is known takes the older one's place, so that chains are short however often one
+A fact takes the place of an older one about the same (key, check), so that chains are short however often one
 timer is set anew. A million facts are two a chain. Many facts at once are put with numpy on the same arrays.
+Weak spot: the slots are fixed; while a full disk keeps ten million facts here, they are some twenty a chain.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Recent:
         return len(self._words) // _WIDTH - 1
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Takes in one fact, unless a newer one is there."""
+        """Take in one fact, unless a newer one is there."""
         words = self._words
         slot = key % _SLOTS
         first = place = self._heads[slot]
@@ -48,7 +49,7 @@ class Recent:
         words.extend((key, check, offset, at, extra, first))
 
     def find(self, key: int, check: int) -> Said | None:
-        """What is said of one, if anything."""
+        """Return what is said of one (key, check), if anything."""
         words = self._words
         place = self._heads[key % _SLOTS]
         while place:
@@ -58,20 +59,20 @@ class Recent:
         return None
 
     def put_many(self, facts: Facts) -> None:
-        """Takes in many facts, in any order."""
+        """Take in many facts, in any order."""
         facts = newest_of(facts)
         rows = self._rows_of(facts["key"], facts["check"])
         self._replace(rows, facts)
         self._append(facts[rows == 0])
 
     def find_many(self, keys: Words, checks: Words) -> tuple[Mask, Facts]:
-        """Of which of them something is said, and what; zeros where nothing is."""
+        """Return of which (key, check) something is said, and the facts, zeros where nothing is."""
         rows = self._rows_of(keys, checks)
         table = self._table()
         return rows > 0, _facts(table[rows])
 
     def chunks(self) -> Iterator[Facts]:
-        """All facts, in order; put none until it has ended."""
+        """Yield all facts, in order; none may be put until the last is given out."""
         keys = self._column(0)
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
@@ -81,23 +82,24 @@ class Recent:
             yield _facts(self._table()[1 + order[at : at + _CHUNK_FACTS]])
 
     def all_facts(self) -> Facts:
-        """All facts, in the order in which they came."""
+        """Return all facts, in the order in which they came."""
         return _facts(self._table()[1:])
 
     def _table(self) -> Words:
-        """The words in place; while it is held, no fact can be put."""
+        """Return the words in place, as rows; while that view is held, no fact can be put."""
         return np.frombuffer(self._words, np.uint64).reshape(-1, _WIDTH)
 
     def _column(self, number: int) -> Words:
         return self._table()[1:, number].copy()
 
     def _rows_of(self, keys: Words, checks: Words) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The row of each in the table; 0 where it is not."""
+        """Return the row of each (key, check) in the table; 0 where there is none."""
         table, heads = self._table(), np.frombuffer(self._heads, np.uint32)
         places = heads[keys % np.uint64(_SLOTS)]
         rows = np.zeros(len(keys), np.int64)
         going = np.flatnonzero(places)
         row = places[going].astype(np.int64) // _WIDTH
+        # All chains are followed at once, a step each turn: `going` are those that have not ended.
         while len(going):
             is_it = (table[row, 0] == keys[going]) & (table[row, 1] == checks[going])
             rows[going[is_it]] = row[is_it]
@@ -113,18 +115,21 @@ class Recent:
             table[rows[is_newer], column] = facts[field][is_newer]
 
     def _append(self, facts: Facts) -> None:
-        """Adds facts about nobody known: each goes before the one that came before it in its slot."""
+        """Add facts about new (key, check)s: each goes before the one that came before it in its slot."""
         if len(facts) == 0:
             return
         slots = (facts["key"] % np.uint64(_SLOTS)).astype(np.int64)
         facts = facts[order := np.argsort(slots, kind="stable")]
         slots = slots[order]
         places = np.arange(len(self._words), len(self._words) + _WIDTH * len(facts), _WIDTH)
+        assert places[-1] < 1 << 32, "more words than a head of 32 bits can name"
         heads = np.frombuffer(self._heads, np.uint32)
         added = np.empty((len(facts), _WIDTH), np.uint64)
         for column, field in enumerate(("key", "check", "offset", "at", "extra")):
             added[:, column] = facts[field]
         added[:, 5] = heads[slots]
+        # Facts are by slot now: all of a slot but the first go on at the one before, and the last is its new
+        # head, because numpy keeps the last of several writes to one place.
         shares = np.flatnonzero(slots[1:] == slots[:-1])
         added[shares + 1, 5] = places[shares]
         heads[slots] = places
@@ -132,5 +137,5 @@ class Recent:
 
 
 def _facts(rows: Words) -> Facts:
-    """Facts out of rows of the table."""
+    """Return facts out of rows of the table."""
     return np.ascontiguousarray(rows[:, :5]).view(FACT).reshape(-1)

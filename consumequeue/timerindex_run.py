@@ -11,7 +11,8 @@ of 102 facts, the last one with what is left, as `sorted_run` says; then
 Fences and filter are held in memory: a key that is not held costs no read, one that is costs a block. When
 one of them is damaged the answers are the same, found by halving or by looking. Nothing is answered from a
 damaged block, nor from a file that has another head than the snapshot names.
-Memory: 13 to 25 bits a fact.
+Memory: 13 to 25 bits a fact. Weak spot: what a damaged block says is in no other file (rule 3 of
+`timerindex.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class FactRun:
     fences: Words | None = field(default=None, repr=False)
     filter: Filter | None = field(default=None, repr=False)
     lost: str = ""
-    """Why nothing of it can be read; empty if it can be."""
+    """Why nothing of the run can be read; empty if it can be."""
 
     @property
     def name(self) -> str:
@@ -71,20 +72,20 @@ class FactRun:
 
     @property
     def block_count(self) -> int:
-        """How many blocks follow the head."""
+        """The number of blocks behind the head."""
         return -(-self.entry_count // BLOCK_FACTS)
 
     @property
     def tail_at(self) -> int:
-        """Where the fences begin."""
+        """The byte at which the fences begin."""
         return (1 + self.block_count) * BLOCK_BYTES
 
     def freeze(self) -> list[int]:
-        """What a snapshot keeps."""
+        """Return what a snapshot keeps, which is what the head says: number, offsets and entry count."""
         return [self.number, self.first_offset, self.end_offset, self.entry_count]
 
     def load(self, disk: Disk) -> None:
-        """Reads what is held in memory; finds out whether the run is lost. Raises OSError."""
+        """Read what is held in memory, and find out whether the run is lost. Raise OSError."""
         if disk.size(self.path) < self.tail_at or disk.read(self.path, 0, BLOCK_BYTES) != _head(self):
             self.lost = f"{self.path} is missing or damaged. {_ADVICE}"
             return
@@ -101,12 +102,14 @@ class FactRun:
             self.filter = Filter(np.frombuffer(filtered, np.uint64))
 
     def find(self, disk: Disk, key: int, check: int, probe: Probe) -> Said | None:
-        """What it says of one, if anything; raises `StoreDamaged`."""
+        """Return what the run says of one (key, check), if anything; raise `StoreDamaged`."""
         if self.lost:
             raise StoreDamaged(self.lost)
         if self.filter is not None and not self.filter.may_hold(probe):
             return None
         fences: Sequence[int] = _FencesRead(self, disk) if self.fences is None else self.fences.data
+        # Facts of one key, by check, may go over several blocks: from the block before the first that begins
+        # with the key, up to the last that does.
         end = bisect_right(fences, key)
         start = max(0, bisect_left(fences, key, 0, end) - 1)
         for number in range(start, end):
@@ -116,18 +119,18 @@ class FactRun:
         return None
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Which of the keys with these probes it may hold facts of."""
+        """Return of which keys, by their probes, the run may hold facts; all of them without a filter."""
         if self.filter is None:
             return np.ones(len(places), np.bool_)
         return self.filter.may_hold_each(places, bits)
 
     def chunks(self, disk: Disk) -> Iterator[Facts]:
-        """All facts, in order; raises `StoreDamaged`."""
+        """Yield all facts, in order; raise `StoreDamaged`."""
         for number in range(0, self.block_count, READ_BLOCKS):
             yield self.blocks(disk, number, min(READ_BLOCKS, self.block_count - number))
 
     def is_sound(self, disk: Disk) -> bool:
-        """Whether all of the file is as it was written; every block is read."""
+        """Return whether all of the file is as it was written, reading every block."""
         damaged: list[int] = []
         for _ in self.readable(disk, damaged):
             pass
@@ -136,7 +139,7 @@ class FactRun:
         return not (damaged or fresh.lost) and fresh.fences is not None and fresh.filter is not None
 
     def readable(self, disk: Disk, damaged: list[int]) -> Iterator[Facts]:
-        """The facts that can be read, in order; adds the numbers of the blocks that cannot."""
+        """Yield the facts that can be read, in order; append the numbers of the other blocks to `damaged`."""
         if disk.size(self.path) < 0:
             damaged.extend(range(self.block_count))
             return
@@ -155,18 +158,20 @@ class FactRun:
                 damaged.append(number)
 
     def blocks(self, disk: Disk, number: int, count: int) -> Facts:
-        """The facts of `count` blocks from block `number` on; raises `StoreDamaged`."""
+        """Return the facts of `count` blocks from block `number` on; raise `StoreDamaged`."""
         content = sorted_run.read_blocks(disk, self.path, number, count, _ADVICE)
         return np.frombuffer(content, FACT)[: self.entry_count - number * BLOCK_FACTS]
 
 
 def write(disk: Disk, folder: str, number: int, chunks: Iterable[Facts], count_max: int) -> FactRun | None:
-    """Makes a durable run of at most `count_max` facts that come in order; None, no file, if none come."""
+    """Make a durable run of at most `count_max` facts that come in order; None, no file, if none come."""
     unfinished = f"{folder}/unfinished"
     disk.delete(unfinished)
-    run, fences = FactRun(folder, number, 1 << 63, 0, 0), []
+    run, fences, last_key = FactRun(folder, number, 1 << 63, 0, 0), [], 0
     kept = Filter.for_at_most(count_max)
     for whole in sorted_run.in_whole_blocks(chunks, FACT):
+        assert last_key <= whole["key"][0] <= whole["key"][-1], "facts do not come in order"
+        last_key = whole["key"][-1]
         disk.write(unfinished, run.tail_at, sorted_run.encode_blocks(whole, run.block_count))
         run.first_offset = min(run.first_offset, int(whole["offset"].min()))
         run.end_offset = max(run.end_offset, int(whole["offset"].max()) + 1)
@@ -175,7 +180,9 @@ def write(disk: Disk, folder: str, number: int, chunks: Iterable[Facts], count_m
         kept.add(whole["key"])
     if run.entry_count == 0:
         return None
+    assert run.entry_count <= count_max, f"{run.entry_count} facts, the filter is for {count_max}"
     run.fences, run.filter = np.concatenate(fences), kept.folded(run.entry_count)
+    assert len(run.fences) == run.block_count, "a block before the last is not full"
     fences_crc, filter_at = _write_words(disk, unfinished, run.tail_at, run.fences)
     filter_crc, end = _write_words(disk, unfinished, filter_at, run.filter.words)
     disk.write(unfinished, end, _CRCS.pack(fences_crc, filter_crc))
@@ -208,7 +215,7 @@ def _find(facts: Facts, key: int, check: int) -> Said | None:
 
 
 def _write_words(disk: Disk, path: str, position: int, words: Words) -> tuple[int, int]:
-    """Writes words piece by piece; returns their CRC-32, and where they end."""
+    """Write words piece by piece; return their CRC-32, and the position behind them."""
     crc = 0
     for at in range(0, len(words), _PIECE_WORDS):
         piece = words[at : at + _PIECE_WORDS].tobytes()

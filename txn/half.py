@@ -12,7 +12,10 @@ The transaction id names the half's place in the log and proves that we wrote it
     16 hex digits  physical offset of the half
      8 hex digits  CRC-32 of its message id
 
-so that no table is needed to find a half.
+so that no table is needed to find a half. (Topics, types and properties are those of RocketMQ's
+`TransactionalMessageBridge`, but its commit and its outcome, the "op" message, are two records.)
+
+Weak spot: the CRC tells a slip from an id of ours, not a forger, who may know the message id.
 """
 
 from __future__ import annotations
@@ -40,29 +43,29 @@ _DEFAULT: Final = CheckBackPolicy()
 
 
 def transaction_id(physical_offset: int, message_id: str) -> str:
-    """The id of the transaction whose half lies at `physical_offset`."""
+    """Return the id of the transaction whose half lies at `physical_offset`."""
     return transaction_id_of(physical_offset, id_crc(message_id))
 
 
 def id_crc(message_id: str) -> int:
-    """The part of a transaction's id that comes from its message's."""
+    """Return the part of a transaction's id that comes from its message's: a CRC-32."""
     return zlib.crc32(message_id.encode())
 
 
 def transaction_id_of(physical_offset: int, crc: int) -> str:
-    """The id of the transaction whose half lies at `physical_offset`, by the CRC of its message id."""
+    """Return the id of the transaction whose half lies at `physical_offset`, by the CRC of its message id."""
     return f"{physical_offset:016X}{crc:08X}"
 
 
 def claimed_offset(transaction: str) -> int:
-    """Where the half lies that an id seems to name; -1 if it is none."""
+    """Return where the half lies that an id seems to name; -1 if the text is no id."""
     if len(transaction) != _ID_DIGITS or not _ID.fullmatch(transaction):
         return -1
     return int(transaction[:_OFFSET_DIGITS], 16)
 
 
 def half_offset(transaction: str, message_id: str) -> int:
-    """Where the half of a transaction lies; raises `InvalidTransactionId` for ids that we did not write."""
+    """Return where the half of a transaction lies; raise `InvalidTransactionId` if ids do not match."""
     offset = claimed_offset(transaction)
     if offset < 0 or transaction != transaction_id(offset, message_id):
         raise InvalidTransactionId(
@@ -73,7 +76,7 @@ def half_offset(transaction: str, message_id: str) -> int:
 
 
 def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
-    """The half of `message`, whose real queue will be `queue_id`; it is first asked about at `check_ms`."""
+    """Return the half of `message` for its real queue `queue_id`, first asked about at `check_ms`."""
     return Record(
         topic=HALF_TOPIC,
         body=message.body,
@@ -85,18 +88,18 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
 
 
 def half_properties(message: Message, queue_id: int, check_ms: int) -> bytes:
-    """The properties of the half of a message."""
+    """Return the stored properties of the half of a message."""
     marks = f"{_target(message.topic, queue_id)}{_marks(message)}{_CHECK}{check_ms}\x02"
     return properties.encode_message(message, marks)
 
 
 def commit_properties(message: Message) -> bytes:
-    """The properties of its commit: as of `committed_record`, from the message itself."""
+    """Return the stored properties of a commit, as of `committed_record`, from the message itself."""
     return properties.encode_message(message, _marks(message))
 
 
 def committed_record(half: Record, reason: str = "") -> Record:
-    """The commit of a half: its message for its real queue; `reason` is an operator's, who resolved it."""
+    """Return the commit of a half: its message for its real queue; `reason` is an operator's."""
     stored = properties.of_record(half) | {properties.REASON: reason}
     topic = stored.pop(properties.REAL_TOPIC)
     queue_id = int(stored.pop(properties.REAL_QUEUE_ID))
@@ -104,13 +107,13 @@ def committed_record(half: Record, reason: str = "") -> Record:
 
 
 def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> Record:
-    """The commit of a half that has a delivery time: its timer record."""
+    """Return the commit of a half that has a delivery time: its timer record."""
     stored = properties.of_record(half) | {properties.REASON: reason}
     return _commit(half, timer_topic, 0, stored)
 
 
 def outcome_record(half: Record, state: State, reason: str = "") -> Record:
-    """The end of a half without a message."""
+    """Return the end of a half without a message: rollback or expiry."""
     stored = properties.of_record(half) | {properties.REASON: reason}
     kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
     return Record(
@@ -123,14 +126,14 @@ def outcome_record(half: Record, state: State, reason: str = "") -> Record:
 
 
 def outcome_of(record: Record) -> State:
-    """The state that the record of an end leads to: a commit's, or one of `OUTCOME_TOPIC`."""
+    """Return the state that the record of an end leads to: a commit's, or one of `OUTCOME_TOPIC`."""
     if record.type == TYPE_COMMIT:
         return State.COMMITTED
     return _OUTCOMES_BY_NAME[properties.of_record(record)[properties.OUTCOME]]
 
 
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
-    """The counter of a half's check-backs so far; the next comes at `check_ms`, or by default times."""
+    """Return the counter of a half's check-backs; the next comes at `check_ms`, or by default times."""
     return Record(
         topic=CHECK_TOPIC,
         body=b"",
@@ -142,7 +145,7 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
 
 
 def check_ms_of(record: Record) -> int:
-    """When to ask next, by a half or the record of a check-back: an older one by the default times."""
+    """Return when to ask next, by a half or the record of a check-back; by default times if older."""
     stored = properties.of_record(record)
     if check_ms := stored.get(properties.CHECK_MS):
         return int(check_ms)
@@ -153,7 +156,7 @@ def check_ms_of(record: Record) -> int:
 
 
 def late_record(half: int, asked_for: str) -> Record:
-    """What a producer asked for after its half had expired."""
+    """Return the record of what a producer asked for after its half had expired."""
     return Record(topic=LATE_TOPIC, body=asked_for.encode(), sys_flag=TYPE_SYSTEM, half_offset=half)
 
 
@@ -166,7 +169,7 @@ _KEPT_BY_OUTCOMES: Final = (
 
 
 def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> Record:
-    stored.pop(properties.CHECK_MS, None)
+    stored.pop(properties.CHECK_MS, None)  # of the half alone: a message is not asked about
     return Record(
         topic=topic,
         queue_id=queue_id,
@@ -182,7 +185,7 @@ def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> 
 
 
 def _marks(message: Message) -> str:
-    """What both a half and its commit say of the transaction.
+    """Return what both a half and its commit say of the transaction.
 
     Its immunity is rounded up: RocketMQ's property counts seconds, and a check must not come early.
     """
@@ -201,6 +204,6 @@ def _target(topic: str, queue_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _transaction(topic: str) -> str:
-    """The pairs of a topic's transactions, up to the id of one."""
+    """Return the properties of all transactions of a topic, up to the id of one."""
     fixed = f"{properties.TRANSACTIONAL}\x01true\x02{properties.PRODUCER_GROUP}\x01{topic}\x02"
     return f"{fixed}{properties.TRANSACTION_ID}\x01"

@@ -10,6 +10,13 @@ is told of it waits until that record is durable. Until then it is not dropped e
 
 Open halves lie in the order of their offsets, and of their times. The tables are frozen without a copy
 (`commitlog.table`).
+
+    stored --> open --> expired --> resolved by an operator
+                 |                         |
+                 +-- committed or rolled back: ended --> forgotten here, still in the log
+
+A half is in one of the three tables at most. Weak spot: expired halves are not in the order of their offsets,
+so `between` looks at all of them.
 """
 
 from __future__ import annotations
@@ -43,16 +50,16 @@ class Ended(NamedTuple):
     ended_ms: int
     ended_offset: int
     topic: str = ""
-    """Of its message, for when retention has deleted the half."""
+    """The topic of the message, for when retention has deleted the half."""
 
     @property
     def durable_at(self) -> int:
-        """The log offset that must be durable before anyone is told."""
+        """The log offset that must be durable before a caller is told."""
         return self.ended_offset + 1
 
 
 class Expired(NamedTuple):
-    """A half that nobody answered for, and the producers' ends that came too late for it."""
+    """A half that no producer answered for, and the producers' ends that came too late for it."""
 
     ended_ms: int
     ended_offset: int
@@ -69,7 +76,7 @@ _LOST: Final = OpenHalf(0, 0)
 
 
 class Outcomes:
-    """The halves that this store has in memory."""
+    """The halves that a store remembers: open, expired, and the newest of the others."""
 
     def __init__(self) -> None:
         self.open: Table[int] = Table()
@@ -79,39 +86,40 @@ class Outcomes:
         self._ended: Table[int] = Table()
 
     def stored(self, half_offset: int, waiting: OpenHalf) -> None:
-        """A half is durable."""
-        assert half_offset not in self._ended
+        """Open a half, whose record is durable."""
+        assert half_offset not in self._ended, "a half comes after its end"
+        assert half_offset not in self.expired, "a half comes after its expiry"
         self.open.put(half_offset, tuple(waiting))
 
     def waiting(self, half_offset: int) -> OpenHalf | None:
-        """What is known of an open half; None if it is not open."""
+        """Return what is known of an open half; None if it is not open."""
         row = self.open.get(half_offset)
         return None if row is None else OpenHalf(*row)
 
     def expiry(self, half_offset: int) -> Expired | None:
-        """What is known of an expired half; None if it has not expired."""
+        """Return what is known of an expired half; None if it has not expired."""
         row = self.expired.get(half_offset)
         return None if row is None else Expired(*row)
 
     def oldest_ms(self) -> int | None:
-        """When the first of the open halves was stored; None if there are none."""
+        """Return when the first of the open halves was stored, in ms since 1970; None if there are none."""
         first = self.open.first()
         return None if first is None else OpenHalf(*first[1]).stored_ms
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
-        """The open and expired halves of a part of the log, in order."""
+        """Return the offsets of the open and expired halves of a part of the log, ascending."""
         expired = [offset for offset in self.expired if first_offset <= offset < end_offset]
         return sorted([*self.open.between(first_offset, end_offset), *expired])
 
     def state(self, half_offset: int) -> State | None:
-        """The half's state; None if nothing is remembered of it."""
+        """Return a half's state; None if nothing is remembered of it."""
         if half_offset in self.open:
             return State.OPEN
         ended = self.ended(half_offset)
         return None if ended is None else ended.state
 
     def ended(self, half_offset: int) -> Ended | None:
-        """How a half ended; None if it did not, or is not remembered."""
+        """Return how a half ended; None if it did not, or is not remembered."""
         expired = self.expiry(half_offset)
         if expired is not None:
             return Ended(State.EXPIRED, expired.ended_ms, expired.ended_offset, expired.topic)
@@ -119,18 +127,20 @@ class Outcomes:
         return None if row is None else Ended(State(row[0]), *row[1:])
 
     def asked(self, half_offset: int, check_count: int, next_check_ms: int) -> OpenHalf | None:
-        """A half was asked about, which brings the next check never forward; None if it is not open."""
+        """Note that a half was asked about; return what is known of it now, None if it is not open."""
         waiting = self.waiting(half_offset)
         if waiting is not None:
+            # A check by hand, before its time, must not make the ones of the schedule come earlier.
             next_check_ms = max(waiting.next_check_ms, next_check_ms)
             waiting = waiting._replace(check_count=check_count, next_check_ms=next_check_ms)
             self.open.put(half_offset, tuple(waiting))
         return waiting
 
     def end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
-        """A half ends; whoever appended the record has asked the table of `txn.states`."""
+        """End a half, or resolve an expired one; the caller has asked the table of `txn.states`."""
         assert half_offset not in self._ended, "a half ends twice"
         assert half_offset not in self.expired or outcome is not State.EXPIRED, "a half expires twice"
+        assert outcome is not State.OPEN, "no end leaves a half open"
         waiting = self.waiting(half_offset) or self.expiry(half_offset) or _LOST
         self.open.pop(half_offset)
         self.expired.pop(half_offset)
@@ -141,32 +151,33 @@ class Outcomes:
             self._ended.put(half_offset, (outcome.value, ended_ms, ended_offset, waiting.topic))
 
     def takes_late(self, half_offset: int) -> bool:
-        """Whether a producer's end of what has expired is still to be noted."""
+        """Return whether a producer's end of what has expired is still to be noted."""
         expired = self.expiry(half_offset)
         return expired is not None and len(expired.late) < LATE_ENDS_MAX
 
     def came_late(self, half_offset: int, asked_for: str, asked_ms: int) -> None:
-        """A producer has ended, too late, what has expired."""
+        """Note that a producer has ended, too late, what has expired."""
         expired = self.expiry(half_offset)
         if expired is not None:
             late = (*expired.late, (asked_for, asked_ms))
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
 
     def forget(self, published_offset: int) -> None:
-        """Drops the oldest ends beyond `ENDED_HALVES_MAX` of which the index has the records up to there."""
+        """Drop the oldest ends beyond `ENDED_HALVES_MAX` that are indexed: up to `published_offset`."""
         while len(self._ended) > ENDED_HALVES_MAX and (first := self._ended.first()) is not None:
             half_offset, (_, _, ended_offset, _) = first
             if ended_offset > published_offset:
-                return
+                return  # neither the index has it yet nor anyone else: a second end would find the half open
             self._ended.pop(half_offset)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: open halves, and the ends in their order."""
+        """Return what a snapshot keeps: open halves, and the ends in their order."""
         tables = {"open": self.open, "ended": self._ended, "expired": self.expired}
         return {name: table.freeze(_row) for name, table in tables.items()}
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
+        """Take a snapshot's part over, also that of an older version; the tables are empty before."""
+        assert not any(map(len, (self.open, self.expired, self._ended))), "a snapshot meets halves"
         for half_offset, *waiting in frozen["open"]:
             self.open.put(half_offset, tuple(OpenHalf(*waiting)))
         for half_offset, state, ended_ms, *place in frozen["ended"]:

@@ -33,16 +33,19 @@ class RecentHalves:
         self._bytes = 0
 
     def add(self, transaction_id: str, sent: Sent) -> None:
-        """Remembers a half."""
+        """Remember a half, and forget the oldest ones that there is no room for."""
+        assert transaction_id not in self._sent, "two halves have one transaction id"
         self._sent[transaction_id] = sent
         self._bytes += sent.record_bytes + _OBJECTS_BYTES
         while self._bytes > limits.RECENT_HALVES_BYTES_MAX:
             _, oldest = self._sent.popitem(last=False)
             self._bytes -= oldest.record_bytes + _OBJECTS_BYTES
+        assert (self._bytes > 0) == bool(self._sent), "the bytes are of other halves"
 
     def take(self, transaction_id: str) -> Sent | None:
-        """Takes a half out; None if it is not remembered."""
+        """Take a half out and return it; None if it is not remembered."""
         sent = self._sent.pop(transaction_id, None)
         if sent is not None:
             self._bytes -= sent.record_bytes + _OBJECTS_BYTES
+            assert self._bytes >= 0, "more bytes went than came"
         return sent

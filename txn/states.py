@@ -43,7 +43,7 @@ OUTCOMES: Final = {
     Event.RESOLVE_ROLLBACK: State.ROLLED_BACK,
 }
 RESOLVING: Final = frozenset({Event.RESOLVE_COMMIT, Event.RESOLVE_ROLLBACK})
-"""What an operator does."""
+"""The events that come from an operator."""
 
 _TRANSITIONS: Final = {(State.OPEN, event): outcome for event, outcome in OUTCOMES.items()} | {
     (State.EXPIRED, event): OUTCOMES[event] for event in RESOLVING
@@ -52,5 +52,5 @@ _REPEATS: Final = {(outcome, event): outcome for event, outcome in OUTCOMES.item
 
 
 def after(state: State, event: Event) -> State | None:
-    """The state after an event; None if the event is refused."""
+    """Return the state after an event; None if the event is refused."""
     return _TRANSITIONS.get((state, event)) or _REPEATS.get((state, event))
