@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md says what is so: its folders, floors, files and names are those of the code."""
+"""ARCHITECTURE.md and CHANGING.md say what is so: folders, floors, files and names are those of the code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+CHANGING = (ROOT / "docs" / "CHANGING.md").read_text()
 PACKAGES = ("tidewheel", "commitlog", "consumequeue", "timingwheel", "txn", "spark_jobs")
 TICKED = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./-]+\.(py|c|md|toml)")
 MEMBER = re.compile(r"([A-Z]\w+)\.(\w+)")
+IDENTIFIER = re.compile(r"_?[A-Za-z]\w*_\w+|[A-Z]{4,}")
+QUESTION = re.compile(r"^\d+\. .+\?.*(?:\n +.+)*", re.MULTILINE)
+WORDS_MAX, WORD_COLUMNS_MAX, QUESTION_COUNT, ANSWER_FILES_MAX = 25, 110, 10, 3
 ROOM = re.compile(r"\b(?:services/\w+|" + "|".join(PACKAGES) + r")\b")
 
 
-def part(heading: str) -> str:
+def part(heading: str, text: str = TEXT) -> str:
     """Return the text below a heading of the second level."""
-    return TEXT.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
 
 
 @cache
@@ -58,21 +62,63 @@ def names_in(definition: ast.ClassDef) -> set[str]:
     return defined | stored | fields
 
 
+@cache
+def identifiers() -> set[str]:
+    """Return every word of the product's sources and of the names of its tests' functions."""
+    found: set[str] = set()
+    for path in tracked():
+        if path.endswith(".py") and not path.startswith("tests/"):
+            found.update(re.findall(r"\w+", (ROOT / path).read_text()))
+        elif path.endswith(".py"):
+            found.update(re.findall(r"^def (test_\w+)", (ROOT / path).read_text(), re.MULTILINE))
+    return found
+
+
 def is_there(name: str) -> bool:
     return any(path == name or path.endswith(f"/{name}") for path in tracked())
 
 
-@pytest.mark.parametrize("name", sorted({one for one in TICKED.findall(TEXT) if FILE.fullmatch(one)}))
+def ticked(pattern: re.Pattern[str], *texts: str) -> list[str]:
+    """Return what the texts have in backticks and is all of a pattern; of a call its name."""
+    return sorted(
+        {one for text in texts for one in TICKED.findall(text) if pattern.fullmatch(one.split("(")[0])}
+    )
+
+
+@pytest.mark.parametrize("name", ticked(FILE, TEXT, CHANGING))
 def test_every_file_is_there(name: str) -> None:
     assert is_there(name)
 
 
-@pytest.mark.parametrize(
-    "name", sorted({one for one in TICKED.findall(TEXT) if MEMBER.fullmatch(one.split("(")[0])})
-)
+@pytest.mark.parametrize("name", ticked(MEMBER, TEXT, CHANGING))
 def test_every_member_is_there(name: str) -> None:
     owner, member = name.split("(")[0].split(".")
     assert member in members().get(owner, ())
+
+
+@pytest.mark.parametrize("name", ticked(IDENTIFIER, TEXT, CHANGING))
+def test_every_identifier_is_in_the_sources(name: str) -> None:
+    assert name.split("(")[0] in identifiers()
+
+
+@pytest.mark.parametrize("name", ticked(re.compile(r"[A-Z]\w+[a-z]"), CHANGING))
+def test_every_class_is_there(name: str) -> None:
+    assert name in members()
+
+
+def test_the_words_are_few_short_and_in_order() -> None:
+    rows = [line for line in part("Words").splitlines() if line.startswith("| ")][1:]
+    words = [line.split("|")[1].strip() for line in rows]
+    assert len(words) <= WORDS_MAX
+    assert words == sorted(words)
+    assert [line for line in rows if len(line) > WORD_COLUMNS_MAX] == []
+
+
+def test_each_of_the_ten_questions_is_answered_by_few_files() -> None:
+    questions = QUESTION.findall(part("Ten questions", CHANGING))
+    assert len(questions) == QUESTION_COUNT
+    for question in questions:
+        assert 1 <= len(ticked(FILE, question)) <= ANSWER_FILES_MAX, question
 
 
 def test_the_folder_table_has_every_package_and_every_room_of_services() -> None:
