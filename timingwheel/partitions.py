@@ -100,32 +100,12 @@ class Partitions:
         self.damage = Gaps()
         """What of the files could not be read, and whose timers are not accounted for."""
 
+    # Timers come and go.
+
     @property
     def near_until_ms(self) -> int:
         """Timers due before this are the caller's."""
         return self._boundaries.starts_ms[0]
-
-    @property
-    def wants_checkpoint(self) -> bool:
-        """Whether a slot is to be split by now, or so much is in memory that it should be written."""
-        return self._writing is None and (self._must_split or self._fresh.count >= TIMERS_UNWRITTEN_MAX)
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether something that is due already waits for the disk."""
-        head = self._head()
-        is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
-        return is_cold or self.near_until_ms <= self._now_ms
-
-    @property
-    def unwritten_count(self) -> int:
-        """How many timers and tombstones are in memory only."""
-        return self._fresh.count + (self._writing.writing.count if self._writing else 0)
-
-    @property
-    def disk_bytes(self) -> int:
-        """How many bytes the files have."""
-        return sum(file.length for file in self._files.values())
 
     @property
     def free_ms(self) -> int:
@@ -161,12 +141,47 @@ class Partitions:
             if reading.slot == slot:
                 reading.forget(timer_offset)
 
+    # Time goes on.
+
     def advance(self, now_ms: int) -> Advanced:
         """Moves the boundaries as far as they go; gives what is to be read ahead, and what is near now."""
         self._now_ms = max(self._now_ms, now_ms)
         self._must_advance = False
         near = self._move(self._now_ms)
         return Advanced(self._next_job(), near)
+
+    def next_advance_ms(self, now_ms: int) -> int | None:
+        """When `advance` or `take_due` has something to do next; None if never as things are."""
+        if self._must_advance:
+            return now_ms
+        times = [self._head_ms(), self._job_ms(now_ms), self._next_move_ms()]
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that is due already waits for the disk."""
+        head = self._head()
+        is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
+        return is_cold or self.near_until_ms <= self._now_ms
+
+    @property
+    def undone_ms(self) -> int:
+        """A time before which no timer of a file waits: none is to be read, or lost in damaged bytes."""
+        heads = [reading.head_due_ms for reading in self._queue]
+        mended = {gap.path for gap in self.damage.mended}
+        damaged = {gap.path for gap in self.damage} | {f"{TIMERS}/{name}" for name in self._damaged} - mended
+        starts = [slot_named(path.removeprefix(f"{TIMERS}/")).start_ms for path in damaged]
+        return min([self.near_until_ms, *heads, *starts])
+
+    def forget_before(self, due_ms: int) -> None:
+        """How timers ended that were due before a time is forgotten: the watermark alone tells of them.
+
+        It was never later than `undone_ms`, which damage that is found now may set back: to the beginning of
+        a file of years, whose timers that wait are due behind `due_ms` all the same.
+        """
+        self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
+
+    # What was read ahead is taken.
 
     def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
         """Takes over what a job has read; none are left to be scheduled, for `advance` gave them already."""
@@ -209,12 +224,7 @@ class Partitions:
             self._drop_done()
         return NO_ROWS, ""
 
-    def next_advance_ms(self, now_ms: int) -> int | None:
-        """When `advance` or `take_due` has something to do next; None if never as things are."""
-        if self._must_advance:
-            return now_ms
-        times = [self._head_ms(), self._job_ms(now_ms), self._next_move_ms()]
-        return min((time for time in times if time is not None), default=None)
+    # Lists and counts.
 
     def scan(
         self, from_ms: int, until_ms: int, after: SortKey | None = None
@@ -235,22 +245,40 @@ class Partitions:
         row = self._listing().find(slot, timer_offset)
         return None if row is None else (slot.path, row)
 
+    def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
+        """The offsets of the live timers due in a window that no file has, and of those with a tombstone."""
+        found = [np.empty(0, np.uint64)]
+        for slot in {slot for layer in self._layers() for slot in layer.slots}:
+            if slot.start_ms < until_ms and slot.end_ms > from_ms:
+                found.append(timers_in(iter(self._layers()), slot)["timer_offset"])
+        return np.concatenate(found)
+
     @property
-    def undone_ms(self) -> int:
-        """A time before which no timer of a file waits: none is to be read, or lost in damaged bytes."""
-        heads = [reading.head_due_ms for reading in self._queue]
-        mended = {gap.path for gap in self.damage.mended}
-        damaged = {gap.path for gap in self.damage} | {f"{TIMERS}/{name}" for name in self._damaged} - mended
-        starts = [slot_named(path.removeprefix(f"{TIMERS}/")).start_ms for path in damaged]
-        return min([self.near_until_ms, *heads, *starts])
+    def unwritten_count(self) -> int:
+        """How many timers and tombstones are in memory only."""
+        return self._fresh.count + (self._writing.writing.count if self._writing else 0)
 
-    def forget_before(self, due_ms: int) -> None:
-        """How timers ended that were due before a time is forgotten: the watermark alone tells of them.
+    @property
+    def disk_bytes(self) -> int:
+        """How many bytes the files have."""
+        return sum(file.length for file in self._files.values())
 
-        It was never later than `undone_ms`, which damage that is found now may set back: to the beginning of
-        a file of years, whose timers that wait are due behind `due_ms` all the same.
-        """
-        self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
+    @property
+    def files(self) -> dict[Slot, File]:
+        """The files as they are between checkpoints."""
+        return dict(self._files)
+
+    # Checkpoints and starts.
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a slot is to be split by now, or so much is in memory that it should be written."""
+        return self._writing is None and (self._must_split or self._fresh.count >= TIMERS_UNWRITTEN_MAX)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no checkpoint is under way that changes the files."""
+        return self._writing is None
 
     def to_write(self, now_ms: int) -> PartitionsToWrite:
         """Everything a checkpoint needs, which another thread may write; tell by `written` or `failed`."""
@@ -327,28 +355,7 @@ class Partitions:
         self._clear()
         disk.delete(TIMERS)
 
-    def _listing(self) -> Listing:
-        counted = frozenset(gap.path for gap in (*self.damage, *self.damage.mended))
-        layers = self._layers()
-        return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, counted)
-
     # Damage.
-
-    @property
-    def files(self) -> dict[Slot, File]:
-        """The files as they are between checkpoints."""
-        return dict(self._files)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no checkpoint is under way that changes the files."""
-        return self._writing is None
-
-    def kept_damaged(self) -> dict[Slot, File]:
-        """The files that were split, and kept because the timers of damaged bytes were not accounted for."""
-        slots = (slot_named(name) for name in sorted(self._damaged))
-        sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
-        return {slot: File(length=size) for slot, size in sizes if size >= 0}
 
     def found_damaged(self, gaps: Iterable[Gap]) -> None:
         """Somebody has read files: they are kept until it is known which timers the damaged bytes held."""
@@ -369,58 +376,17 @@ class Partitions:
         if is_all_there:
             self._damaged -= {gap.path.removeprefix(f"{TIMERS}/") for gap in gaps}
 
-    def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """The offsets of the live timers due in a window that no file has, and of those with a tombstone."""
-        found = [np.empty(0, np.uint64)]
-        for slot in {slot for layer in self._layers() for slot in layer.slots}:
-            if slot.start_ms < until_ms and slot.end_ms > from_ms:
-                found.append(timers_in(iter(self._layers()), slot)["timer_offset"])
-        return np.concatenate(found)
+    def kept_damaged(self) -> dict[Slot, File]:
+        """The files that were split, and kept because the timers of damaged bytes were not accounted for."""
+        slots = (slot_named(name) for name in sorted(self._damaged))
+        sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
+        return {slot: File(length=size) for slot, size in sizes if size >= 0}
 
-    def _head(self) -> Reading | None:
-        """The reading with the row that comes next; of two the upper level's: it was set before."""
-        return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
+    # Where a timer lies.
 
-    def _turn_until_ms(self, head: Reading) -> int:
-        """Up to when rows of `head` come before all others."""
-        turns = [
-            other.head_due_ms - (other.slot.level > head.slot.level)
-            for other in self._queue
-            if other is not head
-        ]
-        return min(turns, default=FOREVER_MS)
-
-    def _next_job(self) -> ReadAhead | None:
-        if self._job is not None or self._retry_ms > self._now_ms:
-            return None
-        self._drop_passed_files()
-        reading = self._to_read()
-        self._job = None if reading is None else reading.job(self.watermark, self._rows_max)
-        return self._job
-
-    def _to_read(self) -> Reading | None:
-        """The first file with anything left to read soon, unless enough of it has been read ahead."""
-        wanted = [
-            reading
-            for reading in self._queue
-            if not reading.is_read
-            and reading.loaded_count < self._rows_max
-            and reading.head_due_ms < self.near_until_ms
-        ]
-        return min(wanted, key=lambda reading: (reading.is_ready, reading.head_due_ms), default=None)
-
-    def _drop_done(self) -> None:
-        self._queue = [reading for reading in self._queue if not reading.is_done]
-
-    def _head_ms(self) -> int | None:
-        head = self._head()
-        return head.head_due_ms if head is not None and head.is_ready else None
-
-    def _job_ms(self, now_ms: int) -> int | None:
-        is_possible = self._job is None and self._to_read() is not None
-        return max(now_ms, self._retry_ms) if is_possible else None
-
-    # Boundaries.
+    def _home(self, due_ms: int, timer_offset: int) -> Slot:
+        """The slot in which a pending timer lives."""
+        return self._shared.home(due_ms, timer_offset) or self._boundaries.slot_of(due_ms)
 
     def _layers(self) -> tuple[Fresh, ...]:
         return (self._fresh,) if self._writing is None else (self._writing.writing, self._fresh)
@@ -429,25 +395,12 @@ class Partitions:
         """Whether a slot has a file, or will have one when the checkpoint under way is done."""
         return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
 
-    def _home(self, due_ms: int, timer_offset: int) -> Slot:
-        """The slot in which a pending timer lives."""
-        return self._shared.home(due_ms, timer_offset) or self._boundaries.slot_of(due_ms)
+    def _listing(self) -> Listing:
+        counted = frozenset(gap.path for gap in (*self.damage, *self.damage.mended))
+        layers = self._layers()
+        return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, counted)
 
-    def _first(self, level: int) -> Slot | None:
-        """The first slot of a level, at or behind its boundary, in which anything lies."""
-        start_ms = self._boundaries.starts_ms[level]
-        known = chain(self._files, *(layer.slots for layer in self._layers()))
-        return min(
-            (slot for slot in known if slot.level == level and slot.start_ms >= start_ms), default=None
-        )
-
-    def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
-        """The slots at which a boundary waits, to be split now; not those that will pass."""
-        starts_ms = self._boundaries.starts_ms
-        at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
-        return tuple(
-            slot for slot in at_boundary if slot in self._files and slot.taken_up_ms <= now_ms < slot.end_ms
-        )
+    # Boundaries move: the upper ones first, then what passes, then B0.
 
     def _move(self, now_ms: int) -> list[tuple[int, int]]:
         near: list[tuple[int, int]] = []
@@ -493,11 +446,6 @@ class Partitions:
         self._fresh.leave_tombstones(slot, self._boundaries)
         self._read(slot, self._files[slot])
 
-    def _read(self, slot: Slot, file: File) -> None:
-        """Queues a file to be read."""
-        tombstones = tombstones_in(iter(self._layers()), slot)
-        self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
-
     def _pass_over(self, now_ms: int) -> Slot | None:
         """Lets the first upper slot pass that lies wholly in the past and has nothing before it."""
         starts_ms = self._boundaries.starts_ms
@@ -534,6 +482,85 @@ class Partitions:
         pairs = behind(timers_in(iter(self._layers()), slot), self.watermark)
         return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
 
+    def _first(self, level: int) -> Slot | None:
+        """The first slot of a level, at or behind its boundary, in which anything lies."""
+        start_ms = self._boundaries.starts_ms[level]
+        known = chain(self._files, *(layer.slots for layer in self._layers()))
+        return min(
+            (slot for slot in known if slot.level == level and slot.start_ms >= start_ms), default=None
+        )
+
+    def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
+        """The slots at which a boundary waits, to be split now; not those that will pass."""
+        starts_ms = self._boundaries.starts_ms
+        at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
+        return tuple(
+            slot for slot in at_boundary if slot in self._files and slot.taken_up_ms <= now_ms < slot.end_ms
+        )
+
+    def _next_move_ms(self) -> int | None:
+        """When a boundary next comes to a slot in which anything lies, or such a slot is wholly past."""
+        now_ms = self._now_ms
+        if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
+            firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
+            times = [time for slot in firsts for time in (slot.taken_up_ms, slot.end_ms) if time > now_ms]
+            self._next_ms, self._is_next_known = min(times, default=None), True
+        ahead = [one.head_due_ms for one in self._queue if one.head_due_ms >= self.near_until_ms]
+        times = [max(containing(0, due_ms).taken_up_ms, now_ms) for due_ms in ahead]
+        return min([*times, *([] if self._next_ms is None else [self._next_ms])], default=None)
+
+    # Files of slots whose time has come are read.
+
+    def _read(self, slot: Slot, file: File) -> None:
+        """Queues a file to be read."""
+        tombstones = tombstones_in(iter(self._layers()), slot)
+        self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
+
+    def _head(self) -> Reading | None:
+        """The reading with the row that comes next; of two the upper level's: it was set before."""
+        return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
+
+    def _turn_until_ms(self, head: Reading) -> int:
+        """Up to when rows of `head` come before all others."""
+        turns = [
+            other.head_due_ms - (other.slot.level > head.slot.level)
+            for other in self._queue
+            if other is not head
+        ]
+        return min(turns, default=FOREVER_MS)
+
+    def _next_job(self) -> ReadAhead | None:
+        if self._job is not None or self._retry_ms > self._now_ms:
+            return None
+        self._drop_passed_files()
+        reading = self._to_read()
+        self._job = None if reading is None else reading.job(self.watermark, self._rows_max)
+        return self._job
+
+    def _to_read(self) -> Reading | None:
+        """The first file with anything left to read soon, unless enough of it has been read ahead."""
+        wanted = [
+            reading
+            for reading in self._queue
+            if not reading.is_read
+            and reading.loaded_count < self._rows_max
+            and reading.head_due_ms < self.near_until_ms
+        ]
+        return min(wanted, key=lambda reading: (reading.is_ready, reading.head_due_ms), default=None)
+
+    def _head_ms(self) -> int | None:
+        head = self._head()
+        return head.head_due_ms if head is not None and head.is_ready else None
+
+    def _job_ms(self, now_ms: int) -> int | None:
+        is_possible = self._job is None and self._to_read() is not None
+        return max(now_ms, self._retry_ms) if is_possible else None
+
+    def _drop_done(self) -> None:
+        self._queue = [reading for reading in self._queue if not reading.is_done]
+
+    # What the watermark has passed is forgotten.
+
     def _forget_passed(self) -> None:
         """Drops what came for slots that lie wholly before the watermark."""
         until_ms = self.watermark[0]
@@ -547,14 +574,3 @@ class Partitions:
         """Files of which everything was delivered need no reading, and may be deleted soon."""
         self._queue = [reading for reading in self._queue if reading.slot.end_ms > self.watermark[0]]
         self._shared.drop_passed(self.watermark[0])
-
-    def _next_move_ms(self) -> int | None:
-        """When a boundary next comes to a slot in which anything lies, or such a slot is wholly past."""
-        now_ms = self._now_ms
-        if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
-            firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
-            times = [time for slot in firsts for time in (slot.taken_up_ms, slot.end_ms) if time > now_ms]
-            self._next_ms, self._is_next_known = min(times, default=None), True
-        ahead = [one.head_due_ms for one in self._queue if one.head_due_ms >= self.near_until_ms]
-        times = [max(containing(0, due_ms).taken_up_ms, now_ms) for due_ms in ahead]
-        return min([*times, *([] if self._next_ms is None else [self._next_ms])], default=None)
