@@ -26,11 +26,11 @@ class Segments:
 
     @classmethod
     def of(cls, disk: Disk, segment_bytes: int) -> Segments:
-        """Return the segments whose files are on disk; raise `StoreError` on a name that is no segment's."""
+        """Return the segments whose files are on disk; raise `StoreError` on any other name."""
         return cls(layout.segment_offsets(disk), segment_bytes)
 
     def look_again(self, disk: Disk) -> None:
-        """Take over the segments that are on disk now; raise `StoreError` on a name that is no segment's."""
+        """Take over the segments that are on disk now; raise `StoreError` on any other name."""
         self._firsts = layout.segment_offsets(disk)
 
     @property

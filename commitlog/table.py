@@ -62,7 +62,7 @@ class Table(Generic[Key]):
         return found
 
     def get(self, key: Key) -> Row | None:
-        """The row of a key; None if there is none."""
+        """Return the row of a key; None if there is none."""
         place = self._place_of(key)
         return None if place < 0 else loads(self._parts[place][key])
 
