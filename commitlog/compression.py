@@ -33,7 +33,7 @@ _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
 
 
 def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
-    """The body as a client can read it, and whether it is gzip; raises `LibraryMissing`."""
+    """Return the body as a client can read it, and whether it is gzip; raise `LibraryMissing`."""
     if not sys_flag & COMPRESSED:
         return body, False
     if body.startswith(_GZIP_START):
@@ -44,7 +44,7 @@ def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
 
 
 def plain(body: bytes, sys_flag: int) -> bytes:
-    """The body without its compression; as stored if it cannot be unpacked. Raises `LibraryMissing`."""
+    """Return the body without its compression, or as stored if it cannot be; raise `LibraryMissing`."""
     if not sys_flag & COMPRESSED:
         return body
     check_library(sys_flag)
@@ -58,7 +58,7 @@ def plain(body: bytes, sys_flag: int) -> bytes:
 
 
 def check_library(sys_flag: int) -> None:
-    """Raises `LibraryMissing` if bodies compressed in this way cannot be unpacked here."""
+    """Raise `LibraryMissing` if bodies compressed in this way cannot be unpacked here."""
     library = _LIBRARIES.get(sys_flag & COMPRESSION_TYPE) if sys_flag & COMPRESSED else None
     if library is not None:
         _load(library)
@@ -75,7 +75,7 @@ def _load(library: str) -> ModuleType:
 
 
 def _unpack_zlib(body: bytes) -> bytes:
-    """Zlib or gzip."""
+    """Unpack zlib or gzip: with 32 added to the window bits, zlib tells them apart by the head."""
     return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, BODY_UNPACKED_BYTES_MAX + 1)
 
 

@@ -40,12 +40,12 @@ class Open:
         self.own: list[int] = []
 
     def close(self) -> None:
-        """Close all descriptors of it."""
+        """Close all descriptors of the file."""
         os.close(self.descriptor)
         self.close_own()
 
     def close_own(self) -> None:
-        """Close those that no thread uses."""
+        """Close the own descriptors that no thread uses."""
         with suppress(IndexError):
             while True:
                 os.close(self.own.pop())
@@ -63,7 +63,10 @@ class Descriptors:
         return len(self._open)
 
     def take(self, path: str, *, is_made: bool = False) -> Open | None:
-        """The open file at a path, to be given back; None if there is none and it is not to be made."""
+        """Return the open file at a path, to be given back; None if no file is there and none is to be made.
+
+        Raise OSError.
+        """
         with self._lock:
             one = self._open.get(path)
             if one is None:
@@ -75,18 +78,20 @@ class Descriptors:
                     return None
             else:
                 self._open.move_to_end(path)
+            assert not one.is_forgotten, "a file that is gone would be used"
             one.users += 1
             return one
 
     def give_back(self, one: Open) -> None:
-        """Use it no longer."""
+        """Use a file no longer."""
         with self._lock:
+            assert one.users > 0, "given back more often than taken"
             one.users -= 1
             if one.is_forgotten and not one.users:
                 one.close()
 
     def forget(self, prefix: str) -> list[str]:
-        """Let a file go, or all in a folder, or with "" everything; returns their paths."""
+        """Let a file go, or all in a folder, or with "" everything; return their paths."""
         inside = f"{prefix}/" if prefix else ""
         with self._lock:
             gone = [path for path in self._open if path == prefix or path.startswith(inside)]
@@ -98,6 +103,7 @@ class Descriptors:
         return gone
 
     def _opened(self, path: str, is_made: bool) -> int:
+        """Return a new descriptor, if need be after others were closed; raise OSError."""
         try:
             return self._open_file(path, is_made)
         except OSError as error:
@@ -106,11 +112,10 @@ class Descriptors:
             return self._open_file(path, is_made)
 
     def _close_some(self, count: int) -> int:
-        """Close what is not in use, of what was used longest ago first what is synced; returns how many."""
+        """Close files that are not in use, synced ones first, then by last use; return how many."""
         idle = [(path, one) for path, one in self._open.items() if not one.users]
-        chosen = sorted(idle, key=lambda found: found[1].is_unsynced)[
-            :count
-        ]  # else in the order of their use
+        by_sync = sorted(idle, key=lambda found: found[1].is_unsynced)  # stable: else in the order of use
+        chosen = by_sync[:count]
         for path, one in chosen:
             if one.is_unsynced:
                 self._sync(one.descriptor, path)

@@ -34,46 +34,46 @@ class Disk(Protocol):
     """The file operations under a store."""
 
     def list(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; none if there is no such folder."""
 
     def size(self, path: str) -> int:
-        """The file's length in bytes; -1 if there is no such file."""
+        """Return the file's length in bytes; -1 if there is no such file."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer at the end of the file, none of no file."""
+        """Return up to `length` bytes from `position`; fewer at the end of the file, none of no file."""
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
-        """The bytes of many (position, length) back to back; less where a file ends before."""
+        """Return the bytes of many (position, length) back to back; fewer where a file ends before."""
 
     def view(self, path: str) -> View:
-        """The whole file, to read in place as long as it is neither truncated nor deleted."""
+        """Return the whole file, to read in place as long as it is neither truncated nor deleted."""
 
     def write(self, path: str, position: int, data: bytes) -> None:
-        """Writes all of `data`, creating the file and its folders if needed."""
+        """Write all of `data` at `position`, creating the file and its folders if needed."""
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
-        """Writes all of `data` and makes it durable, with the file's name; raises `SyncFailed`."""
+        """Write all of `data` and make it durable, with the file's name; raise `SyncFailed`."""
 
     def sync(self, path: str) -> None:
-        """Makes the file's written bytes and its name durable; raises `SyncFailed`."""
+        """Make the file's written bytes and its name durable; raise `SyncFailed`."""
 
     def allocate(self, path: str, length: int) -> None:
-        """Makes the file `length` bytes long, new bytes zero, with its disk space reserved."""
+        """Make the file `length` bytes long, new bytes zero, with its disk space reserved."""
 
     def truncate(self, path: str, length: int) -> None:
-        """Cuts the file to `length` bytes."""
+        """Cut the file to `length` bytes."""
 
     def sync_folder(self, folder: str) -> None:
-        """Makes durable which names a folder has; nothing happens if it does not exist."""
+        """Make durable which names a folder has; do nothing if it does not exist."""
 
     def will_need(self, path: str) -> None:
-        """Says that the file will soon be read all over, so that it may be read ahead."""
+        """Tell the system that the file will soon be read all over, so that it may be read ahead."""
 
     def usage(self) -> tuple[int, int]:
-        """(free, total) bytes of the file system, as far as this user may fill it."""
+        """Return (free, total) bytes of the file system, as far as this user may fill it."""
 
     def rename(self, path: str, new_path: str) -> None:
-        """Gives a synced file its name, durably and at once; a file that had the name is gone."""
+        """Give a synced file its name, durably and at once; a file that had the name is gone."""
 
     def delete(self, path: str) -> None:
-        """Deletes a file, or a folder and all in it; nothing happens if it does not exist."""
+        """Delete a file, or a folder and all in it; do nothing if it does not exist."""

@@ -19,7 +19,7 @@ from commitlog.sink import LogSink, Part
 
 
 class Publisher:
-    """Tells live readers how far the log is on disk, of flushes that may end in any order; only forwards."""
+    """What tells live readers how far the log is on disk, of flushes that end in any order; only forwards."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -29,15 +29,17 @@ class Publisher:
         """The flushes that are not published, in log order."""
 
     def ended(self) -> None:
-        """A flush is on disk: it is published once those before it are, for one thread at a time."""
+        """Publish the flushes that are on disk and have only such before them; for one thread at a time."""
         ended: Flush | None = None
         while self.flying and self.flying[0].is_synced:
+            is_next = ended is None or ended.end_offset == self.flying[0].first_offset
+            assert is_next, "flushes are published out of order"
             ended = self.flying.popleft()
         if ended is not None:
             self.publish(ended.end_offset, ended.epoch)
 
     def publish(self, offset: int, epoch: int) -> None:
-        """Tells live readers; where the disk refuses that, they learn of it with the next flush.
+        """Tell live readers a durable offset; where the disk refuses that, the next flush tells more.
 
         Two lines take turns only when one was written: a torn one must not be the newer. Who sees an offset
         sees its epoch, or a newer one that has begun.
@@ -73,10 +75,12 @@ class Flush:
         return self.publisher is not None
 
     def write(self, alone: AbstractContextManager[object] | None = None) -> None:
-        """Hands it to the sink; raises OSError, after which nothing is certain.
+        """Hand the parts to the sink; raise OSError, after which nothing is certain.
 
         Where flushes are written by several threads, `alone` lets in one of them at a time.
         """
+        parts_bytes = sum(map(len, self.parts))
+        assert self.first_offset + parts_bytes == self.end_offset, "the parts of a flush have a gap"
         self.sink.append(self.first_offset, self.parts, self.epoch)
         if self.publisher is not None:
             with alone or nullcontext():
@@ -93,6 +97,6 @@ class Sync:
     epoch: int = 0
 
     def run(self, disk: Disk) -> None:
-        """Syncs; the shell runs it in a worker thread. Raises OSError."""
+        """Sync the files, in a worker thread; raise OSError."""
         for path in self.paths:
             disk.sync(path)

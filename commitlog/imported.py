@@ -25,7 +25,10 @@ PATH: Final = "imported"
 
 
 def read(disk: Disk) -> int:
-    """The log offset from which all records are our own; 0 in a store that was never imported."""
+    """Return the log offset from which all records are our own; 0 in a store that was never imported.
+
+    Raise `StoreDamaged` where the file does not say it, or OSError.
+    """
     size = disk.size(PATH)
     if size < 0:
         return 0
@@ -39,13 +42,13 @@ def read(disk: Disk) -> int:
 
 
 def write(disk: Disk, offset: int) -> None:
-    """Says, durably, that the log below `offset` was copied."""
+    """Write, durably, that the log below `offset` was copied; raise OSError."""
     disk.write(PATH, 0, layout.durable_lines(offset))
     disk.sync(PATH)
 
 
 def check_start(disk: Disk, start: Snapshot | None) -> None:
-    """Raises `StoreDamaged` if a start would have to read what only RocketMQ could have understood."""
+    """Raise `StoreDamaged` if a start would have to read what only RocketMQ could have understood."""
     imported_offset = read(disk)
     if imported_offset and (start is None or start.offset < imported_offset):
         raise StoreDamaged(

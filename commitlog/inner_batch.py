@@ -32,7 +32,7 @@ _COUNT: Final = "INNER_NUM"
 
 
 def message_count(record: Record) -> int:
-    """How many queue offsets a record takes."""
+    """Return how many queue offsets a record takes."""
     if not record.sys_flag & INNER_BATCH:
         return 1
     count = properties.value_of(record.properties, _COUNT)
@@ -40,9 +40,10 @@ def message_count(record: Record) -> int:
 
 
 def pick(record: Record, queue_offset: int) -> Record:
-    """The message at `queue_offset`; the record itself if it is no batch.
+    """Return the message at `queue_offset`; the record itself if it is no batch.
 
-    Raises `StoreDamaged` for a batch that does not hold that message.
+    Raise `StoreDamaged` for a batch that does not hold that message, `LibraryMissing` for one that cannot be
+    unpacked here.
     """
     if not record.sys_flag & INNER_BATCH:
         return record
@@ -64,7 +65,7 @@ def pick(record: Record, queue_offset: int) -> Record:
 
 
 def _message(batch: bytes, index: int) -> tuple[int, bytes, bytes]:
-    """(flag, body, properties) of one message of an unpacked batch."""
+    """Return (flag, body, properties) of one message of an unpacked batch."""
     position = 0
     for _ in range(index):
         position += _length(batch, position)

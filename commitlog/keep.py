@@ -26,7 +26,7 @@ _OFFSET: Final = struct.Struct(">q")
 _LOOKED_AT_ONCE: Final = 20_000
 
 Places = dict[int, tuple[str, int, int]]
-"""By log offset the file of a kept record, where in it, and its length."""
+"""By log offset the file of a kept record, where in it, and its length in bytes."""
 
 
 class Keep:
@@ -50,7 +50,7 @@ class Keep:
         return physical_offset in self._places
 
     def adopt(self, cut_offset: int) -> None:
-        """Takes over the file that was written when the log was deleted up to `cut_offset`."""
+        """Take over the file that was written when the log was deleted up to `cut_offset`; raise OSError."""
         path = path_of(cut_offset)
         stored = bytes(self._disk.view(path))
         places = places_in(path, stored, self._imported_until)
@@ -63,20 +63,20 @@ class Keep:
             )
 
     def add(self, cut_offset: int, places: Places) -> None:
-        """Takes over a file whose records are known."""
+        """Take over a file whose records are known."""
         if places:
             self._places.update(places)
             self._undecided[path_of(cut_offset)] = [*places]
 
     def read(self, physical_offset: int) -> bytes:
-        """The bytes of a kept record; raises `StoreDamaged` if it was not kept."""
+        """Return the bytes of a kept record; raise `StoreDamaged` if it was not kept, or OSError."""
         place = self._places.get(physical_offset)
         if place is None:
             raise StoreDamaged(f"The record at log offset {physical_offset} was deleted and not kept.")
         return self._disk.read(*place)
 
     def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
-        """Drops the files none of whose records are needed; returns their paths, for the caller to delete.
+        """Drop the files none of whose records are needed; return their paths, for the caller to delete.
 
         What is not needed never is again: it is not looked at twice, and at most a slice of a file at once.
         """
@@ -94,17 +94,17 @@ class Keep:
 
 
 def path_of(cut_offset: int) -> str:
-    """The keep file of a deletion up to `cut_offset`."""
+    """Return the path of the keep file of a deletion up to `cut_offset`."""
     return f"{KEEP}/{cut_offset:0{OFFSET_DIGITS}d}"
 
 
 def places_in(path: str, stored: bytes, imported_until: int) -> Places:
-    """Where the sound records of a keep file lie; `imported_until` as in `records`."""
+    """Return where the sound records of a keep file lie; `imported_until` as in `records`."""
     return {offset: (path, position, length) for offset, position, length in records(stored, imported_until)}
 
 
 def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]]:
-    """(physical offset, position, length) of each sound record in a keep file; damage is stepped over.
+    """Yield (physical offset, position, length) of each sound record in a keep file; step over damage.
 
     Below log offset `imported_until` records were imported (see `commitlog.imported`).
     """
@@ -121,7 +121,7 @@ def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]
 
 
 def is_sound(stored: bytes, imported_until: int) -> bool:
-    """Whether these bytes are one whole record, as it was written to the log."""
+    """Tell whether these bytes are one whole record, as it was written to the log."""
     if len(stored) < record.RECORD_BYTES_MIN:
         return False
     (physical_offset,) = _OFFSET.unpack_from(stored, _OFFSET_AT)

@@ -111,7 +111,7 @@ class Ending(NamedTuple):
 
 
 def kind_of(record: Record) -> str:
-    """The kind of a record."""
+    """Return the kind of a record, one of `KINDS`."""
     kind = kind_of_topic(record.topic)
     if kind != "normal":
         return kind
@@ -121,20 +121,23 @@ def kind_of(record: Record) -> str:
 
 
 def kind_of_topic(name: str) -> str:
-    """The kind of a topic's records; those of a user's topic are "normal" until more is known of them."""
+    """Return the kind of a topic's records; of a user's topic "normal" until more is known of a record."""
     if name in BY_TOPIC:
         return BY_TOPIC[name]
     return next((kind for prefix, kind in _BY_PREFIX.items() if name.startswith(prefix)), "normal")
 
 
 def half_ended(record: Record) -> int | None:
-    """The offset of the half that a record ends: a commit, or the outcome of one that was not committed."""
+    """Return the offset of the half that a record ends; None if it ends no half.
+
+    A commit ends a half, and so does the outcome of a half that was not committed.
+    """
     is_end = record.type == TYPE_COMMIT or record.topic == OUTCOME_TOPIC
     return record.half_offset if is_end else None
 
 
 def endings(record: Record) -> Iterator[Ending]:
-    """The ends of timers that a record tells."""
+    """Yield the ends of timers that a record tells."""
     if _OURS not in record.properties:
         return
     stored = properties.of_record(record)
@@ -159,7 +162,7 @@ def endings(record: Record) -> Iterator[Ending]:
 
 
 def without_endings(stored: bytes) -> dict[str, str]:
-    """The properties of a timer record for a copy of it, which must not end again what the record ended."""
+    """Return a timer record's properties for a copy of it, which must not end again what it ended."""
     return {name: value for name, value in properties.decode(stored).items() if name not in _SAID}
 
 

@@ -58,12 +58,12 @@ OFFSET_DIGITS: Final = 20
 
 
 def segment_path(first_offset: int) -> str:
-    """The path of the segment that starts at `first_offset`."""
+    """Return the path of the segment that starts at `first_offset`."""
     return f"{COMMITLOG}/{first_offset:0{OFFSET_DIGITS}d}"
 
 
 def segment_offsets(disk: Disk) -> list[int]:
-    """The first offsets of all segments, ascending; raises `StoreError` on a name that is none."""
+    """Return the first offsets of all segments, ascending; raise `StoreError` on any other name."""
     names = disk.list(COMMITLOG)
     for name in names:
         if not (name.isdigit() and len(name) == OFFSET_DIGITS):
@@ -87,7 +87,7 @@ class Published:
 
 
 def published(disk: Disk) -> Published:
-    """Reads the file `durable`."""
+    """Read the file `durable`; raise OSError."""
     size = disk.size(DURABLE)
     if size < 0:
         return Published(0, is_sound=False)
@@ -99,17 +99,17 @@ def published(disk: Disk) -> Published:
 
 
 def read_durable(disk: Disk) -> int:
-    """The published durable offset; 0 if none was published, or none that can be read."""
+    """Return the published durable offset; 0 if none was published, or none that can be read."""
     return published(disk).offset
 
 
 def parse_durable(stored: bytes) -> int:
-    """The offset that the bytes of the file `durable` publish; 0 if none."""
+    """Return the offset that the bytes of the file `durable` publish; 0 if they publish none."""
     return _largest(stored, 0)
 
 
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
-    """Tells live readers how far the log is on disk; itself not synced, so it may lag after a power cut.
+    """Tell live readers how far the log is on disk; itself not synced, so it may lag after a power cut.
 
     `turn` alternates between calls, so that they write two of the lines in turn.
     """
@@ -117,18 +117,18 @@ def publish_durable(disk: Disk, offset: int, turn: int) -> None:
 
 
 def publish_epoch(disk: Disk, epoch: int, turn: int) -> None:
-    """Tells live readers under which epoch comes what is published next; see `publish_durable`."""
+    """Tell live readers under which epoch comes what is published next; see `publish_durable`."""
     disk.write(DURABLE, _EPOCHS_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % epoch))
 
 
 def reset_durable(disk: Disk, offset: int) -> None:
-    """Publishes `offset` in place of whatever was published, durably; for a store that nobody has used."""
+    """Publish `offset` in place of whatever was published, durably; for a store that nobody has used."""
     disk.write(DURABLE, 0, durable_lines(offset))
     disk.sync(DURABLE)
 
 
 def republish_durable(disk: Disk, offset: int, epoch: int = 0) -> None:
-    """Publishes the `offset` at which a start has cut the log, durably; not below what was published.
+    """Publish the `offset` at which a start has cut the log, durably; not below what was published.
 
     Never in place: what an earlier process wrote there may be in memory only, and the power take all of it.
     """
@@ -142,21 +142,21 @@ def republish_durable(disk: Disk, offset: int, epoch: int = 0) -> None:
 
 
 def durable_lines(offset: int, epoch: int = 0) -> bytes:
-    """All lines of a file `durable` that publishes `offset`."""
+    """Return all lines of a file `durable` that publishes `offset`."""
     of_epoch = 3 * _durable_line(b"%020d" % epoch) if epoch else b""
     return 3 * _durable_line(b"%020d" % offset) + of_epoch
 
 
 def holds_records(disk: Disk) -> bool:
-    """Whether anything was ever stored in the log."""
+    """Tell whether anything was ever stored in the log."""
     offsets = segment_offsets(disk)
     return any(disk.read(segment_path(offset), 0, 8).strip(b"\0") for offset in offsets)
 
 
 def read_clock(disk: Disk) -> int | None:
-    """The offset of the store's virtual clock in milliseconds; None if it never had one.
+    """Return the offset of the store's virtual clock in milliseconds; None if it never had one.
 
-    Raises `StoreDamaged` when neither line of its file is sound: time must not go back.
+    Raise `StoreDamaged` when neither line of its file is sound: time must not go back.
     """
     size = disk.size(CLOCK)
     if size < 0:
@@ -168,7 +168,7 @@ def read_clock(disk: Disk) -> int | None:
 
 
 def begin_clock(disk: Disk) -> None:
-    """Makes a store one with a virtual clock, durably; it is still at real time."""
+    """Make a store one with a virtual clock, durably; it is still at real time."""
     fresh = f"{CLOCK}.new"
     disk.write(fresh, 0, 2 * _durable_line(b"%020d" % 0))
     disk.sync(fresh)
@@ -176,7 +176,8 @@ def begin_clock(disk: Disk) -> None:
 
 
 def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
-    """Writes the offset of the virtual clock durably; `turn` alternates, see `publish_durable`."""
+    """Write the offset of the virtual clock durably; `turn` alternates, see `publish_durable`."""
+    assert offset_ms >= 0, "the clock of a store is never behind real time"
     disk.write(CLOCK, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset_ms))
     disk.sync(CLOCK)
 
@@ -209,6 +210,7 @@ KNOWN_NAMES: Final = frozenset(
 
 
 def _durable_line(line: bytes) -> bytes:
+    """Return the whole line that begins with these 20 digits; what no line can be if they are no digits."""
     digits = line[:OFFSET_DIGITS]
     return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"
 

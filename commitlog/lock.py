@@ -26,7 +26,7 @@ HOLDER_BYTES = 32
 
 
 def lock_folder(folder: int) -> None:
-    """Lock a folder by its descriptor; raises BlockingIOError if another has it."""
+    """Lock a folder by its descriptor; raise BlockingIOError if another process has it."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -43,7 +43,7 @@ class StoreLock:
         self._descriptors: list[int] = []
 
     def acquire(self) -> None:
-        """Takes the lock; raises `StoreLocked` naming the holder, or `StoreError` if the folder is no use.
+        """Take the lock; raise `StoreLocked` naming the holder, or `StoreError` if the folder is no use.
 
         A disk that is full or fails is a `NoRoom` or a `DiskFailed`.
         """
@@ -65,7 +65,7 @@ class StoreLock:
             os.pwrite(descriptor, f"{os.getpid()}\n".ljust(HOLDER_BYTES).encode(), 0)
 
     def release(self) -> None:
-        """Gives the lock back; harmless when it is not held."""
+        """Give the lock back; do nothing when it is not held."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 

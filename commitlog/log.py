@@ -5,8 +5,16 @@ segment, what is left of it stays zero, and the record opens the next; one that 
 segment to itself, which is as long as it is. Appending only gathers bytes (see `commitlog.flush`); an append
 is visible to readers once its flush has succeeded. One writer.
 
+    first_offset      below it segments may be gone, and only what is kept can be read (`commitlog.keep`)
+    synced_offset     below it all is on disk; with `sync` the same as durable_offset
+    durable_offset    below it every flush has succeeded: readers may read;  synced <= durable <= end
+    end_offset        where the next record goes; below it, what is not durable is gathered or in a flush
+
 After a sync has failed nothing here is to be synced again and believed: the log is opened anew up to what was
 acknowledged (`acknowledged_offset`), and that start writes once more what lies behind what is published.
+
+Cost: appending is one list entry a record, finding a record's segment a bisection. Weak spot: flushes may
+end in any order, but the log is durable up to the first open one only, so a slow flush holds up those behind.
 """
 
 from __future__ import annotations
@@ -68,30 +76,35 @@ class CommitLog:
         self._tail_offset, self._tail_end = self._tail()
 
     def resume(self, end_offset: int) -> None:
-        """The log ends there, durably, and its files are whole: a start has cut it."""
+        """Take over a log that ends there, durably, with its files whole: a start has cut it."""
+        assert end_offset >= self.durable_offset, "what is durable is never cut"
+        under_way = self._gathered or self._flying
+        assert not under_way, "records under way would lie behind another end"
         self.end_offset = self.durable_offset = self.synced_offset = end_offset
         self.segments.look_again(self._disk)
         self.segments.cut(self.first_offset)
         self._tail_offset, self._tail_end = self._tail()
 
     def _tail(self) -> tuple[int, int]:
-        """Where the segment of the next record begins and ends; a new one, where no blank has room."""
+        """Return where the segment of the next record begins and ends; a new one, where no blank has room."""
         segments = self.segments
         if not segments.first_offsets or segments.end_offset - self.end_offset < record.BLANK_BYTES:
             return self.end_offset, self.end_offset + self.segment_bytes
         return segments.first_offsets[-1], segments.end_offset
 
     def append(self, new: Record) -> int:
-        """Gathers one record for the next flush; sets and returns its physical offset."""
+        """Gather one record for the next flush; set and return its physical offset."""
         new.physical_offset = self.end_offset
+        # Encoded again where its segment had no room: the offset is part of the record, and under its CRC.
         while not self.gather(record.encode(new)):
             new.physical_offset = self.end_offset
         return new.physical_offset
 
     def gather(self, encoded: bytes) -> bool:
-        """Gathers one record, stamped for `end_offset`, for the next flush.
+        """Gather one record, stamped for `end_offset`, for the next flush.
 
-        False where it has no room in this segment: then the next one has begun, and `end_offset` is another.
+        Return False where the record has no room in this segment: then the next segment has begun, and
+        `end_offset` is another.
         """
         end_offset = self.end_offset + len(encoded)
         if self.end_offset == self._tail_offset:
@@ -105,14 +118,14 @@ class CommitLog:
         return True
 
     def room_for(self, record_bytes: Sequence[int]) -> int:
-        """How many of these records, in order, the present segment takes; opens the next for the first."""
+        """Return how many of these records, in order, the segment takes; begin the next for the first."""
         if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
             self._close_segment()
         ends = list(accumulate(record_bytes))
         return max(1, bisect_right(ends, self._left_bytes() - record.BLANK_BYTES))
 
     def append_encoded(self, encoded: bytearray) -> None:
-        """Gathers whole records that lie back to back, are stamped for `end_offset` on, and have room."""
+        """Gather whole records that lie back to back, are stamped for `end_offset` on, and have room."""
         fits = len(encoded) + record.BLANK_BYTES <= self._left_bytes()
         assert fits or self.end_offset == self._tail_offset, "a record is never split"
         self._gather(encoded)
@@ -123,7 +136,7 @@ class CommitLog:
         return self.durable_offset == self.end_offset
 
     def take_flush(self) -> Flush | None:
-        """Everything gathered, to be written; None if there is nothing, or enough flushes are under way.
+        """Return all that is gathered, to be written; None if nothing is, or enough flushes are under way.
 
         One that makes a segment is the last until it is written: so a segment is never there before the one
         before it, however the threads take turns and whenever the process dies.
@@ -133,6 +146,7 @@ class CommitLog:
         if self._flying and self._flying[-1].makes_segment and not self._flying[-1].is_written:
             return None
         first_offset = self._flying[-1].end_offset if self._flying else self.durable_offset
+        assert first_offset < self.end_offset, "records were gathered, and the log has not grown"
         publisher = self._publisher if self._sync else None
         flush = Flush(
             self.sink,
@@ -150,12 +164,14 @@ class CommitLog:
         return flush
 
     def flushed(self, flush: Flush) -> None:
-        """The flush is on disk: once those before it are, its records may be read."""
-        assert flush in self._flying
+        """Take in that a flush is on disk: once all before it are, its records may be read."""
+        assert flush in self._flying, "a flush has ended twice, or is of another log"
         flush.is_written = True
         while self._flying and self._flying[0].is_written:
             ended = self._flying.popleft()
+            assert ended.first_offset == self.durable_offset, "the flushes of the log have a gap"
             self.durable_offset, self._durable_epoch = ended.end_offset, ended.epoch
+        assert self.durable_offset <= self.end_offset, "more is durable than was appended"
         if self._sync:
             self.synced_offset = self.durable_offset
         else:
@@ -163,7 +179,7 @@ class CommitLog:
             self._unsynced_paths |= set(map(layout.segment_path, touched))
 
     def take_sync(self) -> Sync | None:
-        """With asynchronous flushes: what to sync now and then; None if there is nothing."""
+        """Return what to sync now and then, with asynchronous flushes; None if there is nothing."""
         if not self._unsynced_paths:
             return None
         sync = Sync(sorted(self._unsynced_paths), self.durable_offset, self._durable_epoch)
@@ -171,7 +187,7 @@ class CommitLog:
         return sync
 
     def unsynced_segments(self) -> tuple[str, ...]:
-        """The files that hold what is appended and not on disk for sure."""
+        """Return the files that hold what is appended and not on disk for sure."""
         if self._sync:
             return ()
         firsts = {self.segments.first_of(at) for at in (self.synced_offset, max(self.end_offset - 1, 0))}
@@ -179,14 +195,15 @@ class CommitLog:
         return tuple(map(layout.segment_path, between))
 
     def synced(self, sync: Sync) -> None:
-        """The sync has succeeded: live readers are told."""
+        """Take in that a sync has succeeded; tell live readers."""
+        assert sync.end_offset <= self.durable_offset, "more was synced than was flushed"
         self.synced_offset = max(self.synced_offset, sync.end_offset)
         self._publisher.publish(self.synced_offset, sync.epoch)
 
     def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
-        """The durable record at `physical_offset`; `length` is its size where known.
+        """Return the durable record at `physical_offset`; `length` is its size in bytes where known.
 
-        Raises `StoreDamaged` where no whole record with a right CRC lies there.
+        Raise `StoreDamaged` where no whole record with a right CRC lies there, or OSError.
         """
         stored = self._read_bytes(physical_offset, length)
         if not record.is_sound(stored, may_lack_crc=physical_offset < self.imported_until):
@@ -197,9 +214,9 @@ class CommitLog:
         return record.decode(stored)
 
     def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
-        """The durable records at places (log offset, size, anything) that ascend, in one read.
+        """Yield the durable records at places (log offset, bytes, anything) that ascend, in one read.
 
-        None for one that is not sound, or that the read does not reach: who reads it alone is told why.
+        None for a record that is not sound, or that the read does not reach: reading it alone tells why.
         """
         first, (last, last_bytes, _) = places[0][0], places[-1]
         stored = b""
@@ -214,7 +231,7 @@ class CommitLog:
             yield record.decode(one) if is_sound else None
 
     def _read_bytes(self, physical_offset: int, length: int) -> bytes:
-        assert 0 <= physical_offset < self.durable_offset
+        assert 0 <= physical_offset < self.durable_offset, f"log offset {physical_offset} is not durable"
         if physical_offset < self.first_offset or physical_offset in self.keep:
             return self.keep.read(physical_offset)
         path, position = self.segments.place(physical_offset)
@@ -223,30 +240,31 @@ class CommitLog:
             raise StoreDamaged(f"Nothing lies at log offset {physical_offset}, so near the segment's end.")
         (record_bytes,) = _LENGTH.unpack_from(stored)
         if record_bytes > len(stored):
+            # Never more than a record can have: a damaged length must not make us read gigabytes.
             stored = self._disk.read(path, position, min(record_bytes, self.record_bytes_max))
         return stored[:record_bytes]
 
     def not_synced(self, sync: Sync) -> None:
-        """The sync was not run: something before it failed. Its files are still to be synced."""
+        """Take back a sync that was not run since something before it failed: its files wait for the next."""
         self._unsynced_paths |= set(sync.paths)
 
     def segment_of(self, offset: int) -> int:
-        """The first offset of the segment in which an offset lies, or will lie."""
+        """Return the first offset of the segment in which an offset lies, or will lie."""
         return self._tail_offset if offset >= self._tail_offset else self.segments.first_of(offset)
 
     def segment_offsets(self) -> list[int]:
-        """The first offsets of all segments, the one of the next record included."""
+        """Return the first offsets of all segments, the one of the next record included, ascending."""
         firsts = self.segments.first_offsets
         return [*firsts, *((self._tail_offset,) if not firsts or firsts[-1] < self._tail_offset else ())]
 
     def cut(self, first_offset: int) -> None:
-        """Nobody reads below `first_offset` any more, whether or not it is deleted yet."""
+        """Let nobody read below `first_offset` any more, whether or not it is deleted yet."""
         self.first_offset = max(self.first_offset, first_offset)
         self.segments.cut(self.first_offset)
 
     @property
     def record_bytes_max(self) -> int:
-        """No record is longer."""
+        """The length in bytes that no record exceeds."""
         return max(self.segment_bytes, RECORD_BYTES_MAX)
 
     def _left_bytes(self) -> int:
@@ -255,6 +273,7 @@ class CommitLog:
     def _close_segment(self) -> None:
         if self.end_offset > self._tail_offset:
             left_bytes = self._left_bytes()
+            assert left_bytes >= record.BLANK_BYTES, "the blank that closes a segment has no room"
             tail_end = self._tail_end
             self._gather(record.blank(left_bytes))
             if left_bytes > record.BLANK_BYTES:
@@ -271,5 +290,6 @@ class CommitLog:
             self._makes_segment = True
         self._gathered.append(encoded)
         self.end_offset += len(encoded)
+        # A record larger than a segment leaves less than nothing: the next one begins right behind it.
         if self._left_bytes() < record.BLANK_BYTES:
             self._begin_segment(self.end_offset)

@@ -81,12 +81,12 @@ _HIDDEN: Final = RESERVED - SHOWN
 
 
 def encode(properties: dict[str, str]) -> bytes:
-    """The stored bytes; pairs without a value are left out, as no reader would see them."""
+    """Return the stored bytes; leave out pairs without a value, as no reader would see them."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value]).encode()
 
 
 def decode(stored: bytes) -> dict[str, str]:
-    """The pairs of the stored bytes; malformed pairs are dropped."""
+    """Return the pairs of the stored bytes; drop malformed pairs."""
     found: dict[str, str] = {}
     for pair in stored.decode(errors="replace").split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -96,7 +96,7 @@ def decode(stored: bytes) -> dict[str, str]:
 
 
 def pairs(stored: bytes) -> dict[bytes, bytes]:
-    """The pairs of the stored bytes in bytes of sound UTF-8; malformed pairs are dropped."""
+    """Return the pairs of the stored bytes in bytes of sound UTF-8; drop malformed pairs."""
     if not stored.isascii():
         stored = stored.decode(errors="replace").encode()
     found: dict[bytes, bytes] = {}
@@ -108,7 +108,7 @@ def pairs(stored: bytes) -> dict[bytes, bytes]:
 
 
 def of_record(record: Record) -> dict[str, str]:
-    """The pairs of a record's properties, which are parsed once; not to be changed."""
+    """Return the pairs of a record's properties, parsed once; not to be changed."""
     parsed = record.parsed
     if parsed is None or parsed[0] is not record.properties:
         parsed = record.parsed = record.properties, decode(record.properties)
@@ -116,7 +116,7 @@ def of_record(record: Record) -> dict[str, str]:
 
 
 def encode_message(message: Message, marks: str = "") -> bytes:
-    """The stored bytes that carry a message's attributes, its own properties first, none of a reserved name.
+    """Return the bytes that carry a message's attributes, its own properties first, none of a reserved name.
 
     Behind them `marks`, pairs that are written already.
     Cost: half of that of making pairs and encoding them.
@@ -142,10 +142,10 @@ def encode_message(message: Message, marks: str = "") -> bytes:
 
 
 def to_message(record: Record) -> Message:
-    """The message that a record carries, under its real topic; undoes `encode_message`.
+    """Return the message that a record carries, under its real topic; undo `encode_message`.
 
     Of the broker's own properties none is shown, except that `delivery_ms` is the time it was due. The body
-    is plain or gzip; raises `LibraryMissing` for one from an imported log that cannot be unpacked here.
+    is plain or gzip; raise `LibraryMissing` for one from an imported log that cannot be unpacked here.
     """
     stored = of_record(record)
     get = stored.get
@@ -172,13 +172,13 @@ def to_message(record: Record) -> Message:
 
 
 def priority_of(text: str) -> int | None:
-    """The priority that a property says; None if it says none that a client could have given."""
+    """Return the priority that a property says; None if it says none that a client could have given."""
     is_number = text.isdecimal() and len(text) <= len(str(PRIORITY_MAX))
     return int(text) if is_number and int(text) <= PRIORITY_MAX else None
 
 
 def value_of(stored: bytes, name: str) -> str:
-    """The value of one property without parsing the others; empty if it is not there."""
+    """Return the value of one property without parsing the others; empty if it is not there."""
     marker, at_start = _markers(name)
     start = stored.rfind(marker)
     if start >= 0:
@@ -193,5 +193,5 @@ def value_of(stored: bytes, name: str) -> str:
 
 @lru_cache(maxsize=128)
 def _markers(name: str) -> tuple[bytes, bytes]:
-    """What comes before the value of a property, and before that of the first one."""
+    """Return what comes before the value of a property, and before that of the first one."""
     return f"\x02{name}\x01".encode(), f"{name}\x01".encode()

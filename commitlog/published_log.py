@@ -77,9 +77,9 @@ class StoreLog:
 
 
 def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
-    """The log under `store`; `durable_offset` overrides the published one (to read two stores alike).
+    """Return the log under `store`; `durable_offset` overrides the published one (to read two stores alike).
 
-    Raises `NotAStore`, `StoreTooNew`, or `StoreError` if it holds no record yet.
+    Raise `NotAStore`, `StoreTooNew`, or `StoreError` if it holds no record yet.
     """
     ours = _check_format(store)
     folder = store / layout.COMMITLOG
@@ -94,13 +94,13 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
 
 
 def read_durable(store: Path) -> int | None:
-    """The published durable offset; None where none is published, or none that can be read."""
+    """Return the published durable offset; None where none is published, or none that can be read."""
     path = store / layout.DURABLE
     return layout.parse_durable(path.read_bytes()) or None if path.exists() else None
 
 
 def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
-    """The ranges that no segment file covers although the log goes on behind them, between two offsets."""
+    """Return the ranges between two offsets that no segment covers although the log goes on behind them."""
     last_offset = log.end_offset if end_offset is None else end_offset
     edges = [log.first_offset, *(segment.end_offset for segment in log.segments)]
     starts = [*(segment.first_offset for segment in log.segments), log.end_offset]
@@ -130,7 +130,7 @@ def _check_format(store: Path) -> bool:
 
 
 def _written_segments(folder: Path, published_offset: int) -> tuple[Segment, ...]:
-    """Those that hold something; one that begins with zeros does if the published log goes on there."""
+    """Return the segments that hold something; one that begins with zeros does if the log goes on there."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     found = [
         Segment(str(folder / name), int(name), (folder / name).stat().st_size)

@@ -2,7 +2,19 @@
 
 One may delete a file while another reads it. Then the read finds nothing: it never makes the file anew, which
 would leave an empty segment for the next start, and never reads another file (`commitlog.descriptors`).
-Nothing is mapped into memory (`commitlog.view`). Every error names its file.
+Nothing is mapped into memory (`commitlog.view`). Every error names its file. What each method promises,
+`commitlog.disk` says.
+
+    write         pwrite; the page cache has it
+    write_synced  pwritev with RWF_DSYNC, or pwrite and fdatasync where the system has none; then the name
+    sync          fdatasync on a description of its own; then the name
+    allocate      posix_fallocate and fsync; then the name
+    rename        replace; then both folders
+
+"The name" is an fsync of the file's folder, once for a file this process has made or found.
+
+Cost: of a write_synced one system call and the disk's own sync. Weak spot: it all rests on the kernel telling
+of a failed write on each open file description, as Linux does since 4.13; other systems may tell once.
 """
 
 from __future__ import annotations
@@ -74,7 +86,7 @@ class RealDisk:
     def write(self, path: str, position: int, data: bytes) -> None:
         with self._writing(path) as file:
             file.is_unsynced = True
-            written = os.pwrite(file.descriptor, data, position)
+            written = os.pwrite(file.descriptor, data, position)  # a signal or a full disk makes it short
             while written < len(data):
                 written += os.pwrite(file.descriptor, data[written:], position + written)
 
@@ -98,6 +110,7 @@ class RealDisk:
             return
 
         def sync_own(own: int) -> None:
+            # Before the sync: what another thread writes during it is not known to be covered.
             file.is_unsynced = False
             _sync(own, path)
 
@@ -111,13 +124,14 @@ class RealDisk:
         self._make_name_durable(path)
 
     def _as_one_of_many(self, file: Open, path: str, step: Callable[[int], None]) -> None:
-        """Syncs a file that other threads may be syncing: what fails for one of them has failed for all.
+        """Sync a file that other threads may be syncing: what fails for one of them has failed for all.
 
         Linux tells of a page that it could not write once per open file description. Two syncs through one
         description share that one answer: the other is told that all is well, and its pages may be the ones.
         So each has a description of its own, and one that ended meanwhile without success is asked after.
         One is kept for the next write, unless there was a failure of which it would tell once more.
         """
+        assert file.users > 0, "its descriptors may be closed at any moment"
         failures_before = file.failed_syncs
         try:
             own = file.own.pop()
@@ -200,12 +214,12 @@ class RealDisk:
             self._sync_folder(target.parent)
 
     def close(self) -> None:
-        """Closes every descriptor; the disk can be used again afterwards."""
+        """Close every descriptor; the disk can be used again afterwards."""
         self._forget("")
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[Open]:
-        """Gives the open file to change, which is made if it is not there; its errors name it."""
+        """Give the open file to change, which is made if it is not there; its errors name it."""
         file = self._files.take(path, is_made=True)
         assert file is not None
         try:
@@ -228,7 +242,7 @@ class RealDisk:
         self._named -= {path for path in list(self._named) if path == prefix or path.startswith(inside)}
 
     def _make_folder(self, folder: Path) -> None:
-        """Makes a folder and those above it that are missing, each durably."""
+        """Make a folder and all missing ones above it, each durably."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
             folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -243,7 +257,7 @@ class RealDisk:
 
 
 def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
-    """Takes an open file to disk; what is written meanwhile counts as unsynced, also if the sync fails."""
+    """Sync an open file; what is written meanwhile counts as unsynced; raise `SyncFailed`."""
     file.is_unsynced = False
     try:
         _sync(file.descriptor, path, is_whole=is_whole)
@@ -254,7 +268,7 @@ def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
 
 
 def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
-    """Takes a file to disk, with all of its metadata if `is_whole`; raises `SyncFailed`."""
+    """Sync a file, with all of its metadata if `is_whole`; raise `SyncFailed`."""
     try:
         os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)
     except OSError as error:
@@ -262,19 +276,20 @@ def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
 
 
 def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> None:
-    """Writes and takes to disk in one system call; raises `SyncFailed`, or OSError where there is no room."""
+    """Write and sync in one system call; raise `SyncFailed`, or OSError where there is no room."""
     try:
         written = os.pwritev(descriptor, [data], position, os.RWF_DSYNC)
         while written < len(data):
             written += os.pwritev(descriptor, [data[written:]], position + written, os.RWF_DSYNC)
     except OSError as error:
+        # No room is no news of pages lost: nothing that was there before is in doubt.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, *_UNKNOWN_CALL):
             raise
         raise SyncFailed(error.errno, error.strerror, path) from error
 
 
 def _at(path: str, error: OSError) -> OSError:
-    """The same error, with the file that it is about."""
+    """Return the same error, with the file that it is about."""
     if error.filename is None:
         error.filename = path
     return error

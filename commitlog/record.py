@@ -29,6 +29,8 @@ which RocketMQ neither queues nor indexes); 0x10 born host is IPv6; 0x20 store h
 
 The last property is always RocketMQ's optional `__CRC32#`: CRC-32 & 0x7FFFFFFF of all bytes before it,
 ten decimal digits, least significant first. A flipped bit anywhere is therefore seen.
+
+Weak spot: a CRC-32 is against accidents; whoever may write the file can forge a record.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ class Record:
     reconsume_times: int = 0
     half_offset: int = 0
     parsed: tuple[bytes, dict[str, str]] | None = field(default=None, init=False, repr=False, compare=False)
-    """The pairs of `properties`, once somebody has asked for them (`commitlog.properties.of_record`)."""
+    """The pairs of `properties` once these are parsed (`commitlog.properties.of_record`)."""
 
     @property
     def type(self) -> int:
@@ -108,7 +110,7 @@ class Record:
 
 
 def encode(record: Record, *, with_crc: bool = True) -> bytes:
-    """The record's bytes; sets the IPv6 bits of `sys_flag` from the hosts.
+    """Return the record's bytes; set the IPv6 bits of `sys_flag` from the hosts.
 
     `with_crc=False` writes what an unconfigured Apache RocketMQ writes.
     """
@@ -140,7 +142,9 @@ def encode_fields(
     half_offset: int = 0,
     with_crc: bool = True,
 ) -> bytes:
-    """The bytes of a record of these fields; `properties` are empty or closed by 0x02."""
+    """Return the bytes of a record of these fields; `properties` are empty or closed by 0x02."""
+    # Else a reader would take the CRC for part of the last property, and the record for one without.
+    assert not with_crc or not properties or properties[-1] == 0x02, "the last property is not closed"
     topic, version_2 = topic_field(topic_name)
     properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
     born, born_v6 = _addresses.get(born_host[0]) or pack_address(born_host)
@@ -175,13 +179,14 @@ def encode_fields(
 
 
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
-    """The closing `__CRC32#` property over all bytes before it."""
+    """Return the closing `__CRC32#` property over all bytes before it."""
     crc = zlib.crc32(record_bytes) & CRC_MASK
+    # Written back to front: so the digits come with the least significant first.
     return (b"\x02%010d\x01#23CRC__" % crc)[::-1]
 
 
 def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
-    """The record that starts at `position`; raises `StoreDamaged` if its lengths do not add up.
+    """Return the record that starts at `position`; raise `StoreDamaged` if its lengths do not add up.
 
     The CRC property is stripped from `properties`. Call `crc_holds` first where the bytes matter.
     """
@@ -192,13 +197,13 @@ def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
 
 
 def crc_holds(record_bytes: bytes | memoryview) -> bool:
-    """Whether one whole record's bytes match its CRC property; False too if it has none."""
+    """Tell whether one whole record's bytes match its CRC property; False too if it has none."""
     split = len(record_bytes) - CRC_BYTES
     return split >= RECORD_BYTES_MIN and record_bytes[split:] == crc_property(record_bytes[:split])
 
 
 def is_sound(record_bytes: bytes | memoryview, *, may_lack_crc: bool) -> bool:
-    """Whether one whole record's bytes are what was written, by its CRC property.
+    """Tell whether one whole record's bytes are what was written, by its CRC property.
 
     With `may_lack_crc` (see `commitlog.imported`) a record that has no such property is sound when its
     lengths add up and its body matches the body CRC.
@@ -221,13 +226,13 @@ def _body_holds(record_bytes: bytes | memoryview) -> bool:
 
 
 def blank(left_bytes: int) -> bytes:
-    """The 8-byte filler that closes a segment with `left_bytes` bytes left (its own 8 included)."""
+    """Return the 8-byte filler that closes a segment with `left_bytes` bytes left (its own 8 included)."""
     return _BLANK.pack(left_bytes, MAGIC_BLANK)
 
 
 @lru_cache(maxsize=4096)
 def topic_field(name: str) -> tuple[bytes, bool]:
-    """(length and topic as they are stored, whether that takes version 2)."""
+    """Return (length and topic as they are stored, whether that takes version 2)."""
     topic = name.encode()
     version_2 = len(name) > TOPIC_V1_CHARACTERS_MAX
     return (struct.pack(">H", len(topic)) if version_2 else bytes((len(topic),))) + topic, version_2
@@ -238,7 +243,7 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 def pack_address(host: Host) -> tuple[bytes, bool]:
-    """(packed address, is IPv6); remembered, since the same hosts come again and again."""
+    """Return (packed address, is IPv6); remembered, since the same hosts come again and again."""
     known = _addresses.get(host[0])
     if known is None:
         packed = ipaddress.ip_address(host[0]).packed
@@ -272,6 +277,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
     end = properties_at + (buffer[topic_end] << 8 | buffer[topic_end + 1])
     if body_bytes < 0 or end != start + record_bytes or end > len(buffer):
         raise ValueError(f"lengths give {end - start} bytes, the record says {record_bytes}")
+    # An imported record may have no CRC property: then all that is there are properties.
     properties_end = end - CRC_BYTES
     if properties_end < properties_at or buffer[properties_end : properties_end + len(CRC_NAME)] != CRC_NAME:
         properties_end = end
@@ -295,7 +301,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
 
 @lru_cache
 def _fixed(hosts_v6: int) -> struct.Struct:
-    """The fields up to the body of a record of which these hosts are IPv6."""
+    """Return the layout up to the body of a record of which these hosts are IPv6."""
     born, store = (16 if hosts_v6 & bit else 4 for bit in (BORN_HOST_V6, STORE_HOST_V6))
     return struct.Struct(f">IIIiiqqiq{born}sIq{store}sIiqi")
 

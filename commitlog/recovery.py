@@ -23,6 +23,9 @@ happened and would never reach the disk (see `commitlog.disk`): their writer may
 
 A scan may start at any record; with a snapshot it starts there. Cost: one read of the log from the start of
 the scan, one write of what lies behind the published offset: after `kill -9` the flushes that were under way.
+
+Weak spot: at or above the published offset damage cannot be told from a torn tail, and all behind it
+is cut. What is acknowledged was published before, but the file is not synced: a power cut may take that.
 """
 
 from __future__ import annotations
@@ -68,7 +71,9 @@ class LogScan:
     """One pass over the log on `disk`; iterate it to the end, then read `end_offset` and `damaged`."""
 
     def __init__(self, disk: Disk, segment_bytes: int, start_at: int = 0, stop_at: int | None = None) -> None:
-        """All below `start_at` is known to be durable and is not read. Nobody was told of what lies behind
+        """Prepare a pass; raise `StoreError` if a segment is missing, or OSError.
+
+        All below `start_at` is known to be durable and is not read. Nobody was told of what lies behind
         `stop_at`: it is not taken over; what lies before it and cannot be read is damage.
         """
         self._disk = disk
@@ -104,11 +109,13 @@ class LogScan:
             self._note_damage(self.durable_offset)
 
     def cut(self, epoch: int = 0) -> None:
-        """Makes everything behind `end_offset` zeros or gone, and all before it durable, after the pass.
+        """Make everything behind `end_offset` zeros or gone, and all before it durable, after the pass.
 
-        `epoch` is that of the log's end, as its records say.
+        `epoch` is that of the log's end, as its records say. Raise OSError; a new start goes on from there.
         """
+        assert self.end_offset >= self.durable_offset, "the log would be cut below what was published"
         firsts = self.segments.first_offsets
+        # The last one first: died in between, the log has no hole, but an end with fewer segments behind it.
         for first_offset in reversed(firsts):
             if first_offset >= self.end_offset:
                 self._disk.delete(layout.segment_path(first_offset))
@@ -120,7 +127,7 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def _write_again(self, first_offset: int) -> None:
-        """Takes to disk what was read of a segment and may so far be in memory only."""
+        """Take to disk what was read of a segment and may so far be in memory only."""
         path, end = layout.segment_path(first_offset), min(self.end_offset, self._end_of(first_offset))
         start = max(self._proven_offset, first_offset)
         for offset in range(start, end, _CHUNK_BYTES):
@@ -130,10 +137,12 @@ class LogScan:
             self._disk.sync(path)
 
     def _finish(self, kept: list[int]) -> None:
-        """Gives each segment its whole length; what lies behind the log's end becomes zeros."""
+        """Give each segment its whole length; what lies behind the log's end becomes zeros."""
+        # The last one ends where its size in `format` says, others where the next one's name says.
         ends = [*map(self._end_of, kept[:-1]), *(one + self.segment_bytes for one in kept[-1:])]
         for first_offset, end in zip(kept, ends, strict=True):
             path = layout.segment_path(first_offset)
+            # Cut and allocated rather than overwritten with zeros: a gigabyte of these would delay the start.
             if first_offset == kept[-1] and self.end_offset < end:
                 self._disk.truncate(path, self.end_offset - first_offset)
             if self._disk.size(path) < end - first_offset:
@@ -145,7 +154,7 @@ class LogScan:
         self._fill(max([last_end, *ends[-1:]]), self.end_offset)
 
     def _fill(self, start: int, end: int) -> None:
-        """What lay in segments that are gone, or never came to be, is damage, and keeps its place."""
+        """Make the segments that are gone, or never came to be: what lay there is damage, at its place."""
         for first_offset in range(start, end, self.segment_bytes):
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
@@ -165,7 +174,7 @@ class LogScan:
             yield found
 
     def _end_of(self, first_offset: int) -> int:
-        """Where a segment ends: where the next one begins, or before, if those between never came to be.
+        """Return where a segment ends: where the next begins, or before, if some between never came to be.
 
         So a kill could leave it before `CommitLog.take_flush` waited for whoever makes a segment: a flush had
         made the next but one, and an earlier flush had not made the next.
@@ -179,7 +188,7 @@ class LogScan:
         return own_end if is_hole else following
 
     def _step_over(self, view: View, position: int, first_offset: int, until: int) -> int:
-        """Where to read on after bytes that are no record; -1 at the end of this segment or of the log."""
+        """Return where to read on after bytes that are no record; -1 at the end of the segment or the log."""
         if _is_blank(view, position, until):
             self.end_offset = first_offset + until
             return -1
@@ -191,20 +200,23 @@ class LogScan:
         return resumed
 
     def _is_proven_from(self, first_offset: int) -> bool:
-        """Whether a sound record in this segment or a later one proves that the log goes on so far."""
+        """Tell whether a sound record in this segment or a later one proves that the log goes on so far."""
         later = [one for one in self.segments.first_offsets if one >= first_offset] if self._by_proof else []
         views = ((one, self._disk.view(layout.segment_path(one))) for one in later)
         return any(_next_record(view, 0, one, self._imported_until) >= 0 for one, view in views)
 
     def _note_damage(self, end_offset: int) -> None:
+        """Note that the bytes from the end found so far up to an offset are damage; the log goes on there."""
+        assert self.end_offset < end_offset, "damage has no bytes"
+        assert not self.damaged or self.damaged[-1].end_offset <= self.end_offset, "damage is told twice"
         self.damaged.append(Damage(self.end_offset, end_offset))
         self.end_offset = end_offset
 
     def _check_contiguous(self, start_at: int) -> None:
-        """Raises `StoreError` if a segment is missing.
+        """Raise `StoreError` if a segment is missing.
 
-        One is where the next one begins later than a whole segment ends, unless its file reaches so far, or
-        ends with a blank that does, as in a store whose segments have many sizes (see `commitlog.segments`).
+        It is where the next one begins later than a whole segment ends, unless the file before reaches so
+        far, or ends with a blank that does, as where segments have many sizes (see `commitlog.segments`).
         """
         firsts = self.segments.first_offsets
         for offset, following in pairwise(firsts):
@@ -218,6 +230,7 @@ class LogScan:
             raise _missing(start_at if start_at < ends[0] else ends[1])
 
     def _reaches(self, first_offset: int, following: int) -> bool:
+        """Tell whether a segment's file, or the blank at the file's end, reaches to an offset."""
         path = layout.segment_path(first_offset)
         size = self._disk.size(path)
         blank_at = max(0, size - record.BLANK_BYTES)
@@ -232,12 +245,15 @@ def _missing(first_offset: int) -> StoreError:
 
 
 def _record_at(view: View, position: int, offset: int, imported_until: int) -> Found | None:
+    """Return the sound record at a position that names `offset` as its own place; None if none is there."""
     if position + record.RECORD_BYTES_MIN > len(view):
         return None
     head = view[position : position + record.RECORD_BYTES_MIN]
     record_bytes, magic = _HEAD.unpack_from(head)
     if magic not in (record.MAGIC_V1, record.MAGIC_V2) or position + record_bytes > len(view):
         return None
+    # A body may hold whole records (a log sent as a message), stale ones may lie behind a tail: these name
+    # other places. Before the CRC, since it is the cheaper test.
     if _OFFSET_FIELD.unpack_from(head, _OFFSET_AT)[0] != offset:
         return None
     stored = view[position : position + record_bytes]
@@ -247,6 +263,7 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
 
 
 def _is_blank(view: View, position: int, until: int) -> bool:
+    """Tell whether the blank that closes a segment of `until` bytes lies at a position."""
     if position + record.BLANK_BYTES > len(view):
         return False
     left_bytes, magic = _HEAD.unpack(view[position : position + _HEAD.size])
@@ -254,6 +271,7 @@ def _is_blank(view: View, position: int, until: int) -> bool:
 
 
 def _next_record(view: View, position: int, first_offset: int, imported_until: int) -> int:
+    """Return where the next sound record begins at or behind a position; -1 if the view holds none."""
     for found in view.find(_MAGIC, position, _MAGIC_BYTES):
         start = found - 4
         if start >= position and _record_at(view, start, first_offset + start, imported_until) is not None:

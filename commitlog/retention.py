@@ -9,6 +9,13 @@
 Without an age or a size nothing is ever deleted, however full the disk: who asked for no deletion gets none.
 At 90 % new messages are refused as well (`services.broker.space`). What is still needed from a deleted
 segment is copied to a keep file first (`commitlog.keep`).
+
+    `Keeping.run`         what is still needed is in a keep file
+    a record of the cut   and durable: every start knows that nothing below is there
+    `Deletion.run`        the segments go, oldest first
+
+Cost: `cut_offset` looks at the segments that go and one more; a keep file is written anew for each cut. Weak
+spot: a segment goes whole, by its newest record, so the log may be a segment longer and older than wished.
 """
 
 from __future__ import annotations
@@ -58,9 +65,10 @@ def cut_offset(
     pinned_offset: int | None,
     now_ms: int,
 ) -> int:
-    """Up to where the log should be deleted; the first segment's own offset if nothing should go.
+    """Return up to where the log should be deleted; the first segment's own offset if nothing should go.
 
-    `pinned_offset` is the lowest one that a group still waits for and that is young enough to hold the log.
+    `segments` ascend, and have only what two snapshots cover. `disk_used` is a share, 0 to 1. `pinned_offset`
+    is the lowest one that a group still waits for and that is young enough to hold the log.
     """
     cut = segments[0].first_offset if segments else 0
     if not policy.deletes:
@@ -69,11 +77,13 @@ def cut_offset(
         if not (
             _is_old(one, policy, now_ms)
             or _is_beyond(one, segments, segment_bytes, policy)
+            # One at a time: how full the disk is then decides about the next.
             or (disk_used >= DISK_USED_EARLY and cut == segments[0].first_offset)
         ):
             break
         if _is_pinned(following.first_offset, pinned_offset, disk_used):
             break
+        assert following.first_offset > cut, "segments are not in order"
         cut = following.first_offset
     return cut
 
@@ -112,7 +122,7 @@ class Keeping:
     """Where in the file the records lie, once it is written."""
 
     def run(self, disk: Disk) -> None:
-        """Writes the keep file; the shell may run it in a worker thread. Raises OSError."""
+        """Write the keep file, in a worker thread; raise OSError."""
         if not self.needed_offsets:
             return
         imported_until = imported.read(disk)
@@ -147,10 +157,12 @@ class Deletion:
     durable_at: int = 0
 
     def run(self, disk: Disk) -> None:
-        """Deletes, oldest first; the shell may run it in a worker thread.
+        """Delete the segments, oldest first, in a worker thread.
 
-        Raises OSError; if it is `SyncFailed` of the log, the log is to be opened anew.
+        Raise OSError; if it is `SyncFailed` of the log, the log is to be opened anew.
         """
+        # The record of the cut may lie in a file that is not on disk yet: else a power cut would bring a log
+        # back that begins where its segments are gone, and knows nothing of it.
         for path in self.unsynced_paths:
             disk.sync(path)
         for name in disk.list(layout.COMMITLOG):

@@ -26,7 +26,7 @@ MIB: Final = 1 << 20
 
 
 def segment_bytes_for(free_bytes: int) -> int:
-    """The segment of a new store on a volume with so much room."""
+    """Return the bytes of a segment of a new store on a volume with so much room."""
     chosen = SEGMENT_BYTES_DEFAULT
     while chosen > SEGMENT_BYTES_MIN and chosen * PART_OF_FREE > free_bytes:
         chosen //= 2
@@ -34,9 +34,9 @@ def segment_bytes_for(free_bytes: int) -> int:
 
 
 def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
-    """The segment of the store on `disk`, if it is new: `wanted`, or what fits its volume.
+    """Return the bytes of a segment of the store on `disk`, if it is new: `wanted`, or what fits its volume.
 
-    Raises `NoRoom` where a new store of that size could not take a message.
+    Raise `NoRoom` where a new store of that size could not take a message.
     """
     free_bytes, _ = disk.usage()
     segment_bytes = wanted or segment_bytes_for(free_bytes)

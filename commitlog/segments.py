@@ -26,61 +26,61 @@ class Segments:
 
     @classmethod
     def of(cls, disk: Disk, segment_bytes: int) -> Segments:
-        """Those whose files are on disk; raises `StoreError` on a name that is none."""
+        """Return the segments whose files are on disk; raise `StoreError` on any other name."""
         return cls(layout.segment_offsets(disk), segment_bytes)
 
     def look_again(self, disk: Disk) -> None:
-        """Takes over the segments that are on disk now."""
+        """Take over the segments that are on disk now; raise `StoreError` on any other name."""
         self._firsts = layout.segment_offsets(disk)
 
     @property
     def first_offsets(self) -> list[int]:
-        """Where they begin, ascending."""
+        """The log offsets where segments begin, ascending."""
         return self._firsts
 
     @property
     def end_offset(self) -> int:
-        """Where the last one ends; 0 if there is none."""
+        """The log offset where the last segment ends; 0 if there is none."""
         return self._firsts[-1] + self.segment_bytes if self._firsts else 0
 
     def first_of(self, offset: int) -> int:
-        """The first offset of the segment in which a log offset lies."""
+        """Return the first offset of the segment in which a log offset lies."""
         firsts = self._firsts
         return firsts[max(0, bisect_right(firsts, offset) - 1)] if firsts else 0
 
     def end_of(self, offset: int) -> int:
-        """Where the segment ends in which a log offset lies."""
+        """Return where the segment ends in which a log offset lies."""
         firsts = self._firsts
         place = bisect_right(firsts, offset)
         return firsts[place] if place < len(firsts) else self.end_offset
 
     def place(self, offset: int) -> tuple[str, int]:
-        """The file in which a log offset lies, and where in it."""
+        """Return the file in which a log offset lies, and where in it, in bytes."""
         first_offset = self.first_of(offset)
         return layout.segment_path(first_offset), offset - first_offset
 
     def add(self, first_offset: int) -> None:
-        """A segment comes behind the others."""
+        """Add a segment behind the others."""
         assert not self._firsts or first_offset > self._firsts[-1], "segments come in order"
         self._firsts.append(first_offset)
 
     def cut(self, first_offset: int) -> None:
-        """Those that end at or before a log offset are gone."""
+        """Leave out the segments that end at or before a log offset; the last one stays."""
         place = max(0, bisect_right(self._firsts, first_offset) - 1)
         self._firsts = self._firsts[place:]  # others may be looking in the old list
 
     def touched(self, first_offset: int, end_offset: int) -> list[int]:
-        """The first offsets of those that have a byte between two log offsets."""
+        """Return the first offsets of the segments that have a byte between two log offsets."""
         place = max(0, bisect_right(self._firsts, first_offset) - 1)
         return [one for one in self._firsts[place:] if one < end_offset]
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
-        """The first offsets of those that lie wholly between two log offsets."""
+        """Return the first offsets of the segments that lie wholly between two log offsets."""
         ends = [*self._firsts[1:], self.end_offset]
         both = zip(self._firsts, ends, strict=False)
         return [first for first, end in both if first_offset <= first and end <= end_offset]
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all of them have one size."""
+        """Whether all segments have one size."""
         return all(end - first == self.segment_bytes for first, end in pairwise(self._firsts))

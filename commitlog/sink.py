@@ -15,6 +15,9 @@
    brokers could write to refuses an older one than it knows; a disk has one writer, by its lock.
 
 A shared log is another sink, before which the local one keeps what it takes.
+
+Cost on a local disk: one write and one sync for each segment that a flush touches. Weak spot: allocating a
+segment is part of the flush that begins it, so that flush, and all behind it, wait for the file system.
 """
 
 from __future__ import annotations
@@ -65,12 +68,13 @@ class SegmentFiles:
         write = self._disk.write_synced if self._sync else self._disk.write
         for offset, share in self.shares(first_offset, parts):
             path, position = self._segments.place(offset)
+            assert position >= 0, f"log offset {offset} lies before all segments"
             if position == 0:
                 self._allocate(path)
             write(path, position, share)
 
     def shares(self, first_offset: int, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
-        """What is to be written to each segment, and its log offset; zeros are there already."""
+        """Return (log offset, bytes) to be written to each segment; zeros are there already."""
         if first_offset + sum(map(len, parts)) < self._segments.end_of(first_offset):
             return [(first_offset, b"".join(parts))]  # type: ignore[arg-type]  # zeros would reach the end
         shares = []
@@ -81,6 +85,7 @@ class SegmentFiles:
         return shares
 
     def _allocate(self, path: str) -> None:
+        """Make a segment at its whole length, if need be with the room of the reserve; raise OSError."""
         segment_bytes = self._segments.segment_bytes
         try:
             self._disk.allocate(path, segment_bytes)

@@ -11,7 +11,8 @@ A snapshot at offset S is the state after all records below S, taken when the lo
     20     ...    body: zlib-compressed JSON, one member per part of the broker
 
 It is written beside, synced, then renamed, so it is whole or not there; the two newest are kept, and one
-whose CRC is wrong gives way to the other. Cost: size of the state, not of the log.
+whose CRC is wrong gives way to the other. Cost: size of the state, not of the log. Weak spot: it is written
+whole each time, and read into memory whole at a start.
 
 A large table is frozen as dictionaries that nobody changes any more (`Rows`, `commitlog.table`). They become
 JSON while they are written, in a worker thread, so many rows at a time that other threads get their turns.
@@ -62,7 +63,7 @@ class Snapshot:
     parts: Frozen
 
     def write(self, disk: Disk) -> None:
-        """Makes the snapshot durable, and drops those that are older than the one before it."""
+        """Make the snapshot durable, and drop all older than the one before it; raise OSError."""
         packing = zlib.compressobj(1)
         body = b"".join([*map(packing.compress, _json(self.parts)), packing.flush()])
         disk.delete(_UNFINISHED)
@@ -75,12 +76,12 @@ class Snapshot:
 
 
 def offsets(disk: Disk) -> list[int]:
-    """The log offsets of all snapshots, ascending."""
+    """Return the log offsets of all snapshots, ascending."""
     return [int(name) for name in disk.list(SNAPSHOTS) if name.isdigit()]
 
 
 def newest(disk: Disk) -> Snapshot | None:
-    """The newest sound snapshot; None if there is none."""
+    """Return the newest sound snapshot; None if there is none."""
     for offset in reversed(offsets(disk)):
         found = read(disk, offset)
         if found is not None:
@@ -89,13 +90,13 @@ def newest(disk: Disk) -> Snapshot | None:
 
 
 def others(disk: Disk, start: Snapshot) -> list[Snapshot]:
-    """The sound snapshots beside the one that a start begins with; what they name is kept too."""
+    """Return the sound snapshots beside the one that a start begins with; what they name is kept too."""
     found = (read(disk, offset) for offset in offsets(disk) if offset != start.offset)
     return [one for one in found if one is not None]
 
 
 def unsound(disk: Disk) -> list[str]:
-    """The snapshots that are not what was written, in words."""
+    """Return, in words, which snapshots are not what was written."""
     bad = [offset for offset in offsets(disk) if read(disk, offset) is None]
     return [
         f"{path_of(offset)}: it does not match its CRC; another one, or the log, took its place"
@@ -104,7 +105,7 @@ def unsound(disk: Disk) -> list[str]:
 
 
 def read(disk: Disk, offset: int) -> Snapshot | None:
-    """The snapshot at `offset`; None if its file is not what was written."""
+    """Return the snapshot at `offset`; None if its file is not what was written."""
     path = path_of(offset)
     stored = disk.read(path, 0, disk.size(path))
     body = stored[_HEAD.size :]
@@ -114,7 +115,7 @@ def read(disk: Disk, offset: int) -> Snapshot | None:
 
 
 def check_reach(start: Snapshot | None, log_first_offset: int) -> None:
-    """Raises `StoreDamaged` if neither a snapshot nor the log tells what was before `log_first_offset`."""
+    """Raise `StoreDamaged` if neither a snapshot nor the log tells what was before `log_first_offset`."""
     if start is None and log_first_offset > 0:
         raise StoreDamaged(
             f"The log begins at {log_first_offset}, and no sound snapshot tells what was before. "
@@ -123,12 +124,12 @@ def check_reach(start: Snapshot | None, log_first_offset: int) -> None:
 
 
 def path_of(offset: int) -> str:
-    """The file of the snapshot at `offset`."""
+    """Return the path of the snapshot at `offset`."""
     return f"{SNAPSHOTS}/{offset:0{OFFSET_DIGITS}d}"
 
 
 def _json(value: Any) -> Iterator[bytes]:
-    """JSON in pieces, of which none takes long to make."""
+    """Yield JSON in pieces, of which none takes long to make: other threads get their turns in between."""
     if isinstance(value, dict):
         yield from _joined(b"{", (_member(str(name), one) for name, one in value.items()), b"}")
     elif isinstance(value, (list, Rows)):
@@ -145,6 +146,7 @@ def _member(name: str, value: Any) -> Iterator[bytes]:
 
 
 def _joined(opening: bytes, parts: Iterable[Iterable[bytes]], closing: bytes) -> Iterator[bytes]:
+    """Yield parts between brackets, commas between them; also where there are none."""
     separator = opening
     for part in parts:
         yield separator

@@ -47,14 +47,14 @@ class Format:
 
 
 def encode(segment_bytes: int, version: int = VERSION) -> bytes:
-    """The content of the file."""
+    """Return the content of the file."""
     line = b"%d segment_bytes %020d" % (version, segment_bytes)
     first = (b"%d\n" % version).ljust(_FIRST_BYTES - 1) + b"\n"
     return first + b"%s %08x\n" % (line, zlib.crc32(line))
 
 
 def parse(stored: bytes) -> Format | None:
-    """What the bytes of the file say; None if they say nothing at all. Raises `NotAStore`, `StoreTooNew`."""
+    """Return what the bytes of the file say; None if they say nothing. Raise `NotAStore`, `StoreTooNew`."""
     first = stored[:_FIRST_BYTES].decode(errors="replace").strip("\0 \n\r\t")
     found = _LINE.fullmatch(stored[_FIRST_BYTES:])
     if found is not None and zlib.crc32(found[1]) == int(found[4], 16):
@@ -71,10 +71,10 @@ def parse(stored: bytes) -> Format | None:
 
 
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
-    """The format of the store on `disk`; a new store gets segments of `wanted_bytes`, durably.
+    """Return the format of the store on `disk`; give a new store segments of `wanted_bytes`, durably.
 
     What is of an older version or damaged is written anew, with a size that is derived where it is not told.
-    Raises `NotAStore` or `StoreTooNew`, with nothing changed.
+    Raise `NotAStore` or `StoreTooNew`, with nothing changed.
     """
     found = read(disk)
     if found is None:
@@ -93,9 +93,9 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
 
 
 def read(disk: Disk) -> Format | None:
-    """What the file says, or else what else says that this is a store; None of an empty folder.
+    """Return what the file says, or else what else says that this is a store; None of an empty folder.
 
-    Raises `NotAStore`, also of a commitlog that nothing shows to be ours, and `StoreTooNew`.
+    Raise `NotAStore`, also of a commitlog that nothing shows to be ours, and `StoreTooNew`.
     """
     size = disk.size(layout.FORMAT)
     found = parse(disk.read(layout.FORMAT, 0, size)) if size > 0 else None
@@ -110,7 +110,7 @@ def read(disk: Disk) -> Format | None:
 
 
 def write(disk: Disk, content: bytes) -> None:
-    """Makes this the content of the file: all of it, durably, or what was there before."""
+    """Make this the content of the file: all of it, durably, or what was there before. Raise OSError."""
     disk.delete(FRESH)
     disk.write(FRESH, 0, content)
     disk.sync(FRESH)
@@ -118,7 +118,7 @@ def write(disk: Disk, content: bytes) -> None:
 
 
 def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
-    """How large the segments of a store seem to be that does not say it.
+    """Return how large the segments of a store seem to be that does not say it.
 
     Of several, the distance of most; `wanted_bytes` if the others are no multiples of it, for then they have
     become of many sizes. A single one is taken for whole if it ends as what was allocated does; a short one
@@ -139,7 +139,7 @@ def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
 
 
 def _is_allocated(disk: Disk, path: str, size: int) -> bool:
-    """Whether a segment ends with zeros or with a blank, as one does that has its whole length."""
+    """Tell whether a segment ends with zeros or with a blank, as one does that has its whole length."""
     end = disk.read(path, max(0, size - record.BLANK_BYTES), record.BLANK_BYTES)
     return not end.strip(b"\0") or end == record.blank(record.BLANK_BYTES)
 

@@ -14,7 +14,7 @@ from typing import Final
 
 WINDOW_BYTES: Final = 1024 * 1024
 Read = Callable[[int, int], bytes]
-"""Reads up to so many bytes from a position; fewer only at the end of the file."""
+"""Takes (position, length) and returns so many bytes; fewer only at the end of the file."""
 
 
 class View:
@@ -33,7 +33,7 @@ class View:
         return bytes(self[0 : self._length])
 
     def __getitem__(self, part: slice) -> memoryview:
-        """The bytes of a slice, up to the view's end; raises OSError, also if the file is shorter by now."""
+        """Return the bytes of a slice, up to the view's end; raise OSError, also of a file cut shorter."""
         start, stop = part.start or 0, self._length if part.stop is None else min(part.stop, self._length)
         assert start >= 0
         assert stop >= 0
@@ -46,19 +46,20 @@ class View:
         return self._window[at : at + stop - start]
 
     def upto(self, end: int) -> View:
-        """The same, without what lies behind `end`."""
+        """Return the same view without what lies behind `end`."""
         return View(self._read, min(self._length, max(0, end)), self._window_bytes)
 
     def by(self, window_bytes: int) -> View:
-        """The same through a window of another size: for many views at once, of which each shows a little."""
+        """Return the same view through a window of another size: for many views that each show a little."""
         return View(self._read, self._length, window_bytes)
 
     def find(self, pattern: re.Pattern[bytes], position: int, match_bytes: int) -> Iterator[int]:
-        """Where a pattern, whose matches have `match_bytes`, is found from a position on."""
+        """Yield where a pattern, whose matches have `match_bytes`, is found from a position on."""
         while position < self._length:
             end = min(position + self._window_bytes, self._length)
             for match in pattern.finditer(bytes(self[position:end])):
                 yield position + match.start()
+            # Back by a match less one byte: one may lie across two windows, none is found twice.
             position = end - match_bytes + 1 if end < self._length else end
 
     def _move(self, start: int, stop: int) -> None:
@@ -69,5 +70,5 @@ class View:
 
 
 def whole(content: bytes) -> View:
-    """A view of bytes in memory."""
+    """Return a view of bytes in memory."""
     return View(lambda position, length: content[position : position + length], len(content))

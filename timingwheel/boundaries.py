@@ -5,8 +5,9 @@
     covers     [B0,B1)  [B1,B2)    [B2,B3)  [B3,B4)  [B4,B5)   [B5,...)
 
 Each boundary is a multiple of its level's slot and moves on when the present is half a slot before it; so a
-slot is taken up at the latest half its length before its time. What is due before B0 is near. A boundary
-waits where a slot cannot be taken up without the disk, and those below wait at it.
+slot is taken up at the latest half its length before its time. No level begins behind the one above it. What
+is due before B0 is near. A boundary waits where a slot cannot be taken up without the disk, and the
+boundaries below wait at it.
 
 A slot of an upper level that lies wholly in the past is not split any more: it becomes a slot below B0 of
 its own length (`passing`), and stays where its timers are until all of them are done.
@@ -42,7 +43,7 @@ class Slot(NamedTuple):
 
     @property
     def end_ms(self) -> int:
-        """The first time after it."""
+        """The first time after the slot, in ms."""
         return self.start_ms + (1 << SHIFTS[self.level])
 
     @property
@@ -57,12 +58,12 @@ class Slot(NamedTuple):
 
     @property
     def taken_up_ms(self) -> int:
-        """From when on it is read ahead, or split into slots of the level below."""
+        """The time in ms from which on it is read ahead, or split into slots of the level below."""
         return self.start_ms - (1 << SHIFTS[self.level] >> 1)
 
 
 def slot_named(name: str) -> Slot:
-    """The slot whose file has that name; ValueError if it is no such name."""
+    """Return the slot whose file has that name; raise ValueError if no slot's file has."""
     level, start_ms = name.split("-")
     slot = Slot(int(level), int(start_ms))
     if slot.level not in range(LEVEL_COUNT) or slot.name != name:
@@ -71,12 +72,12 @@ def slot_named(name: str) -> Slot:
 
 
 def containing(level: int, due_ms: int) -> Slot:
-    """The slot of `level` in which `due_ms` lies."""
+    """Return the slot of `level` in which `due_ms` lies."""
     return Slot(level, due_ms >> SHIFTS[level] << SHIFTS[level])
 
 
 def boundary_ms(level: int, now_ms: int) -> int:
-    """Where `level` begins at `now_ms` if nothing waits for the disk."""
+    """Return where `level` begins at `now_ms` if nothing waits for the disk."""
     size_ms = 1 << SHIFTS[level]
     return (now_ms + size_ms // 2 >> SHIFTS[level]) * size_ms + size_ms
 
@@ -90,31 +91,37 @@ class Boundaries:
 
     @classmethod
     def at(cls, now_ms: int) -> Boundaries:
-        """The boundaries of an empty wheel at `now_ms`."""
+        """Return the boundaries of an empty wheel at `now_ms`."""
         return cls([boundary_ms(level, now_ms) for level in range(LEVEL_COUNT)])
 
     def copy(self) -> Boundaries:
-        """Boundaries that change apart from these."""
+        """Return boundaries that change apart from these."""
         return Boundaries(list(self.starts_ms), list(self.passing))
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether each level begins at or before the one above it, as `slot_of` takes for granted."""
+        return self.starts_ms == sorted(self.starts_ms)
+
     def limit_ms(self, level: int, now_ms: int) -> int:
-        """How far the boundary of `level` may go at `now_ms`: never beyond the one above it."""
+        """Return how far the boundary of `level` may go at `now_ms`: never beyond the one above it."""
         own_ms = boundary_ms(level, now_ms)
         return own_ms if level == TOP else min(own_ms, self.starts_ms[level + 1])
 
     def is_behind(self, level: int, now_ms: int) -> bool:
-        """Whether the boundary of `level` could go on at `now_ms` if nothing lay there."""
+        """Tell whether the boundary of `level` could go on at `now_ms` if nothing lay there."""
         return self.starts_ms[level] < self.limit_ms(level, now_ms)
 
     def slot_of(self, due_ms: int) -> Slot:
-        """The slot for a timer due at `due_ms`."""
+        """Return the slot for a timer due at `due_ms`."""
+        # B0 is no lower bound (`lo=1`): what is due before it lies in a slot of level 0 all the same.
         for slot in self.passing:
             if slot.start_ms <= due_ms < slot.end_ms:
                 return slot
         return containing(bisect_right(self.starts_ms, due_ms, 1) - 1, due_ms)
 
     def split(self, due_ms: Numbers) -> list[tuple[Slot, Places]]:
-        """The slots for many timers, each with the positions of its timers, ascending.
+        """Return the slots for many timers, each with the positions of its timers, ascending.
 
         A slot may come more than once, later positions later.
         """
@@ -122,6 +129,8 @@ class Boundaries:
         shifts = _SHIFTS[levels]
         numbers = due_ms >> shifts
         starts_ms = numbers << shifts
+        # 16 bits, for numpy sorts such numbers in linear time. Slots that differ by a multiple of 256 share a
+        # number; they come apart at the cuts, which look at whole start times.
         small = (numbers & np.uint64(0xFF)).astype(np.uint16) | (levels.astype(np.uint16) << np.uint16(8))
         for slot in self.passing:
             inside = (due_ms >= np.uint64(slot.start_ms)) & (due_ms < np.uint64(slot.end_ms))

@@ -6,6 +6,10 @@
 Runs in a worker thread on what `Partitions.to_write` took away, and changes no file within the length that
 a snapshot names: a split makes new files, additions go behind the end. So a failed attempt leaves bytes that
 nobody names; the next one cuts them off first. A timer that is deleted before it is written never is.
+
+Cost: each timer is written when it is set and once more for each level it comes down, of at most five; in
+memory lie 8 MiB of records and the tombstones of one slot. Weak spot: a slot is split whole, so one of level
+5 or 4 with most of a store's timers makes a single checkpoint long, and needs room for both copies meanwhile.
 """
 
 from __future__ import annotations
@@ -27,13 +31,13 @@ from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, Unwritten
 
 Fetch = Callable[[Numbers], tuple[Rows, list[bytes]]]
-"""Gives the rows and records of timers by their offsets, those that it can read, in the same order."""
+"""Returns the rows and records of timers by their offsets, in this order, without what it cannot read."""
 
 _FIRST_FETCH: Final = 64
 
 
 class File(NamedTuple):
-    """How much of a slot's file counts: its length, and how many timers and how many tombstones it names."""
+    """How much of a slot's file counts: its length in bytes, and the timers and tombstones in these."""
 
     length: int = 0
     row_count: int = 0
@@ -45,10 +49,12 @@ class _Growing:
 
     def __init__(self, disk: Disk, path: str, file: File) -> None:
         self._disk, self._path, self.file = disk, path, file
+        # Bytes of an attempt that failed, or whose snapshot was never written, would be read as timers.
         if disk.size(path) > file.length:
             disk.truncate(path, file.length)
 
     def add(self, batches: Iterator[bytes], row_count: int, tombstone_count: int = 0) -> None:
+        """Append batches that hold so many timers and tombstones; raise OSError."""
         length = self.file.length
         for batch in batches:
             self._disk.write(self._path, length, batch)
@@ -73,14 +79,15 @@ class PartitionsToWrite:
     mended: frozenset[Gap] = frozenset()
     """Damage whose timers are all accounted for."""
     unreadable: list[SortKey] = field(default_factory=list)
-    """The timers whose records `fetch` could not read; they wait without one until somebody ends them."""
+    """The timers whose records `fetch` could not read; they wait without a record until their end."""
     damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None
     _growing: dict[Slot, _Growing] = field(default_factory=dict)
     _fetch_count: int = _FIRST_FETCH
 
     def write(self, disk: Disk, fetch: Fetch) -> None:
-        """Writes everything durably; raises OSError."""
+        """Write everything durably; raise OSError."""
+        assert self.new_files is None, "written twice"
         for slot in self.split:
             self._split(disk, slot)
         for slot, unwritten in sorted(self.writing.slots.items()):
@@ -88,10 +95,11 @@ class PartitionsToWrite:
         self._sync(disk)
         kept = {slot: file for slot, file in self.files.items() if self._is_kept(slot)}
         self.new_files = kept | {slot: growing.file for slot, growing in self._growing.items()}
+        assert self.new_files.keys().isdisjoint(self.split), "timers of a slot that was split come twice"
         self.shared = Shared({slot: last for slot, last in self.shared.slots.items() if slot in kept})
 
     def freeze(self) -> Any:
-        """What a snapshot keeps; None before anything was written."""
+        """Return what a snapshot keeps; None before `write`."""
         if self.new_files is None:
             return None
         return {
@@ -110,7 +118,7 @@ class PartitionsToWrite:
         return name in self.damaged or slot_named(name) in self.new_files
 
     def tidy(self, disk: Disk) -> None:
-        """Deletes the files that neither the new snapshot nor the one before it names."""
+        """Delete the files that neither the new snapshot nor the one before it names; raise OSError."""
         assert self.new_files is not None, "tidied before it was written"
         named = {slot.name for slot in (*self.files, *self.new_files)} | self.damaged
         for name in disk.list(TIMERS):
@@ -118,9 +126,12 @@ class PartitionsToWrite:
                 disk.delete(f"{TIMERS}/{name}")
 
     def _is_kept(self, slot: Slot) -> bool:
+        """Tell whether a slot's file goes on: neither split, nor all of it delivered."""
         return slot not in self.split and slot.end_ms > self.watermark[0]
 
     def _split(self, disk: Disk, slot: Slot) -> None:
+        """Copy a slot's live timers to files of the levels below."""
+        assert self.boundaries.starts_ms[slot.level] >= slot.end_ms, f"{slot.name} would be split into itself"
         damage: list[Gap] = []
         for rows, records in _slices(disk, slot, self.files[slot], self._tombstones_of(disk, slot), damage):
             for child, places in self.boundaries.split(rows["due_ms"].copy()):
@@ -130,12 +141,12 @@ class PartitionsToWrite:
                 else:
                     picked = [records[place] for place in places.tolist()]
                     growing.add(partition.encode_rows(growing.file.length, rows[places], picked), len(places))
-        if damage:
+        if damage:  # the old file may tell more of these timers than the log does, so it is kept
             self.damage += damage
             self.damaged |= {slot.name}
 
     def _tombstones_of(self, disk: Disk, slot: Slot) -> Numbers:
-        """The offsets of the timers of a slot that are deleted, by its file and by memory."""
+        """Return the offsets, ascending, of a slot's timers that are deleted, by its file and by memory."""
         file, fresh = self.files[slot], self.writing.slots.get(slot)
         tombstones = [np.empty(0, np.uint64)]
         if file.tombstone_count:
@@ -145,6 +156,8 @@ class PartitionsToWrite:
         return np.sort(np.concatenate(tombstones))
 
     def _add(self, disk: Disk, slot: Slot, unwritten: Unwritten, fetch: Fetch) -> None:
+        """Add what came for a slot to its file, or, if it is split, to files of the levels below."""
+        # A timer and its tombstone that both came since the last checkpoint cancel out: neither is written.
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
         left = alive(timers, np.sort(tombstones["timer_offset"]))
         tombstones = alive(tombstones, np.sort(timers["timer_offset"]))
@@ -153,10 +166,12 @@ class PartitionsToWrite:
             self._add_to(disk, slot, left, fetch)
             self._add_tombstones(disk, slot, tombstones)
             return
+        # Of a slot that is split no tombstone is left to write: the split has left those timers out.
         for child, places in self.boundaries.split(left["due_ms"].copy()):
             self._add_to(disk, child, left[places], fetch)
 
     def _add_to(self, disk: Disk, slot: Slot, timers: Rows, fetch: Fetch) -> None:
+        """Append timers, an array of `PAIR`, with their records to a slot's file."""
         ordered = _by_offset(timers)
         first = 0
         while first < len(ordered):
@@ -166,12 +181,13 @@ class PartitionsToWrite:
             self._add_fetched(self._to(disk, slot), chunk, rows, records)
 
     def _add_fetched(self, growing: _Growing, chunk: Rows, rows: Rows, records: list[bytes]) -> None:
-        if len(rows) < len(chunk):
+        if len(rows) < len(chunk):  # a timer whose record is damaged waits as a pair, rather than being lost
             missing = chunk[~np.isin(chunk["timer_offset"], rows["timer_offset"])]
             self.unreadable += missing.tolist()
             growing.add(partition.encode_pairs(growing.file.length, BARE, missing), len(missing))
             chunk = alive(chunk, missing["timer_offset"])
         assert np.array_equal(rows["timer_offset"], chunk["timer_offset"]), "records of other timers"
+        assert len(rows) == len(records), "rows without their records"
         records_bytes = sum(map(len, records))
         self._reckon(len(chunk), records_bytes)
         if records_bytes == 0:
@@ -181,7 +197,7 @@ class PartitionsToWrite:
         growing.add(partition.encode_rows(growing.file.length, rows, records), len(rows))
 
     def _reckon(self, count: int, records_bytes: int) -> None:
-        """How many records to fetch next, so that they fit a batch if they are like the last ones."""
+        """Set how many records to fetch next, so that they fit a batch if they are like the last ones."""
         fitting = TIMER_BATCH_BYTES_MAX * count // max(1, records_bytes)
         self._fetch_count = max(1, min(fitting, 4 * self._fetch_count, TIMERS_FETCHED_AT_ONCE_MAX))
 
@@ -199,6 +215,7 @@ class PartitionsToWrite:
         return growing
 
     def _sync(self, disk: Disk) -> None:
+        """Make all files durable, then their names: only then may a snapshot name them."""
         for slot in self._growing:
             disk.sync(slot.path)
         if self._growing:
@@ -217,7 +234,7 @@ def _by_offset(timers: Rows) -> Rows:
 def _slices(
     disk: Disk, slot: Slot, file: File, tombstones: Numbers, damage: list[Gap]
 ) -> Iterator[tuple[Rows, list[bytes]]]:
-    """The live timers of a file with their records (none for pairs), some 8 MiB at a time."""
+    """Yield the live timers of a file with their records (none for pairs), some 8 MiB at a time."""
     window = Window(disk, slot.path, file.length, TIMER_BATCH_BYTES_MAX)
     held: list[Rows] = []
     records: list[bytes] = []
@@ -239,7 +256,7 @@ def _slices(
 
 
 def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
-    """The bytes of each row's record."""
+    """Return the bytes of each row's record, read with one look at the batch."""
     stored = window.bytes_at(batch.position, batch.end - batch.position)
     lengths = rows["record_bytes"].astype(np.uint64)
     firsts = np.where(lengths > 0, rows["record_at"] - np.uint64(batch.position), 0)
@@ -248,5 +265,5 @@ def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
 
 
 def named_files(named: dict[str, list[int]]) -> dict[Slot, File]:
-    """The files that a snapshot names; one that is missing or too short has a gap for whoever reads it."""
+    """Return the files that a snapshot names; who reads a missing or too short one meets a gap."""
     return {slot_named(name): File(*fields) for name, fields in named.items()}

@@ -6,6 +6,12 @@ A file lies in the order of arrival, so each read goes through all of it and kee
 order (ties by timer_offset) behind the last one read before: 64 bytes a row of those, whatever the file
 holds. The next read begins while the rows of the last are being delivered. What the wheel learns about the
 slot after its time has come, it learns in memory; the file is read up to the length it had then.
+
+    run 1    the first `count_max` rows of the whole file, behind (start - 1, LAST_OFFSET)
+    run n    the first `count_max` rows of the whole file, behind the last row of run n-1
+
+Weak spot: a file of n rows is read n / `count_max` times, so a slot with very many timers that is read as it
+is (a passing one) costs reads in the square of its size. One of level 0 holds 16 s, and has few runs.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ LAST_OFFSET: Final = (1 << 64) - 1
 
 
 def behind(rows: Rows, after: SortKey) -> Rows:
-    """The rows that come after a sort key."""
+    """Return the rows (`ROW` or `PAIR`, any order) that come after a sort key."""
     after_ms, after_offset = np.uint64(after[0]), np.uint64(after[1])
     due_ms = rows["due_ms"].copy()
     if not len(rows) or due_ms.min() > after_ms:
@@ -41,16 +47,16 @@ def behind(rows: Rows, after: SortKey) -> Rows:
 
 
 def within(rows: Rows, from_ms: int, until_ms: int) -> Rows:
-    """The rows due from one time to before another."""
+    """Return the rows due from one time to before another, in ms."""
     due_ms = rows["due_ms"]
     kept: Rows = rows[(due_ms >= np.uint64(from_ms)) & (due_ms < np.uint64(until_ms))]
     return kept
 
 
 def _first_of(held: list[Rows], count_max: int) -> Rows:
-    """The first rows of all that are held, which are let go, by (due_ms, timer_offset)."""
+    """Return the first of all rows that are held, as `ROW`s by (due_ms, timer_offset), and let all go."""
     rows = _joined(held)
-    held.clear()
+    held.clear()  # before the copies below are made: else the rows would be in memory once more
     offsets, due_ms = rows["timer_offset"].copy(), rows["due_ms"].copy()
     is_in_order = bool(np.all(offsets[1:] > offsets[:-1]))
     order = _in_order(due_ms) if is_in_order else np.lexsort((offsets, due_ms))
@@ -58,7 +64,7 @@ def _first_of(held: list[Rows], count_max: int) -> Rows:
 
 
 def _joined(held: list[Rows]) -> Rows:
-    """All that is held as one; pairs stay pairs where there is nothing else."""
+    """Return all that is held as one array; pairs stay pairs where there is nothing else."""
     if not held:
         return NO_ROWS
     if all(rows.dtype == held[0].dtype for rows in held):
@@ -67,7 +73,7 @@ def _joined(held: list[Rows]) -> Rows:
 
 
 def _in_order(due_ms: Numbers) -> Numbers:
-    """The places of the times in ascending order, equal ones as they come.
+    """Return the places of the times in ascending order, equal times as they come.
 
     Time and position fit one number nearly always; numbers sort several times as fast as positions by time.
     """
@@ -83,9 +89,11 @@ def _in_order(due_ms: Numbers) -> Numbers:
 
 
 def _cut(held: list[Rows], count_max: int) -> np.uint64:
-    """Lets go of rows that are held and not among the first; returns when the last of these is due."""
+    """Let go of rows that are held and not among the first; return when the last of the first is due."""
     due_ms = np.concatenate([rows["due_ms"] for rows in held])
     last_ms = np.uint64(np.partition(due_ms, count_max - 1)[count_max - 1])
+    # By due time alone one cut is a partition, with no sort. Only where very many are due at `last_ms` must
+    # the offsets decide, or the rows of one crowded millisecond would all be held.
     is_crowded = int(np.count_nonzero(due_ms <= last_ms)) > count_max + count_max // 8
     held[:] = [_first_of(held, count_max)] if is_crowded else [_until(held, last_ms)]
     return last_ms
@@ -98,10 +106,14 @@ def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
 
 
 def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:
-    """The first `count_max` rows in due order of all that come, and whether they are all."""
+    """Return the first `count_max` rows in due order of all that come, as `ROW`s, and whether they are all.
+
+    At most a quarter more than these is held, and what comes at once.
+    """
     held: list[Rows] = []
     held_count, is_all, last_ms = 0, True, np.uint64(LAST_OFFSET)
     for rows in found:
+        # Equal to the last one too: among rows of one due time an earlier offset may still come.
         early = rows[rows["due_ms"] <= last_ms]
         is_all = is_all and len(early) == len(rows)
         held.append(early)
@@ -126,7 +138,7 @@ class ReadAhead:
     damage: list[Gap] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
-        """Reads; raises OSError."""
+        """Read the rows; raise OSError."""
         path = self.slot.path
         disk.will_need(path)
         tombstones = np.empty(0, np.uint64)
@@ -161,7 +173,7 @@ class Reading:
 
     @property
     def loaded_count(self) -> int:
-        """How many rows are in memory and not taken."""
+        """The number of rows in memory that are not taken."""
         return sum(map(len, self._runs)) - self._taken
 
     @property
@@ -176,24 +188,25 @@ class Reading:
 
     @property
     def head_due_ms(self) -> int:
-        """When the next row is due, or, before it has been read, a time before which none is."""
+        """The time in ms at which the next row is due, or, before it is read, one before which none is."""
         if self._runs:
             return int(self._runs[0]["due_ms"][self._taken])
         return max(self.slot.start_ms, self._after[0])
 
     def forget(self, timer_offset: int) -> None:
-        """A timer of this slot is deleted."""
+        """Leave out a timer of this slot that was deleted since its time came."""
         self._tombstones.add(timer_offset)
 
     def job(self, watermark: SortKey, count_max: int) -> ReadAhead:
-        """The next read, for what is behind the last one and behind what has been delivered."""
+        """Return the next read, for what is behind the last one and behind what has been delivered."""
         after = max(self._after, watermark)
         return ReadAhead(self.slot, self._length, self._has_tombstones, after, count_max)
 
     def install(self, job: ReadAhead) -> None:
-        """Takes over what was read."""
+        """Take over what was read."""
         if len(job.rows):
-            last = job.rows[-1]
+            first, last = job.rows[0], job.rows[-1]
+            assert self._after < (int(first["due_ms"]), int(first["timer_offset"])), "rows come a second time"
             self._after = (int(last["due_ms"]), int(last["timer_offset"]))
         rows = alive(job.rows, self._known_tombstones)
         if len(rows):
@@ -201,13 +214,14 @@ class Reading:
         self.is_read = job.is_last
 
     def take(self, limit_ms: int, count_max: int) -> Rows:
-        """The next rows, due by `limit_ms`; fewer than there are if some of them are deleted."""
+        """Return the next rows, due by `limit_ms`; fewer than there are if some of them are deleted."""
         while self._runs:
             run = self._runs[0]
             near = run[self._taken : self._taken + count_max]
             count = int(np.searchsorted(near["due_ms"], np.uint64(limit_ms), side="right"))
             if count == 0:
                 break
+            assert int(near["due_ms"][count - 1]) <= limit_ms, "a run is not in due order"
             self._step(count)
             rows = self._still_there(near[:count])
             if len(rows):
@@ -216,6 +230,7 @@ class Reading:
 
     def _step(self, count: int) -> None:
         self._taken += count
+        assert self._taken <= len(self._runs[0]), "more was taken than was read"
         if self._taken == len(self._runs[0]):
             self._runs.popleft()
             self._taken = 0

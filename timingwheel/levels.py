@@ -29,27 +29,27 @@ SPAN_MS: Final = 1 << (SLOT_BITS * LEVEL_COUNT)
 
 
 def level_of(now_ms: int, due_ms: int) -> int:
-    """The level for a timer due at `due_ms`, not before `now_ms`: the highest byte in which they differ."""
+    """Return the level for a timer due at `due_ms`, not before `now_ms`: the highest byte that differs."""
     return max(0, (now_ms ^ due_ms).bit_length() - 1) // SLOT_BITS
 
 
 def slot_of(level: int, due_ms: int) -> int:
-    """The slot of `due_ms` on `level`."""
+    """Return the slot of `due_ms` on `level`, 0 to 255."""
     return (due_ms >> (SLOT_BITS * level)) & SLOT_MASK
 
 
 def slot_start_ms(level: int, slot: int, now_ms: int) -> int:
-    """When the coming (or present) `slot` of `level` begins, seen from `now_ms`."""
+    """Return when the coming (or present) `slot` of `level` begins, in ms, seen from `now_ms`."""
     shift = SLOT_BITS * level
     return ((now_ms >> (shift + SLOT_BITS)) << SLOT_BITS | slot) << shift
 
 
 def first_from(occupied: int, slot: int) -> int:
-    """The first set bit of `occupied` at or above `slot`; -1 if there is none."""
+    """Return the first set bit of `occupied` at or above `slot`; -1 if there is none."""
     ahead = occupied >> slot
     return slot + (ahead & -ahead).bit_length() - 1 if ahead else -1
 
 
 def all_of(occupied: int) -> list[int]:
-    """Every set bit of `occupied`."""
+    """Return every set bit of `occupied`, ascending."""
     return [slot for slot in range(SLOT_COUNT) if occupied >> slot & 1]

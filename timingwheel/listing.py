@@ -1,8 +1,13 @@
 """All far timers in due order, for lists and counts, slot by slot in bounded memory; and one of them by name.
 
-Slots that overlap, a shared one and those below it, are merged. What is delivered or deleted is left out.
+Slots that overlap, a shared one and those below it, are merged; meanwhile `record_at`, of which a file needs
+40 bits, has the number of its slot in the upper 24. What is delivered or deleted is left out.
+
 Cost: what is asked for, slots outside the window are not touched; a whole slot is counted without reading it.
 The first rows of a slot are found without sorting all of it: runs begin small and grow.
+
+Weak spots: each run reads its files anew, so a list to the end of a large slot reads it once for every
+`rows_max` rows; and a whole slot's count trusts the counts of its file, unless damage was met in it.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
 from timingwheel.unwritten import Fresh, timers_in, tombstones_in
 
 _FIRST_ROWS: Final = 1_024
+"""Rows of the first run; each next one has `_GROWTH` times as many."""
 _GROWTH: Final = 16
 _MARK_SHIFT: Final = np.uint64(40)
 _PLACE_MASK: Final = np.uint64((1 << 40) - 1)
@@ -43,7 +49,10 @@ class Listing:
     """Files of which bytes were damaged: their rows are counted, for fewer are there than were written."""
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
-        """Live timers due in the window and behind `after`, in due order, with the file of their records."""
+        """Yield live timers due in the window and behind `after`, in due order, with their records' file.
+
+        Raise OSError.
+        """
         after = max(after or (0, 0), self.watermark)
         for slots in _together(self._slots(max(from_ms, after[0]), until_ms)):
             sort_key, is_last, rows_max = after, False, min(_FIRST_ROWS, self.rows_max)
@@ -55,18 +64,18 @@ class Listing:
                     yield from self._by_file(slots, rows)
 
     def count(self, from_ms: int, until_ms: int) -> int:
-        """How many live timers are due in the window."""
+        """Return the number of live timers that are due in the window; raise OSError."""
         from_ms = max(from_ms, self.watermark[0])
         return sum(self._count(slot, from_ms, until_ms) for slot in self._slots(from_ms, until_ms))
 
     def find(self, slot: Slot, timer_offset: int) -> Rows | None:
-        """The row of a timer in its slot's file, as an array of one; None if it is not there."""
+        """Return a timer's `ROW` in its slot's file, an array of one; None if it has none. Raise OSError."""
         if slot not in self.files:
             return None
         window = Window(self.disk, slot.path, self.files[slot].length)
         for batch in partition.batches(window, self.damage):
             if batch.kind != partition.TOMBSTONE:
-                offsets = batch.rows["timer_offset"]
+                offsets = batch.rows["timer_offset"]  # ascending in a batch, not from batch to batch
                 place = int(np.searchsorted(offsets, np.uint64(timer_offset)))
                 if place < len(offsets) and int(offsets[place]) == timer_offset:
                     return partition.as_rows(batch.rows[place : place + 1])
@@ -80,7 +89,8 @@ class Listing:
     def _next(
         self, slots: list[Slot], from_ms: int, until_ms: int, after: SortKey, rows_max: int
     ) -> tuple[Rows, bool]:
-        """The next rows of slots that overlap, each row's `record_at` marked with the number of its slot."""
+        """Return the next rows of slots that overlap, marked with their slots' numbers, and whether all."""
+        assert len(slots) < 1 << 64 - int(_MARK_SHIFT), "more slots overlap than a mark can number"
         found = (
             _marked(behind(within(rows, from_ms, until_ms), after), number)
             for number, slot in enumerate(slots)
@@ -89,7 +99,7 @@ class Listing:
         return first_in_due_order(found, rows_max)
 
     def _by_file(self, slots: list[Slot], rows: Rows) -> Iterator[tuple[Rows, str | None]]:
-        """The same rows, unmarked, in runs of one file."""
+        """Yield the same rows, unmarked, in runs of one file."""
         numbers = rows["record_at"] >> _MARK_SHIFT
         rows["record_at"] &= _PLACE_MASK
         rows["record_at"][rows["record_at"] == _IN_LOG_MARKED] = IN_LOG
@@ -121,6 +131,7 @@ class Listing:
         return sum(map(len, wanted))
 
     def _count_whole(self, slot: Slot) -> int:
+        """Return how many live timers a slot has, by counts alone: each tombstone has its timer there."""
         file = self.files.get(slot, File())
         kept = [layer.slots[slot] for layer in self.layers if slot in layer.slots]
         in_memory = sum(len(unwritten.timers) - len(unwritten.tombstones) for unwritten in kept)
@@ -128,7 +139,7 @@ class Listing:
 
 
 def _together(slots: list[Slot]) -> Iterator[list[Slot]]:
-    """Slots in the order of their start, those in one list that overlap."""
+    """Yield slots in the order of their start, slots that overlap in one list."""
     held: list[Slot] = []
     for slot in slots:
         if held and slot.start_ms >= max(one.end_ms for one in held):

@@ -22,13 +22,14 @@ A batch is a head, rows, and for kind 1 the records' own bytes back to back; int
     56     8      spare
 
 Rows of a batch are in ascending order of timer_offset, records in due order, so that those of a crowded
-moment lie together. Each record carries its own CRC, which whoever reads
-it checks. A snapshot names the files and how long they are: what is beyond was never there. A batch that
-does not match its CRC is a `Gap`, and the reading goes on at the next that does: at the damaged one's end
-if its head still tells it, else wherever the magic comes next. A file that is missing or too short has a gap
-up to the length that is named. Which timers a gap held is found out elsewhere (`services.broker.mending`).
+moment lie together. Each record carries its own CRC, which whoever reads it checks. A snapshot names the
+files and how long they are: what is beyond was never there. A batch that does not match its CRC is a `Gap`,
+and the reading goes on at the next that does: at the damaged one's end if its head still tells it, else
+wherever the magic comes next. A file that is missing or too short has a gap up to the length that is named.
+Which timers a gap held is found out elsewhere (`services.broker.mending`).
 
-Reading goes through a window, so memory is bounded however long the file is.
+Cost: reading goes through a window, so memory is bounded however long the file is. Weak spot: a damaged byte
+among rows makes a gap of the whole batch, up to 65,536 timers, for all rows share one CRC.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ _COALESCED_ROWS: Final = 16_384
 
 
 class Batch(NamedTuple):
-    """A sound batch: its kind, its rows, where the batch lies and ends."""
+    """A sound batch: its kind, its rows (`ROW` or `PAIR` by kind), where the batch lies and ends."""
 
     kind: int
     rows: Rows
@@ -108,25 +109,26 @@ class Window:
         self._position, self._held = 0, b""
 
     def bytes_at(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer at the end."""
+        """Return up to `length` bytes from `position`; fewer at the end. Raise OSError."""
         length = max(0, min(length, self._there_bytes - position))
         if length == 0:
             return b""
         first = position - self._position
         if first < 0 or first + length > len(self._held):
             wanted = min(max(length, self._window_bytes), self._there_bytes - position)
-            self._held = b""
+            self._held = b""  # else two windows would be in memory during the read
             self._held = self._disk.read(self.path, position, wanted)
             self._position, first = position, 0
         return self._held[first : first + length]
 
 
 def batches(window: Window, damage: list[Gap], position: int = 0) -> Iterator[Batch]:
-    """The sound batches from a position on, in order; what is damaged is added to `damage`."""
+    """Yield the sound batches from a position on, in order; add what is damaged to `damage`."""
     while position < window.length:
         batch = _batch_at(window, position)
         if batch is None:
             found = _next_sound(window, position)
+            assert found > position, "a gap has no end"
             damage.append(Gap(window.path, position, found))
             position = found
         else:
@@ -135,7 +137,7 @@ def batches(window: Window, damage: list[Gap], position: int = 0) -> Iterator[Ba
 
 
 def parts(disk: Disk, path: str, length: int, damage: list[Gap]) -> Iterator[Rows]:
-    """The timers of a file, deleted ones included, in arrays of `ROW` or `PAIR` that are worth the work."""
+    """Yield the timers of a file, deleted ones included, in arrays of `ROW` or `PAIR`; join small batches."""
     held: list[Rows] = []
     for batch in batches(Window(disk, path, length), damage):
         if batch.kind == TOMBSTONE:
@@ -149,7 +151,7 @@ def parts(disk: Disk, path: str, length: int, damage: list[Gap]) -> Iterator[Row
 
 
 def tombstone_offsets(disk: Disk, path: str, length: int) -> Numbers:
-    """The offsets of the timers that have a tombstone in the file, ascending."""
+    """Return the offsets of the timers that have a tombstone in the file, ascending; raise OSError."""
     found = [
         batch.rows["timer_offset"].copy()
         for batch in batches(Window(disk, path, length), [])
@@ -159,7 +161,7 @@ def tombstone_offsets(disk: Disk, path: str, length: int) -> Numbers:
 
 
 def alive(rows: Rows, tombstones: Numbers) -> Rows:
-    """The rows whose timers are not among `tombstones`, offsets that ascend."""
+    """Return the rows whose timers are not among `tombstones`, offsets that ascend."""
     if not len(tombstones):
         return rows
     offsets = rows["timer_offset"]
@@ -169,7 +171,7 @@ def alive(rows: Rows, tombstones: Numbers) -> Rows:
 
 
 def as_rows(rows: Rows) -> Rows:
-    """The same as `ROW`; pairs become rows whose record is in the log."""
+    """Return the rows as `ROW`; pairs become rows whose record is in the log."""
     if rows.dtype == ROW:
         return rows
     made = np.zeros(len(rows), ROW)
@@ -178,7 +180,10 @@ def as_rows(rows: Rows) -> Rows:
 
 
 def encode_pairs(position: int, kind: int, pairs: Rows) -> Iterator[bytes]:
-    """Batches of timers without records, or of tombstones, to stand one after the other from `position`."""
+    """Yield batches of timers without records, or of tombstones (`PAIR`), for one after the other on disk.
+
+    The first is to stand at `position`.
+    """
     for first in range(0, len(pairs), TIMER_ROWS_PER_BATCH_MAX):
         stored = pairs[first : first + TIMER_ROWS_PER_BATCH_MAX].tobytes()
         batch = _sealed(position, kind, stored, len(stored) // PAIR.itemsize, 0) + stored
@@ -187,7 +192,7 @@ def encode_pairs(position: int, kind: int, pairs: Rows) -> Iterator[bytes]:
 
 
 def encode_rows(position: int, rows: Rows, records: list[bytes]) -> Iterator[bytes]:
-    """Batches of timers with their records, to stand one after the other from `position`."""
+    """Yield batches of timers (`ROW`) with their records, for one after the other from `position`."""
     assert len(rows) == len(records), "a row without its record, or a record without its row"
     for first, end in _cuts(list(map(len, records))):
         batch = _encode(position, rows[first:end].copy(), records[first:end])
@@ -200,6 +205,7 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
     rows["record_bytes"] = lengths
     first = np.uint64(position + HEAD.size + rows.nbytes)
     order = np.argsort(rows["due_ms"], kind="stable")
+    # The place of a record is its row's rank by due time, not its row's own place: two orders in one batch.
     rows["record_at"][order] = first + np.cumsum(lengths[order], dtype=np.uint64) - lengths[order]
     rows["record_at"][lengths == 0] = IN_LOG
     stored = rows.tobytes()
@@ -208,7 +214,7 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
 
 
 def _cuts(lengths: list[int]) -> list[tuple[int, int]]:
-    """Ranges of records that each fit a batch; one that is larger than that has its own."""
+    """Return ranges of records that each fit a batch; one that is larger than that has its own."""
     cuts, first, batch_bytes = [], 0, 0
     for number, length in enumerate(lengths):
         batch_bytes += length + ROW.itemsize
@@ -225,7 +231,7 @@ def _sealed(position: int, kind: int, stored: bytes, count: int, records_bytes: 
 
 
 def _batch_at(window: Window, position: int) -> Batch | None:
-    """The batch at a position; None if there is no sound one."""
+    """Return the batch at a position; None if no sound batch begins there."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) < HEAD.size:
         return None
@@ -242,16 +248,18 @@ def _batch_at(window: Window, position: int) -> Batch | None:
 
 
 def _next_sound(window: Window, position: int) -> int:
-    """Where the next sound batch behind a damaged one begins; the end if there is none."""
+    """Return where the next sound batch behind a damaged one begins; the file's end if there is none."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) == HEAD.size and head[:8] == MAGIC:
         end = position + int(HEAD.unpack(head)[2])
+        # The head may itself be what is damaged: its length counts only if a sound batch lies there.
         if position < end < window.length and _batch_at(window, end) is not None:
             return end
     return next(_sound_after(window, position + 1), window.length)
 
 
 def _sound_after(window: Window, position: int) -> Iterator[int]:
+    """Yield where sound batches begin from a position on, found by their magic."""
     while position < window.length:
         held = window.bytes_at(position, _WINDOW_BYTES)
         if len(held) < HEAD.size:
@@ -261,4 +269,4 @@ def _sound_after(window: Window, position: int) -> Iterator[int]:
             if _batch_at(window, position + at) is not None:
                 yield position + at
             at = held.find(MAGIC, at + 1)
-        position += max(1, len(held) - len(MAGIC) + 1)
+        position += max(1, len(held) - len(MAGIC) + 1)  # a magic may lie across two windows

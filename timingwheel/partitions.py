@@ -6,11 +6,23 @@
     near: the caller's own wheel <-- fresh ones   <-advance- slots of level 0, 8 s before their time
           rows in due order      <-- read ahead   <--/      (`due_run`)
 
+Each level begins at a boundary (`boundaries`), and boundaries move with the present. What becomes of a slot
+when the boundary of its level comes to it:
+
+    a slot that                          and then
+    is in memory only                    its timers go to the slots below; no disk
+    has a small file                     it is shared: its file is read beside those below it (`shared`)
+    has a large file                     the boundary waits until a checkpoint has split it
+    lies wholly in the past, and large   it passes: it is read as it is, in due order (`passing`)
+    is of level 0                        its file is queued to be read, its timers in memory are near
+
+Upper boundaries move first, and none passes the one above it.
+
 Rules:
 
-* `near_until_ms` is the boundary B0 (`boundaries`). A timer put before it is the caller's at once. When
-  `advance` moves it over a slot, it hands over the slot's timers that are in memory, and queues its file to
-  be read ahead, up to the length that it has then. So each timer is given to the caller once, either way.
+* `near_until_ms` is the lowest boundary, B0. A timer put before it is the caller's at once. When `advance`
+  moves B0 over a slot, it hands over the slot's timers that are in memory, and queues its file to be read
+  ahead, up to the length that it has then. So each timer is given to the caller once, either way.
 * Near timers are remembered too, for a restart may need them; they are dropped once they are behind the
   `watermark`, the last timer delivered: all at or before it are done, and nothing may be put there.
 * `undone_ms` is a time before which all timers are done, whatever the watermark says: what is still to be
@@ -20,22 +32,13 @@ Rules:
   due order delivers nothing of his own beyond it.
 * Files change only in a checkpoint: `to_write` takes `fresh` away as `writing`, which counts in all that is
   asked meanwhile, until `written` or `failed`.
-* A small upper slot is not split but shared: its file is read beside those of the slots below (`shared`).
-* An upper slot that lies wholly in the past is not split: it is read as it is, in due order (`passing`).
 
 Cost: per timer, 16 bytes until the next checkpoint and none after; at most `TIMER_ROWS_READ_AHEAD_MAX` rows
-read ahead, and as many being read. Where nothing lies, boundaries jump, so idle years are free.
+read ahead, and as many being read. A move looks at the slots in which anything lies; where nothing lies,
+boundaries jump, so idle years are free.
 
-How the boundaries move with the present, and what that makes of the slots they come to:
-
-    a boundary comes to a slot that      and then
-    is in memory only                    its timers go to the slots below; no disk
-    has a small file                     the slot is shared: it stays a file (`shared`)
-    has a large file                     the boundary waits until a checkpoint has split it
-    lies wholly in the past, and large   it passes: it is read as it is, in due order
-    is of level 0                        its file is queued to be read, its timers in memory are near
-
-Upper boundaries move first, and none passes the one above it. Cost: the slots in which anything lies.
+Weak spot: a boundary waits for the disk. While no checkpoint succeeds, the timers of a large slot stay where
+they are until the slot lies wholly in the past, so one of 17.5 minutes is late by so much (`is_waiting`).
 """
 
 from __future__ import annotations
@@ -62,14 +65,14 @@ _RETRY_MS: Final = 1_000
 
 
 class Gaps(list[Gap]):
-    """Damage that nobody has seen to, each once; `mended` is that which somebody has."""
+    """The damage whose timers are not accounted for, each gap once; `mended` is damage whose timers are."""
 
     def __init__(self, mended: frozenset[Gap] = frozenset()) -> None:
         super().__init__()
         self.mended = mended
 
     def append(self, gap: Gap) -> None:
-        """Adds one that is new."""
+        """Add a gap, unless it is known or mended."""
         if gap not in self.mended and gap not in self:
             super().append(gap)
 
@@ -100,32 +103,12 @@ class Partitions:
         self.damage = Gaps()
         """What of the files could not be read, and whose timers are not accounted for."""
 
+    # Timers come and go.
+
     @property
     def near_until_ms(self) -> int:
         """Timers due before this are the caller's."""
         return self._boundaries.starts_ms[0]
-
-    @property
-    def wants_checkpoint(self) -> bool:
-        """Whether a slot is to be split by now, or so much is in memory that it should be written."""
-        return self._writing is None and (self._must_split or self._fresh.count >= TIMERS_UNWRITTEN_MAX)
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether something that is due already waits for the disk."""
-        head = self._head()
-        is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
-        return is_cold or self.near_until_ms <= self._now_ms
-
-    @property
-    def unwritten_count(self) -> int:
-        """How many timers and tombstones are in memory only."""
-        return self._fresh.count + (self._writing.writing.count if self._writing else 0)
-
-    @property
-    def disk_bytes(self) -> int:
-        """How many bytes the files have."""
-        return sum(file.length for file in self._files.values())
 
     @property
     def free_ms(self) -> int:
@@ -134,106 +117,59 @@ class Partitions:
         return due_ms + 1 if timer_offset == LAST_OFFSET else due_ms
 
     def put(self, timers: Sequence[tuple[int, int]]) -> None:
-        """Remembers timers (due time, offset), due behind the watermark, in the order of their offsets.
+        """Remember timers (due time in ms, offset), due behind the watermark, in the order of their offsets.
 
-        Those due before `near_until_ms` are the caller's to schedule, too.
+        Timers due before `near_until_ms` are the caller's to schedule, too.
         """
+        # The order of the offsets is what tells in which of two slots a timer lives (`Shared.home`).
+        assert not timers or timers[0][1] >= self._last_offset, "a timer is put after a later one"
         start_ms = end_ms = 0
         for due_ms, timer_offset in timers:
             if not start_ms <= due_ms < end_ms:
                 slot = self._boundaries.slot_of(due_ms)
+                assert slot.end_ms > self.watermark[0], "a timer is put where all are done, and would be lost"
                 self._is_next_known &= slot in self._fresh.slots
                 add = self._fresh.at(slot).timers.append
-                if not self._boundaries.passing:  # which may lie within another
+                if not self._boundaries.passing:  # a passing slot may lie within this one
                     start_ms, end_ms = slot.start_ms, slot.end_ms
             add(due_ms, timer_offset)
             self._last_offset = timer_offset
         self._fresh.count += len(timers)
 
     def delete(self, due_ms: int, timer_offset: int) -> None:
-        """Forgets a pending timer; if it is near, the caller takes it out of its wheel itself."""
+        """Forget a pending timer; a near timer the caller takes out of its wheel itself."""
         if (due_ms, timer_offset) <= self.watermark:
             return
         slot = self._home(due_ms, timer_offset)
         self._fresh.at(slot).tombstones.append(due_ms, timer_offset)
         self._fresh.count += 1
+        # Its file may have been read by now, or be read to a length that has no such tombstone.
         for reading in self._queue:
             if reading.slot == slot:
                 reading.forget(timer_offset)
 
+    # Time goes on.
+
     def advance(self, now_ms: int) -> Advanced:
-        """Moves the boundaries as far as they go; gives what is to be read ahead, and what is near now."""
+        """Move the boundaries as far as they go; return what is to be read ahead, and what is near now."""
         self._now_ms = max(self._now_ms, now_ms)
         self._must_advance = False
         near = self._move(self._now_ms)
         return Advanced(self._next_job(), near)
 
-    def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
-        """Takes over what a job has read; none are left to be scheduled, for `advance` gave them already."""
-        self._job = None
-        for reading in self._queue:
-            if reading.slot == job.slot:
-                reading.install(job)
-                self.found_damaged(job.damage)
-        self._drop_done()
-        return []
-
-    def read_ahead_failed(self, job: ReadAhead) -> None:
-        """A job could not read; it comes again in a second."""
-        if self._job is job:
-            self._job = None
-            self._retry_ms = self._now_ms + _RETRY_MS
-
-    def head_due_ms(self) -> int | None:
-        """When the first row is due, or if it is still to be read a time before which none is; else None."""
-        head = self._head()
-        return None if head is None else head.head_due_ms
-
-    @property
-    def is_head_ready(self) -> bool:
-        """Whether the rows that come next have been read."""
-        head = self._head()
-        return head is not None and head.is_ready
-
-    def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
-        """The next rows in due order, due by now and by `limit_ms`, all of one file, and that file.
-
-        None come while the next ones are still being read.
-        """
-        limit_ms = now_ms if limit_ms is None else min(now_ms, limit_ms)
-        while (head := self._head()) is not None:
-            rows = head.take(min(limit_ms, self._turn_until_ms(head)), count_max)
-            if not head.is_done or len(rows):
-                self._drop_done()
-                return rows, head.slot.path
-            self._drop_done()
-        return NO_ROWS, ""
-
     def next_advance_ms(self, now_ms: int) -> int | None:
-        """When `advance` or `take_due` has something to do next; None if never as things are."""
+        """Return when `advance` or `take_due` next has something to do; None if never as things are."""
         if self._must_advance:
             return now_ms
         times = [self._head_ms(), self._job_ms(now_ms), self._next_move_ms()]
         return min((time for time in times if time is not None), default=None)
 
-    def scan(
-        self, from_ms: int, until_ms: int, after: SortKey | None = None
-    ) -> Iterator[tuple[Rows, str | None]]:
-        """All live timers due in the window and behind `after`, in due order, and the file they are in.
-
-        A row's `record_at` is `IN_LOG` where its record is not in the file. Nothing may change meanwhile.
-        """
-        return self._listing().scan(from_ms, until_ms, after)
-
-    def count(self, from_ms: int, until_ms: int) -> int:
-        """How many live timers are due in the window."""
-        return self._listing().count(from_ms, until_ms)
-
-    def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
-        """The file and the row (an array of one) of a timer; None if no file has it."""
-        slot = self._home(due_ms, timer_offset)
-        row = self._listing().find(slot, timer_offset)
-        return None if row is None else (slot.path, row)
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that is due already waits for the disk."""
+        head = self._head()
+        is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
+        return is_cold or self.near_until_ms <= self._now_ms
 
     @property
     def undone_ms(self) -> int:
@@ -245,15 +181,118 @@ class Partitions:
         return min([self.near_until_ms, *heads, *starts])
 
     def forget_before(self, due_ms: int) -> None:
-        """How timers ended that were due before a time is forgotten: the watermark alone tells of them.
+        """Move the watermark over a time before which it is forgotten how timers ended.
 
-        It was never later than `undone_ms`, which damage that is found now may set back: to the beginning of
-        a file of years, whose timers that wait are due behind `due_ms` all the same.
+        That time was never later than `undone_ms`, which damage that is found now may set back: to the
+        beginning of a file of years, whose timers that wait are due behind `due_ms` all the same.
         """
         self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
 
+    # What was read ahead is taken.
+
+    def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
+        """Take over what a job has read; return no timers, for `advance` has given the near ones."""
+        self._job = None
+        for reading in self._queue:
+            if reading.slot == job.slot:
+                reading.install(job)
+                self.found_damaged(job.damage)
+        self._drop_done()
+        return []
+
+    def read_ahead_failed(self, job: ReadAhead) -> None:
+        """Take back a job that could not read; `advance` gives the same again in a second."""
+        if self._job is job:
+            self._job = None
+            self._retry_ms = self._now_ms + _RETRY_MS
+
+    def head_due_ms(self) -> int | None:
+        """Return when the first row is due, or, while it is to be read, a time before which no row is.
+
+        None if no file is to be read.
+        """
+        head = self._head()
+        return None if head is None else head.head_due_ms
+
+    @property
+    def is_head_ready(self) -> bool:
+        """Whether the rows that come next have been read."""
+        head = self._head()
+        return head is not None and head.is_ready
+
+    def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
+        """Return the next `ROW`s in due order, due by now and by `limit_ms`, all of one file, and its path.
+
+        No rows come while the next ones are still being read.
+        """
+        limit_ms = now_ms if limit_ms is None else min(now_ms, limit_ms)
+        while (head := self._head()) is not None:
+            rows = head.take(min(limit_ms, self._turn_until_ms(head)), count_max)
+            if not head.is_done or len(rows):
+                self._drop_done()
+                return rows, head.slot.path
+            self._drop_done()
+        return NO_ROWS, ""
+
+    # Lists and counts.
+
+    def scan(
+        self, from_ms: int, until_ms: int, after: SortKey | None = None
+    ) -> Iterator[tuple[Rows, str | None]]:
+        """Yield all live timers due in the window and behind `after`, as `ROW`s in due order, and their file.
+
+        A row's `record_at` is `IN_LOG` where its record is not in the file. Nothing may change meanwhile.
+        Raise OSError.
+        """
+        return self._listing().scan(from_ms, until_ms, after)
+
+    def count(self, from_ms: int, until_ms: int) -> int:
+        """Return the number of live timers that are due in the window; raise OSError."""
+        return self._listing().count(from_ms, until_ms)
+
+    def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
+        """Return a timer's file and its `ROW` (an array of one); None if no file has it; raise OSError."""
+        slot = self._home(due_ms, timer_offset)
+        row = self._listing().find(slot, timer_offset)
+        return None if row is None else (slot.path, row)
+
+    def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
+        """Return the offsets of the live timers in memory, of all slots that touch a window of ms."""
+        found = [np.empty(0, np.uint64)]
+        for slot in {slot for layer in self._layers() for slot in layer.slots}:
+            if slot.start_ms < until_ms and slot.end_ms > from_ms:
+                found.append(timers_in(iter(self._layers()), slot)["timer_offset"])
+        return np.concatenate(found)
+
+    @property
+    def unwritten_count(self) -> int:
+        """The number of timers and tombstones in memory only."""
+        return self._fresh.count + (self._writing.writing.count if self._writing else 0)
+
+    @property
+    def disk_bytes(self) -> int:
+        """The size of all files in bytes."""
+        return sum(file.length for file in self._files.values())
+
+    @property
+    def files(self) -> dict[Slot, File]:
+        """The files as they are between checkpoints, a copy."""
+        return dict(self._files)
+
+    # Checkpoints and starts.
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a slot is to be split by now, or so much is in memory that a checkpoint should write it."""
+        return self._writing is None and (self._must_split or self._fresh.count >= TIMERS_UNWRITTEN_MAX)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no checkpoint is under way that changes the files."""
+        return self._writing is None
+
     def to_write(self, now_ms: int) -> PartitionsToWrite:
-        """Everything a checkpoint needs, which another thread may write; tell by `written` or `failed`."""
+        """Return all that a checkpoint needs, for another thread to write; end by `written` or `failed`."""
         assert self._writing is None, "one checkpoint at a time"
         self._now_ms = max(self._now_ms, now_ms)
         self._forget_passed()
@@ -272,24 +311,30 @@ class Partitions:
             self._last_offset,
             self.damage.mended,
         )
+        self._fresh.check()
         self._fresh, self._must_split = Fresh(), False
         return self._writing
 
     def written(self, done: PartitionsToWrite) -> None:
-        """A checkpoint is durable: its files count now."""
+        """Take over the files of a checkpoint, which are durable now."""
         assert done is self._writing, "another checkpoint was written"
         assert done.new_files is not None, "nothing was written"
         self._files, self._writing = done.new_files, None
         self._written_offset = done.last_offset
         self.found_damaged(done.damage)
         for slot in done.split:
+            waits_ms = self._boundaries.starts_ms[slot.level]
+            assert waits_ms == slot.start_ms, f"a boundary passed {slot.name} while it was split"
             self._boundaries.starts_ms[slot.level] = slot.end_ms
+            # What came for the slot meanwhile lies in memory; its home is now on the levels below.
             self._fresh.spread(slot, self._boundaries)
+        assert self._boundaries.is_ordered, "a level begins behind the one above it"
         self._must_advance, self._is_next_known = True, False
 
     def failed(self, done: PartitionsToWrite) -> None:
-        """A checkpoint came to nothing: what it took is there again."""
-        assert done is self._writing
+        """Take back what a checkpoint took that came to nothing."""
+        assert done is self._writing, "another checkpoint has failed"
+        # What was taken comes first again: pairs of a slot lie in the order in which they came.
         later, self._fresh, self._writing = self._fresh, done.writing, None
         for slot, unwritten in later.slots.items():
             self._fresh.at(slot).timers.extend(unwritten.timers.rows())
@@ -298,9 +343,9 @@ class Partitions:
         self._must_advance, self._is_next_known = True, False
 
     def adopt(self, frozen: Any, now_ms: int, kept: Set[str] = frozenset()) -> None:
-        """Takes over what a snapshot names (None: nothing), and deletes all other files but `kept`.
+        """Take over what a snapshot names (None: nothing), and delete all other files but `kept`.
 
-        A file that is missing or too short is damage that is met when it is read.
+        A file that is missing or too short is damage that is met when it is read. Raise OSError.
         """
         files = {} if frozen is None else named_files(frozen["files"])
         self._now_ms = now_ms
@@ -317,48 +362,28 @@ class Partitions:
         for name in self._disk.list(TIMERS):
             if name not in self._damaged and name not in frozen["files"] and name not in kept:
                 self._disk.delete(f"{TIMERS}/{name}")
+        # A slot below its boundary was being read, shared or passing when the snapshot was taken.
         for slot in sorted(files, key=lambda slot: slot.start_ms):
             if slot.start_ms < self._boundaries.starts_ms[slot.level]:
                 self._take_up(slot)
         self._must_advance = True
 
     def drop(self, disk: Disk) -> None:
-        """Forgets all timers and deletes their files."""
+        """Forget all timers and delete their files; raise OSError."""
         self._clear()
         disk.delete(TIMERS)
 
-    def _listing(self) -> Listing:
-        counted = frozenset(gap.path for gap in (*self.damage, *self.damage.mended))
-        layers = self._layers()
-        return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, counted)
-
     # Damage.
 
-    @property
-    def files(self) -> dict[Slot, File]:
-        """The files as they are between checkpoints."""
-        return dict(self._files)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no checkpoint is under way that changes the files."""
-        return self._writing is None
-
-    def kept_damaged(self) -> dict[Slot, File]:
-        """The files that were split, and kept because the timers of damaged bytes were not accounted for."""
-        slots = (slot_named(name) for name in sorted(self._damaged))
-        sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
-        return {slot: File(length=size) for slot, size in sizes if size >= 0}
-
     def found_damaged(self, gaps: Iterable[Gap]) -> None:
-        """Somebody has read files: they are kept until it is known which timers the damaged bytes held."""
+        """Add damage that was met; keep its files until it is known which timers the damaged bytes held."""
         for gap in gaps:
             self.damage.append(gap)
             if gap in self.damage:
                 self._damaged |= {gap.path.removeprefix(f"{TIMERS}/")}
 
     def mended(self, gaps: Collection[Gap], *, is_all_there: bool) -> None:
-        """The timers of damaged bytes are accounted for: they are in memory again, or have ended.
+        """Mark damage whose timers are accounted for: they are in memory again, or have ended.
 
         A split file of which nothing is missing need not be kept any longer.
         """
@@ -369,20 +394,162 @@ class Partitions:
         if is_all_there:
             self._damaged -= {gap.path.removeprefix(f"{TIMERS}/") for gap in gaps}
 
-    def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """The offsets of the live timers due in a window that no file has, and of those with a tombstone."""
-        found = [np.empty(0, np.uint64)]
-        for slot in {slot for layer in self._layers() for slot in layer.slots}:
-            if slot.start_ms < until_ms and slot.end_ms > from_ms:
-                found.append(timers_in(iter(self._layers()), slot)["timer_offset"])
-        return np.concatenate(found)
+    def kept_damaged(self) -> dict[Slot, File]:
+        """Return the split files that are kept because timers of damaged bytes are not accounted for."""
+        slots = (slot_named(name) for name in sorted(self._damaged))
+        sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
+        return {slot: File(length=size) for slot, size in sizes if size >= 0}
+
+    # Where a timer lies.
+
+    def _home(self, due_ms: int, timer_offset: int) -> Slot:
+        """Return the slot in which a pending timer lives."""
+        return self._shared.home(due_ms, timer_offset) or self._boundaries.slot_of(due_ms)
+
+    def _layers(self) -> tuple[Fresh, ...]:
+        return (self._fresh,) if self._writing is None else (self._writing.writing, self._fresh)
+
+    def _is_on_disk(self, slot: Slot) -> bool:
+        """Tell whether a slot has a file, or will have one when the checkpoint under way is done."""
+        return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
+
+    def _listing(self) -> Listing:
+        counted = frozenset(gap.path for gap in (*self.damage, *self.damage.mended))
+        layers = self._layers()
+        return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, counted)
+
+    # Boundaries move: the upper ones first, then what passes, then B0.
+
+    def _move(self, now_ms: int) -> list[tuple[int, int]]:
+        """Move the boundaries; return the timers in memory that B0 or a passing slot has reached."""
+        near: list[tuple[int, int]] = []
+        if any(self._boundaries.is_behind(level, now_ms) for level in range(LEVEL_COUNT)):
+            before_ms = self.near_until_ms
+            self._forget_passed()
+            self._move_upper(now_ms)
+            while (slot := self._pass_over(now_ms)) is not None:
+                near += self._take_up(slot)
+                self._move_upper(now_ms)
+            near += self._move_lowest(now_ms)
+            assert self.near_until_ms >= before_ms, "near timers would be far again, and come twice"
+            assert self._boundaries.is_ordered, "a level begins behind the one above it"
+            self._must_split = bool(self._to_split(now_ms))
+            self._is_next_known = False
+        return near
+
+    def _move_upper(self, now_ms: int) -> None:
+        """Move the upper boundaries, from the top, each as far as it goes without the disk."""
+        for level in range(TOP, 0, -1):
+            limit_ms = self._boundaries.limit_ms(level, now_ms)
+            while self._boundaries.starts_ms[level] < limit_ms:
+                slot = self._first(level)
+                if slot is None or slot.start_ms >= limit_ms:
+                    self._boundaries.starts_ms[level] = limit_ms
+                    break
+                self._boundaries.starts_ms[level] = slot.start_ms
+                if self._can_share(slot):
+                    self._share(slot)
+                    continue
+                # What is wholly past waits for `_pass_over`: as one slot, not as many that are all due.
+                if slot.end_ms <= now_ms or self._is_on_disk(slot):
+                    break
+                self._boundaries.starts_ms[level] = slot.end_ms
+                self._fresh.spread(slot, self._boundaries)
+
+    def _can_share(self, slot: Slot) -> bool:
+        """Tell whether a slot's file is small, and no checkpoint is under way that changes it."""
+        if self._writing is not None and (slot in self._writing.split or slot in self._writing.writing.slots):
+            return False
+        return slot in self._files and self._files[slot].row_count <= self._rows_max
+
+    def _share(self, slot: Slot) -> None:
+        """Move the boundary over a slot whose file stays as it is."""
+        assert slot not in self._shared.slots, f"{slot.name} is shared twice"
+        self._shared.slots[slot] = self._written_offset
+        self._boundaries.starts_ms[slot.level] = slot.end_ms
+        # Timers that came since its file was written live below from now on; their tombstones went with them,
+        # and what is left are tombstones of timers in the file.
+        self._fresh.leave_tombstones(slot, self._boundaries)
+        self._read(slot, self._files[slot])
+
+    def _pass_over(self, now_ms: int) -> Slot | None:
+        """Let the first upper slot pass that lies wholly in the past and has nothing before it; return it."""
+        starts_ms = self._boundaries.starts_ms
+        for level in range(1, LEVEL_COUNT):
+            slot = self._first(level)
+            if slot is None or slot.start_ms != starts_ms[level] or slot.end_ms > now_ms:
+                continue
+            if self._writing is not None and slot in self._writing.split:
+                return None
+            # All below it must have come so far: their timers are due first.
+            if all(start_ms == slot.start_ms for start_ms in starts_ms[1:level]):
+                starts_ms[1 : level + 1] = [slot.end_ms] * level
+                self._boundaries.passing.append(slot)
+                return slot
+            return None
+        return None
+
+    def _move_lowest(self, now_ms: int) -> list[tuple[int, int]]:
+        """Move B0, and take up the slots that it passes; return their timers that are in memory."""
+        near: list[tuple[int, int]] = []
+        limit_ms = self._boundaries.limit_ms(0, now_ms)
+        while (slot := self._first(0)) is not None and slot.start_ms < limit_ms:
+            near += self._take_up(slot)
+            self._boundaries.starts_ms[0] = slot.end_ms
+        self._boundaries.starts_ms[0] = max(self.near_until_ms, limit_ms)
+        return near
+
+    def _take_up(self, slot: Slot) -> list[tuple[int, int]]:
+        """Queue a slot's file to be read; return the slot's timers that are in memory, as sort keys."""
+        file = self._files.get(slot)
+        if slot.level and slot not in self._boundaries.passing and slot not in self._shared.slots:
+            self._boundaries.passing.append(slot)
+        if file is not None and file.length:
+            self._read(slot, file)
+        pairs = behind(timers_in(iter(self._layers()), slot), self.watermark)
+        return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
+
+    def _first(self, level: int) -> Slot | None:
+        """Return the first slot of a level, at or behind its boundary, in which anything lies."""
+        start_ms = self._boundaries.starts_ms[level]
+        known = chain(self._files, *(layer.slots for layer in self._layers()))
+        return min(
+            (slot for slot in known if slot.level == level and slot.start_ms >= start_ms), default=None
+        )
+
+    def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
+        """Return the slots at which a boundary waits, to be split now; not slots that will pass."""
+        starts_ms = self._boundaries.starts_ms
+        at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
+        return tuple(
+            slot for slot in at_boundary if slot in self._files and slot.taken_up_ms <= now_ms < slot.end_ms
+        )
+
+    def _next_move_ms(self) -> int | None:
+        """Return when a boundary next comes to a slot that holds anything, or such a slot is wholly past."""
+        now_ms = self._now_ms
+        if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
+            firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
+            times = [time for slot in firsts for time in (slot.taken_up_ms, slot.end_ms) if time > now_ms]
+            self._next_ms, self._is_next_known = min(times, default=None), True
+        ahead = [one.head_due_ms for one in self._queue if one.head_due_ms >= self.near_until_ms]
+        times = [max(containing(0, due_ms).taken_up_ms, now_ms) for due_ms in ahead]
+        return min([*times, *([] if self._next_ms is None else [self._next_ms])], default=None)
+
+    # Files of slots whose time has come are read.
+
+    def _read(self, slot: Slot, file: File) -> None:
+        """Queue a file to be read."""
+        assert all(reading.slot != slot for reading in self._queue), f"{slot.name} would be delivered twice"
+        tombstones = tombstones_in(iter(self._layers()), slot)
+        self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
 
     def _head(self) -> Reading | None:
-        """The reading with the row that comes next; of two the upper level's: it was set before."""
+        """Return the reading with the row that comes next; of two the upper level's: it was set before."""
         return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
 
     def _turn_until_ms(self, head: Reading) -> int:
-        """Up to when rows of `head` come before all others."""
+        """Return up to which due time rows of `head` come before the rows of all other readings."""
         turns = [
             other.head_due_ms - (other.slot.level > head.slot.level)
             for other in self._queue
@@ -399,7 +566,7 @@ class Partitions:
         return self._job
 
     def _to_read(self) -> Reading | None:
-        """The first file with anything left to read soon, unless enough of it has been read ahead."""
+        """Return the first file with rows left to read soon, unless enough of it has been read ahead."""
         wanted = [
             reading
             for reading in self._queue
@@ -409,9 +576,6 @@ class Partitions:
         ]
         return min(wanted, key=lambda reading: (reading.is_ready, reading.head_due_ms), default=None)
 
-    def _drop_done(self) -> None:
-        self._queue = [reading for reading in self._queue if not reading.is_done]
-
     def _head_ms(self) -> int | None:
         head = self._head()
         return head.head_due_ms if head is not None and head.is_ready else None
@@ -420,122 +584,13 @@ class Partitions:
         is_possible = self._job is None and self._to_read() is not None
         return max(now_ms, self._retry_ms) if is_possible else None
 
-    # Boundaries.
+    def _drop_done(self) -> None:
+        self._queue = [reading for reading in self._queue if not reading.is_done]
 
-    def _layers(self) -> tuple[Fresh, ...]:
-        return (self._fresh,) if self._writing is None else (self._writing.writing, self._fresh)
-
-    def _is_on_disk(self, slot: Slot) -> bool:
-        """Whether a slot has a file, or will have one when the checkpoint under way is done."""
-        return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
-
-    def _home(self, due_ms: int, timer_offset: int) -> Slot:
-        """The slot in which a pending timer lives."""
-        return self._shared.home(due_ms, timer_offset) or self._boundaries.slot_of(due_ms)
-
-    def _first(self, level: int) -> Slot | None:
-        """The first slot of a level, at or behind its boundary, in which anything lies."""
-        start_ms = self._boundaries.starts_ms[level]
-        known = chain(self._files, *(layer.slots for layer in self._layers()))
-        return min(
-            (slot for slot in known if slot.level == level and slot.start_ms >= start_ms), default=None
-        )
-
-    def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
-        """The slots at which a boundary waits, to be split now; not those that will pass."""
-        starts_ms = self._boundaries.starts_ms
-        at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
-        return tuple(
-            slot for slot in at_boundary if slot in self._files and slot.taken_up_ms <= now_ms < slot.end_ms
-        )
-
-    def _move(self, now_ms: int) -> list[tuple[int, int]]:
-        near: list[tuple[int, int]] = []
-        if any(self._boundaries.is_behind(level, now_ms) for level in range(LEVEL_COUNT)):
-            self._forget_passed()
-            self._move_upper(now_ms)
-            while (slot := self._pass_over(now_ms)) is not None:
-                near += self._take_up(slot)
-                self._move_upper(now_ms)
-            near += self._move_lowest(now_ms)
-            self._must_split = bool(self._to_split(now_ms))
-            self._is_next_known = False
-        return near
-
-    def _move_upper(self, now_ms: int) -> None:
-        """Moves the upper boundaries, from the top, each as far as it goes without the disk."""
-        for level in range(TOP, 0, -1):
-            limit_ms = self._boundaries.limit_ms(level, now_ms)
-            while self._boundaries.starts_ms[level] < limit_ms:
-                slot = self._first(level)
-                if slot is None or slot.start_ms >= limit_ms:
-                    self._boundaries.starts_ms[level] = limit_ms
-                    break
-                self._boundaries.starts_ms[level] = slot.start_ms
-                if self._can_share(slot):
-                    self._share(slot)
-                    continue
-                if slot.end_ms <= now_ms or self._is_on_disk(slot):
-                    break
-                self._boundaries.starts_ms[level] = slot.end_ms
-                self._fresh.spread(slot, self._boundaries)
-
-    def _can_share(self, slot: Slot) -> bool:
-        """Whether a slot's file is small, and no checkpoint is under way that changes it."""
-        if self._writing is not None and (slot in self._writing.split or slot in self._writing.writing.slots):
-            return False
-        return slot in self._files and self._files[slot].row_count <= self._rows_max
-
-    def _share(self, slot: Slot) -> None:
-        """Moves the boundary over a slot whose file stays as it is."""
-        self._shared.slots[slot] = self._written_offset
-        self._boundaries.starts_ms[slot.level] = slot.end_ms
-        self._fresh.leave_tombstones(slot, self._boundaries)
-        self._read(slot, self._files[slot])
-
-    def _read(self, slot: Slot, file: File) -> None:
-        """Queues a file to be read."""
-        tombstones = tombstones_in(iter(self._layers()), slot)
-        self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
-
-    def _pass_over(self, now_ms: int) -> Slot | None:
-        """Lets the first upper slot pass that lies wholly in the past and has nothing before it."""
-        starts_ms = self._boundaries.starts_ms
-        for level in range(1, LEVEL_COUNT):
-            slot = self._first(level)
-            if slot is None or slot.start_ms != starts_ms[level] or slot.end_ms > now_ms:
-                continue
-            if self._writing is not None and slot in self._writing.split:
-                return None
-            if all(start_ms == slot.start_ms for start_ms in starts_ms[1:level]):
-                starts_ms[1 : level + 1] = [slot.end_ms] * level
-                self._boundaries.passing.append(slot)
-                return slot
-            return None
-        return None
-
-    def _move_lowest(self, now_ms: int) -> list[tuple[int, int]]:
-        """Moves B0, and takes up the slots that it passes."""
-        near: list[tuple[int, int]] = []
-        limit_ms = self._boundaries.limit_ms(0, now_ms)
-        while (slot := self._first(0)) is not None and slot.start_ms < limit_ms:
-            near += self._take_up(slot)
-            self._boundaries.starts_ms[0] = slot.end_ms
-        self._boundaries.starts_ms[0] = max(self.near_until_ms, limit_ms)
-        return near
-
-    def _take_up(self, slot: Slot) -> list[tuple[int, int]]:
-        """Queues a slot's file to be read; gives its timers that are in memory."""
-        file = self._files.get(slot)
-        if slot.level and slot not in self._boundaries.passing and slot not in self._shared.slots:
-            self._boundaries.passing.append(slot)
-        if file is not None and file.length:
-            self._read(slot, file)
-        pairs = behind(timers_in(iter(self._layers()), slot), self.watermark)
-        return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
+    # What the watermark has passed is forgotten.
 
     def _forget_passed(self) -> None:
-        """Drops what came for slots that lie wholly before the watermark."""
+        """Drop what came for slots that lie wholly before the watermark."""
         until_ms = self.watermark[0]
         for slot in [slot for slot in self._fresh.slots if slot.end_ms <= until_ms]:
             self._fresh.pop(slot)
@@ -544,17 +599,6 @@ class Partitions:
         passing[:] = [slot for slot in passing if slot.end_ms > until_ms or self._is_on_disk(slot)]
 
     def _drop_passed_files(self) -> None:
-        """Files of which everything was delivered need no reading, and may be deleted soon."""
+        """Drop the files of which everything was delivered: they need no reading, and may be deleted soon."""
         self._queue = [reading for reading in self._queue if reading.slot.end_ms > self.watermark[0]]
         self._shared.drop_passed(self.watermark[0])
-
-    def _next_move_ms(self) -> int | None:
-        """When a boundary next comes to a slot in which anything lies, or such a slot is wholly past."""
-        now_ms = self._now_ms
-        if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
-            firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
-            times = [time for slot in firsts for time in (slot.taken_up_ms, slot.end_ms) if time > now_ms]
-            self._next_ms, self._is_next_known = min(times, default=None), True
-        ahead = [one.head_due_ms for one in self._queue if one.head_due_ms >= self.near_until_ms]
-        times = [max(containing(0, due_ms).taken_up_ms, now_ms) for due_ms in ahead]
-        return min([*times, *([] if self._next_ms is None else [self._next_ms])], default=None)

@@ -19,13 +19,13 @@ from timingwheel.boundaries import Slot, slot_named
 
 
 class Shared:
-    """The shared slots, each with its `last_offset`."""
+    """The shared slots, each with its `last_offset`, a log offset."""
 
     def __init__(self, slots: dict[Slot, int] | None = None) -> None:
         self.slots: dict[Slot, int] = slots or {}
 
     def home(self, due_ms: int, timer_offset: int) -> Slot | None:
-        """The shared slot in which a timer lives, if it lives in one."""
+        """Return the shared slot in which a timer lives; None if the timer lives in no shared slot."""
         homes = [
             (last_offset, slot)
             for slot, last_offset in self.slots.items()
@@ -34,14 +34,14 @@ class Shared:
         return min(homes)[1] if homes else None
 
     def drop_passed(self, until_ms: int) -> None:
-        """Forgets the slots that lie wholly before a time."""
+        """Forget the slots that lie wholly before a time."""
         self.slots = {slot: last for slot, last in self.slots.items() if slot.end_ms > until_ms}
 
     def freeze(self) -> Any:
-        """What a snapshot keeps."""
+        """Return what a snapshot keeps."""
         return {slot.name: last_offset for slot, last_offset in self.slots.items()}
 
     @classmethod
     def thawed(cls, frozen: Any) -> Shared:
-        """The shared slots of a snapshot."""
+        """Return the shared slots of a snapshot."""
         return cls({slot_named(name): last_offset for name, last_offset in frozen.items()})

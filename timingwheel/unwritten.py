@@ -18,7 +18,7 @@ NOTHING: Final = np.empty(0, PAIR)
 
 
 class Pairs:
-    """Pairs of due time and offset, appended."""
+    """Pairs of due time in ms and offset, appended."""
 
     __slots__ = ("_flat",)
 
@@ -29,15 +29,15 @@ class Pairs:
         return len(self._flat) // 2
 
     def append(self, due_ms: int, timer_offset: int) -> None:
-        """Adds one pair."""
+        """Add one pair."""
         self._flat.extend((due_ms, timer_offset))
 
     def extend(self, pairs: Rows) -> None:
-        """Adds many."""
+        """Add many pairs, an array of `PAIR`."""
         self._flat.frombytes(pairs.tobytes())
 
     def rows(self) -> Rows:
-        """A copy of all, as `PAIR`."""
+        """Return a copy of all pairs, an array of `PAIR`."""
         return np.frombuffer(self._flat.tobytes(), PAIR)
 
 
@@ -58,33 +58,39 @@ class Fresh:
         self.count = 0
 
     def at(self, slot: Slot) -> Unwritten:
-        """What came for a slot, to be added to."""
+        """Return what came for a slot, to be added to; the caller counts what it adds."""
         found = self.slots.get(slot)
         if found is None:
             found = self.slots[slot] = Unwritten()
         return found
 
     def pop(self, slot: Slot) -> Unwritten:
-        """Takes away what came for a slot."""
+        """Take away and return what came for a slot."""
         found = self.slots.pop(slot, None) or Unwritten()
         self.count -= len(found.timers) + len(found.tombstones)
+        assert self.count >= 0, "more was taken away than came"
         return found
 
+    def check(self) -> None:
+        """Assert that the count agrees with what the slots hold; a few hundred slots, for checkpoints."""
+        held = sum(len(one.timers) + len(one.tombstones) for one in self.slots.values())
+        assert self.count == held, f"{self.count} timers and tombstones are counted, {held} are there"
+
     def place(self, pairs: Rows, boundaries: Boundaries, *, are_tombstones: bool = False) -> None:
-        """Adds many timers, or tombstones, each to its slot."""
+        """Add many timers, or tombstones, an array of `PAIR`, each to its slot."""
         for slot, places in boundaries.split(pairs["due_ms"].copy()):
             unwritten = self.at(slot)
             (unwritten.tombstones if are_tombstones else unwritten.timers).extend(pairs[places])
         self.count += len(pairs)
 
     def spread(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Gives what came for a slot to the slots below it."""
+        """Give what came for a slot to the slots below it."""
         unwritten = self.pop(slot)
         self.place(unwritten.timers.rows(), boundaries)
         self.place(unwritten.tombstones.rows(), boundaries, are_tombstones=True)
 
     def leave_tombstones(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Gives the slots below what came for a slot, but not tombstones of the slot's own file."""
+        """Give what came for a slot to the slots below it, except tombstones of the slot's own file."""
         unwritten = self.pop(slot)
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
         self.place(alive(timers, np.sort(tombstones["timer_offset"])), boundaries)
@@ -95,14 +101,14 @@ class Fresh:
 
 
 def timers_in(layers: Iterator[Fresh], slot: Slot) -> Rows:
-    """The timers of a slot in memory that are not deleted, in the order in which they came."""
+    """Return the timers of a slot in memory that are not deleted, as `PAIR`s in the order of arrival."""
     kept = [layer.slots[slot] for layer in layers if slot in layer.slots]
     timers = np.concatenate([NOTHING, *(unwritten.timers.rows() for unwritten in kept)])
     return alive(timers, _sorted_offsets(kept))
 
 
 def tombstones_in(layers: Iterator[Fresh], slot: Slot) -> Numbers:
-    """The offsets of the timers of a slot whose tombstones are in memory, ascending."""
+    """Return the offsets of the timers of a slot whose tombstones are in memory, ascending."""
     return _sorted_offsets([layer.slots[slot] for layer in layers if slot in layer.slots])
 
 

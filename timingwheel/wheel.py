@@ -14,6 +14,9 @@ a pair behind then sweeps `_SWEPT_EACH`, so that no call pays for all (200,000 t
 Cost: per timer one dictionary entry and at most four integers, for an empty slot nothing; an advance jumps
 from one occupied slot to the next, so idle time is free however long. A cascade moves all timers of a slot
 at once: less than a microsecond a timer where there are thousands, 50 us in any case.
+
+Weak spot: a slot is emptied whole, so an `advance` that enters one with very many timers takes long, whatever
+`count_max` says.
 """
 
 from __future__ import annotations
@@ -30,11 +33,13 @@ import numpy as np
 from timingwheel import levels
 
 Pairs = np.ndarray[Any, np.dtype[np.int64]]
+"""An array (n, 2): due time in ms, timer."""
 
 _LEFT_BEHIND_MIN: Final = 16_384
 _SWEPT_EACH: Final = 8
 _SWEPT_AT_ONCE: Final = 512
 _EMPTY: Final = partial(array, "q")
+"""Makes a slot: due time and timer in turn."""
 
 
 class Wheel:
@@ -60,11 +65,11 @@ class Wheel:
         return timer in self._due_ms
 
     def due_ms(self, timer: int) -> int:
-        """When the pending `timer` is due; KeyError if it is not pending."""
+        """Return when the pending `timer` is due, in ms; raise KeyError if it is not pending."""
         return self._due_ms[timer]
 
     def schedule(self, timer: int, due_ms: int) -> None:
-        """Sets or moves a timer; one that is due already comes with the next `advance`."""
+        """Set or move a timer; a timer that is due already comes with the next `advance`."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"timer {timer} is due beyond the wheel"
         if self._due_ms.get(timer) == due_ms:
@@ -76,18 +81,20 @@ class Wheel:
             self._left_behind(1)
 
     def schedule_many(self, timers: Sequence[int], due_ms: int) -> None:
-        """Sets timers, none of which is pending, all at one time."""
+        """Set timers, each once and none pending, all at one time."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"{len(timers)} timers are due beyond the wheel"
+        count = len(self._due_ms) + len(timers)
         self._due_ms.update(dict.fromkeys(timers, due_ms))
+        assert len(self._due_ms) == count, "a timer is set that is pending, or twice"
         self._link(timers, due_ms)
 
     def cancel(self, timer: int) -> bool:
-        """Forgets a timer; False if it was not pending."""
+        """Forget a timer; return False if it was not pending."""
         return self.cancel_many((timer,)) > 0
 
     def cancel_many(self, timers: Iterable[int]) -> int:
-        """Forgets timers; returns how many were pending."""
+        """Forget timers; return how many were pending."""
         forget, count = self._due_ms.pop, 0
         for timer in timers:
             count += forget(timer, None) is not None
@@ -95,9 +102,9 @@ class Wheel:
         return count
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Moves the present to `now_ms` and takes out up to `count_max` due timers, in due order.
+        """Move the present to `now_ms` and take out up to `count_max` due timers, in due order.
 
-        Returns (due time, timer). With `count_max` of them more may be due at once: call again.
+        Return (due time, timer). With `count_max` of them more may be due at once: call again.
         """
         due: list[tuple[int, int]] = []
         while len(due) < count_max and (self._expired or self._step(now_ms)):
@@ -105,14 +112,14 @@ class Wheel:
         return due
 
     def rebased(self, now_ms: int) -> Wheel:
-        """The same timers on a wheel at `now_ms`: for a clock that was set back."""
+        """Return the same timers on a wheel at `now_ms`: for a clock that was set back."""
         wheel = Wheel(now_ms)
         for timer, due_ms in self._due_ms.items():
             wheel.schedule(timer, due_ms)
         return wheel
 
     def next_due_ms(self) -> int | None:
-        """When `advance` next has something to do, never later than the next due time; None if nothing pends.
+        """Return when `advance` next has work, never later than the next due time; None if nothing pends.
 
         May name the start of a slot that only cascades or holds cancelled timers.
         """
@@ -132,6 +139,7 @@ class Wheel:
         self._pair_count += len(timers)
 
     def _left_behind(self, count: int) -> None:
+        """Count pairs that were left behind; begin a sweep, or do this call's share of the one under way."""
         self._left_behind_count += count
         if self._unswept:
             self._owed_count += _SWEPT_EACH * count
@@ -139,6 +147,8 @@ class Wheel:
                 self._sweep(self._owed_count)
                 self._owed_count = 0
         elif self._left_behind_count > _LEFT_BEHIND_MIN + self._pair_count // 2:
+            # From 0 again, though the old pairs are still there: the sweep drops these, and those that are
+            # left behind meanwhile in slots it has passed are the next one's.
             self._left_behind_count = 0
             self._unswept = [
                 (level, slot)
@@ -147,7 +157,7 @@ class Wheel:
             ]
 
     def _sweep(self, count: int) -> None:
-        """Looks at the next `count` pairs of slots, and drops those that no longer count; the order stays."""
+        """Look at the next `count` pairs of slots, and drop pairs that no longer count; the order stays."""
         while count > 0 and self._unswept:
             level, slot = self._unswept[-1]
             pairs = self._slots[level].get(slot)
@@ -164,15 +174,18 @@ class Wheel:
                 self._swept(level, slot, pairs)
 
     def _keep_counting(self, pairs: array[int]) -> None:
+        """Keep of these pairs of the slot being swept those that agree with their timer's due time."""
         rows = np.frombuffer(pairs, np.int64).reshape(-1, 2)
         due_ms = map(self._due_ms.get, pairs[1::2], repeat(-1))
         counting: Pairs = rows[rows[:, 0] == np.fromiter(due_ms, np.int64, len(rows))]
         self._kept.frombytes(counting.tobytes())
 
     def _swept(self, level: int, slot: int, pairs: array[int]) -> None:
-        """A slot has no more pairs to look at: those that count take the place of all."""
+        """Put the pairs of a slot that count in the place of all; there are no more to look at."""
+        assert self._swept_to == len(pairs), "pairs would be dropped unseen"
         self._unswept.pop()
         self._pair_count -= (len(pairs) - len(self._kept)) // 2
+        self._check_counts()
         if self._kept:
             self._slots[level][slot] = self._kept
         else:
@@ -181,7 +194,7 @@ class Wheel:
         self._sweeping = None
 
     def _step(self, now_ms: int) -> bool:
-        """Goes to the next occupied slot that begins by `now_ms` and empties it; False if there is none."""
+        """Go to the next occupied slot that begins by `now_ms` and empty it; return False if none does."""
         upcoming = self._next_slot()
         if upcoming is None or upcoming[2] > now_ms:
             self.now_ms = max(self.now_ms, now_ms)
@@ -189,10 +202,19 @@ class Wheel:
         level, slot, start_ms = upcoming
         self.now_ms = max(self.now_ms, start_ms)
         self._empty(level, slot)
+        self._check_counts()
         return True
 
+    def _check_counts(self) -> None:
+        """Assert that each pending timer can have a pair: in a slot, or among those that have expired."""
+        pairs = self._pair_count + len(self._expired)
+        assert pairs >= len(self._due_ms), f"{len(self._due_ms)} timers pend, and {pairs} pairs are left"
+
     def _next_slot(self) -> tuple[int, int, int] | None:
-        """(level, slot, its start) of the occupied slot that begins first; upper levels first where equal."""
+        """Return (level, slot, its start in ms) of the occupied slot that begins first; None if none is.
+
+        Of slots that begin at one time the upper level's: its timers go to the lower ones, and are older.
+        """
         found: tuple[int, int, int] | None = None
         for level in range(levels.LEVEL_COUNT):
             slot = levels.first_from(self._occupied[level], levels.slot_of(level, self.now_ms))
@@ -203,6 +225,7 @@ class Wheel:
         return found
 
     def _empty(self, level: int, slot: int) -> None:
+        """Take a slot's pairs out: to the levels below, or on level 0 to what has expired."""
         pairs = self._slots[level].pop(slot)
         self._occupied[level] &= ~(1 << slot)
         self._pair_count -= len(pairs) // 2
@@ -214,10 +237,12 @@ class Wheel:
                 self._expired.append(timer)
 
     def _cascade(self, level: int, rows: Pairs) -> None:
-        """Links the pairs of a slot of an upper level, which the present has entered, on the levels below.
+        """Link the pairs of a slot of an upper level, which the present has entered, on the levels below.
 
         All of a lower slot at once: a slot of level 2 may hold all that is due within a minute.
         """
+        # As `levels.level_of`: the level is that of the highest byte in which due time and now differ. All
+        # bytes from `level` up are equal now, so each pair goes to exactly one lower level.
         differing = rows[:, 0] ^ self.now_ms
         for lower in range(level):
             bits = levels.SLOT_BITS * lower
@@ -236,6 +261,7 @@ class Wheel:
         self._pair_count += len(rows)
 
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
+        """Take out what has expired and still pends; a timer may have been moved or cancelled since."""
         while self._expired and len(due) < count_max:
             timer = self._expired.popleft()
             due_ms = self._due_ms.get(timer)
