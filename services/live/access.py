@@ -43,7 +43,7 @@ def nobody(user: str) -> None:
 
 
 def nothing() -> None:
-    """Nothing follows from new rules: what a broker without producers does."""
+    """Do nothing about new rules: what a broker without producers does."""
 
 
 class LiveAccess:

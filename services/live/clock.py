@@ -50,6 +50,7 @@ class KeptOffset:
 
     def keep(self) -> None:
         """Make the offset durable, if it has moved since; raises OSError."""
+        assert self.offset_ms >= self._kept_ms, "time does not go back"
         if self._kept_ms != self.offset_ms:
             layout.keep_clock(self._disk, self.offset_ms, self._turn)
             self._kept_ms, self._turn = self.offset_ms, self._turn + 1

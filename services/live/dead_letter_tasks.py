@@ -53,13 +53,13 @@ class DeadLetterOrder:
 
     @property
     def slice_count(self) -> int:
-        """How many dead letters go at once."""
+        """The number of dead letters that go at once."""
         if not self.per_second:
             return limits.TASK_SLICE
         return min(limits.TASK_SLICE, max(1, int(self.per_second / SLICES_PER_SECOND)))
 
     def pause_seconds(self, count: int) -> float:
-        """How long so many dead letters are to take."""
+        """Return how many seconds so many dead letters are to take."""
         return count / self.per_second if self.per_second else 0
 
 

@@ -73,7 +73,7 @@ class Task(Generic[Order]):
 
     @property
     def done(self) -> int:
-        """How many have had their verdict."""
+        """The number of things that have had their verdict."""
         return self.by_verdict.total()
 
 
@@ -160,6 +160,8 @@ class Tasks(ABC, Generic[Order]):
             raise
 
     def _ended(self, task: Task[Order]) -> None:
+        """Give a task its last state, and forget its run."""
+        assert task.state is TaskState.RUNNING, "a task ends twice"
         task.state = TaskState.STOPPED if task.why else TaskState.DONE
         task.ended_ms = self._live.now_ms()
         del self._runs[task.id]

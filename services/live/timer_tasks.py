@@ -42,7 +42,7 @@ class TimerOrder:
     by_ms: int = 0
 
     def due_ms(self, timer: PendingTimer) -> int:
-        """When a timer is to be due."""
+        """Return when a timer is to be due, in ms since 1970."""
         return timer.due_ms + self.by_ms if self.to_ms is None else self.to_ms
 
 
