@@ -43,7 +43,7 @@ class Owner(Protocol):
         """Let the core do what is due now; False if nothing came of it."""
 
     async def durable(self, offset: int) -> None:
-        """Return when the log is durable so far; raises `ResultUnknown`."""
+        """Return when the log is durable so far; raise `ResultUnknown`."""
 
     async def timers_ready(self) -> None:
         """Return when what will be due next has been read from the disk."""
@@ -61,7 +61,7 @@ class Advancing:
         self._questions: dict[str, asyncio.Future[None]] = {}
 
     async def advance(self, by_ms: int) -> None:
-        """Let `by_ms` pass; raises `ClockIsReal`, `IllegalAdvance`, or `ResultUnknown` if the disk fails."""
+        """Let `by_ms` pass; raise `ClockIsReal`, `IllegalAdvance`, or `ResultUnknown` if the disk fails."""
         check_advance(by_ms, self._clock)
         async with self._turn:
             target_ms = min(self._clock.offset_ms + by_ms, limits.CLOCK_OFFSET_MS_MAX)

@@ -86,7 +86,7 @@ class ClientMetrics:
         self._kept = 0
 
     def report(self, client_id: str, reported: Sequence[Reported], *, is_there: bool = True) -> int:
-        """Take a whole report of a client, there or just gone; returns how many series of it were taken."""
+        """Take a whole report of a client, there or just gone; return how many series of it were taken."""
         series = self._there.get(client_id)
         if series is None:
             series = self._gone.pop(client_id, {})

@@ -76,14 +76,15 @@ from services.live.transactions import LiveTransactions
 from tidewheel.errors import RefusedByState, TidewheelError
 
 Read = Callable[[], Message | None]
-"""Reads a half message, as callers see it; None if damage has taken it."""
+"""Return a half message, with times as callers have them; None if damage has taken the message."""
 Asker = Callable[[CheckBack, Read], str]
-"""Asks a producer how its transaction ended, and reads the message only when there is one that can be asked;
-returns its client id, empty when there is nobody."""
+"""Ask a producer how its transaction ended; return the producer's client id, empty when there is none.
+
+The message is read only for a producer that can be asked."""
 Share = Callable[[bool], None]
-"""Is told when a crowded moment begins (True) and ends."""
+"""Learn when a crowded moment begins (True) and ends."""
 Present = Callable[[], Iterable[str]]
-"""The ids of the clients that are heard from."""
+"""Return the ids of the clients that are heard from."""
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
@@ -300,7 +301,7 @@ class LiveBroker:
     # Time.
 
     async def advance(self, by_ms: int) -> None:
-        """Let `by_ms` pass on a virtual clock; raises `ClockIsReal` or `IllegalAdvance`."""
+        """Let `by_ms` pass on a virtual clock; raise `ClockIsReal` or `IllegalAdvance`."""
         await self._advancing.advance(by_ms)
 
     def renew_with(self, present: Present) -> None:
@@ -335,7 +336,7 @@ class LiveBroker:
         return bool(effects)
 
     async def durable(self, offset: int) -> None:
-        """Return when the log is durable so far; raises `ResultUnknown`, or what broke the core."""
+        """Return when the log is durable so far; raise `ResultUnknown`, or what broke the core."""
         await self.answers.reach(offset)
         if self.broken.done():
             self.broken.result()
@@ -587,7 +588,7 @@ class LiveBroker:
             self.tick()
 
     def _ask(self, question: CheckBack) -> str:
-        """Ask a producer how its transaction ended; returns whom."""
+        """Ask a producer how its transaction ended; return whom."""
         transaction_id, topic = question.transaction_id, question.topic
 
         def read() -> Message | None:

@@ -40,7 +40,7 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 5.0
 log = structlog.get_logger()
 
 Open = Callable[[int], Broker]
-"""Opens the store, trusting nothing of the log behind an offset; raises a `StoreError`."""
+"""Open the store, trusting nothing of the log behind an offset; raise a `StoreError`."""
 
 
 class Owner(Protocol):
@@ -91,7 +91,7 @@ class Rebuilding:
         self._failures = 0
 
     async def close(self) -> None:
-        """Make no more cores; returns when none is being made."""
+        """Make no more cores; return when none is being made."""
         self._is_closed = True
         if self._attempt is not None:
             await asyncio.wait([self._attempt])

@@ -44,7 +44,7 @@ class Room:
         return not self._line and self._left_bytes() >= new_bytes
 
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
-        """Return when so much may be appended, to be appended at once; raises `DiskBehind`.
+        """Return when so much may be appended, to be appended at once; raise `DiskBehind`.
 
         `held_bytes` is what the call holds in memory meanwhile, if that is something else.
         """

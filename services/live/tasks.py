@@ -101,7 +101,7 @@ class Tasks(ABC, Generic[Order]):
         """Count, then go through what matches until it is done or `task.why` says to end."""
 
     def start(self, order: Order) -> Task[Order]:
-        """Begin a task, which first counts what matches; raises `Busy` when enough are running."""
+        """Begin a task, which first counts what matches; raise `Busy` when enough are running."""
         self.check(order)
         if len(self._runs) >= limits.TASKS_RUNNING_MAX:
             raise Busy(f"{len(self._runs)} tasks over {self.what} are running: wait for one, or stop one.")
@@ -119,7 +119,7 @@ class Tasks(ABC, Generic[Order]):
         return list(reversed(self._tasks.values()))
 
     def get(self, task_id: str) -> Task[Order]:
-        """Return a task; raises `NotFound`."""
+        """Return a task; raise `NotFound`."""
         task = self._tasks.get(task_id)
         if task is None:
             raise NotFound(
