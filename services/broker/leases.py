@@ -165,9 +165,12 @@ class Leases:
         Those with a `client_id` stand as long as that client is heard from.
         """
         count = len(self._leases) + len(leases)
+        self._stand(leases)
+        assert len(self._leases) == count, "a generation is used twice"
+
+    def _stand(self, leases: list[tuple[GroupQueue, Lease]]) -> None:
         generations = [lease.generation for _, lease in leases]
         self._leases.update(zip(generations, leases, strict=True))
-        assert len(self._leases) == count, "a generation is used twice"
         if leases:
             _, first = leases[0]
             self._scheduler.schedule_many(Purpose.LEASE, generations, first.visible_ms)
@@ -182,7 +185,7 @@ class Leases:
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
         if lease.attempt_id:
             self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
-        self.add([(key, lease)])
+        self._stand([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
         """Return the leases of before a restart that a receive of this name was to get, if they stand."""
