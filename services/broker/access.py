@@ -76,9 +76,7 @@ class Access:
         """Forget a user and all its rules; return what must be durable first. Raises `UserNotFound`."""
         self._check_known(name)
         durable_at = self._append({"verb": "gone", "name": name}, now_ms)
-        assert not self.rights.count(name), (
-            "rules outlive their user, and the next of that name would have them"
-        )
+        assert not self.rights.count(name), "rules outlive their user, for the next of that name"
         return durable_at
 
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:

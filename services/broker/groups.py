@@ -261,9 +261,8 @@ class Groups:
             self._made(key).skip_to(min_offset)
             if (flight := self._in_flight.get(key)) is not None:
                 flight.skipped_to(min_offset)
-                assert flight.next_offset >= flight.offsets.committed_offset >= min_offset, (
-                    "what is gone comes"
-                )
+                committed_offset = flight.offsets.committed_offset
+                assert flight.next_offset >= committed_offset >= min_offset, "what is gone comes next"
 
     def _begun(self, minimums: Iterable[tuple[str, int, int]]) -> Iterator[tuple[GroupQueue, int]]:
         for topic, queue_id, min_offset in minimums:

@@ -130,9 +130,7 @@ class Receiving:
                 self._scan(topic, state)
             finally:  # a scan that raises has leased all the same: such leases must run out, too
                 self._leases.add(state.leases)
-        assert len(state.deliveries) == len(state.leases), (
-            "a message is leased and not given out, or reversed"
-        )
+        assert len(state.deliveries) == len(state.leases), "a lease without its delivery, or reversed"
         return Received(state.deliveries, state.durable_at, state.scan_budget_spent or state.is_full)
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
