@@ -49,15 +49,15 @@ class Access:
         self.rights = Rights()
 
     def user(self, name: str) -> User | None:
-        """A user, if there is one of that name."""
+        """Return the user of a name; None if there is none."""
         return self._users.get(name)
 
     def users(self) -> list[User]:
-        """Every user, by name."""
+        """Return every user, by name."""
         return [self._users[name] for name in sorted(self._users)]
 
     def add_user(self, name: str, sealed: str, renews: bool, now_ms: int) -> int:
-        """Keeps a user, or (`renews`) another secret of one; returns what must be durable first.
+        """Keep a user, or (`renews`) another secret of one; return what must be durable first.
 
         Raises `UserExists`, `UserNotFound`, or `ClientMistake` for a name that cannot be.
         """
@@ -68,15 +68,22 @@ class Access:
             raise UserExists(f"{name!r} has a secret already. Give it another: --new-secret.")
         elif len(self._users) >= limits.USER_COUNT_MAX:
             raise ClientMistake(f"There are {limits.USER_COUNT_MAX} users. Remove one first.")
-        return self._append({"verb": "user", "name": name, "sealed": sealed, "made_ms": now_ms}, now_ms)
+        durable_at = self._append({"verb": "user", "name": name, "sealed": sealed, "made_ms": now_ms}, now_ms)
+        assert self._users[name].sealed == sealed, "a user has another secret than was just given"
+        return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Forgets a user and all its rules; raises `UserNotFound`."""
+        """Forget a user and all its rules; return what must be durable first. Raises `UserNotFound`."""
         self._check_known(name)
-        return self._append({"verb": "gone", "name": name}, now_ms)
+        durable_at = self._append({"verb": "gone", "name": name}, now_ms)
+        assert not self.rights.count(name), "rules outlive their user, for the next of that name"
+        return durable_at
 
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Keeps rules; raises `UserNotFound`, or `ClientMistake` for one that cannot be."""
+        """Keep rules; return what must be durable first.
+
+        Raises `UserNotFound`, or `ClientMistake` for a rule that cannot be.
+        """
         for rule in rules:
             self._check_known(rule.user)
             check_rule(rule)
@@ -87,14 +94,14 @@ class Access:
         return self._append({"verb": "rules", "rules": [astuple(rule) for rule in rules]}, now_ms)
 
     def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Forgets what is said about the same as these rules; raises `RuleNotFound` if nothing is."""
+        """Forget what is said about the same as these rules; raise `RuleNotFound` if nothing is."""
         about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
         if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
             raise RuleNotFound("See which there are: tidewheel auth acl ls")
         return self._append({"verb": "no rules", "rules": [astuple(rule) for rule in rules]}, now_ms)
 
     def apply(self, record: Record) -> None:
-        """Keeps or forgets users and rules as a record says."""
+        """Keep or forget users and rules as a record says."""
         body = json.loads(record.body)
         match body["verb"]:
             case "user":
@@ -110,14 +117,14 @@ class Access:
                     self.rights.remove(_rule(stored))
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: every user and every rule."""
+        """Return what a snapshot keeps: every user and every rule."""
         return {
             "users": [astuple(user) for user in self._users.values()],
             "rules": [astuple(rule) for rule in self.rights],
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
+        """Take a snapshot's part over."""
         for name, sealed, made_ms in frozen["users"]:
             self._users[name] = User(name, sealed, made_ms)
         for stored in frozen["rules"]:

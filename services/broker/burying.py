@@ -16,6 +16,9 @@ Rules:
 - A receive that comes upon such a message first buries it, too (`receiving.py`).
 
 Memory: one entry for each such message until it is buried. Cost: its record is read and appended once.
+
+Weak spot: entries are never taken out, as messages are acknowledged, renewed, moved or given out meanwhile.
+So every entry is only a hint, and looked at anew when its turn comes.
 """
 
 from __future__ import annotations
@@ -57,7 +60,10 @@ class Burying:
         return bool(self._last_leases or self._used_up) and not self._store.is_behind
 
     def takes(self, generation: int, now_ms: int) -> str | None:
-        """The topic of a lease that has run out, if it was the last attempt: its message will be buried."""
+        """Queue the burial of a message whose lease has run out, if that was the last attempt.
+
+        Returns its topic; None if the message has attempts left, or this one does not count.
+        """
         found = self._leases.find(generation)
         assert found is not None, "a lease that nobody has runs out"
         key, lease = found
@@ -67,12 +73,12 @@ class Burying:
         return key.topic
 
     def given_back(self, key: GroupQueue, offset: int) -> None:
-        """A lease has ended: fewer attempts may be allowed now than when it began."""
+        """Look at a message whose lease has ended: fewer attempts may be allowed now than when it began."""
         if self._groups.look(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
             self._used_up.append((key, offset))
 
     def look_for(self, group: str = "") -> None:
-        """Finds what had all its attempts and is leased to nobody, of one group or all.
+        """Find what had all its attempts and is leased to nobody, of one group or all.
 
         A last lease that waits for the disk may not be the last any more: then it runs out like any other, at
         once, for what is given out again need not wait.
@@ -87,7 +93,7 @@ class Burying:
                 self._leases.run_out_again(generation)
 
     def run(self, now_ms: int) -> list[str]:
-        """Buries as much as the disk takes now; returns the topics where something comes again."""
+        """Bury as much as the disk takes now; return the topics where something comes again."""
         given_back = []
         while self._last_leases and not self._store.is_behind:
             topic = self._bury_leased(self._last_leases.popleft(), now_ms)
@@ -95,10 +101,11 @@ class Burying:
                 given_back.append(topic)
         while self._used_up and not self._store.is_behind:
             self._bury_waiting(*self._used_up.popleft(), now_ms)
+        assert not self.has_more(), "a burial waits for no reason, and the next tick would come at once"
         return given_back
 
     def _bury_leased(self, generation: int, now_ms: int) -> str | None:
-        """Ends a lease and buries its message, unless it was answered or renewed meanwhile.
+        """End a lease and bury its message, unless it was answered or renewed meanwhile.
 
         Returns the topic if the message is to be given out again instead.
         """
@@ -117,11 +124,12 @@ class Burying:
         return None
 
     def _is_last(self, key: GroupQueue, lease: Lease) -> bool:
+        """Whether the group's policy of now allows no attempt behind the one of a lease."""
         count = self._groups.look(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 
     def _bury_waiting(self, key: GroupQueue, offset: int, now_ms: int) -> None:
-        """Buries a message that is leased to nobody, unless it was given out, finished or moved meanwhile."""
+        """Bury a message that is leased to nobody, unless it was given out, finished or moved meanwhile."""
         attempts_max = self._groups.policy(key.group).attempts_max
         if not self._groups.look(key).is_used_up(offset, attempts_max):
             return
@@ -135,11 +143,12 @@ class Burying:
         self._stir(key, properties.value_of(record.properties, properties.LITE_TOPIC))
 
     def _record(self, key: GroupQueue, offset: int) -> Record | None:
+        """Return the record of a message; None if retention or damage has taken it."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         is_there = queue.min_offset <= offset < queue.end_offset
         return self._reading.record(queue.entry(offset), offset) if is_there else None
 
     def _stir(self, key: GroupQueue, lite_topic: str) -> None:
-        """If the message was of a lite topic, the next of that may go out."""
+        """Let the next message of a lite topic go out, if this one was of any (not empty)."""
         if lite_topic:
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)

@@ -54,7 +54,7 @@ class DeadLetters:
         self._reading, self._housekeeping, self._statistics = reading, housekeeping, statistics
 
     def bury(self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int) -> int:
-        """A group gives a message up after these; returns what must be durable before anyone is told."""
+        """Give a message up for a group after its attempts; return what must be durable first."""
         marks = {
             properties.DEAD_LETTER_TOPIC: record.topic,
             properties.DEAD_LETTER_MESSAGE_ID: properties.value_of(record.properties, properties.MESSAGE_ID),
@@ -69,7 +69,7 @@ class DeadLetters:
         return self._groups.finish(key, [record.queue_offset], now_ms)
 
     def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
-        """Open dead letters of a group, the oldest first; fewer than `count_max` if they are large."""
+        """Return open dead letters of a group, the oldest first; fewer than `count_max` if they are large."""
         key = _key(group)
         queue, offsets = self._store.dispatch.queue(key.topic, 0), self._groups.look(key).offsets
         offset = max(0 if after is None else after + 1, queue.min_offset)
@@ -88,12 +88,12 @@ class DeadLetters:
         return DeadLetterPage(dead_letters, None)
 
     def counts(self) -> list[DeadLetterCount]:
-        """How many are open of every group that ever gave a message up, by name."""
+        """Return how many are open of every group that ever gave a message up, by name."""
         names = [topic.name for topic in self._topics.all() if topic.name.startswith(DEAD_LETTER_PREFIX)]
         return [self.count(name.removeprefix(DEAD_LETTER_PREFIX)) for name in names]
 
     def count(self, group: str) -> DeadLetterCount:
-        """How many are open of one group; none if it never gave a message up."""
+        """Return how many are open of one group; none if the group never gave a message up."""
         key = _key(group)
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
@@ -102,7 +102,7 @@ class DeadLetters:
         return DeadLetterCount(group, count, queue.end_offset)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
-        """Sends a dead letter again: to its own topic for its group alone, or to the topic `target`.
+        """Send a dead letter again: to its own topic for its group alone, or to the topic `target`.
 
         Returns what must be durable. Raises `DiskFull`, `MessageNotFound`, `IllegalTopic` or `TopicNotFound`.
         """
@@ -121,11 +121,12 @@ class DeadLetters:
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
-        """Forgets a dead letter; returns what must be durable. Raises `MessageNotFound`."""
+        """Forget a dead letter; return what must be durable. Raises `MessageNotFound`."""
         key, _ = self._open(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
+        """Return an open dead letter and its queue; raise `MessageNotFound`."""
         key = _key(group)
         queue, offsets = self._store.dispatch.queue(key.topic, 0), self._groups.look(key).offsets
         is_kept = queue.min_offset <= queue_offset < queue.end_offset
@@ -140,7 +141,10 @@ class DeadLetters:
 
 
 def _turn(record: Record, topic: Topic, queue_offset: int) -> int:
-    """What decides about the queue of a message that is sent again: its order, if it has one."""
+    """Return the number that decides about the queue of a message that is sent again: of its order, if any.
+
+    Raises `MessageTypeConflict`.
+    """
     lite_topic = properties.value_of(record.properties, properties.LITE_TOPIC)
     if (topic.message_type is MessageType.LITE) != bool(lite_topic):
         which = f"of the lite topic {lite_topic!r}" if lite_topic else "of no lite topic"
@@ -159,7 +163,7 @@ def _key(group: str) -> GroupQueue:
 
 
 def _copy(record: Record, topic: str, marks: dict[str, str]) -> Record:
-    """A message for another topic; what was said of its delivery is left behind."""
+    """Return a message for another topic; what was said of its delivery is left behind."""
     stored = properties.decode(record.properties)
     for done in (*_DONE, *_MARKS):
         stored.pop(done, None)

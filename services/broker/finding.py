@@ -44,7 +44,7 @@ class Finding:
         self._reading, self._statistics = reading, statistics
 
     def find(self, topic: str, key: str, count_max: int, wanted: Wanted = anything) -> Found:
-        """Up to `count_max` durable messages of a topic with that key or message id, newest first.
+        """Return up to `count_max` durable messages of a topic with a key or message id, newest first.
 
         Fewer if they are large. Damaged records are left out; raises `StoreDamaged` when it is the index that
         is damaged.
@@ -60,24 +60,24 @@ class Finding:
         return Found(found, False)
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Messages of a queue from an offset on."""
+        """Return up to `count` messages of a queue from an offset on; raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
-        """Messages of several queues, each from a place on, in the order of the log."""
+        """Return messages of several queues, each from a place on ({queue id: offset}), in log order."""
         for queue_id in places:
             self._check_queue(topic, queue_id)
         return self._reading.read_after(topic, places, count)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(first, next) queue offset of a queue."""
+        """Return (first, next) queue offset of a queue; raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.queue(topic, queue_id)
         return queue.min_offset, queue.end_offset
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """The first queue offset stored at or after a time (ms since 1970); the queue's end if none was."""
+        """Return the first queue offset stored at or after a time (ms since 1970), or the queue's end."""
         self._check_queue(topic, queue_id)
         return self._reading.offset_at(topic, queue_id, store_ms)
 

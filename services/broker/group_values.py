@@ -66,7 +66,7 @@ class QueueView:
 
     @property
     def lag(self) -> int:
-        """How many messages are not done."""
+        """The number of messages that are not done."""
         return self.end_offset - self.committed_offset - self.done_above
 
 

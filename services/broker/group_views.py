@@ -36,22 +36,22 @@ class GroupViews:
         self._lite_subscriptions = lite_subscriptions
 
     def all(self) -> list[GroupView]:
-        """Every group, by name."""
+        """Return every group, by name."""
         return [self._view(name) for name in self._groups.names()]
 
     def one(self, name: str) -> GroupView:
-        """One group; raises `GroupNotFound`."""
+        """Return one group; raise `GroupNotFound`."""
         self._check_known(name)
         return self._view(name)
 
     def leased(self, name: str) -> Counter[str]:
-        """How many messages each client of a group holds, by client id."""
+        """Return how many messages each client of a group holds, by client id."""
         return Counter(lease.consumer for key, lease in self._groups.leases() if key.group == name)
 
     def create(
         self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
     ) -> GroupView:
-        """A group receives a topic from a place on, or (empty) exists before it receives any.
+        """Make a group that receives a topic from a place on, or (empty) exists before it receives any.
 
         Without a topic the same again changes nothing. Raises `GroupExists`, `TopicNotFound`, `IllegalGroup`
         or `ClientMistake`, and then nothing of it has happened.
@@ -76,7 +76,7 @@ class GroupViews:
         return self.set_policy(name, policy, now_ms)
 
     def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> GroupView:
-        """Says how a group's messages are given out; raises `IllegalGroup`, `ClientMistake`."""
+        """Set how a group's messages are given out; raise `IllegalGroup`, `ClientMistake`."""
         check_group_name(name)
         _check_policy(policy)
         durable_at = self._groups.set_policy(name, policy, now_ms)
@@ -85,14 +85,14 @@ class GroupViews:
         return self._with_durable_at(name, durable_at)
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
-        """A group leaves a topic, or all of them; returns what must be durable. Raises `GroupNotFound`."""
+        """Take a group off a topic, or (empty) all; return what must be durable. Raises `GroupNotFound`."""
         self._check_known(name)
         for one in self._topics_of(name, topic):
             self._receiving.void(name, one)
         return self._groups.leave(name, topic, now_ms)
 
     def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
-        """A group goes on from another place, on one topic or (empty) on all. Raises `GroupNotFound`."""
+        """Let a group go on from another place, on a topic or (empty) on all; raise `GroupNotFound`."""
         self._check_known(name)
         topics = self._topics_of(name, topic)
         moves = [move for one in topics for move in self._moves(name, one, start)]
@@ -168,7 +168,7 @@ class GroupViews:
         ]
 
     def _offset(self, topic: str, queue_id: int, queue: ConsumeQueue, start: Start) -> int:
-        """Where a start lies in a queue."""
+        """Return the queue offset at which a start lies in a queue."""
         if start.kind is From.TIME:
             return self._reading.offset_at(topic, queue_id, start.at)
         wanted = {From.EARLIEST: queue.min_offset, From.LATEST: queue.end_offset, From.OFFSET: start.at}

@@ -13,6 +13,12 @@ Of each group on each queue there are its offsets (`consumequeue.offsets`), whic
 what it has in flight (`consumequeue.in_flight`), which is derived from them when it is first asked for. What
 becomes of messages and leases is applied when it is decided and gathers in `open_records.py`, which closes
 its records when the next flush is taken.
+
+Invariants of a group on a queue: everything below the committed offset is done, committed <= next, and what
+is leased, ready or parked is not done.
+
+Weak spot: `GroupOffsets` and `InFlight` are two views of one queue that no record joins. Each method here
+that changes the first tells the second at once, and in this order.
 """
 
 from __future__ import annotations
@@ -61,15 +67,15 @@ class Groups:
         self._in_flight: dict[GroupQueue, InFlight] = {}
         self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
-        """Topics where an acknowledgement gave a message its turn; emptied by whoever wakes receivers."""
+        """Topics where an acknowledgement gave a message its turn; emptied where receivers are notified."""
 
     def names(self) -> list[str]:
-        """All groups, by name: those that receive a topic, and those that have a policy."""
+        """Return all groups, by name: those that receive a topic, and those that have a policy."""
         receiving = {group for groups in self._members.values() for group in groups}
         return sorted(receiving | set(self._policies))
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics that a group receives, by name."""
+        """Return the topics that a group receives, by name."""
         return sorted(topic for topic, groups in self._members.items() if group in groups)
 
     def receives(self, group: str, topic: str) -> bool:
@@ -77,19 +83,19 @@ class Groups:
         return group in self._members.get(topic, ())
 
     def policy(self, group: str) -> GroupPolicy:
-        """How a group's messages are given out."""
+        """Return how a group's messages are given out."""
         return self._policies.get(group, self._default)
 
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """A group receives a topic, from these offsets on or else the earliest; what must be durable.
+        """Make a group receive a topic, from these offsets ({queue id: offset}) on or else the earliest.
 
-        Raises `TooManyGroups`.
+        Returns what must be durable. Raises `TooManyGroups`.
         """
         self._check_room(sum(map(len, self._members.values())), "subscriptions of groups to topics")
         return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
 
     def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
-        """What had all its attempts and is not leased, of one group or all."""
+        """Yield the messages of one group, or all, that had all their attempts and are not leased."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
             for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
@@ -97,7 +103,7 @@ class Groups:
                     yield key, offset
 
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
-        """A group's messages are given out in this way from now on; returns what must be durable.
+        """Give a group's messages out in this way from now on; return what must be durable.
 
         Raises `TooManyGroups`.
         """
@@ -106,62 +112,66 @@ class Groups:
         return self._write({"group": group, "policy": asdict(policy)}, now_ms)
 
     def move(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """A group goes on at these offsets, leases void; returns what must be durable."""
+        """Let a group go on at these offsets, leases void; return what must be durable."""
         return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
 
     def reopen(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
-        """Messages of a queue, ascending, are to come again; returns what must be durable."""
+        """Let messages of a queue, ascending, come again; return what must be durable."""
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
+        assert min(steps[1:], default=1) > 0, "offsets that come again ascend"
         reopened = {str(key.queue_id): steps}
         durable_at = self._write({"group": key.group, "topic": key.topic, "reopened": reopened}, now_ms)
         self.in_flight(key).reopened()
         return durable_at
 
     def committed_offset(self, key: GroupQueue) -> int:
-        """Below this the group has done everything of a queue."""
+        """Return the offset below which the group has done everything of a queue."""
         offsets = self._offsets.get(key)
         return 0 if offsets is None else offsets.committed_offset
 
     def lowest_open(self, topic: str, queue_id: int) -> int | None:
-        """The lowest offset of a queue that some group has not done; None if no group receives it."""
+        """Return the lowest offset of a queue that some group has not done; None if no group receives."""
         keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
         return min(map(self.committed_offset, keys), default=None)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
-        """A group no longer receives a topic, or (empty) is forgotten whole; returns what must be durable."""
+        """Take a group off a topic, or (empty) forget it whole; return what must be durable."""
         return self._write({"group": group, "topic": topic, "left": True}, now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
-        """What the group has out of a queue; a group that is new to it starts at the earliest message."""
+        """Return what the group has out of a queue; a new group starts at the earliest message."""
         flight = self._in_flight.get(key)
         if flight is None:
             flight = self._in_flight[key] = InFlight(self._made(key))
         return flight
 
     def look(self, key: GroupQueue) -> InFlight:
-        """The same, to be looked at: nothing is made of it."""
+        """Return what the group has out of a queue, to be looked at: nothing is made of it."""
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
-        """The group has acknowledged messages, or given them up; returns what must be durable first."""
+        """Finish messages that the group has acknowledged, or given up; return what must be durable first."""
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
         for first, count in ranges:
             flight.offsets.finish(first, first + count)
         flight.finished(queue_offsets)
+        assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
         self.open_records.acknowledge(key, ranges, now_ms)
         if flight.has_ready:
             self.woken[key.topic] = None
         return self.open_records.durable_at
 
     def pass_over(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
-        """Messages from `first`, a candidate, up to before `end`, which are fresh, will not be given out."""
+        """Finish messages from `first`, a candidate, up to before `end`, which are fresh: none goes out."""
+        assert first < end, "nothing is passed over"
         flight = self.in_flight(key)
         flight.offsets.finish(first, end)
         flight.finished([first])
+        assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
         self.open_records.pass_over(key, first, end, now_ms)
 
     def keep_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
-        """A lease is to outlive a restart; returns what must be durable before anyone is told."""
+        """Let a lease outlive a restart; return what must be durable before anyone is told."""
         entry = LeaseEntry(
             Kind.LEASED,
             0,
@@ -181,7 +191,7 @@ class Groups:
         return self.open_records.durable_at
 
     def give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
-        """A lease ended without acknowledgement: recorded if the attempt counts, or if the lease was kept."""
+        """Take back an unanswered lease: recorded if the attempt counts, or if the lease was kept."""
         offset, flight = lease.queue_offset, self.in_flight(key)
         if failure is not None or lease.message_group:
             attempts = flight.attempts(offset).made - (failure is None)
@@ -192,7 +202,7 @@ class Groups:
         flight.give_back(offset)
 
     def apply_group(self, record: Record) -> None:
-        """Takes over what a record says of a group."""
+        """Take over what a record says of a group."""
         said = json.loads(record.body)
         group = said["group"]
         if "policy" in said:
@@ -205,11 +215,11 @@ class Groups:
                 self._made(GroupQueue(group, said["topic"], int(queue_id))).reopen(list(accumulate(steps)))
             for queue_id, offset in said.get("positions", {}).items():
                 key = GroupQueue(group, said["topic"], int(queue_id))
-                self._in_flight.pop(key, None)
+                self._in_flight.pop(key, None)  # with its leases: whoever wrote the record has ended them
                 self._offsets[key] = GroupOffsets(offset)
 
     def apply_finished(self, record: Record) -> None:
-        """Takes over what groups have finished from its record."""
+        """Take over what groups have finished from its record, unless it was applied when it was decided."""
         if not self.open_records.is_closing:
             for group, topic, queue_id, ranges, _ in acks.decode(record.body):
                 offsets = self._made(GroupQueue(group, topic, queue_id))
@@ -218,26 +228,27 @@ class Groups:
                     self._store.used(topic, queue_id, first + count - 1)
 
     def apply_leases(self, record: Record) -> None:
-        """Takes over what became of leases from its record."""
+        """Take over what became of leases from its record, unless it was applied when it was decided."""
         if not self.open_records.is_closing:
             for key, entry in lease_records.decode(record.body):
                 self._made(GroupQueue(*key)).take(entry)
 
     def resume(self) -> Iterator[tuple[GroupQueue, Lease]]:
-        """After a start: derives what is out, which are the leases of records."""
+        """Derive what is out after a start, and yield it: the leases of records."""
+        assert not self._in_flight, "something is out before the start has come to leases"
         for key, offsets in self._offsets.items():
             if offsets.leases:
                 for lease in self.in_flight(key).leases():
                     yield key, lease
 
     def leases(self) -> Iterator[tuple[GroupQueue, Lease]]:
-        """Everything that is leased."""
+        """Yield everything that is leased."""
         for key, flight in self._in_flight.items():
             for lease in flight.leases():
                 yield key, lease
 
     def missed(self, minimums: Iterable[tuple[str, int, int]]) -> list[list[Any]]:
-        """What groups still want of queues below these offsets: [group, topic, queue, count] each."""
+        """Return what groups still want below (topic, queue id, offset): [group, topic, queue id, count]."""
         counts = (
             [*key, (self._offsets.get(key) or GroupOffsets()).open_count_below(min_offset)]
             for key, min_offset in self._begun(minimums)
@@ -245,11 +256,13 @@ class Groups:
         return [row for row in counts if row[-1]]
 
     def skip(self, minimums: Iterable[tuple[str, int, int]]) -> None:
-        """Moves every group up to these offsets, at which its queues begin."""
+        """Move every group up to these (topic, queue id, offset), at which its queues begin."""
         for key, min_offset in self._begun(minimums):
             self._made(key).skip_to(min_offset)
-            if key in self._in_flight:
-                self._in_flight[key].skipped_to(min_offset)
+            if (flight := self._in_flight.get(key)) is not None:
+                flight.skipped_to(min_offset)
+                committed_offset = flight.offsets.committed_offset
+                assert flight.next_offset >= committed_offset >= min_offset, "what is gone comes next"
 
     def _begun(self, minimums: Iterable[tuple[str, int, int]]) -> Iterator[tuple[GroupQueue, int]]:
         for topic, queue_id, min_offset in minimums:
@@ -257,7 +270,7 @@ class Groups:
                 yield GroupQueue(group, topic, queue_id), min_offset
 
     def lowest_wanted_offset(self, young_from_ms: int, ages: list[SegmentAge]) -> int | None:
-        """The lowest log offset that a lagging group waits for, of those in segments young enough."""
+        """Return the lowest log offset that a lagging group waits for, of those in segments young enough."""
         young_offset = next((one.first_offset for one in ages if one.last_store_ms >= young_from_ms), None)
         if young_offset is None:
             return None
@@ -266,14 +279,14 @@ class Groups:
         return min(pinning, default=None)
 
     def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
-        """Every queue of every topic that a group receives, with the group's committed offset there."""
+        """Yield every queue of every topic that a group receives, with the group's committed offset there."""
         for topic, queue_id, queue in self._store.dispatch.queues():
             for group in self._members.get(topic, ()):
                 key = GroupQueue(group, topic, queue_id)
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: the groups of each topic, their policies, and the offsets on each queue."""
+        """Return what a snapshot keeps: each topic's groups, their policies, the offsets on each queue."""
         progress = [[*key, one.freeze()] for key, one in self._offsets.items() if not one.is_untouched]
         return {
             "members": {topic: list(groups) for topic, groups in self._members.items() if groups},
@@ -282,7 +295,7 @@ class Groups:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
+        """Take a snapshot's part over."""
         for topic, groups in frozen["members"].items():
             for group in groups:
                 self._add(group, topic)
@@ -292,14 +305,14 @@ class Groups:
             self._offsets[GroupQueue(group, topic, queue_id)] = GroupOffsets.thaw(progress)
 
     def leased_counts(self) -> dict[tuple[str, str], int]:
-        """How many messages are leased, by topic and group."""
+        """Return how many messages are leased, by (topic, group)."""
         counts: Counter[tuple[str, str]] = Counter()
         for key, flight in self._in_flight.items():
             counts[key.topic, key.group] += flight.leased_count
         return dict(counts)
 
     def lag(self) -> dict[tuple[str, str], int]:
-        """How many messages are not done, by topic and group, untouched queues included."""
+        """Return how many messages are not done, by (topic, group), untouched queues included."""
         lag: Counter[tuple[str, str]] = Counter()
         for key, queue, committed_offset in self.committed_offsets():
             offsets = self._offsets.get(key)
@@ -318,7 +331,7 @@ class Groups:
         return queue.entry(committed_offset).physical_offset if committed_offset < queue.end_offset else None
 
     def _made(self, key: GroupQueue) -> GroupOffsets:
-        """The group's offsets on a queue; while they are untouched they are no part of the state."""
+        """Return the group's offsets on a queue; while they are untouched they are no part of the state."""
         offsets = self._offsets.get(key)
         if offsets is None:
             offsets = self._offsets[key] = GroupOffsets()
@@ -329,7 +342,7 @@ class Groups:
         self.open_records.take_lease(key, entry, now_ms)
 
     def _write(self, said: dict[str, Any], now_ms: int) -> int:
-        """What was decided before comes before it in the log, too."""
+        """Append a record of a group behind all that was decided before; return what must be durable."""
         self.open_records.close()
         body = json.dumps(said).encode()
         return self._store.append(Record(topic=GROUP_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
@@ -338,7 +351,7 @@ class Groups:
         self._members.setdefault(topic, {})[group] = None
 
     def _drop(self, group: str, topic: str) -> None:
-        """Forgets a group on a topic, or (empty) everything of it."""
+        """Forget a group on a topic, or (empty) everything of it."""
         for members in [self._members.get(topic, {})] if topic else self._members.values():
             members.pop(group, None)
         for key in [key for key in self._offsets if key.group == group and topic in ("", key.topic)]:

@@ -40,14 +40,14 @@ class HalfReceipts:
         return len(self._rows)
 
     def known(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
-        """The receipt of a half that was sent within `dedupe_ms`."""
+        """Return the receipt of a half that was sent within `dedupe_ms`; None if there is none."""
         row = self._rows.get(f"{topic}{_BETWEEN}{message_id}")
         if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
             return None
         return self.receipt(topic, message_id, half.id_crc(message_id), row)
 
     def receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
-        """The receipt of a half of which a row says this."""
+        """Return the receipt of a half of which a row says this."""
         _, offset, queue_offset, due_ms = row
         handle = ""
         if due_ms != AT_ONCE:
@@ -56,7 +56,7 @@ class HalfReceipts:
         return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
 
     def apply(self, record: Record) -> None:
-        """Remembers a half that was appended."""
+        """Remember a half that was appended, by its record."""
         stored = properties.of_record(record)
         topic, message_id = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
         due_ms = int(stored.get(properties.DUE_MS, AT_ONCE))
@@ -64,7 +64,7 @@ class HalfReceipts:
         self.apply_sent(topic, message_id, row)
 
     def apply_sent(self, topic: str, message_id: str, row: Row) -> None:
-        """The same by what its record says."""
+        """Remember a half that was appended, by what its record says; forget some that are old."""
         self._put(topic, message_id, row)
         for _ in range(DROPPED_EACH_MAX):
             first = self._rows.first()
@@ -73,11 +73,11 @@ class HalfReceipts:
             self._rows.pop(first[0])
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: every row."""
+        """Return what a snapshot keeps: every row."""
         return self._rows.freeze(lambda key, row: (*key.split(_BETWEEN, 1), *row))
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over; older versions kept whole receipts."""
+        """Take a snapshot's part over; older versions kept whole receipts."""
         for topic, *kept in frozen:
             message_id, *row = kept if len(kept) > 2 else _row_of(*kept)
             self._put(topic, message_id, tuple(row))
@@ -86,13 +86,14 @@ class HalfReceipts:
         return oldest_ms <= store_ms - limits.DEDUPE_MS or len(self._rows) > limits.HALF_RECEIPTS_KEPT_MAX
 
     def _put(self, topic: str, message_id: str, row: Row) -> None:
-        """Adds the newest row; an older one of that name goes."""
+        """Add the newest row; an older row of that name goes."""
         key = f"{topic}{_BETWEEN}{message_id}"
         self._rows.pop(key)
         self._rows.put(key, row)
 
 
 def _row_of(stored_ms: int, receipt: dict[str, Any]) -> tuple[str, int, int, int, int]:
+    """Return the message id and the row of a receipt as older snapshots have it."""
     handle = receipt["recall_handle"]
     due_ms = recall.decode(handle).due_ms if handle else AT_ONCE
     return receipt["message_id"], stored_ms, receipt["physical_offset"], receipt["queue_offset"], due_ms

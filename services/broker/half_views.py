@@ -1,4 +1,4 @@
-"""Half messages for those who look: what is open or has expired, and one by its id, however it ended."""
+"""Half messages for operators: what is open or has expired, and one by its id, however it ended."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class HalfViews:
         self._outcomes = transactions.outcomes
 
     def page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-        """Up to `count_max` halves that match, without their messages, the oldest first, behind `after`."""
+        """Return up to `count_max` halves that match, without messages, the oldest first, behind `after`."""
         found = list(islice(self._matching(wanted, -1 if after is None else after), count_max + 1))
         return HalfPage(
             found[:count_max], found[count_max - 1].half_offset if len(found) > count_max else None
         )
 
     def one(self, transaction_id: str) -> HalfView:
-        """One half with its message; raises `InvalidTransactionId`."""
+        """Return one half with its message; raise `InvalidTransactionId`."""
         record = self._transactions.find(half.claimed_offset(transaction_id), transaction_id)
         return self._view(record, with_message=True)
 
     def of_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
-        """The halves that carry a key or message id, the newest first."""
+        """Return up to `count_max` halves that carry a key or message id, the newest first."""
         offsets = self._store.keys.offsets(topic, key, 0)
         records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
         named = (record for record in records if _carries(record, topic, key))
@@ -95,7 +95,7 @@ class HalfViews:
         )
 
     def _ending(self, ended: Ended) -> bytes:
-        """The properties of the record that ended a half; none where there is none, or none any more."""
+        """Return the encoded properties of the record that ended a half; none where there is no record."""
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
             return b""
         try:

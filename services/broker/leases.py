@@ -12,6 +12,12 @@ all earlier ones at each start, since they grow from the clock.
 
 Of a message group a receive takes one message, or a run of as many as the group's policy allows. What was not
 acknowledged of a run comes again before anything later (`ReceiveState.may_join_run`).
+
+Cost: a lease is one object, one row of a dict here and one there (`InFlight`), and a timer of the wheel.
+
+Weak spot: a lease has a timer as long as it stands. `take` leaves the timer behind, so that many are
+forgotten in one call; whoever takes has to `unplan`, or a lease that nobody has runs out (`Burying.takes`
+asserts that none does).
 """
 
 from __future__ import annotations
@@ -75,7 +81,7 @@ class ReceiveState:
     """Whether the next message would make the answer larger than it may be."""
 
     def wants(self, record: Record) -> bool:
-        """Whether the filter lets a record through, and it was not redriven for another group."""
+        """Whether the filter lets a record through, and the record was not redriven for another group."""
         if _FOR_GROUP in record.properties:
             for_group = properties.value_of(record.properties, properties.FOR_GROUP)
             if for_group not in ("", self.group):
@@ -88,33 +94,33 @@ class ReceiveState:
         return not self.is_full
 
     def is_plain(self, record: Record) -> bool:
-        """Whether it wants a record that is given out as it is, and of no message group."""
+        """Whether the receive wants a record that is given out as it is, and of no message group."""
         stored = record.properties
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
         return not is_special and self.filter.matches(stored)
 
     def deliver(self, record: Record, attempt: int, lease: Lease) -> None:
-        """A leased message goes into the answer."""
+        """Put a leased message into the answer."""
         self.deliveries.append(Delivery(record, attempt, lease.handle, lease.visible_ms))
         self.body_bytes += len(record.body)
 
     @property
     def left_count(self) -> int:
-        """How many more messages it may take, or look at."""
+        """How many more messages the receive may take, or look at."""
         return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
 
     @property
     def scan_budget_spent(self) -> bool:
-        """Whether it has looked at as much as one call may."""
+        """Whether the receive has looked at as much as one call may."""
         return self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
 
     @property
     def is_over(self) -> bool:
-        """Whether it is to look no further."""
+        """Whether the receive is to look no further."""
         return self.is_full or self.left_count <= 0
 
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
-        """Whether it may take this message of a message group, too, of which it has begun a run.
+        """Whether the receive may take this message, too, of a message group of which it has begun a run.
 
         What was not acknowledged of a run comes again before anything later: such a run is joined only by
         what was given out before. As `ConsumerOrderInfoManager` of RocketMQ, but what is done stays done.
@@ -125,6 +131,7 @@ class ReceiveState:
 
 
 _GENERATIONS_PER_MS: Final = 1 << 16
+"""A start's generations begin at its time in ms, times this: with fewer leases a ms no start repeats any."""
 
 
 class Leases:
@@ -138,21 +145,30 @@ class Leases:
         self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
     def begin_above(self, store_ms: int, now_ms: int) -> None:
-        """Generations are others than before, also if the clock was set back, behind the last store time.
+        """Make generations others than before, also if the clock was set back, behind the last store time.
 
         Then store times stand still; so that several starts in that time have generations of their own, they
         begin far apart.
         """
+        assert not self._leases, "leases stand already, of generations that would be given again"
         if now_ms <= store_ms:
             self._generation = (store_ms + 1 + now_ms % _GENERATIONS_PER_MS) * _GENERATIONS_PER_MS
 
     def next_generation(self) -> int:
-        """What a new lease is known by."""
+        """Return what a new lease is known by."""
         self._generation += 1
         return self._generation
 
     def add(self, leases: list[tuple[GroupQueue, Lease]]) -> None:
-        """Leases stand that end together; those with a `client_id` as long as that client is heard from."""
+        """Let leases stand that end together and are of one client.
+
+        Those with a `client_id` stand as long as that client is heard from.
+        """
+        count = len(self._leases) + len(leases)
+        self._stand(leases)
+        assert len(self._leases) == count, "a generation is used twice"
+
+    def _stand(self, leases: list[tuple[GroupQueue, Lease]]) -> None:
         generations = [lease.generation for _, lease in leases]
         self._leases.update(zip(generations, leases, strict=True))
         if leases:
@@ -162,53 +178,54 @@ class Leases:
                 self._generations_of[first.client_id].update(generations)
 
     def restore(self, key: GroupQueue, lease: Lease, renewed_until_ms: int) -> None:
-        """A lease of before a restart stands again; a renewed one until its consumer can be heard."""
+        """Let a lease of before a restart stand again; a renewed one until its consumer can be heard."""
         self._generation = max(self._generation, lease.generation)
         if lease.client_id:
             lease.visible_ms = max(lease.visible_ms, renewed_until_ms)
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
         if lease.attempt_id:
             self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
-        self.add([(key, lease)])
+        self._stand([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
-        """The leases of before a restart that a receive of this name was to get, if they still stand."""
+        """Return the leases of before a restart that a receive of this name was to get, if they stand."""
         generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
     def find(self, generation: int) -> tuple[GroupQueue, Lease] | None:
-        """The lease of a generation, if it still stands."""
+        """Return the lease of a generation, if it still stands."""
         return self._leases.get(generation)
 
     def run_out_again(self, generation: int) -> None:
-        """The lease ends with the next tick, if its time is over, though an earlier tick let it stand."""
+        """End a lease with the next tick, if its time is over, though an earlier tick let it stand."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
     def end(self, generation: int) -> tuple[GroupQueue, Lease]:
-        """The lease is over; returns what it was."""
+        """End a lease; return what was leased, and the lease."""
         ended = self._leases[generation]
         self.take(ended[1])
         self.unplan([generation])
         return ended
 
     def take(self, lease: Lease) -> None:
-        """The lease is over; its timer is to be forgotten with those of others, by `unplan`."""
-        del self._leases[lease.generation]
+        """End a lease, whose timer is to be forgotten with those of others, by `unplan`."""
+        _, standing = self._leases.pop(lease.generation)
+        assert standing is lease, "another lease has this generation"
         if lease.client_id:
             self._generations_of[lease.client_id].discard(lease.generation)
             if not self._generations_of[lease.client_id]:
                 del self._generations_of[lease.client_id]
 
     def unplan(self, generations: Iterable[int]) -> None:
-        """Leases that are over do not run out."""
+        """Forget the timers of leases that are over, so that they do not run out."""
         self._scheduler.cancel_many(Purpose.LEASE, generations)
 
     def extend(self, client_id: str, visible_ms: int) -> None:
-        """Moves the end of all leases kept for a client, but never beyond what a lease may last."""
+        """Move the end of all leases kept for a client, but never beyond what a lease may last."""
         self._move(client_id, visible_ms, is_gone=False)
 
     def forsake(self, client_id: str, now_ms: int) -> None:
-        """The client is gone: all leases kept for it end with the next tick."""
+        """End all leases kept for a client that is gone, with the next tick."""
         self._move(client_id, now_ms, is_gone=True)
 
     def _move(self, client_id: str, visible_ms: int, *, is_gone: bool) -> None:
@@ -220,7 +237,7 @@ class Leases:
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:
-    """How an attempt failed whose lease has run out; None if it is not to be counted."""
+    """Return how an attempt failed whose lease has run out; None if the attempt is not to be counted."""
     if lease.is_suspended:
         return None
     cause = Cause.GONE if lease.is_gone else Cause.SET_ASIDE if lease.is_changed else Cause.EXPIRED
@@ -242,13 +259,15 @@ class Lending:
         message_group: str,
         state: ReceiveState,
     ) -> None:
-        """Leases a message to a receive; `give` takes it out of the queue."""
+        """Lease a message to a receive; `give` takes the message out of the queue."""
         offset = record.queue_offset
+        assert offset >= flight.offsets.committed_offset, "a message that is done is leased"
         attempt = flight.offsets.attempts(offset).made + 1
         lease = self._new_lease(key, record, message_group, state)
         give(lease)
         if message_group:
             state.runs[message_group] += 1
+            # Before `keep_lease`, after whose record every message counts as given out.
             if flight.offsets.was_given(offset):
                 state.again.add(message_group)
             state.durable_at = self._groups.keep_lease(key, lease, attempt, state.now_ms)
@@ -257,9 +276,10 @@ class Lending:
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Leases fresh messages that are near, as many as are wanted and were never given out.
+        """Lease fresh messages that are near, as many as are wanted and were never given out.
 
-        None of a message group, which are leased one at a time, and none whose body is to be unpacked.
+        None of a message group, which are leased one at a time, and none whose body is to be unpacked. All
+        are of the first attempt, so neither attempts nor offsets are looked up for each.
         """
         run: list[Lease] = []
         try:
@@ -275,9 +295,10 @@ class Lending:
         finally:  # what was leased before a filter failed stands
             state.scanned += len(run)
             flight.lease_run(run)
+            assert not run or run[-1].queue_offset == flight.next_offset - 1, "a run has no gaps"
 
     def _new_lease(self, key: GroupQueue, record: Record, message_group: str, state: ReceiveState) -> Lease:
-        """A new lease of a receive on a message."""
+        """Return a new lease of a receive on a message, and note it for its end."""
         offset, now_ms, invisible_ms = record.queue_offset, state.now_ms, state.invisible_ms
         visible_ms, generation = now_ms + invisible_ms, self._leases.next_generation()
         handle = receipts.encode(

@@ -6,6 +6,10 @@ the lite topic's offsets when its turn has come. A client that has not subscribe
 since a start, is given nothing, and nothing is passed over for it.
 
 Cost: one binary search for each lite topic that is ready (`services.broker.lite_subscriptions`).
+
+Weak spot: readiness is told by whoever makes a lite topic ready, and looked for by nobody. An end of a lease
+that does not mark its lite topic ready (`Receiving._mark_lite_ready`, `Burying._stir`) leaves the rest of it
+lying until its next message.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ class LiteReceiving:
         self._lending, self._reading, self._dead_letters = lending, reading, dead_letters
 
     def scan(self, topic: Topic, state: ReceiveState) -> None:
-        """Leases what the ready lite topics of a client have for it."""
+        """Lease what the ready lite topics of a client have for the client."""
         subscription = self.subscriptions.find(Subscriber(state.group, state.topic, state.client_id))
         if subscription is None:
             return
@@ -56,6 +60,7 @@ class LiteReceiving:
             if state.is_over or state.is_crowded:
                 return
             lite_topic, _ = subscription.ready.popitem(last=False)
+            assert lite_topic in subscription.lite_topics, "a lite topic is ready that nobody subscribes to"
             key = GroupQueue(state.group, state.topic, queue_of(lite_topic, topic))
             if self._has_more(key, lite_topic, subscription, state):
                 subscription.ready[lite_topic] = None
@@ -63,13 +68,14 @@ class LiteReceiving:
     def _has_more(
         self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
     ) -> bool:
-        """Leases what a lite topic has; whether it must be looked at again without having become ready."""
+        """Lease what a lite topic has; return whether to look again though nothing makes it ready."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
-        index.reach(offsets.committed_offset)
+        index.reach(offsets.committed_offset)  # a group that went back may need what was trimmed
         while _GAP_CODE in index and (gap := open_from(index, offsets, _GAP_CODE, 0)) is not None:
             self._groups.pass_over(key, gap, gap + 1, state.now_ms)  # what damage has left of a record
         code = lite_code(lite_topic)
+        # From where the last look ended: else each look would pass over all that is done of the lite topic.
         offset = open_from(index, offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
         while offset is not None and (
@@ -89,7 +95,7 @@ class LiteReceiving:
     def _take(
         self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
     ) -> None:
-        """Leases the message at `offset`, unless it is gone, not wanted, or has had all its attempts."""
+        """Lease the message at `offset`, unless it is gone, not wanted, or has had all its attempts."""
         entry = self._store.dispatch.queue(key.topic, key.queue_id).entry(offset)
         if not state.admits(entry.record_bytes):
             return
@@ -101,11 +107,12 @@ class LiteReceiving:
         elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
             self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
         else:
+            assert not flight.offsets.is_done(offset), "a message that is done is leased"
             self._lending.lease(key, flight, flight.lease_found, record, lite_topic, state)
 
 
 def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
-    """The first message of a lite topic at or above `offset` that is not done."""
+    """Return the first message of a lite topic at or above `offset` that is not done, or None."""
     found = index.next(code, offsets.open_from(offset))
     while found is not None and (unfinished := offsets.open_from(found)) != found:
         found = index.next(code, unfinished)

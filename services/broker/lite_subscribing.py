@@ -6,6 +6,12 @@ forward acknowledges what is passed over; going back is a record that names the 
 
 TAIL is so many messages before where the group is, as RocketMQ has it; OFFSET is a queue offset as consumers
 see it on their messages.
+
+Cost: a start elsewhere than LAST looks at every message of the lite topic, and writes one record of those
+that come again and one range for each that will not: `LITE_MOVED_MAX` together.
+
+Weak spot: the place is the group's, not the client's. A client that subscribes with a place moves all clients
+of its group on that lite topic, and voids what they have leased.
 """
 
 from __future__ import annotations
@@ -53,7 +59,7 @@ class LiteStart:
 
 @dataclass(slots=True, frozen=True)
 class Subscribed:
-    """What came of a subscription: which clients lost which lite topics by it."""
+    """What came of a subscription: the (client id, lite topic) pairs that others lost by it."""
 
     lost: list[tuple[str, str]]
     durable_at: int
@@ -77,7 +83,7 @@ class LiteSubscribing:
     def subscribe(
         self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart, now_ms: int
     ) -> Subscribed:
-        """Adds lite topics; in an exclusive group they are taken from whoever had them.
+        """Add lite topics; in an exclusive group they are taken from whoever had them.
 
         Raises `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, or
         `TooManyLiteSubscriptions`.
@@ -95,15 +101,15 @@ class LiteSubscribing:
         return Subscribed([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
 
     def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
-        """Removes lite topics; what is leased stays so."""
+        """Remove lite topics; what is leased stays so."""
         self._check(subscriber, (), now_ms)
         self._subscriptions.remove(subscriber, lite_topics)
         return Subscribed([], 0)
 
     def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
-        """Takes over what a client says it subscribes to; raises as `subscribe` does.
+        """Take over what a client says it subscribes to; raise as `subscribe` does.
 
-        In an exclusive group it gets what is free and is told again what it has lost.
+        In an exclusive group the client gets what is free and is told again what it has lost.
         """
         self._check(subscriber, lite_topics, now_ms)
         lost = dict.fromkeys(lite_topic for _, lite_topic in self._others(subscriber, lite_topics))
@@ -112,16 +118,16 @@ class LiteSubscribing:
         return Subscribed([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
 
     def forget(self, subscriber: Subscriber, now_ms: int) -> Subscribed:
-        """A client subscribes to nothing any more."""
+        """Forget all that a client subscribes to under a topic."""
         self._subscriptions.remove_all(subscriber)
         return Subscribed([], 0)
 
     def said_goodbye(self, client_id: str, now_ms: int) -> None:
-        """A client has left for good."""
+        """Forget the subscriptions of a client that has left for good."""
         self._subscriptions.client_gone(client_id)
 
     def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
-        """Where a receiver of a topic waits."""
+        """Return the key under which a receiver of a topic waits."""
         return Subscriber(group, topic, client_id) if self.is_parent(topic) else topic
 
     def is_parent(self, topic: str) -> bool:
@@ -129,35 +135,36 @@ class LiteSubscribing:
         return topic in self._topics and self._topics.get(topic).message_type is MessageType.LITE
 
     def subscribed(self, subscriber: Subscriber) -> list[str]:
-        """What a client subscribes to."""
+        """Return the lite topics that a client subscribes to."""
         subscription = self._subscriptions.find(subscriber)
         return list(subscription.lite_topics) if subscription else []
 
     def count(self, topic: Topic) -> int:
-        """How many lite topics there are under a topic."""
+        """Return how many lite topics there are under a topic."""
         return self._lite_topics.count(topic)
 
     def arrived(self, record: Record) -> None:
-        """A message is there to be received."""
+        """Mark the lite topic of a message ready that is there to be received."""
         lite_topic = properties.value_of(record.properties, properties.LITE_TOPIC)
         if lite_topic:
             self._subscriptions.mark_ready(record.topic, lite_topic)
 
     def take_woken(self) -> Iterable[Subscriber]:
-        """For whom something became ready since the last call."""
+        """Return the subscribers for whom something became ready since the last call."""
         woken, self._subscriptions.woken = self._subscriptions.woken, {}
         return woken
 
     def keep_house(self, now_ms: int) -> None:
-        """Forgets what nobody needs."""
+        """Forget subscriptions of silent clients, and what indexes no longer need."""
         self._subscriptions.forget_silent(now_ms)
         self._lite_topics.trim()
 
     def take_over(self, before: LiteSubscribing) -> None:
-        """Goes on with the subscriptions of a core that this one replaces."""
+        """Go on with the subscriptions of a core that this one replaces."""
         self._subscriptions.take_over(before._subscriptions)
 
     def _check(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
+        """Return the topic of a subscription; raise what `subscribe` raises if it cannot be."""
         check_group_name(subscriber.group)
         topic = self._topics.route(subscriber.topic, now_ms)
         if topic.message_type is not MessageType.LITE:
@@ -170,7 +177,7 @@ class LiteSubscribing:
         return topic
 
     def _others(self, subscriber: Subscriber, lite_topics: list[str]) -> list[tuple[Subscriber, str]]:
-        """Who else of an exclusive group has these lite topics."""
+        """Return who else of an exclusive group has these lite topics; none of another group."""
         if not self._groups.policy(subscriber.group).is_lite_exclusive:
             return []
         return [
@@ -183,7 +190,7 @@ class LiteSubscribing:
     def _go_to(
         self, subscriber: Subscriber, topic: Topic, lite_topic: str, start: LiteStart, now_ms: int
     ) -> int:
-        """Lets a group go on with a lite topic from a place on; returns what must be durable."""
+        """Let a group go on with a lite topic from a place on; return what must be durable."""
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._place(key, lite_topic, start)
         offsets, index = self._groups.look(key).offsets, self._lite_topics.index(key.topic, key.queue_id)
@@ -192,11 +199,13 @@ class LiteSubscribing:
         to_pass = index.between(code, 0, min(wanted_from, index.read_offset))
         again = [one for one in to_come if offsets.open_from(one) != one]
         passed = [one for one in to_pass if offsets.open_from(one) == one]
+        assert not (again and passed) or passed[-1] < again[0], "a message is passed and comes again"
         if len(again) + len(passed) > limits.LITE_MOVED_MAX:
             raise ClientMistake(
                 f"{len(again)} messages of {lite_topic!r} would come again and {len(passed)} would not, the "
                 f"limit is {limits.LITE_MOVED_MAX}. Begin nearer to where the group is."
             )
+        # First: a lease that stood would hold the lite topic, and its end would count as an attempt.
         self._receiving.void_group(key, lite_topic, now_ms)
         if again:
             durable_at = self._groups.reopen(key, again, now_ms)
@@ -205,7 +214,7 @@ class LiteSubscribing:
         return durable_at
 
     def _place(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:
-        """The queue offset from which on a lite topic is to come."""
+        """Return the queue offset from which on a lite topic is to come."""
         index, offsets = self._lite_topics.index(key.topic, key.queue_id), self._groups.look(key).offsets
         index.reach(0)
         match start.kind:
@@ -222,7 +231,7 @@ class LiteSubscribing:
 
 
 def _tail(index: LiteIndex, offsets: GroupOffsets, code: int, count: int) -> int:
-    """The place so many messages of a lite topic before the first that is not done."""
+    """Return the queue offset so many messages of a lite topic before the first that is not done."""
     here = open_from(index, offsets, code, 0)
     here = index.read_offset if here is None else here
     before = index.between(code, 0, here)[-count:] if count > 0 else ()

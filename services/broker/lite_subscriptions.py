@@ -11,6 +11,9 @@ receive, not what is subscribed to.
 Several clients of a group may subscribe to one lite topic and take turns at its messages. In a group whose
 policy says `is_lite_exclusive`, who subscribes takes it over from whoever had it; who only says its whole set
 again gets what is free.
+
+Invariants: what is ready is subscribed to; `_subscribers` and the subscriptions say the same of each other,
+and `_count` counts them.
 """
 
 from __future__ import annotations
@@ -44,14 +47,14 @@ class LiteSubscriptions:
         self._of_client: dict[str, dict[Subscriber, None]] = {}
         self._count = 0
         self.woken: dict[Subscriber, None] = {}
-        """Subscribers for whom something became ready; emptied by whoever wakes receivers."""
+        """Subscribers for whom something became ready; emptied where receivers are notified."""
 
     def find(self, subscriber: Subscriber) -> Subscription | None:
-        """What a subscriber wants; None if it is not known."""
+        """Return what a subscriber wants; None if the subscriber is not known."""
         return self._subscriptions.get(subscriber)
 
     def add(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Subscribes to these, too; raises `TooManyLiteSubscriptions` and changes nothing."""
+        """Subscribe to more lite topics; raise `TooManyLiteSubscriptions`, and change nothing then."""
         known = self._subscriptions.get(subscriber)
         wanted = dict.fromkeys(lite_topics)
         self._check(subscriber, known.lite_topics.keys() | wanted.keys() if known else wanted.keys(), known)
@@ -60,7 +63,7 @@ class LiteSubscriptions:
             self._link(subscriber, subscription, lite_topic)
 
     def set(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Subscribes to just these; raises `TooManyLiteSubscriptions` and changes nothing."""
+        """Subscribe to just these lite topics; raise `TooManyLiteSubscriptions`, and change nothing then."""
         wanted = dict.fromkeys(lite_topics)
         known = self._subscriptions.get(subscriber)
         self._check(subscriber, wanted.keys(), known)
@@ -69,16 +72,17 @@ class LiteSubscriptions:
         self.add(subscriber, wanted, now_ms)
 
     def remove(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Unsubscribes from these."""
+        """Unsubscribe from lite topics; those that were not subscribed to change nothing."""
         subscription = self._subscriptions.get(subscriber)
         for lite_topic in lite_topics if subscription else ():
             self._unlink(subscriber, lite_topic)
 
     def remove_all(self, subscriber: Subscriber) -> None:
-        """Unsubscribes from everything, and forgets the subscriber."""
+        """Unsubscribe from everything, and forget the subscriber."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             self.remove(subscriber, list(subscription.lite_topics))
+            assert not subscription.lite_topics, "a lite topic keeps a subscriber that is forgotten"
             del self._subscriptions[subscriber]
             self.woken.pop(subscriber, None)
             self._of_client[subscriber.client_id].pop(subscriber)
@@ -86,38 +90,38 @@ class LiteSubscriptions:
                 del self._of_client[subscriber.client_id]
 
     def client_gone(self, client_id: str) -> None:
-        """Forgets a client."""
+        """Forget every subscription of a client."""
         for subscriber in list(self._of_client.get(client_id, ())):
             self.remove_all(subscriber)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
-        """A client was heard from."""
+        """Keep the subscriptions of a client that was heard from at `now_ms`."""
         for subscriber in self._of_client.get(client_id, ()):
             self._subscriptions[subscriber].heard_ms = now_ms
 
     def forget_silent(self, now_ms: int) -> None:
-        """Forgets the clients that were not heard from for long."""
+        """Forget the subscribers that were not heard from for `LITE_SILENT_MS_MAX`."""
         since_ms = now_ms - limits.LITE_SILENT_MS_MAX
         for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:
             self.remove_all(subscriber)
 
     def subscribers(self, topic: str, lite_topic: str, group: str = "") -> list[Subscriber]:
-        """Who has subscribed to a lite topic, of one group or of all."""
+        """Return who has subscribed to a lite topic, of one group or of all."""
         found = self._subscribers.get((topic, lite_topic), ())
         return [one for one in found if group in ("", one.group)]
 
     def of_group(self, group: str) -> Iterator[tuple[Subscriber, Subscription]]:
-        """The subscribers of a group."""
+        """Return the subscribers of a group, each with its subscription."""
         return ((who, one) for who, one in self._subscriptions.items() if who.group == group)
 
     def mark_ready(self, topic: str, lite_topic: str, group: str = "") -> None:
-        """A lite topic may have something, for one group or for all."""
+        """Mark a lite topic as one that may have something, for one group or for all."""
         for subscriber in self.subscribers(topic, lite_topic, group):
             self._subscriptions[subscriber].ready[lite_topic] = None
             self.woken[subscriber] = None
 
     def mark_all_ready(self, group: str, topic: str = "") -> None:
-        """Everything that a group subscribes to, under a topic or (empty) anywhere, is looked at anew."""
+        """Have everything looked at anew that a group subscribes to, under a topic or (empty) anywhere."""
         for subscriber, subscription in self.of_group(group):
             if topic in ("", subscriber.topic):
                 subscription.lite_topics = dict.fromkeys(subscription.lite_topics, 0)
@@ -125,7 +129,7 @@ class LiteSubscriptions:
                 self.woken[subscriber] = None
 
     def take_over(self, before: LiteSubscriptions) -> None:
-        """Goes on with the subscriptions of a core that this one replaces."""
+        """Go on with the subscriptions of a core that this one replaces."""
         for subscriber, subscription in before._subscriptions.items():
             for lite_topic in subscription.lite_topics:
                 self._link(subscriber, self._heard(subscriber, subscription.heard_ms), lite_topic)
@@ -137,6 +141,7 @@ class LiteSubscriptions:
         return subscription
 
     def _link(self, subscriber: Subscriber, subscription: Subscription, lite_topic: str) -> None:
+        assert lite_topic not in subscription.lite_topics, "subscribed twice, and counted twice"
         subscription.lite_topics[lite_topic] = 0
         subscription.ready[lite_topic] = None
         self._subscribers.setdefault((subscriber.topic, lite_topic), {})[subscriber] = None
@@ -152,6 +157,7 @@ class LiteSubscriptions:
         del self._subscribers[name][subscriber]
         if not self._subscribers[name]:
             del self._subscribers[name]
+        assert self._count >= 0, "more subscriptions ended than there were"
 
     def _check(self, subscriber: Subscriber, wanted: Iterable[str], known: Subscription | None) -> None:
         count = len(list(wanted))

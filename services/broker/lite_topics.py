@@ -27,11 +27,11 @@ class LiteTopics:
         self._indexes: dict[tuple[str, int], LiteIndex] = {}
 
     def check_name(self, lite_topic: str) -> None:
-        """Raises `IllegalLiteTopic` unless a lite topic may have this name."""
+        """Raise `IllegalLiteTopic` unless a lite topic may have this name."""
         check_lite_topic(lite_topic, self._settings.lite_topic_bytes_max)
 
     def admit(self, message: Message, topic: Topic) -> int:
-        """The queue of a message; raises `IllegalLiteTopic`, or `TooManyLiteTopics` for one more of them."""
+        """Return the queue id of a message; raise `IllegalLiteTopic`, or `TooManyLiteTopics` for one more."""
         self.check_name(message.lite_topic)
         queue_id = queue_of(message.lite_topic, topic)
         if lite_code(message.lite_topic) not in self.index(topic.name, queue_id):
@@ -44,13 +44,13 @@ class LiteTopics:
         return queue_id
 
     def count(self, topic: Topic) -> int:
-        """How many lite topics there are under a topic."""
+        """Return how many lite topics there are under a topic."""
         if topic.message_type is not MessageType.LITE:
             return 0
         return sum(len(self.index(topic.name, queue_id)) for queue_id in range(topic.queue_count))
 
     def index(self, topic: str, queue_id: int) -> LiteIndex:
-        """Where the messages of each lite topic lie in a queue."""
+        """Return where the messages of each lite topic lie in a queue."""
         index = self._indexes.get((topic, queue_id))
         if index is None:
             queue = self._store.dispatch.queue(topic, queue_id)
@@ -58,13 +58,13 @@ class LiteTopics:
         return index
 
     def begin(self) -> None:
-        """Makes all indexes, before anybody waits for them."""
+        """Make all indexes, before anybody waits for them."""
         for topic in self._topics.all():
             self.count(topic)
         self.trim()
 
     def trim(self) -> None:
-        """Lets the indexes forget what all groups have done, of those that have become long."""
+        """Let the indexes that have become long forget what all groups have done."""
         for (topic, queue_id), index in self._indexes.items():
             index.read_on()
             if index.is_long:
@@ -75,5 +75,5 @@ class LiteTopics:
 
 
 def queue_of(lite_topic: str, topic: Topic) -> int:
-    """The queue that all messages of a lite topic lie in."""
+    """Return the id of the queue that all messages of a lite topic lie in."""
     return lite_code(lite_topic) % topic.queue_count

@@ -11,6 +11,12 @@ of a group, or of retention) closes these first.
 
 The next flush takes whole what was appended before it, and closes first. So whoever added something waits
 for the log to be durable beyond its present end (`durable_at`), be it one record or several.
+
+Cost: per acknowledgement an end of a range moved; per flush two records, of `OPEN_RECORD_BYTES_MAX` at most
+each or else several.
+
+Weak spot: what is added is applied and not yet in the log, so a snapshot must not be taken in between:
+`is_empty` is a part of `Broker.is_quiet`. And `durable_at` holds only for who has added something.
 """
 
 from __future__ import annotations
@@ -42,36 +48,41 @@ class OpenRecords:
 
     @property
     def durable_at(self) -> int:
-        """What must be durable before anyone is told of what was added."""
+        """The log offset that must be durable before anyone is told of what was added."""
         return self._store.log.end_offset + 1
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was added since they were closed."""
+        """Whether nothing was added since the records were closed."""
         return not (self._acknowledged or self._passed or self._leases)
 
     def acknowledge(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
-        """Messages, as ranges (first, count), were acknowledged, or moved to the dead letters."""
+        """Add messages, as ranges (first, count), that were acknowledged, or moved to the dead letters."""
+        assert not self.is_closing, "what is added now would be cleared, and be in no record"
         self._newest_ms = max(self._newest_ms, now_ms)
         for first, count in ranges:
             self._acknowledged[key].add(first, first + count)
 
     def pass_over(self, key: Key, first: int, end: int, now_ms: int) -> None:
-        """Messages from `first` up to before `end` will not be given out."""
+        """Add messages from `first` up to before `end` that will not be given out."""
+        assert not self.is_closing, "what is added now would be cleared, and be in no record"
         self._newest_ms = max(self._newest_ms, now_ms)
         self._passed[key].add(first, end)
 
     def take_lease(self, key: Key, entry: LeaseEntry, now_ms: int) -> None:
-        """Something became of a lease."""
+        """Add what became of a lease."""
+        assert not self.is_closing, "what is added now would be cleared, and be in no record"
         self._newest_ms = max(self._newest_ms, now_ms)
         self._leases[key].append(entry)
 
     def close(self) -> None:
-        """Appends what was added, stamped with the newest time of it."""
+        """Append what was added, stamped with the newest time of it."""
         if self.is_empty:
             return
+        assert not self.is_closing, "closed by what closing appends"
         finished = [Finished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
         finished += [Finished(*key, list(ranges), is_passed=True) for key, ranges in self._passed.items()]
+        # If appending raises, `is_closing` stays: what is in the log by then is unknown, and the core void.
         self.is_closing = True
         self._append(LEASE_TOPIC, lease_records.encoded_parts(self._leases.items()))
         self._append(ACK_TOPIC, acks.encoded_parts(finished))
@@ -87,7 +98,7 @@ class OpenRecords:
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The parts, as many to a body as it may have bytes; one in any case."""
+    """Yield the parts joined, as many to a body as it may have bytes; one in any case."""
     body = bytearray()
     for part in parts:
         if body and len(body) + len(part) > limits.OPEN_RECORD_BYTES_MAX:

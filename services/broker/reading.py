@@ -31,7 +31,7 @@ class Reading:
         self._store, self._statistics = store, statistics
 
     def record(self, entry: Entry, queue_offset: int) -> Record | None:
-        """The record of an entry; None for a gap left by damage, and for one deleted or damaged since."""
+        """Return the record of an entry; None for a gap left by damage, and if deleted or damaged since."""
         if entry.record_bytes == 0 or entry.physical_offset < self._store.log.first_offset:
             return None
         try:
@@ -41,7 +41,7 @@ class Reading:
             return None
 
     def near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """The first records of neighbours by log offset, as many as lie near to each other, in one read.
+        """Return the first records of neighbours by log offset, as many as lie near each other, in one read.
 
         None where there is more to be known: ask `record`.
         """
@@ -56,17 +56,17 @@ class Reading:
         return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Messages of `count` offsets, fewer if they are large; damaged ones are left out."""
+        """Return the messages of `count` offsets, fewer if they are large; damaged ones are left out."""
         entries = self._store.dispatch.queue(topic, queue_id).get(queue_offset, count)
         return self._shown(zip(entries, range(queue_offset, queue_offset + count), strict=False), count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
-        """Up to `count` messages from places on (queue id: offset), in the order of the log; likewise."""
+        """Return up to `count` messages from places on ({queue id: offset}), in log order; likewise."""
         queues = [self._messages(topic, queue_id, offset) for queue_id, offset in places.items()]
         return self._shown(heapq.merge(*queues), count)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """The first queue offset stored at or after a time; the queue's end if there is none.
+        """Return the first queue offset stored at or after `store_ms`; the queue's end if there is none.
 
         Store times never go back, so a binary search over the entries finds it, one record read a probe.
         """
@@ -79,14 +79,14 @@ class Reading:
         return bisect_left(range(queue.end_offset), store_ms, lo=queue.min_offset, key=store_ms_from)
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """When the first readable message at or above `queue_offset` was stored; None if there is none."""
+        """Return when the first readable message at or above `queue_offset` was stored, or None."""
         queue = self._store.dispatch.queue(topic, queue_id)
         following = range(queue_offset, queue.end_offset)
         records = (self.record(queue.entry(offset), offset) for offset in following)
         return next((record.store_ms for record in records if record is not None), None)
 
     def _messages(self, topic: str, queue_id: int, queue_offset: int) -> Iterator[tuple[Entry, int]]:
-        """Entries of a queue, which begin with the place in the log, and their offsets."""
+        """Yield entries of a queue, which begin with the place in the log, and their queue offsets."""
         queue = self._store.dispatch.queue(topic, queue_id)
         for offset in range(max(queue_offset, queue.min_offset), queue.end_offset):
             yield queue.entry(offset), offset
@@ -97,7 +97,7 @@ class Reading:
         return list(within_bytes(islice(given, count), limits.LOOK_BYTES_MAX))
 
     def _record_at(self, entry: Entry, queue_offset: int) -> Record:
-        """The record of an entry, which may have been damaged on disk since the queue was opened."""
+        """Return the record of an entry; raise `StoreDamaged`: both may be damaged since the start."""
         log = self._store.log
         if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
@@ -109,7 +109,7 @@ class Reading:
 
 
 def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
-    """The first of these, as many as have `bytes_max` bytes of bodies together; one in any case."""
+    """Yield the first messages, as many as have `bytes_max` bytes of bodies together; one in any case."""
     left = bytes_max
     for number, one in enumerate(found):
         left -= len(one.record.body)
@@ -119,7 +119,7 @@ def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery
 
 
 def readable(record: Record) -> Record:
-    """A record whose body clients can read: itself, or with the body unpacked; raises `LibraryMissing`."""
+    """Return a record whose body clients can read: itself, or unpacked; raise `LibraryMissing`."""
     if not record.sys_flag & COMPRESSED:
         return record
     body, is_gzip = for_client(record.body, record.sys_flag)

@@ -13,6 +13,10 @@ An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one message that
 
 Cost: a receive looks at `SCANNED_PER_RECEIVE_MAX` messages at most, whatever the filter lets through; entries
 whose tag cannot match are passed over by numpy, and count a hundredth.
+
+Weak spot: one leased message has its state in four places (`Leases`, the scheduler, `GroupOffsets`,
+`InFlight`). They agree only because every end of a lease takes the lease from the first two, and then gives
+the message back or finishes it in the others (`Groups`), without anything in between.
 """
 
 from __future__ import annotations
@@ -52,6 +56,7 @@ from tidewheel.errors import TidewheelError
 
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
 ENTRIES_PASSED_PER_SCANNED: Final = 100
+"""How many entries that numpy passes over cost as much as one message that is looked at."""
 PRIORITY: Final = "PRIORITY"
 
 
@@ -96,7 +101,7 @@ class Receiving:
         now_ms: int,
         attempt_id: str = "",
     ) -> Received:
-        """Leases up to `batch_size` messages; none if there are none now.
+        """Lease up to `batch_size` messages; none if there are none now.
 
         Raises `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, or `TooManyRequests`
         if the group has as much in flight as it may.
@@ -117,24 +122,30 @@ class Receiving:
             now_ms,
         )
         topic = self._topics.route(topic_name, now_ms)
+        # First, so that a receive whose answer a restart lost gets the very messages it was to get.
         self._give_back_unheard(client_id, attempt_id, now_ms)
         state.durable_at = self.join(group, topic_name, now_ms)
         if not state.policy.is_paused:
             try:
                 self._scan(topic, state)
-            finally:
+            finally:  # a scan that raises has leased all the same: such leases must run out, too
                 self._leases.add(state.leases)
+        assert len(state.deliveries) == len(state.leases), "a lease without its delivery, or reversed"
         return Received(state.deliveries, state.durable_at, state.scan_budget_spent or state.is_full)
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """The same of one message; raises `InvalidReceiptHandle`."""
+        """Mark a leased message as done; return what must be durable first. Raises `InvalidReceiptHandle`."""
         (answer,) = self.ack_many(group, topic, [handle], now_ms)
         if isinstance(answer, TidewheelError):
             raise answer
         return answer
 
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
-        """Marks leased messages as done; of each what must be durable before anyone is told, or why not."""
+        """Mark leased messages as done.
+
+        Returns for each handle, in order, the log offset that must be durable before anyone is told, or why
+        the message is not done.
+        """
         answers: list[int | TidewheelError] = []
         ended: list[int] = []
         done: dict[GroupQueue, list[int]] = {}
@@ -155,14 +166,16 @@ class Receiving:
             self._statistics.acknowledged[topic, group] += len(ended)
         for key, offsets in done.items():
             self._groups.finish(key, offsets, now_ms)
+        assert len(answers) == len(handles), "each handle has its own answer"
         return answers
 
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
     ) -> tuple[str, int]:
-        """Lets the lease end `invisible_ms` from now; its new handle, and what must be durable first.
+        """Let a lease end `invisible_ms` from now; return its new handle, and what must be durable first.
 
-        The old handle is void. With `suspend` the attempt will not have counted.
+        The old handle is void. With `suspend` the attempt will not have counted. Raises
+        `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._held(group, topic, handle)
@@ -177,6 +190,7 @@ class Receiving:
             is_suspended=suspend,
             leased_ms=now_ms,
         )
+        assert lease.generation > held.generation, "generations ascend, or an old handle would be good again"
         self._leases.add([(key, lease)])
         flight, durable_at = self._groups.in_flight(key), 0
         flight.replace(lease)
@@ -194,33 +208,33 @@ class Receiving:
         return lease.handle, durable_at
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
-        """Takes a lease back that its consumer never heard of: the attempt does not count."""
+        """Take a lease back that its consumer never heard of: the attempt does not count."""
         key, lease = self._held(group, topic, handle)
         self._end(lease.generation)
         self._give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Moves a leased message to the group's dead letters; returns what must be durable first."""
+        """Move a leased message to the group's dead letters; return what must be durable first."""
         key, lease = self._held(group, topic, handle)
         self._end(lease.generation)
         queue, offset = self._store.dispatch.queue(topic, key.queue_id), lease.queue_offset
         record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
-        if record is None:
+        if record is None:  # retention or damage has taken the message: nothing is left to keep
             return self._groups.finish(key, [offset], now_ms)
         attempts = self._groups.look(key).attempts(offset)
         return self._dead_letters.bury(key, record, attempts, "its consumer gave it up", now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
-        """Renews the leases that the broker keeps for this client, and its subscriptions."""
+        """Renew the leases that the broker keeps for a client, and its subscriptions."""
         self._leases.extend(client_id, now_ms + self._settings.auto_renew_lease_ms)
         self._lite.subscriptions.client_alive(client_id, now_ms)
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
-        """Ends those leases with the next tick. Its subscriptions stay for a while: it may come back."""
+        """End a client's leases with the next tick. Its subscriptions stay for a while: it may come back."""
         self._leases.forsake(client_id, now_ms)
 
     def expire(self, generation: int, now_ms: int) -> str:
-        """A lease has run out: its message will be given out again, or buried. Returns the topic.
+        """Give the message of a lease that has run out back, or have it buried; return its topic.
 
         The lease of a last attempt stands until its message is buried (`services.broker.burying`).
         """
@@ -232,20 +246,20 @@ class Receiving:
         return key.topic
 
     def void(self, group: str, topic: str) -> None:
-        """Ends every lease of a group on a topic, which is about to be set anew."""
+        """End every lease of a group on a topic, which is about to be set anew."""
         for key, lease in list(self._groups.leases()):
             if (key.group, key.topic) == (group, topic):
                 self._leases.end(lease.generation)
         self._lite.subscriptions.mark_all_ready(group, topic)
 
     def void_group(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
-        """Ends every lease of a message group or lite topic on a queue; no attempt counts."""
+        """End every lease of a message group or lite topic on a queue; no attempt counts."""
         for lease in [one for one in self._groups.look(key).leases() if one.message_group == message_group]:
             self._end(lease.generation)
             self._give_back(key, lease, None, now_ms)
 
     def resume(self, now_ms: int) -> None:
-        """After a restart the leases that were recorded stand again."""
+        """Let the leases that were recorded stand again after a restart."""
         self._leases.begin_above(self._store.last_store_ms, now_ms)
         for key, lease in self._groups.resume():
             self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
@@ -256,24 +270,24 @@ class Receiving:
         self._burying.given_back(key, lease.queue_offset)
 
     def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
-        """A receive is asked again whose answer was lost in a restart: its leases are free."""
+        """Free the leases of a receive that is asked again, whose answer was lost in a restart."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._end(lease.generation)
             self._give_back(key, lease, None, now_ms)
 
     def _end(self, generation: int) -> tuple[GroupQueue, Lease]:
-        """A lease is over."""
+        """End a lease; return what was leased, and the lease."""
         key, lease = self._leases.end(generation)
         self._mark_lite_ready(key, lease)
         return key, lease
 
     def _mark_lite_ready(self, key: GroupQueue, lease: Lease) -> None:
-        """If the message of a lease that is over was of a lite topic, the next of that may go out."""
+        """Let the next message of a lite topic go out, if the lease that is over was on one of it."""
         if lease.message_group:
             self._lite.subscriptions.mark_ready(key.topic, lease.message_group, key.group)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
-        """The first receive makes a group receive the topic; returns what must be durable first."""
+        """Make a group receive a topic, as its first receive does; return what must be durable first."""
         if self._groups.receives(group, topic):
             return 0
         is_latest = self._settings.group_start is From.LATEST
@@ -303,7 +317,7 @@ class Receiving:
             )
 
     def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
-        """Every queue once, each time beginning with the next one, so that none starves."""
+        """Return every queue id once, each time beginning with the next queue, so that none starves."""
         if topic.message_type.value == PRIORITY:
             return iter(range(topic.queue_count - 1, -1, -1))
         label = (state.topic, state.group)
@@ -311,7 +325,7 @@ class Receiving:
         return ((self._turns[label] + step) % topic.queue_count for step in range(topic.queue_count))
 
     def _scan_queue(self, key: GroupQueue, state: ReceiveState) -> None:
-        """Leases what a queue has for a receive."""
+        """Lease what a queue has for a receive."""
         queue, flight = self._store.dispatch.queue(key.topic, key.queue_id), self._groups.in_flight(key)
         while not state.is_over:
             offset = self._candidate(key, queue, flight, state)
@@ -328,13 +342,15 @@ class Receiving:
             if record is None or not state.wants(record):
                 self._groups.pass_over(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
+                # Found by this receive before the burial's own turn came (`burying.py`).
                 self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, state)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
-        """Leases from the next offset on what can be leased in one go; whether there was any."""
+        """Lease from the next offset on what can be leased in one go; return whether there was any."""
         count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
+        # With tags `_candidate` has to find each next message; for one message alone a run gains nothing.
         if state.tags_codes is not None or count < 2:
             return False
         entries = queue.entries(offset, count)
@@ -344,7 +360,7 @@ class Receiving:
         return flight.next_offset > offset
 
     def _record(self, entry: Entry, offset: int, state: ReceiveState) -> Record | None:
-        """The record of an entry, of those that were read if it is among them."""
+        """Return the record of an entry: of those that were read near it, if it is among them."""
         near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
             return self._reading.record(entry, offset)
@@ -353,7 +369,10 @@ class Receiving:
     def _candidate(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
     ) -> int | None:
-        """The next offset whose tag may match; those before it that cannot are done."""
+        """Return the next offset whose tag may match; those before it that cannot are done.
+
+        None if there is none, or the receive has looked at as much as it may.
+        """
         while not state.scan_budget_spent:
             offset = flight.candidate(queue.end_offset)
             if offset is None or state.tags_codes is None or offset != flight.next_offset:
@@ -361,6 +380,7 @@ class Receiving:
             match = queue.next_match(offset, state.tags_codes, ENTRIES_PASSED_AT_ONCE)
             if match == offset:
                 return offset
+            assert match > offset, "a scan goes forward, or it would not end"
             self._groups.pass_over(key, offset, flight.unleased_until(offset, match), state.now_ms)
             state.scanned += 1 + (match - offset) // ENTRIES_PASSED_PER_SCANNED
         return None
@@ -368,6 +388,7 @@ class Receiving:
     def _lease_or_park(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, record: Record, state: ReceiveState
     ) -> None:
+        """Lease a message, or park it behind what its message group has out."""
         message_group = properties.of_record(record).get(properties.MESSAGE_GROUP, "")
         if message_group and not self._may_lease(flight, record.queue_offset, message_group, state):
             flight.park(record.queue_offset, message_group)
@@ -377,15 +398,17 @@ class Receiving:
             self._run_on(key, queue, flight, message_group, state)
 
     def _may_lease(self, flight: InFlight, offset: int, message_group: str, state: ReceiveState) -> bool:
+        """Whether a message of a message group has its turn, or may go with the run that this receive has."""
         if flight.message_groups.is_free(message_group, offset):
             return True
+        # A fresh message joins a run only if none is parked before it: those come first, by `_run_on`.
         is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and state.may_join_run(flight, offset, message_group)
 
     def _run_on(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, state: ReceiveState
     ) -> None:
-        """Leases the messages that were parked behind the one just leased, as many as a run may have."""
+        """Lease the messages that were parked behind the one just leased, as many as a run may have."""
         while not state.is_over:
             offset = flight.message_groups.next_parked(message_group)
             if offset is None or not state.may_join_run(flight, offset, message_group):
@@ -399,15 +422,17 @@ class Receiving:
             self._lending.lease(key, flight, flight.lease, record, message_group, state)
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
-        """The lease of a handle, if it still stands; else raises `InvalidReceiptHandle`."""
+        """Return the lease of a handle, if it still stands; else raise `InvalidReceiptHandle`."""
         found = self._leases.find(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
+            # The handle that was given out needs no decoding, which costs more than all the rest.
             if lease.handle == handle and key.group == group and key.topic == topic:
                 return found
         receipt = receipts.decode(handle)
         if found is not None:
             key, lease = found
+            # A lease of before a restart does not know its handle: what that says has to fit the lease.
             is_same = (lease.queue_offset, lease.leased_ms) == (receipt.queue_offset, receipt.leased_ms)
             if is_same and key == (group, topic, receipt.queue_id):
                 return found
@@ -417,6 +442,7 @@ class Receiving:
         )
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
+        """Return how long a lease lasts, in ms; raise `IllegalInvisibleTime`."""
         if auto_renew:
             return self._settings.auto_renew_lease_ms
         _check_invisible(invisible_ms, self._settings.invisible_ms_min)
@@ -424,7 +450,7 @@ class Receiving:
 
 
 def _check_invisible(invisible_ms: int, low_ms: int) -> None:
-    """Raises `IllegalInvisibleTime` unless a lease may last so long."""
+    """Raise `IllegalInvisibleTime` unless a lease may last so long, in ms."""
     high_ms = limits.INVISIBLE_MS_MAX
     if not low_ms <= invisible_ms <= high_ms:
         wrong = f"small. min is {low_ms}" if invisible_ms < low_ms else f"large. max is {high_ms}"
@@ -435,4 +461,5 @@ def _check_invisible(invisible_ms: int, low_ms: int) -> None:
 
 @lru_cache(maxsize=1024)
 def _array(tags_codes: frozenset[int]) -> Integers:
+    """Return tags codes as an ascending array of int64, for `ConsumeQueue.next_match`."""
     return np.array(sorted(tags_codes), np.int64)

@@ -60,7 +60,7 @@ class Sending:
         self._turns: Counter[str] = Counter()
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
-        """Stores messages, each by itself; one that is refused is answered with its error."""
+        """Store messages, each by itself; one that is refused is answered with its error."""
         answers: list[SendReceipt | TidewheelError] = []
         for message in messages:
             try:
@@ -70,7 +70,7 @@ class Sending:
         return answers
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
-        """Stores a message: normal, FIFO, delayed or half, as its attributes say.
+        """Store a message: normal, FIFO, delayed or half, as its attributes say.
 
         Raises a `ClientMistake`, `TopicNotFound` or `DiskFull`, and has stored nothing then.
         """
@@ -81,12 +81,14 @@ class Sending:
         topic = self._topics.route(message.topic, now_ms)
         check_message(message, message_type, topic, self._settings.delay_ms_max, now_ms)
         queue_id = self._queue_for(message, topic)
+        assert 0 <= queue_id < topic.queue_count, "a message for a queue that its topic does not have"
         carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
         if message_type is MessageType.TRANSACTION:
             return self._send_half(message, queue_id, now_ms)
         if message_type is MessageType.DELAY:
             return self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
+            # Nothing else hangs on such a message, so it needs no draft that every part looks at.
             stored = properties.encode_message(message)
             placed = self._store.append_straight(message, stored, message.topic, queue_id, now_ms)
             self._count(message)
@@ -113,7 +115,7 @@ class Sending:
         found = self._timers.ends.named_by(named)
         if found is not None and found.stored_ms > now_ms - self._settings.dedupe_ms:
             return self._receipt_again(message, found)
-        assert message.delivery_ms is not None
+        assert message.delivery_ms is not None, "a delayed message says when it is due"
         keyed = key_words(message)
         replaced = self._replaced(message, keyed, now_ms)
         if carried is None and replaced is None:
@@ -131,13 +133,17 @@ class Sending:
         return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1)
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
-        """Stores a message of a schedule, whose template was checked when the schedule was set."""
+        """Store a message of a schedule, whose template was checked when the schedule was set."""
         topic = self._topics.route(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
         return self._stored(message, record.queue_offset, record.physical_offset)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
+        """Return the queue id of a message: by priority, message group or lite topic, or else in turn.
+
+        Raises `IllegalLiteTopic` or `TooManyLiteTopics`.
+        """
         if message.priority is not None:
             return min(message.priority, topic.queue_count - 1)
         if message.message_group:
@@ -158,9 +164,9 @@ class Sending:
         )
 
     def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> Replaced | None:
-        """The timer that this one takes the place of, if the last of its key (`keyed`) still waits.
+        """Return the timer that this one takes the place of, if the last of its key (`keyed`) still waits.
 
-        Raises `KeyPending` if it must not, and `TooManyTimers`.
+        Raises `KeyPending` if this one must not, and `TooManyTimers`.
         """
         self._timers.check_room(message.topic)
         found = None if keyed is None else self._timers.ends.named_by(keyed)
@@ -176,7 +182,7 @@ class Sending:
         return Replaced(found.timer_offset, found.due_ms)
 
     def _stored(self, message: Message, queue_offset: int, offset: int) -> SendReceipt:
-        """The receipt of a message that is in the log, which counts it."""
+        """Count a message that is in the log, and return its receipt."""
         self._count(message)
         return SendReceipt(message.message_id, queue_offset, offset, "", "", offset + 1)
 
@@ -189,7 +195,7 @@ class Sending:
 
 
 def message_record(message: Message, queue_id: int) -> Record:
-    """The record of a message under its own topic."""
+    """Return the record of a message under its own topic."""
     return Record(
         topic=message.topic,
         queue_id=queue_id,

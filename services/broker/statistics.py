@@ -27,7 +27,7 @@ class Lateness:
     early_count: int = 0
 
     def add_many(self, lateness_ms: Integers) -> None:
-        """Counts many deliveries."""
+        """Count deliveries by how late they were, an array of ms; at least one."""
         buckets = np.searchsorted(LATENESS_BOUNDS_MS, lateness_ms)
         counts = np.bincount(buckets, minlength=len(self.counts)).tolist()
         self.counts = [before + new for before, new in zip(self.counts, counts, strict=True)]
@@ -65,18 +65,18 @@ class Statistics:
     """Log offsets at which somebody met a record that cannot be read, and why; taken away once told."""
 
     def unreadable(self, physical_offset: int, why: str) -> None:
-        """Counts a record that could not be read."""
+        """Count a record that could not be read."""
         self.unreadable_records += 1
         self.unread.append((physical_offset, why))
 
     def late_many(self, topic: str, lateness_ms: Integers) -> None:
-        """Counts delayed deliveries, at least one."""
+        """Count delayed deliveries of a topic, at least one."""
         self.lateness.setdefault(topic, Lateness()).add_many(lateness_ms)
 
 
 @dataclass(slots=True, frozen=True)
 class Gauges:
-    """What is so at this moment."""
+    """What is so at this moment; sizes in bytes, `disk_used` a part from 0 to 1."""
 
     pending_timers: int
     pending_by_topic: dict[str, int]

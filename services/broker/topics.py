@@ -34,7 +34,7 @@ def is_system(name: str) -> bool:
 
 
 def check_topic_name(name: str) -> None:
-    """Raises `IllegalTopic` unless clients may use this name."""
+    """Raise `IllegalTopic` unless clients may use this name."""
     if not _NAME.fullmatch(name):
         wrong = "contains illegal characters" if name.strip() else "is blank"
         raise IllegalTopic(
@@ -52,13 +52,13 @@ def check_topic_name(name: str) -> None:
 
 
 def check_receivable(name: str) -> None:
-    """Raises `IllegalTopic` for the broker's own topics, which nobody receives."""
+    """Raise `IllegalTopic` for the broker's own topics, which nobody receives."""
     if is_system(name):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics. Receive from a topic of yours.")
 
 
 def check_group_name(name: str) -> None:
-    """Raises `IllegalGroup` unless a consumer group may have this name."""
+    """Raise `IllegalGroup` unless a consumer group may have this name."""
     if not _NAME.fullmatch(name) or len(name) > limits.GROUP_CHARACTERS_MAX or is_system(name):
         raise IllegalGroup(
             f"{name!r} must have 1 to {limits.GROUP_CHARACTERS_MAX} letters, digits, '_', '-', '%' or '|', "
@@ -78,25 +78,28 @@ class Topics:
         return name in self._topics
 
     def all(self) -> list[Topic]:
-        """Every topic, by name."""
+        """Return every topic, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
 
     def get(self, name: str) -> Topic:
-        """The topic; raises `TopicNotFound`."""
+        """Return the topic; raise `TopicNotFound`."""
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(f"There is no {name!r}. Create it: tidewheel topic create {name}")
         return topic
 
     def route(self, name: str, now_ms: int) -> Topic:
-        """The topic, created for all message types if that is allowed; else raises `TopicNotFound`."""
+        """Return the topic, created for all message types if that is allowed; else raise `TopicNotFound`."""
         topic = self._topics.get(name)
         if topic is None and self._settings.auto_create_topics:
             return self.create(name, MessageType.MIXED, self._settings.queue_count, now_ms)
         return topic or self.get(name)
 
     def create(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
-        """Creates a topic, or finds it with just these settings; raises `TopicExists` for others."""
+        """Create a topic, or find it with just these settings; raise `TopicExists` for others.
+
+        Raises `IllegalTopic`, `ClientMistake` or `TooManyTopics`, too.
+        """
         check_topic_name(name)
         if not 1 <= queue_count <= limits.QUEUE_COUNT_MAX:
             raise ClientMistake(f"A topic has 1 to {limits.QUEUE_COUNT_MAX} queues, not {queue_count}.")
@@ -113,12 +116,12 @@ class Topics:
         return known
 
     def check_back(self, name: str) -> CheckBackPolicy | None:
-        """How a topic's halves are asked about, if in a way of its own."""
+        """Return how a topic's halves are asked about; None if as the settings say."""
         topic = self._topics.get(name)
         return None if topic is None else topic.check_back
 
     def set_check_back(self, name: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Gives a topic's halves check-backs of their own, or those of the settings (None).
+        """Give a topic's halves check-backs of their own, or those of the settings (None).
 
         Raises `TopicNotFound`, or `ClientMistake` for times and counts that cannot be.
         """
@@ -128,12 +131,12 @@ class Topics:
         return self._write(replace(topic, check_back=policy), now_ms)
 
     def dead_letters(self, group: str, now_ms: int) -> Topic:
-        """The dead-letter topic of a group, one queue, created on first use."""
+        """Return the dead-letter topic of a group, of one queue, created on first use."""
         name = DEAD_LETTER_PREFIX + group
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
     def apply(self, record: Record) -> None:
-        """Keeps a topic as its record says."""
+        """Keep a topic as its record says."""
         stored = json.loads(record.body)
         self._topics[stored["name"]] = Topic(
             stored["name"],
@@ -144,21 +147,21 @@ class Topics:
         )
 
     def learn(self, name: str, queue_id: int) -> None:
-        """Keeps a topic as far as a message tells of it: damage may have hit its own record."""
+        """Keep a topic as far as a message tells of it: damage may have hit the topic's own record."""
         known = self._topics.get(name)
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
             learnt = known or Topic(name, MessageType.MIXED, 0)
             self._topics[name] = replace(learnt, queue_count=queue_id + 1)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: every topic."""
+        """Return what a snapshot keeps: every topic."""
         return [
             [topic.name, topic.message_type.value, topic.queue_count, _shape(topic.check_back)]
             for topic in self._topics.values()
         ]
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
+        """Take a snapshot's part over."""
         for name, message_type, queue_count, *check_back in frozen:
             policy = _policy(check_back[0]) if check_back else None
             self._topics[name] = Topic(name, MessageType(message_type), queue_count, check_back=policy)
@@ -167,6 +170,7 @@ class Topics:
         return self._write(Topic(name, message_type, queue_count), now_ms)
 
     def _write(self, topic: Topic, now_ms: int) -> Topic:
+        """Append the record of a topic; return the topic as `apply` has it from there."""
         body: dict[str, Any] = {
             "name": topic.name,
             "message_type": topic.message_type.value,
@@ -176,7 +180,9 @@ class Topics:
             body["check_back"] = _shape(topic.check_back)
         record = Record(topic=TOPIC_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
         self._store.append(record, now_ms)
-        return self._topics[topic.name]
+        written = self._topics[topic.name]
+        assert written == replace(topic, durable_at=written.durable_at), "a topic is not what its record says"
+        return written
 
 
 def _shape(policy: CheckBackPolicy | None) -> dict[str, int] | None:

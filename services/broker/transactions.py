@@ -9,6 +9,14 @@ The state of a half is in memory (`txn.outcomes`) while it is open or expired, a
 older one the log tells: a half that is in the log and in none of those has ended, and the key index finds its
 committed record; where there is none, it was rolled back. Halves that the log cannot tell of, since retention
 has deleted their ends (keep files) or another broker wrote them, are known only while they are in memory.
+
+Two ways lead into the log: a record that is applied like any other, and the straight one (`send`,
+`_commit`), which spares a half and its commit a draft and a second reading. Both end in `apply_end` and
+`publish_straight`.
+
+Weak spot: each open half has a timer (`Purpose.CHECK`), a place among `unasked` or in `_to_read`, or is being
+asked about, which `check_asked` ends. The last is with the caller: one that takes a question and never
+reports leaves the half unasked until a restart.
 """
 
 from __future__ import annotations
@@ -84,7 +92,7 @@ class Transactions:
         """Below it no half is lost: a record is kept, or not, when the log is cut."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        """Stores a message as a half, whose commit goes to the queue `queue_id` of its topic."""
+        """Store a message as a half, whose commit goes to the queue `queue_id` of its topic."""
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
         stored = half.half_properties(message, queue_id, check_ms)
@@ -102,7 +110,7 @@ class Transactions:
         return receipt
 
     def apply(self, record: Record) -> None:
-        """Changes halves as a record says: one was sent, asked about, ended too late, or has ended."""
+        """Change halves as a record says: a half was sent, asked about, ended too late, or has ended."""
         if record.topic == HALF_TOPIC:
             self.receipts.apply(record)
         elif record.topic == CHECK_TOPIC:
@@ -114,14 +122,14 @@ class Transactions:
             self.apply_end(record.half_offset, outcome, record.store_ms, record.physical_offset)
 
     def apply_end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
-        """The same of an end, by what its record says."""
+        """Change a half that has ended, by what the record of its end says."""
         self._scheduler.cancel(Purpose.CHECK, half_offset)
         if len(self.unasked) and (waiting := self.outcomes.waiting(half_offset)):
             self.unasked.discard(waiting.topic, half_offset)
         self.outcomes.end(half_offset, outcome, ended_ms, ended_offset)
 
     def publish(self, record: Record) -> None:
-        """A durable half can be ended, and its first check is set; durable ends need not be remembered."""
+        """Open a durable half and set its first check; of durable ends the oldest may be forgotten."""
         if record.topic != HALF_TOPIC:
             self.outcomes.forget(record.physical_offset)
             return
@@ -132,7 +140,8 @@ class Transactions:
         self.publish_straight([(record.physical_offset, waiting)], record.physical_offset)
 
     def publish_straight(self, halves: Sequence[tuple[int, OpenHalf]], published_offset: int) -> None:
-        """The same by what the records say up to an offset: of which halves, and what is known of them."""
+        """Open durable halves, as (log offset, what is known); up to `published_offset` all is durable."""
+        assert not halves or halves[-1][0] <= published_offset, "a half is opened before it is durable"
         for first_ms, due_together in groupby(halves, lambda one: one[1].next_check_ms):
             offsets = []
             for half_offset, waiting in due_together:
@@ -142,7 +151,7 @@ class Transactions:
         self.outcomes.forget(published_offset)
 
     def check_room(self) -> None:
-        """Raises `TooManyHalves` while no more may wait for their ends."""
+        """Raise `TooManyHalves` while no more may wait for their ends."""
         count = len(self.outcomes.open) + len(self.outcomes.expired)
         if count >= limits.HALVES_WAITING_MAX:
             raise TooManyHalves(
@@ -153,7 +162,10 @@ class Transactions:
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
     ) -> EndReceipt:
-        """Ends a transaction, or confirms that it ended so before; raises `TransactionEnded` if otherwise."""
+        """End a transaction, or confirm that it ended so before.
+
+        Raises `TransactionEnded` if it ended otherwise, or `InvalidTransactionId`.
+        """
         sent = self._recent.take(transaction_id) if resolution is Resolution.COMMIT else None
         if sent is not None and sent.half_offset in self.outcomes.open:
             message = sent.message
@@ -163,7 +175,8 @@ class Transactions:
         try:
             record = self.find(offset, transaction_id)
         except InvalidTransactionId:
-            remembered = self.outcomes.ended(offset)  # whose half retention has deleted
+            # Retention may have deleted the half of an end that is still remembered.
+            remembered = self.outcomes.ended(offset)
             if remembered is None or remembered.topic != topic:
                 raise
             return self._end_again(remembered, transaction_id, resolution, _EVENTS[resolution])
@@ -171,27 +184,29 @@ class Transactions:
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
     def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> EndReceipt:
-        """Commits an open half that is remembered."""
+        """Commit an open half that is remembered as it was sent, without reading the log."""
         half_offset, message, queue_id, _ = sent
         stored, topic = half.commit_properties(message), message.topic
         placed = self._store.append_straight(message, stored, topic, queue_id, now_ms, half_offset)
         _, offset, store_ms, _ = placed
+        assert offset > half_offset, "a half is committed before it is stored"
         self.apply_end(half_offset, State.COMMITTED, store_ms, offset)
         self._statistics.commits[topic] += 1
         return EndReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
 
     def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
-        """An operator ends what is open or has expired, and says why; raises `TransactionEnded`."""
+        """End for an operator what is open or has expired, and keep why; raise `TransactionEnded`."""
         record = self.find(half.claimed_offset(transaction_id), transaction_id)
         return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
 
     def find(self, offset: int, transaction_id: str) -> Record:
-        """The half record of a transaction; raises `InvalidTransactionId` if there is none of that id."""
+        """Return the half record of a transaction; raise `InvalidTransactionId` if none has that id."""
         if not self.is_known(offset):
             raise _unknown(transaction_id)
         try:
             record = self._store.log.read(offset)
         except StoreDamaged as error:
+            # There is such a half: its caller is told of the damage, and not that the id is wrong.
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
             raise _unknown(transaction_id) from error
@@ -209,18 +224,18 @@ class Transactions:
         return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
     def ended(self, record: Record) -> Ended | None:
-        """How the transaction of a half ended; None while it is open. Raises `StoreDamaged`."""
+        """Return how the transaction of a half ended; None while it is open. Raises `StoreDamaged`."""
         offset = record.physical_offset
         if offset in self.outcomes.open:
             return None
         return self.outcomes.ended(offset) or self._ended_in_log(record)
 
     def policy(self, topic: str) -> CheckBackPolicy:
-        """How the halves of a topic are asked about."""
+        """Return how the halves of a topic are asked about."""
         return self._topics.check_back(topic) or self._policy
 
     def check(self, half_offset: int, now_ms: int) -> CheckBack | None:
-        """A half's check is due: whom to ask; None if it has ended, or must be read first (`read_due`)."""
+        """Return the question about a half that is due; None if ended, or to be read first (`read_due`)."""
         waiting = self.outcomes.waiting(half_offset)
         if waiting is None:
             return None
@@ -234,7 +249,7 @@ class Transactions:
         return bool(self._to_read) and not self._store.is_behind
 
     def read_due(self, now_ms: int) -> list[CheckBack]:
-        """Lets halves expire that were asked about often enough; the questions about those that were not.
+        """Let halves expire that were asked about often enough; return the questions about the others.
 
         An expiry names the message, so its half is read: at most `CHECKS_READ_PER_TICK_BYTES_MAX` of them.
         """
@@ -257,8 +272,9 @@ class Transactions:
         return questions
 
     def end_lost(self, now_ms: int) -> list[int]:
-        """Rolls back the halves whose records are neither in the log nor kept; returns their offsets."""
+        """Roll back the halves whose records are neither in the log nor kept; return their offsets."""
         log, searched_from = self._store.log, self._searched_offset
+        assert searched_from <= log.first_offset, "the log begins before where it began"
         self._searched_offset = log.first_offset
         below = self.outcomes.between(searched_from, log.first_offset)
         lost = [half_offset for half_offset in below if half_offset not in log.keep]
@@ -267,7 +283,7 @@ class Transactions:
         return lost
 
     def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
-        """Nobody can ever commit a half that nobody can read."""
+        """Roll back a half that nobody can read, and so nobody can ever commit."""
         waiting = self.outcomes.waiting(half_offset)
         topic = "" if waiting is None else waiting.topic
         stub = Record(
@@ -279,7 +295,7 @@ class Transactions:
         self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
 
     def check_now(self, transaction_id: str) -> CheckBack:
-        """Whom to ask at once, whatever the schedule says; raises `TransactionEnded`."""
+        """Return the question to be asked at once, whatever the schedule says; raise `TransactionEnded`."""
         offset = self.find(half.claimed_offset(transaction_id), transaction_id).physical_offset
         waiting = self.outcomes.waiting(offset)
         if waiting is None:
@@ -287,7 +303,7 @@ class Transactions:
         return CheckBack(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
-        """The message of a half that a producer is to be asked about; None if damage has taken it."""
+        """Return the message of a half to be asked about; None if damage has taken the message."""
         record = self._read(half_offset)
         if record is None:
             self._to_read.append(half_offset)  # the next tick ends it: nobody can be asked about it
@@ -295,7 +311,7 @@ class Transactions:
         return properties.to_message(record)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """Tells whether a producer could be asked; only then the check counts, and the next one is set.
+        """Learn whether a producer could be asked; only then the check counts, and the next one is set.
 
         Otherwise a half that is due waits until a producer can be asked. A check by hand, before its time,
         does not bring the next one forward.
@@ -310,18 +326,18 @@ class Transactions:
             self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
             self._wake(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
-            self._scheduler.cancel(Purpose.CHECK, offset)
+            self._scheduler.cancel(Purpose.CHECK, offset)  # of a check by hand, which left the timer
             self.unasked.add(waiting.topic, offset)
         elif not self.unasked.holds(waiting.topic, offset):
             # By hand before its time; what waits has no timer, also when the clock was set back since.
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def producer_came(self, topic: str, now_ms: int) -> None:
-        """A producer of a topic can be asked, perhaps again: halves that wait for one are due now."""
+        """Let the halves be due that wait for a producer of a topic: one can be asked, perhaps again."""
         self._wake(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Says how a topic's halves are asked about; None: as the settings say. Raises `TopicNotFound`.
+        """Set how a topic's halves are asked about; None: as the settings say. Raises `TopicNotFound`.
 
         What waits for a producer, and has now been asked about often enough, expires without one.
         """
@@ -334,11 +350,11 @@ class Transactions:
         return changed
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: see `Outcomes.freeze`."""
+        """Return what a snapshot keeps: see `Outcomes.freeze`."""
         return self.outcomes.freeze()
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
+        """Take a snapshot's part over."""
         self.outcomes.thaw(frozen)
         for half_offset, (_, next_check_ms, *_) in self.outcomes.open.items():
             self._scheduler.schedule(Purpose.CHECK, half_offset, next_check_ms)
@@ -352,6 +368,7 @@ class Transactions:
         reason: str,
         now_ms: int,
     ) -> EndReceipt:
+        """End a half as an event of the table (`txn.states`), note that it came too late, or refuse it."""
         ended = self.ended(record)
         if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
             if ended.state is State.EXPIRED and self.outcomes.takes_late(record.physical_offset):
@@ -363,13 +380,14 @@ class Transactions:
     def _end_again(
         self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
     ) -> EndReceipt:
-        """The answer to an end of what has ended: confirmed if it is the same, and refused otherwise."""
+        """Return the answer to an end of what has ended, if it is the same; else raise `TransactionEnded`."""
         if states.after(ended.state, event) is not ended.state:
             raise self._refusal(transaction_id, ended)
         return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _refusal(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
-        assert ended is not None
+        """Return the error that says how a transaction ended, with what an operator can do."""
+        assert ended is not None, "an open half is refused as ended"
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
         what_next = (
             f" Resolve it by hand: tidewheel txn resolve {transaction_id}"
@@ -381,11 +399,11 @@ class Transactions:
         )
 
     def _ended_in_log(self, record: Record) -> Ended:
-        """How a half ended whose end is not remembered: the log has its committed record, or it has none."""
+        """Return how a half ended whose end is not remembered: the log has its committed record, or none."""
         stored = properties.of_record(record)
         topic, message_id = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
         for offset in self._store.keys.offsets(topic, message_id, self._store.log.first_offset):
-            if offset <= record.physical_offset:
+            if offset <= record.physical_offset:  # newest first: what comes now is older than the half
                 break
             found = self._store.log.read(offset)
             if found.type == TYPE_COMMIT and found.half_offset == record.physical_offset:
@@ -393,13 +411,15 @@ class Transactions:
         return Ended(State.ROLLED_BACK, 0, -1)
 
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
+        """Append the end of a half, and count it; return what must be durable."""
         durable_at = self._append(_end_record(record, event, reason), now_ms)
+        assert durable_at > record.physical_offset, "a half ends before it is stored"
         topic = properties.of_record(record).get(properties.REAL_TOPIC, "")
         self._counters[states.OUTCOMES[event]][topic] += 1
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
-        """Appends the record of an end; a commit carries out the verb, and sets the timer, of its message."""
+        """Append the record of an end; a commit carries out the verb, and sets the timer, of its message."""
         if ending.type == TYPE_COMMIT and may_carry(ending.properties):
             carried = carried_verb(properties.to_message(ending), now_ms)
             if carried:
@@ -409,6 +429,7 @@ class Transactions:
         return self._store.append(ending, now_ms)
 
     def _apply_check(self, record: Record) -> None:
+        """Count a check, and set the next, as a record says."""
         next_check_ms = half.check_ms_of(record)
         waiting = self.outcomes.asked(record.half_offset, record.reconsume_times, next_check_ms)
         if waiting is not None:
@@ -416,11 +437,12 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
 
     def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
+        """Let up to `count_max` halves be due now that wait for a producer of a topic."""
         for offset in self.unasked.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
     def _read(self, half_offset: int) -> Record | None:
-        """A half that is to be asked about, or to expire; None if damage has taken it."""
+        """Return the record of a half to be asked about, or to expire; None if damage has taken it."""
         try:
             return self._store.log.read(half_offset)
         except StoreDamaged as error:
@@ -447,6 +469,7 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
 
 
 def _check_topic(record: Record, topic: str) -> None:
+    """Raise `InvalidTransactionId` unless a half is of this topic."""
     real_topic = properties.of_record(record).get(properties.REAL_TOPIC, "")
     if topic != real_topic:
         raise InvalidTransactionId(f"It belongs to topic {real_topic!r}, not {topic!r}.")

@@ -37,7 +37,7 @@ _APART: Final = {
 def check_message(
     message: Message, message_type: MessageType, topic: Topic, delay_ms_max: int, now_ms: int
 ) -> None:
-    """Raises the `ClientMistake` that fits the first thing wrong with a message of a type for `topic`."""
+    """Raise the `ClientMistake` that fits the first thing wrong with a message of a type for `topic`."""
     delivery_ms = message.delivery_ms
     if not 0 < len(message.body) <= limits.BODY_BYTES_MAX:
         _refuse_body(message.body)
@@ -59,7 +59,7 @@ def check_message(
 
 
 def check_lite_topic(name: str, bytes_max: int) -> None:
-    """Raises `IllegalLiteTopic` unless a lite topic may have this name."""
+    """Raise `IllegalLiteTopic` unless a lite topic may have this name."""
     if not _LITE_TOPIC.fullmatch(name) or len(name) > bytes_max:
         raise IllegalLiteTopic(
             f"{name[:bytes_max]!r} must have 1 to {bytes_max} letters, digits, '_' or '-', not {len(name)}."
@@ -76,7 +76,10 @@ def _refuse_body(body: bytes) -> NoReturn:
 
 
 def _check_texts(message: Message) -> None:
-    """All that the user wrote but the body. What is printable as a whole has no control characters."""
+    """Check all that the user wrote but the body.
+
+    What is printable as a whole has no control characters: one quick test for nearly every message.
+    """
     given, message_id, tag, group = message.properties, message.message_id, message.tag, message.message_group
     if not message_id.strip() or len(message_id) > limits.MESSAGE_ID_CHARACTERS_MAX:
         raise IllegalMessageId(f"{message_id!r} is empty or too long.", "message id cannot be empty")
@@ -146,7 +149,7 @@ def _check_properties(given: dict[str, str]) -> None:
 
 
 def _check_timer_key(given: dict[str, str]) -> None:
-    """A key or a "unique" that is not what it seems must not set a timer that nobody can name."""
+    """Refuse a key or a "unique" that is not what it seems: nobody could name the timer that it sets."""
     key, unique = given.get(properties.TIMER_KEY), given.get(properties.TIMER_UNIQUE)
     if key is not None and (not key.strip() or len(key) > limits.TIMER_NAME_CHARACTERS_MAX):
         raise IllegalKey(

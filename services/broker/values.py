@@ -28,7 +28,7 @@ class Topic:
     queue_count: int
     durable_at: int = 0
     check_back: CheckBackPolicy | None = None
-    """How its halves are asked about; None: as the broker's settings say."""
+    """How the topic's halves are asked about; None: as the broker's settings say."""
 
 
 class SendReceipt(NamedTuple):
@@ -59,7 +59,7 @@ class Verdict(Enum):
 
 
 class TimerName(NamedTuple):
-    """What a verb calls a timer by: its topic, and its message id or else its `TW_TIMER_KEY`."""
+    """The name of a timer in a verb: its topic, and its message id or else its `TW_TIMER_KEY`."""
 
     topic: str
     message_id: str = ""
@@ -139,12 +139,12 @@ class HalfFilter:
 
 @dataclass(slots=True, frozen=True)
 class HalfView:
-    """A half message and what has become of it.
+    """A half message and what has become of the transaction.
 
-    While it is open `next_check_ms` says when a producer is asked next, otherwise it is 0. `ended_ms` and
-    `ended_offset` are 0 and -1 while it is open or where nobody knows any more. `reason` is an operator's,
-    `verdict` what came of the timer verb that it carried.
-    `late` are the ends that producers asked for after it had expired, with their times.
+    While the half is open `next_check_ms` says when a producer is asked next, otherwise it is 0. `ended_ms`
+    and `ended_offset` are 0 and -1 while the half is open or where nobody knows any more. `reason` is an
+    operator's, `verdict` what came of the timer verb that the half carried.
+    `late` are the ends that producers asked for after the half had expired, with their times in ms.
     """
 
     transaction_id: str
@@ -209,27 +209,27 @@ class Delivery(NamedTuple):
 
     @property
     def queue_id(self) -> int:
-        """Its queue."""
+        """The queue that the message lies in."""
         return self.record.queue_id
 
     @property
     def queue_offset(self) -> int:
-        """Its place there."""
+        """The message's place in its queue."""
         return self.record.queue_offset
 
     @property
     def physical_offset(self) -> int:
-        """Its place in the log."""
+        """The message's place in the log."""
         return self.record.physical_offset
 
     @property
     def store_ms(self) -> int:
-        """When it was stored."""
+        """When the message was stored, in ms since 1970."""
         return self.record.store_ms
 
     @property
     def stored_topic(self) -> str:
-        """Where it was found: timers and halves wait in the broker's own topics."""
+        """The topic that the message was found in: timers and halves wait in the broker's own."""
         return self.record.topic
 
 
@@ -247,16 +247,17 @@ WakeUpKey = str | Subscriber
 
 @dataclass(slots=True, frozen=True)
 class Notify:
-    """There is something to receive, in a topic or for a subscriber of lite topics: notify its waiters."""
+    """Notify the waiters of a topic, or of a subscriber of lite topics: there is something to receive."""
 
     key: WakeUpKey
 
 
 @dataclass(slots=True, frozen=True)
 class CheckBack:
-    """A half message is open too long: ask one of its topic's producers, then report with `check_asked`.
+    """Ask a producer of a topic about a half that is open too long, then report with `check_asked`.
 
-    It names the half's place: read the message (`transactions.message`) only for a producer that is there.
+    `half_offset` is the half's place: read the message (`transactions.message`) only for a producer that is
+    there.
     """
 
     transaction_id: str
@@ -268,26 +269,26 @@ class TimersJob(Protocol):
     """What a worker does for timers: reads ahead what is due soon, or sees to damaged files."""
 
     def run(self, disk: Disk) -> None:
-        """Reads; raises OSError."""
+        """Read; raise OSError."""
 
 
 @dataclass(slots=True, frozen=True)
 class Retire:
-    """Segments may go: a worker runs a step of that once the log is durable so far; then say `retired`."""
+    """Run a step of letting segments go, in a worker once the log is durable so far; then say `retired`."""
 
     retirement: Retirement
 
 
 @dataclass(slots=True, frozen=True)
 class ReadTimers:
-    """Files of timers are to be read: run the job in a worker, then say `read_ahead`."""
+    """Read files of timers: run the job in a worker, then say `read_ahead`."""
 
     job: TimersJob
 
 
 @dataclass(slots=True, frozen=True)
 class Warn:
-    """Something that an operator should see to, in words."""
+    """Tell an operator, in words, of something to see to."""
 
     text: str
 

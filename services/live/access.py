@@ -26,11 +26,11 @@ SECRET_BYTES: Final = 30
 log = structlog.get_logger()
 
 Key = Callable[[bool], bytes]
-"""Returns the key, and makes one if there is none and it may."""
+"""Return the key; make one if there is none and the argument allows it."""
 
 
 Dismiss = Callable[[str], None]
-"""Is told of a user whose secret is void, or who is gone: its clients are to go."""
+"""Send the clients of a user away whose secret is void, or who is gone."""
 
 
 def no_key(may_make: bool) -> bytes:
@@ -43,7 +43,7 @@ def nobody(user: str) -> None:
 
 
 def nothing() -> None:
-    """Nothing follows from new rules: what a broker without producers does."""
+    """Do nothing about new rules: what a broker without producers does."""
 
 
 class LiveAccess:
@@ -71,7 +71,7 @@ class LiveAccess:
         self._key = key
 
     def open_all(self) -> None:
-        """Open every secret, as callers are asked from now on; raises `WrongKey` if the key is not theirs."""
+        """Open every secret, as callers are asked from now on; raise `WrongKey` if the key is not theirs."""
         self.is_asked = True
         for user in self._core().users():
             self._open(user)
@@ -98,7 +98,7 @@ class LiveAccess:
         return [rule for rule in self._core().rights if user in ("", rule.user)]
 
     async def add_user(self, name: str, *, renews: bool) -> str:
-        """Make a user, or another secret for one; returns the secret, which is never told again."""
+        """Make a user, or another secret for one; return the secret, which is never told again."""
         check_user_name(name)
         secret = secrets.token_urlsafe(SECRET_BYTES)
         sealed = seal(self._key(not self._core().users()), name, secret.encode(), os.urandom(NONCE_BYTES))

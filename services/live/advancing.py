@@ -43,7 +43,7 @@ class Owner(Protocol):
         """Let the core do what is due now; False if nothing came of it."""
 
     async def durable(self, offset: int) -> None:
-        """Return when the log is durable so far; raises `ResultUnknown`."""
+        """Return when the log is durable so far; raise `ResultUnknown`."""
 
     async def timers_ready(self) -> None:
         """Return when what will be due next has been read from the disk."""
@@ -61,7 +61,7 @@ class Advancing:
         self._questions: dict[str, asyncio.Future[None]] = {}
 
     async def advance(self, by_ms: int) -> None:
-        """Let `by_ms` pass; raises `ClockIsReal`, `IllegalAdvance`, or `ResultUnknown` if the disk fails."""
+        """Let `by_ms` pass; raise `ClockIsReal`, `IllegalAdvance`, or `ResultUnknown` if the disk fails."""
         check_advance(by_ms, self._clock)
         async with self._turn:
             target_ms = min(self._clock.offset_ms + by_ms, limits.CLOCK_OFFSET_MS_MAX)
@@ -74,12 +74,12 @@ class Advancing:
                 self._owner.time_has_moved()
 
     def asked(self, transaction_id: str) -> None:
-        """A producer was asked how a transaction ended: on the way it gets time to answer."""
+        """Give a producer that was asked how a transaction ended time to answer, on the way."""
         if self._turn.locked():
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 
     def answered(self, transaction_id: str) -> None:
-        """A producer has answered, whatever it said."""
+        """Wait no longer for a producer that has answered, whatever the answer."""
         question = self._questions.pop(transaction_id, None)
         if question is not None and not question.done():
             question.set_result(None)
@@ -92,13 +92,15 @@ class Advancing:
             self._owner.renew_present()
             is_silent = not self._owner.tick() and self._owner.core.end_offset == before
             is_silent = is_silent and not self._owner.core.is_checkpoint_due
+            # A step in which a wheel only cascades need not settle; now and then, so that others are served.
             silent_steps = silent_steps + 1 if is_silent else 0
             if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
                 await self._settle()
         await self._settle()
+        assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
-        """The offset of the next event, or of the arrival; None once it has arrived and nothing is due."""
+        """Return the offset of the next event, or of the arrival; None after that, if nothing is due."""
         offset_ms, real_ms = self._clock.offset_ms, self._clock.real_ms()
         due_ms = self._owner.core.next_due_ms()
         if due_ms is not None and due_ms <= real_ms + target_ms:

@@ -1,7 +1,7 @@
 """What producers were asked about their transactions, and what they said: the last questions, in memory.
 
-It tells an operator why a half is still open. It decides nothing: that a half was asked about is counted in
-the log (`txn.checkback`), and its end is a record. A restart begins a new list.
+The list tells an operator why a half is still open. It decides nothing: that a half was asked about is
+counted in the log (`txn.checkback`), and its end is a record. A restart begins a new list.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CheckLog:
         self._by_transaction: dict[str, deque[Question]] = {}
 
     def asked(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
-        """A producer was asked, or nobody was there; the latter is noted once in a row for a transaction."""
+        """Note that a producer was asked, or that none was there (once in a row for a transaction)."""
         last = next(self.of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
             return
@@ -47,7 +47,7 @@ class CheckLog:
             self._drop_oldest()
 
     def answered(self, transaction_id: str, answer: str, now_ms: int) -> None:
-        """A producer has answered: COMMIT, ROLLBACK or UNKNOWN, and whether that was too late."""
+        """Note a producer's answer: COMMIT, ROLLBACK or UNKNOWN, and whether that was too late."""
         if transaction_id not in self._by_transaction:
             return
         open_one = next((one for one in self.of(transaction_id) if one.client_id and not one.answer), None)
@@ -55,17 +55,18 @@ class CheckLog:
             open_one.answer, open_one.answered_ms = answer, now_ms
 
     def of(self, transaction_id: str) -> Iterator[Question]:
-        """The questions about one transaction, the newest first."""
+        """Return the questions about one transaction, the newest first."""
         return reversed(self._by_transaction.get(transaction_id, ()))
 
     def newest(self, topic: str, count_max: int) -> list[Question]:
-        """The newest questions about a topic's transactions (empty: all), the newest first."""
+        """Return up to `count_max` questions about a topic's transactions (empty: all), the newest first."""
         found = (one for one in reversed(self._questions) if not topic or one.topic == topic)
         return [*islice(found, count_max)]
 
     def _drop_oldest(self) -> None:
         oldest = self._questions.popleft()
         mine = self._by_transaction[oldest.transaction_id]
-        mine.popleft()
+        first = mine.popleft()
+        assert first is oldest, "a transaction's questions are in another order than all of them"
         if not mine:
             del self._by_transaction[oldest.transaction_id]

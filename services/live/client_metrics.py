@@ -86,7 +86,7 @@ class ClientMetrics:
         self._kept = 0
 
     def report(self, client_id: str, reported: Sequence[Reported], *, is_there: bool = True) -> int:
-        """Take a whole report of a client, there or just gone; returns how many series of it were taken."""
+        """Take a whole report of a client, there or just gone; return how many series of it were taken."""
         series = self._there.get(client_id)
         if series is None:
             series = self._gone.pop(client_id, {})
@@ -102,22 +102,22 @@ class ClientMetrics:
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
-        """What a client that is there told last."""
+        """Return what a client that is there told last."""
         return self._there.get(client_id, {})
 
     def leave(self, client_id: str) -> None:
-        """The client is not there any more."""
+        """Keep of a client that is not there any more what its next report is compared with."""
         series = self._there.pop(client_id, None)
         if series:
             self._drop(series, [key for key in series if key.name in GAUGES])
             self._gone[client_id] = series
 
     def sums(self) -> Mapping[Key, Spread]:
-        """How long things took, all clients taken together."""
+        """Return how long things took, all clients taken together."""
         return self._sums
 
     def gauges(self) -> Counter[Key]:
-        """What is, all clients that are there taken together."""
+        """Return the gauges, of all clients that are there taken together."""
         found: Counter[Key] = Counter()
         for series in self._there.values():
             for key, value in series.items():
@@ -138,7 +138,7 @@ class ClientMetrics:
 
     def _add(self, series: Series, one: Reported, told: Spread) -> None:
         before = series.get(one.key)
-        assert not isinstance(before, float)
+        assert not isinstance(before, float), "a distribution was a gauge before"
         series[one.key] = plus(before, told) if one.is_new else told
         is_of_before_us = before is None and not one.is_new and 0 < one.began_ms < self._since_ms
         if not is_of_before_us and (one.key in self._sums or len(self._sums) < CLIENT_SERIES_MAX):
@@ -157,21 +157,21 @@ class ClientMetrics:
 
 
 def plus(one: Spread | None, other: Spread) -> Spread:
-    """Two spreads as one."""
+    """Return two spreads as one."""
     if one is None:
         return other
     return Spread(tuple(map(add, one.counts, other.counts)), one.total_ms + other.total_ms)
 
 
 def since(before: Spread | None, now: Spread) -> Spread:
-    """What came since `before`; all of it if the client has begun anew."""
+    """Return what came since `before`; all of `now` if the client has begun anew."""
     if before is None or any(was > is_ for was, is_ in zip(before.counts, now.counts, strict=True)):
         return now
     return Spread(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))
 
 
 def spread(name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float) -> Spread | None:
-    """Counts between bounds of a client's choice in those of the table; None for what cannot be meant."""
+    """Return counts between a client's bounds in those of the table; None for what cannot be meant."""
     ours = BOUNDS_MS[name]
     is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and 0 <= total_ms <= NUMBER_MAX
     if not is_sound or any(count < 0 for count in counts):
@@ -183,7 +183,7 @@ def spread(name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: 
 
 
 def within_ms(name: str, spread: Spread, part: float) -> float | None:
-    """The bound of the table that such a part of what was measured kept to; None above all of them."""
+    """Return the bound, in ms, that such a part (0 to 1) of what was measured kept to; None above all."""
     wanted = part * spread.count
     for bound, reached in zip(BOUNDS_MS[name], running(spread.counts), strict=False):
         if reached >= wanted:
@@ -192,7 +192,7 @@ def within_ms(name: str, spread: Spread, part: float) -> float | None:
 
 
 def running(counts: Iterable[int]) -> Iterator[int]:
-    """Counts with all before them."""
+    """Yield each count with all before it."""
     reached = 0
     for count in counts:
         reached += count

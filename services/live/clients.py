@@ -29,42 +29,42 @@ class AskClients(Protocol):
     """Questions to a client; each raises `ClientNotFound`, or `ClientSilent` if it does not answer."""
 
     def views(self) -> list[ClientView]:
-        """Everybody who is there, by id."""
+        """Return every client that is there, by id."""
 
     def view(self, client_id: str) -> ClientView:
-        """One who is there."""
+        """Return a client that is there."""
 
     async def stack(self, client_id: str) -> str:
-        """What its threads do."""
+        """Return what a client's threads do."""
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Has a push consumer consume a message once more, outside of its group; returns the code it says."""
+        """Have a push consumer consume a message again, outside of its group; return the client's code."""
 
     def reconnect(self, client_id: str) -> None:
-        """Has it connect again."""
+        """Have a client connect again."""
 
 
 class Nobody:
     """What a broker without a front for clients knows."""
 
     def views(self) -> list[ClientView]:
-        """Nobody."""
+        """Return no client."""
         return []
 
     def view(self, client_id: str) -> ClientView:
-        """Not there."""
+        """Raise `ClientNotFound`."""
         raise unknown(client_id)
 
     async def stack(self, client_id: str) -> str:
-        """Not there."""
+        """Raise `ClientNotFound`."""
         raise unknown(client_id)
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Not there."""
+        """Raise `ClientNotFound`."""
         raise unknown(client_id)
 
     def reconnect(self, client_id: str) -> None:
-        """Not there."""
+        """Raise `ClientNotFound`."""
         raise unknown(client_id)
 
 

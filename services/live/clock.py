@@ -49,14 +49,15 @@ class KeptOffset:
         self._kept_ms, self._turn = offset_ms, 0
 
     def keep(self) -> None:
-        """Make the offset durable, if it has moved since; raises OSError."""
+        """Make the offset durable, if it has moved since; raise OSError."""
+        assert self.offset_ms >= self._kept_ms, "time does not go back"
         if self._kept_ms != self.offset_ms:
             layout.keep_clock(self._disk, self.offset_ms, self._turn)
             self._kept_ms, self._turn = self.offset_ms, self._turn + 1
 
 
 def kept_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
-    """Return the offset of a store's clock, None for real time; raises `WrongClock` when it had the other."""
+    """Return the offset of a store's clock, None for real time; raise `WrongClock` when it had the other."""
     store_format.read(disk)
     offset_ms = layout.read_clock(disk)
     if kind == "real":
@@ -99,7 +100,7 @@ class Clock:
         self._kept.offset_ms = offset_ms
 
     def keep(self) -> None:
-        """Make a moved clock durable; raises OSError."""
+        """Make a moved clock durable; raise OSError."""
         if self._kept is not None:
             self._kept.keep()
 

@@ -53,13 +53,13 @@ class DeadLetterOrder:
 
     @property
     def slice_count(self) -> int:
-        """How many dead letters go at once."""
+        """The number of dead letters that go at once."""
         if not self.per_second:
             return limits.TASK_SLICE
         return min(limits.TASK_SLICE, max(1, int(self.per_second / SLICES_PER_SECOND)))
 
     def pause_seconds(self, count: int) -> float:
-        """How long so many dead letters are to take."""
+        """Return how many seconds so many dead letters are to take."""
         return count / self.per_second if self.per_second else 0
 
 
@@ -93,7 +93,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
                 await self._slice(task, found[first : first + order.slice_count])
 
     async def _slice(self, task: DeadLetterTask, found: list[DeadLetter]) -> None:
-        """Do it to some dead letters at once, wait until that is durable and as long as the rate wants."""
+        """Carry the verb out on a slice, wait until that is durable, and as long as the rate wants."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + task.order.pause_seconds(len(found))
         back = self._back(task.order)
@@ -107,7 +107,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         return dead_letters.topics_back(self._live, order.group) if is_back else None
 
     async def _verb(self, order: DeadLetterOrder, dead_letter: DeadLetter, back: set[str] | None) -> str:
-        """Do it to one dead letter; returns the verdict, or the code of the error that refused it.
+        """Carry the verb out on a dead letter; return the verdict, or the code of the error that refused it.
 
         `back`: where a dead letter may go if it goes back; None if none does.
         """

@@ -64,13 +64,13 @@ async def pages(
 
 
 def end_offset(live: LiveBroker, group: str) -> int:
-    """Return the offset of a group's next dead letter; raises `IllegalGroup`."""
+    """Return the offset of a group's next dead letter; raise `IllegalGroup`."""
     check_group_name(group)
     return live.core.dead_letters.count(group).end_offset
 
 
 def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
-    """Return one dead letter; raises `MessageNotFound`."""
+    """Return one dead letter; raise `MessageNotFound`."""
     is_there = queue_offset < end_offset(live, group)
     page = live.query(live.core.dead_letters.page, group, queue_offset - 1, 1)
     found = page.dead_letters if is_there else []
@@ -97,7 +97,7 @@ def topics_back(live: LiveBroker, group: str) -> set[str]:
 
 
 def check_back(live: LiveBroker, group: str, topic: str) -> None:
-    """Refuse to send a dead letter back where nobody would receive it; raises `GroupNotFound`."""
+    """Refuse to send a dead letter back where nobody would receive it; raise `GroupNotFound`."""
     if topic not in topics_back(live, group):
         raise GroupNotFound(
             f"{group} does not receive {topic!r} any more: what goes back there for it alone, nobody gets. "

@@ -40,7 +40,7 @@ class Answers:
             self._waiting.append((offset, waiting, answer))
 
     async def reach(self, offset: int) -> None:
-        """Return once the log is durable up to `offset`; raises what `refuse` was given."""
+        """Return once the log is durable up to `offset`; raise what `refuse` was given."""
         if offset > self.offset:
             sleeper = Sleeper()
             self._waiting.append((offset, sleeper, None))

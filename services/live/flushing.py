@@ -17,6 +17,10 @@ Rules:
   so that memory and the next start's work stay bounded.
 - When the core wants a checkpoint, no new flush begins; when the last one has ended, what was appended
   meanwhile is written in the loop itself (one sync), the state is taken, and a worker writes it down.
+
+Weak spot: the state is some flags, of which few combinations can be, and not one machine: a rebuild only of
+what is void, nothing calm while anything flies. And the flush before a checkpoint blocks the loop for its
+sync.
 """
 
 from __future__ import annotations
@@ -55,19 +59,19 @@ class Owner(Protocol):
         """Whether segments are being deleted: no time to rebuild."""
 
     def broker_ms(self) -> int:
-        """The broker's time."""
+        """Return the broker's time, in ms."""
 
     def settle(self, flush: Flush) -> None:
-        """A flush is on disk."""
+        """Give the answers that waited for a flush, which is on disk."""
 
     def void(self, error: OSError) -> None:
-        """The disk has failed the core: it is not to be used any more."""
+        """Let the core go, which the disk has failed: nobody is to use it any more."""
 
     def rebuild(self) -> None:
-        """The core is void, and nothing is being written any more."""
+        """Make a new core: the old one is void, and nothing is being written any more."""
 
     def break_down(self, bug: BaseException) -> None:
-        """The core has a bug: nothing more is to be written."""
+        """End, writing nothing more: the core has a bug."""
 
 
 class Flushing:
@@ -103,7 +107,7 @@ class Flushing:
         await self._idle.wait()
 
     def fail(self, error: OSError) -> None:
-        """The disk has failed, in a flush or elsewhere: let the core go, make it anew when all is calm."""
+        """Let the core go, since the disk has failed somewhere; make a new one when all is calm."""
         if self._is_stopped:
             return
         if not self._is_void:
@@ -114,12 +118,14 @@ class Flushing:
         self.flush_soon()
 
     def go_on(self) -> None:
-        """There is a core again."""
+        """Flush what a new core appends."""
+        assert self._is_rebuilding, "a new core that nobody asked for"
+        assert self._flying_count == 0, "writes of the old core go on beside the new one"
         self._is_void = self._is_rebuilding = False
         self.flush_soon()
 
     def resume(self) -> None:
-        """What kept the core from being rebuilt is over."""
+        """Go on when what kept the core from being rebuilt is over."""
         if self._flying_count == 0:
             self._calm()
         self.flush_soon()
@@ -140,6 +146,7 @@ class Flushing:
         self._is_waiting = self.will_flush = self._flying_count >= limits.FLUSHES_IN_FLIGHT_MAX
         if self._flying_count > 0 or self._is_checkpointing:
             return
+        # Only where nothing flies: everything appended is durable once this turn's rest is written.
         if not self._is_held() and self._owner.core.is_checkpoint_due:
             self._calm()
         else:
@@ -166,11 +173,11 @@ class Flushing:
         self._executor.submit(self._write, write, end)
 
     def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """In a worker thread; tells the loop without a future between, which costs a turn of it."""
+        """Write in a worker thread; tell the loop without a future between, which costs a turn of it."""
         error: BaseException | None = None
         try:
             write()
-        except BaseException as raised:
+        except BaseException as raised:  # a write that is never told of: its callers wait for ever
             error = raised
         self._loop.call_soon_threadsafe(self._written, partial(end, error))
 
@@ -186,6 +193,7 @@ class Flushing:
         if self._is_waiting:
             self._is_waiting = self.will_flush = False
         self._flying_count -= 1
+        assert self._flying_count >= 0, "more writes ended than began"
         self._survive(end)
 
     def _survive(self, step: Callable[[], None]) -> None:
@@ -229,10 +237,13 @@ class Flushing:
         self.flush_soon()
 
     def _calm(self) -> None:
-        """No flush is under way: the moment to rebuild, or to take a checkpoint.
+        """Rebuild, or take a checkpoint, if either is due: no flush is under way.
 
-        Not while an earlier one is being written: a rebuilt core would tidy up what it is about to name.
+        Not while an earlier checkpoint is being written: a rebuilt core would tidy up what that is about to
+        name.
         """
+        assert self._flying_count == 0, "not calm: something is being written"
+        assert self._is_void or not self._is_rebuilding, "a core is rebuilt that is not void"
         if self._is_stopped or self._is_checkpointing or self._is_rebuilding:
             return
         if self._is_void:
@@ -243,10 +254,13 @@ class Flushing:
             self._survive(self._checkpoint)
 
     def _checkpoint(self) -> None:
+        """Take the core's state, when everything is durable, and let a worker write it down."""
+        assert not self._is_checkpointing, "two checkpoints at once"
         flush = self._owner.core.take_flush()
         if flush is not None:
             flush.write(self._publishing)
             self._owner.settle(flush)
+        # In the loop: nothing may be appended between the flush and the state that is taken.
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
         written = self._loop.run_in_executor(self._executor, checkpoint.write, self._disk)
@@ -285,7 +299,7 @@ class Flushing:
             synced.add_done_callback(partial(self._synced, core, sync))
 
     def _synced(self, core: Broker, sync: Sync, done: asyncio.Future[None]) -> None:
-        if self._is_void or core is not self._owner.core:
+        if self._is_void or core is not self._owner.core:  # the new core has read again what was not synced
             return
         error = done.exception()
         if isinstance(error, OSError):

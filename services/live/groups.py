@@ -30,13 +30,13 @@ class LiveGroups:
         return view
 
     async def reset(self, name: str, topic: str, start: Start, *, dry_run: bool) -> Reset:
-        """Let a group go on from another place, on a topic or (empty) on all; raises `GroupNotFound`."""
+        """Let a group go on from another place, on a topic or (empty) on all; raise `GroupNotFound`."""
         reset: Reset = await self._call(self._core().group_views.reset, name, topic, start, dry_run)
         for one in set() if dry_run else {move.topic for move in reset.moves}:
             self._wake(one)
         return reset
 
     async def redrive(self, group: str, queue_offset: int, target: str = "") -> None:
-        """Send a dead letter again; raises `MessageNotFound`."""
+        """Send a dead letter again; raise `MessageNotFound`."""
         await self._room.for_copy()
         await self._call(self._core().dead_letters.redrive, group, queue_offset, target)

@@ -16,7 +16,7 @@ class Jumps:
         self._ahead_ms = wall_ms - counted_ms
 
     def seen(self, wall_ms: int, counted_ms: float) -> int:
-        """Looks again; returns by how much wall time was set forward (below 0: back), 0 if it was not."""
+        """Look again; return by how many ms wall time was set forward (below 0: back), 0 if not at all."""
         ahead_ms = wall_ms - counted_ms
         jump_ms = round(ahead_ms - self._ahead_ms)
         self._ahead_ms = ahead_ms

@@ -18,6 +18,9 @@ Rules:
   anew from the disk (`services.live.rebuilding`).
 - Callers speak of real time, the core of the broker's time: this is the border (`services.live.clock`).
 - A bug in the core is not survived: `broken` gets the exception, and the process is expected to end.
+
+Weak spot: after each `await` the core may be another, or none. Whatever was taken from the core before is
+void then; so methods ask for `_broker` anew, or hold the core that they began with and tell that one alone.
 """
 
 from __future__ import annotations
@@ -73,14 +76,15 @@ from services.live.transactions import LiveTransactions
 from tidewheel.errors import RefusedByState, TidewheelError
 
 Read = Callable[[], Message | None]
-"""Reads a half message, as callers see it; None if damage has taken it."""
+"""Return a half message, with times as callers have them; None if damage has taken the message."""
 Asker = Callable[[CheckBack, Read], str]
-"""Asks a producer how its transaction ended, and reads the message only when there is one that can be asked;
-returns its client id, empty when there is nobody."""
+"""Ask a producer how its transaction ended; return the producer's client id, empty when there is none.
+
+The message is read only for a producer that can be asked."""
 Share = Callable[[bool], None]
-"""Is told when a crowded moment begins (True) and ends."""
+"""Learn when a crowded moment begins (True) and ends."""
 Present = Callable[[], Iterable[str]]
-"""The ids of the clients that are heard from."""
+"""Return the ids of the clients that are heard from."""
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
@@ -245,7 +249,7 @@ class LiveBroker:
         except Exception as bug:
             self.break_down(bug)
             raise
-        finally:
+        finally:  # also after a refusal, which may rest on a record; thousands of calls a turn stir once
             if not (self._is_alarm_stale and self._flushing.will_flush):
                 self._stir()
 
@@ -297,7 +301,7 @@ class LiveBroker:
     # Time.
 
     async def advance(self, by_ms: int) -> None:
-        """Let `by_ms` pass on a virtual clock; raises `ClockIsReal` or `IllegalAdvance`."""
+        """Let `by_ms` pass on a virtual clock; raise `ClockIsReal` or `IllegalAdvance`."""
         await self._advancing.advance(by_ms)
 
     def renew_with(self, present: Present) -> None:
@@ -310,7 +314,7 @@ class LiveBroker:
             self._broker.receiving.client_alive(client_id, self._clock())
 
     def answered(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
-        """A producer has answered a check-back, if only that it does not know."""
+        """Note a producer's answer to a check-back, if only that the producer does not know."""
         self.transactions.log.answered(transaction_id, answer, self.clock.real_ms())
         self._advancing.answered(transaction_id)
 
@@ -332,7 +336,7 @@ class LiveBroker:
         return bool(effects)
 
     async def durable(self, offset: int) -> None:
-        """Return when the log is durable so far; raises `ResultUnknown`, or what broke the core."""
+        """Return when the log is durable so far; raise `ResultUnknown`, or what broke the core."""
         await self.answers.reach(offset)
         if self.broken.done():
             self.broken.result()
@@ -363,7 +367,7 @@ class LiveBroker:
         return [] if self._core is None else self._core.transactions.unasked.topics()
 
     def producer_came(self, topic: str) -> None:
-        """A producer of a topic can be asked, perhaps again: halves that wait for one are asked about.
+        """Ask about the halves that wait for a producer of a topic: one can be asked, perhaps again.
 
         Without a core nothing is to be done: the next one looks at every half that is due.
         """
@@ -412,7 +416,7 @@ class LiveBroker:
             ) from error
 
     def _stir(self) -> None:
-        """After anything that may have appended or planned: see, once a turn, to the flush and the alarm."""
+        """See, once a turn, to the flush and the alarm, after anything that may have appended or planned."""
         self._flushing.flush_soon()
         self._see_to_alarm()
 
@@ -436,7 +440,7 @@ class LiveBroker:
             self._is_alarm_stale = False
             return
         self._see_to_crowd()
-        if self._core.is_crowded:
+        if self._core.is_crowded:  # else tick after tick would be due at once, and nobody else be served
             self._turn(TURNS_BETWEEN_FULL_TICKS)
         else:
             self._is_alarm_stale = False
@@ -450,7 +454,7 @@ class LiveBroker:
             self._share(self._is_crowded)
 
     def _turn(self, left: int) -> None:
-        """In a crowded moment, let callers have some turns of the loop before the next tick."""
+        """Let callers have `left` turns of the loop in a crowded moment, before the next tick."""
         if left > 0:
             self._loop.call_soon(self._turn, left - 1)
         else:
@@ -459,9 +463,10 @@ class LiveBroker:
                 self._alarm.set(self._core.next_due_ms())
 
     def settle(self, flush: Flush) -> None:
-        """A flush is on disk: give the answers that waited for it, and wake receivers."""
+        """Give the answers that waited for a flush, which is on disk, and wake receivers."""
         core = self._broker
         effects = core.flushed(flush, self._clock())
+        assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
         self.answers.advance(core.durable_offset)
         self.room.freed()
         self._rebuilding.went_well()
@@ -469,7 +474,7 @@ class LiveBroker:
         self._see_to_alarm()
 
     def void(self, error: OSError) -> None:
-        """The disk has failed: refuse everybody who waits, and let the core go."""
+        """Refuse everybody who waits, and let the core go: the disk has failed."""
         core = self._broker
         self._lite_before = core.lite
         self._rebuilding.let_go(core, error)
@@ -478,11 +483,12 @@ class LiveBroker:
         )
 
     def rebuild(self) -> None:
-        """Nothing is being written any more: start again from what is surely on disk."""
+        """Start again from what is surely on disk; nothing is being written any more."""
         self._rebuilding.begin()
 
     def adopt(self, core: Broker) -> None:
-        """Go on with a core that was opened again."""
+        """Go on with a core that was opened again, and with the subscriptions of the one before."""
+        assert self._core is None, "two cores over one store"
         core.lite.take_over(self._lite_before)
         self._core = core
         self.answers.advance(core.durable_offset)
@@ -498,6 +504,7 @@ class LiveBroker:
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
         """Let nobody use the core again; what waits for it is refused."""
+        assert core is self._core, "a core is let go that serves nobody"
         self._core = None
         self._well.clear()
         self._told_of_health(False)
@@ -515,7 +522,10 @@ class LiveBroker:
         return self._clock()
 
     async def _read_timers(self, job: TimersJob, before: asyncio.Task[None] | None) -> None:
-        """Read files of timers: what will soon be due, or what may be damaged."""
+        """Read files of timers: what will soon be due, or what may be damaged.
+
+        `before` is the read under way: it is awaited, too, so that who awaits the last has awaited all.
+        """
         core = self._broker
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -547,7 +557,7 @@ class LiveBroker:
         self._loop.call_soon(self._flushing.resume)
 
     def break_down(self, bug: BaseException) -> None:
-        """The core has a bug: write nothing more, serve nothing more, and let the process end."""
+        """Write nothing more, serve nothing more, and let the process end: the core has a bug."""
         self._flushing.stop()
         if self._core is not None:
             self._drop_core(self._core, "The broker has met a bug and ends. Send again once it is back.")
@@ -578,7 +588,7 @@ class LiveBroker:
             self.tick()
 
     def _ask(self, question: CheckBack) -> str:
-        """Ask a producer how its transaction ended; returns whom."""
+        """Ask a producer how its transaction ended; return whom."""
         transaction_id, topic = question.transaction_id, question.topic
 
         def read() -> Message | None:
@@ -600,6 +610,7 @@ class LiveBroker:
                 case Notify(key):
                     self.receivers.notify(key)
                 case Retire(retirement):
+                    assert not self.is_retiring, "two retirements at once"
                     self._retiring = self._loop.create_task(self._retire(retirement))
                 case Warn(text):
                     log.warning(text)

@@ -14,6 +14,9 @@ Rules:
   that reaches a waiter which has just given up goes on to the next of its line.
 
 Memory: one future for each waiter.
+
+Weak spot: a notification that is lost is not sent again. Whoever is notified and does not look has to pass
+it on (`notify_next`): on giving up here, on cancellation and after a full batch in `services.live.receivers`.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class LongPolls:
             is_notified = waiter.done()
         finally:
             self._forget(key, line, waiter)
-            if waiter.done() and not is_notified:
+            if waiter.done() and not is_notified:  # cancelled in the very turn in which it was notified
                 self.notify_next(key, line)
         return is_notified and not self._closed
 
@@ -65,6 +68,7 @@ class LongPolls:
         if waiters:
             waiter = next(iter(waiters))
             self._forget(key, line, waiter)
+            assert not waiter.done(), "one in line was notified before, and this notification would be lost"
             waiter.set_result(None)
 
     def notify_all(self) -> None:
@@ -80,8 +84,10 @@ class LongPolls:
         self.notify_all()
 
     def _forget(self, key: WakeUpKey, line: Hashable, waiter: Waiter) -> None:
+        """Take a waiter out of its line, if it is there; a line or key without waiters goes, too."""
         lines = self._waiting.get(key, {})
         waiters = lines.get(line, {})
         waiters.pop(waiter, None)
         if not waiters and lines.pop(line, None) is not None and not lines:
             del self._waiting[key]
+        assert lines or key not in self._waiting, "a key without waiters stays for ever"

@@ -15,6 +15,10 @@ Rules:
   start (`commitlog.recovery`); what cannot be read is damage, told with its offsets. A failed sync is never
   tried again and believed.
 - An error that is not the disk's is a bug, and ends the process (`break_down`).
+
+Weak spot: the first attempt holds the loop for as long as opening takes, which grows with what lies behind
+the last snapshot (`SNAPSHOT_LOG_BYTES_MAX`). And a disk that takes reads but no writes is opened again and
+again, with only the pauses between.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 5.0
 log = structlog.get_logger()
 
 Open = Callable[[int], Broker]
-"""Opens the store, trusting nothing of the log behind an offset; raises a `StoreError`."""
+"""Open the store, trusting nothing of the log behind an offset; raise a `StoreError`."""
 
 
 class Owner(Protocol):
@@ -46,7 +50,7 @@ class Owner(Protocol):
         """Go on with a new core."""
 
     def break_down(self, bug: BaseException) -> None:
-        """The core has a bug: nothing more is to be written."""
+        """End, writing nothing more: the core has a bug."""
 
 
 class Rebuilding:
@@ -63,13 +67,15 @@ class Rebuilding:
         """Why nothing is served; None while the core can be."""
 
     def let_go(self, core: Broker, error: OSError) -> None:
-        """The disk has failed `core`, which is not to be used any more."""
+        """Refuse callers from now on; trust of the log what was durable in `core`, which the disk failed."""
         self._trusted_offset = core.durable_offset
         self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
         log.error("disk failed, nothing is served", reason=str(error), trusted_offset=self._trusted_offset)
 
     def begin(self) -> None:
-        """Nothing is being written any more: make a new core, at once unless that has just been tried."""
+        """Make a new core, at once unless that has just been tried; nothing is being written any more."""
+        assert self.unwell is not None, "a core is made anew though none was let go"
+        assert self._attempt is None, "two attempts at once would open one store"
         if self._failures:
             self._pause()
             return
@@ -81,11 +87,11 @@ class Rebuilding:
             self._adopt(core)
 
     def went_well(self) -> None:
-        """The disk has taken a write: the next failure is a new one."""
+        """Learn that the disk has taken a write: the next failure is a new one."""
         self._failures = 0
 
     async def close(self) -> None:
-        """Make no more cores; returns when none is being made."""
+        """Make no more cores; return when none is being made."""
         self._is_closed = True
         if self._attempt is not None:
             await asyncio.wait([self._attempt])
@@ -96,6 +102,7 @@ class Rebuilding:
 
     def _try_again(self) -> None:
         if not self._is_closed:
+            assert self._attempt is None, "two attempts at once would open one store"
             self._attempt = self._loop.run_in_executor(self._executor, self._open, self._trusted_offset)
             self._attempt.add_done_callback(self._tried)
 
@@ -116,9 +123,8 @@ class Rebuilding:
         self._pause()
 
     def _adopt(self, core: Broker) -> None:
-        self._failures += (
-            1  # until a write succeeds: a disk that fails again is not to be asked without a pause
-        )
+        # Until a write succeeds: a disk that fails again is not to be asked without a pause.
+        self._failures += 1
         self.unwell = None
         log.warning("store opened again", durable_offset=core.durable_offset)
         self._owner.adopt(core)

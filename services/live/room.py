@@ -44,7 +44,7 @@ class Room:
         return not self._line and self._left_bytes() >= new_bytes
 
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
-        """Return when so much may be appended, to be appended at once; raises `DiskBehind`.
+        """Return when so much may be appended, to be appended at once; raise `DiskBehind`.
 
         `held_bytes` is what the call holds in memory meanwhile, if that is something else.
         """
@@ -61,16 +61,18 @@ class Room:
             self._waiting_bytes -= held_bytes
             if not turn.cancelled():
                 self._promised_bytes -= new_bytes
+            assert self._waiting_bytes >= 0, "more calls left the line than waited"
+            assert self._promised_bytes >= 0, "more bytes were taken than promised"
             # Once the caller has appended: if it appends nothing, or is gone, no flush lets the next one in.
             asyncio.get_running_loop().call_soon(self.freed)
 
     async def for_copy(self) -> None:
-        """The same for a call that appends a copy of a message, however large that is."""
+        """Return when a call may append a copy of a message, however large that is; raise `DiskBehind`."""
         if not self.has(limits.BODY_BYTES_MAX):
             await self.wait(limits.BODY_BYTES_MAX, 0)
 
     def freed(self) -> None:
-        """Less waits for the disk: let in whom there is room for."""
+        """Let in those for whom there is room: less waits for the disk."""
         while self._line:
             new_bytes, turn = self._line[0]
             if not turn.cancelled() and not self._fits(new_bytes):

@@ -73,7 +73,7 @@ class Task(Generic[Order]):
 
     @property
     def done(self) -> int:
-        """How many have had their verdict."""
+        """The number of things that have had their verdict."""
         return self.by_verdict.total()
 
 
@@ -101,7 +101,7 @@ class Tasks(ABC, Generic[Order]):
         """Count, then go through what matches until it is done or `task.why` says to end."""
 
     def start(self, order: Order) -> Task[Order]:
-        """Begin a task, which first counts what matches; raises `Busy` when enough are running."""
+        """Begin a task, which first counts what matches; raise `Busy` when enough are running."""
         self.check(order)
         if len(self._runs) >= limits.TASKS_RUNNING_MAX:
             raise Busy(f"{len(self._runs)} tasks over {self.what} are running: wait for one, or stop one.")
@@ -119,7 +119,7 @@ class Tasks(ABC, Generic[Order]):
         return list(reversed(self._tasks.values()))
 
     def get(self, task_id: str) -> Task[Order]:
-        """Return a task; raises `NotFound`."""
+        """Return a task; raise `NotFound`."""
         task = self._tasks.get(task_id)
         if task is None:
             raise NotFound(
@@ -160,6 +160,8 @@ class Tasks(ABC, Generic[Order]):
             raise
 
     def _ended(self, task: Task[Order]) -> None:
+        """Give a task its last state, and forget its run."""
+        assert task.state is TaskState.RUNNING, "a task ends twice"
         task.state = TaskState.STOPPED if task.why else TaskState.DONE
         task.ended_ms = self._live.now_ms()
         del self._runs[task.id]

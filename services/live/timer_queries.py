@@ -59,6 +59,7 @@ async def pieces(
         if count > pace.timers_max and end_ms - start_ms > 1:
             width_ms = max(1, (end_ms - start_ms) // GROWTH)
             continue
+        assert end_ms > start_ms, "a piece of no width: the look would not end"
         if count:
             yield replace(wanted, from_ms=start_ms, until_ms=end_ms)
             await asyncio.sleep(0)

@@ -42,7 +42,7 @@ class TimerOrder:
     by_ms: int = 0
 
     def due_ms(self, timer: PendingTimer) -> int:
-        """When a timer is to be due."""
+        """Return when a timer is to be due, in ms since 1970."""
         return timer.due_ms + self.by_ms if self.to_ms is None else self.to_ms
 
 
@@ -80,7 +80,7 @@ class TimerTasks(Tasks[TimerOrder]):
                     break
 
     async def _slices(self, task: TimerTask, timers: list[PendingTimer]) -> None:
-        """Do it to a slice of timers at once, wait until that is durable, and go on to the next."""
+        """Carry the verb out on the timers, a slice at once; the next begins when the last is durable."""
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
                 return
@@ -88,7 +88,7 @@ class TimerTasks(Tasks[TimerOrder]):
             task.by_verdict.update(await asyncio.gather(*asked))
 
     async def _verb(self, order: TimerOrder, timer: PendingTimer) -> str:
-        """Do it to one timer; returns the verdict, or the code of the error that refused it."""
+        """Carry the verb out on a timer; return the verdict, or the code of the error that refused it."""
         name = TimerName(timer.topic, message_id=timer.message_id)
         try:
             if self._is_another(self._live.timer(name), timer):
