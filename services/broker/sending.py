@@ -88,7 +88,7 @@ class Sending:
             return self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
             stored = properties.encode_message(message)
-            placed = self._store.append_straight(message, stored, message.topic, queue_id, now_ms)
+            placed = self._store.append_message(message, stored, message.topic, queue_id, now_ms)
             self._count(message)
             return SendReceipt(message.message_id, placed[0], placed[1], "", "", placed[1] + 1)
         record = message_record(message, queue_id)

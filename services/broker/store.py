@@ -14,7 +14,7 @@ Whoever is told of a record waits until the log is durable beyond its offset.
 A record comes by one of three ways; they lead to the same state and differ in what they cost:
 
     append           a draft           any record; every part applies it
-    append_straight  a message         one that means nothing to other parts: encoded once, never read again
+    append_message   a message         one that means nothing to other parts: encoded once, never read again
     append_copies    encoded records   timers that are due, many at once: stamped and applied as columns
 
 Weak spot: what is appended and not durable is known to the parts already. Nothing takes it back: a core whose
@@ -95,7 +95,7 @@ class Store:
         self.apply_to_parts(new)
         return end_offset
 
-    def append_straight(
+    def append_message(
         self,
         message: Message,
         stored: bytes,

@@ -128,7 +128,7 @@ class Timers:
         topic, due_ms = message.topic, message.delivery_ms
         assert due_ms is not None, "a message without a delivery time is no timer"
         stored = timer_records.timer_properties(message, queue_id)
-        placed = self._store.append_straight(message, stored, TIMER_TOPIC, 0, now_ms)
+        placed = self._store.append_message(message, stored, TIMER_TOPIC, 0, now_ms)
         _, timer_offset, store_ms, encoded = placed
         self.apply_set(encoded, timer_offset, store_ms, due_ms, topic, names)
         return placed
