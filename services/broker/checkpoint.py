@@ -20,7 +20,11 @@ from services.broker.timer_files import TIMER_FILES, TimersToWrite
 
 @dataclass(slots=True, frozen=True)
 class Checkpoint:
-    """What of the log is unsynced, of queues unwritten and unsynced, the snapshot, unneeded keep files."""
+    """What a checkpoint writes, and the keep files that it deletes afterwards.
+
+    To sync: the log and files of queues. To write: queue entries, new keys and timers, and last the snapshot
+    that names them all.
+    """
 
     log_sync: Sync | None
     queue_writes: list[QueueWrite]

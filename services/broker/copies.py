@@ -35,7 +35,7 @@ class Copies:
     name_hashes: Hashes
     """(records, names): the hashes of the names a record is found by, `NO_HASH` where it has fewer."""
     due_ms: Integers
-    """When the timers were due."""
+    """The due times of the timers, ms since 1970."""
     ended: Integers
     """The offsets of the timers."""
 
@@ -70,7 +70,7 @@ class Copies:
 
 @dataclass(slots=True, eq=False)
 class Appended:
-    """Copies that have their places in the log."""
+    """Copies that have their places in the log, all in one segment and with one store time."""
 
     copies: Copies
     physical_offsets: Integers

@@ -3,7 +3,7 @@
 Looked at every `housekeeping_ms`. Retention asks for snapshots first: a segment goes only when the older of
 the two kept snapshots covers its end, so that either of them can start the broker. Then in this order:
 
-    what is needed lies in a keep file --> record of the cut --applied--> nobody reads below it any more
+    what is needed lies in a keep file --> record of the cut --applied--> nothing reads below it any more
                                                              --durable, published--> the files are deleted
 
 The record says all that changes with it: where the log begins, the lowest offset of each queue of which

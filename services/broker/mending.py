@@ -16,8 +16,8 @@ before that has ended.
 
 A rebuilt timer is a new record of the log that takes the place of the old one, as a move does, to the same
 time: so it is durable, delivered once, and a crash in between costs nothing. Its record is read from the log
-or from an older file of the timers. A row whose record alone is damaged goes the same way. What nobody has
-ends as UNREADABLE: it is counted, listed, and never pending again.
+or from an older file of the timers. A row whose record alone is damaged goes the same way. A timer whose
+record is in neither ends as UNREADABLE: it is counted, listed, and never pending again.
 
 Cost: nothing while nothing is damaged but the checks; a rescue reads names and ends once, 16 bytes a timer of
 the window in memory.

@@ -5,8 +5,8 @@ which times of the wall clock fit. Two customs of cron are kept where it differs
 1. weekdays are numbered from Sunday = 0 (7 is Sunday too);
 2. when both day and weekday are restricted, a day that fits either one counts.
 
-It is given a wall clock that nobody ever changes (UTC), because at a change of a zone's clocks it goes wrong:
-in 3.11 it skips midnight after a day of 23 hours. The way from the wall to the moment is ours:
+CronTrigger is given a wall clock that never changes (UTC), because at a change of a zone's clocks it goes
+wrong: in 3.11 it skips midnight after a day of 23 hours. The way from the wall to the moment is ours:
 
     the hour is       the clocks skip a time        the clocks repeat a time
     a fixed one       as much later as they jump    the first time only

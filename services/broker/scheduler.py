@@ -1,4 +1,4 @@
-"""The broker's own wheels and what their timers are for; delayed messages have one too (`broker.near`).
+"""The broker's own wheels and what their timers are for; delayed messages have another (`timers.Near`).
 
 A timer of a wheel is an integer: the subject shifted left by three bits, plus the purpose.
 

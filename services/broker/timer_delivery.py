@@ -44,7 +44,7 @@ from services.broker.timers import Timers
 from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
-"""What lies between two records is rather read than skipped, up to so much."""
+"""The widest gap between two records that is rather read than skipped."""
 _NEAR_COUNTS: Final = 4
 
 

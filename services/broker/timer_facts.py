@@ -4,7 +4,7 @@
 2. What the log tells, up to the snapshot; what lies behind it is replayed anyway.
 3. The names of the timers that wait and whose records the log has no more, from the partitions.
 4. For each timer with a name that does not wait and of which no end is known now, an end that says no more
-   than that it is over: so nobody takes it for one that waits.
+   than that it is over: else it would be taken for a timer that waits.
 
 If the log reaches back to the run's first fact, nothing is missing afterwards. Else facts of timers that had
 ended before the log begins may be: verbs on them say that they came too late, or were never set. The runs

@@ -15,7 +15,7 @@ Rules:
   later: a move inside a transaction counts from its send.
 - The front also gives `TW_TIMER_TOPIC` the message's own namespace (`services.rpc.messages`): no client
   reaches a timer of another namespace.
-- `TW_TIMER_VERDICT` is the broker's answer, on the stored message; nobody else may set it.
+- `TW_TIMER_VERDICT` is the broker's answer, on the stored message; no client may set it.
 
 `carried_verb` reads and judges; `services.broker.carrying` carries it out. Cost: one set operation for a
 message without a verb.
