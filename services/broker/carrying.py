@@ -1,9 +1,12 @@
-"""Verbs on timers that messages carry: carried out when the message is stored, or when its half is committed.
+"""Verbs on timers in messages: carried out when the message is stored, or when its half is committed.
 
 A cancel and its message are one record: the message names the timer in `TW_CANCELS` (its offset, and when it
 was due), so that a crash keeps both or neither. A move or fire needs a record of its own, which lies right
 before the message. What came of it stands in the message as `TW_TIMER_VERDICT`, whose first word is the
 verdict.
+
+Weak spot: a crash may keep a move or a fire and lose the message right behind it. Its producer, told nothing,
+sends again, and a fire then reads TOO_LATE though it was its own.
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ from services.broker.verb_properties import CarriedVerb, VerbKind
 
 
 class Carrying:
-    """Carries out what messages carry."""
+    """The verbs that messages carry, carried out on `timers`."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
     def prepare(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> None:
-        """Writes the verdict into a record that is about to be appended; a cancel is carried out by it."""
+        """Write the verdict into a record that is about to be appended; the record itself is the cancel."""
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.pending(name, now_ms)):
             self._mark(carrier, "CANCELLED", {

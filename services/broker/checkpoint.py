@@ -20,7 +20,11 @@ from services.broker.timer_files import TIMER_FILES, TimersToWrite
 
 @dataclass(slots=True, frozen=True)
 class Checkpoint:
-    """What of the log is unsynced, of queues unwritten and unsynced, the snapshot, unneeded keep files."""
+    """What a checkpoint writes, and the keep files that it deletes afterwards.
+
+    To sync: the log and files of queues. To write: queue entries, new keys and timers, and last the snapshot
+    that names them all.
+    """
 
     log_sync: Sync | None
     queue_writes: list[QueueWrite]
@@ -31,7 +35,7 @@ class Checkpoint:
     unneeded_paths: list[str]
 
     def write(self, disk: Disk) -> None:
-        """Writes and syncs; the shell may do it in a worker thread. Raises OSError, which costs only time."""
+        """Write and sync; the shell may do it in a worker thread. Raise OSError, which costs only time."""
         if self.log_sync is not None:
             self.log_sync.run(disk)
         for one in self.queue_writes:
@@ -47,8 +51,8 @@ class Checkpoint:
         files = {derived.KEYS: keys.freeze(), TIMER_FILES: self.timers.freeze()}
         is_another = self.snapshot.offset not in snapshot.offsets(disk)
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
-        # One of the same log offset takes the newer one's place, and the older one stays, which may name
-        # files that those two do not: the next checkpoint deletes what nobody names then.
+        # A snapshot of the same log offset takes the newer one's place, and the older one stays, which may
+        # name files that the other two do not: the next checkpoint deletes what no snapshot names then.
         if not is_another:
             return
         # The snapshot counts from here on: what cannot be deleted must not make it a failed one, for the next

@@ -24,7 +24,7 @@ NO_HASH: Final = 0
 class Copies:
     """Records back to back in `content`, `record_bytes` long each, for `queues[queue]`.
 
-    All of them are deliveries, each of the timer `ended`.
+    All of them are deliveries, each of the timer `ended`. Columns have one row a record.
     """
 
     content: bytearray
@@ -33,21 +33,26 @@ class Copies:
     queue: Integers
     tags_code: Integers
     name_hashes: Hashes
-    """One row a record: the hashes of the names it is found by, `NO_HASH` where it has fewer."""
+    """(records, names): the hashes of the names a record is found by, `NO_HASH` where it has fewer."""
     due_ms: Integers
-    """When the timers were due."""
+    """The due times of the timers, ms since 1970."""
     ended: Integers
     """The offsets of the timers."""
+
+    def __post_init__(self) -> None:
+        count = len(self.record_bytes)
+        assert len(self.queue) == len(self.tags_code) == len(self.name_hashes) == count, "columns differ"
+        assert len(self.due_ms) == len(self.ended) == count, "a delivery ends one timer"
 
     def __len__(self) -> int:
         return len(self.record_bytes)
 
     def queues_used(self) -> list[tuple[str, int]]:
-        """The queues that have a record here."""
+        """Return the queues that have a record here."""
         return [self.queues[code] for code in np.unique(self.queue).tolist()]
 
     def part(self, first: int, end: int) -> Copies:
-        """The records from number `first` up to `end`."""
+        """Return the records from number `first` up to `end`."""
         if first == 0 and end == len(self):
             return self
         bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))
@@ -65,7 +70,7 @@ class Copies:
 
 @dataclass(slots=True, eq=False)
 class Appended:
-    """Copies that have their places in the log."""
+    """Copies that have their places in the log, all in one segment and with one store time."""
 
     copies: Copies
     physical_offsets: Integers
@@ -73,8 +78,12 @@ class Appended:
     end_offset: int
     store_ms: int
 
+    def __post_init__(self) -> None:
+        count = len(self.copies)
+        assert len(self.physical_offsets) == len(self.queue_offsets) == count > 0, "a copy without a place"
+
     def entries(self) -> list[tuple[str, int, int, Entries]]:
-        """The index entries by queue: (topic, queue id, first queue offset, entries)."""
+        """Return the index entries by queue: (topic, queue id, first queue offset, entries)."""
         entries = np.empty(len(self.copies), ENTRY)
         entries["physical_offset"] = self.physical_offsets
         entries["record_bytes"] = self.copies.record_bytes
@@ -87,7 +96,7 @@ class Appended:
         return found
 
     def names(self) -> tuple[Hashes, Hashes]:
-        """(hash, physical offset) of every name, in log order."""
+        """Return two u64 columns, the hash and the physical offset of every name, in log order."""
         hashes = self.copies.name_hashes
         offsets = np.repeat(self.physical_offsets.astype(np.uint64), hashes.shape[1])
         named = hashes.ravel() != NO_HASH

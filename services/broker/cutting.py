@@ -3,11 +3,15 @@
     timer record   front | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
     ready record   front | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
 
-Cut is what this broker writes most: a timer that ends with the two properties of its target, between IPv4
-hosts, with a message id. What else there is (in the place of another, moved, with a verdict) is left to who
-decodes. Fronts and CRCs are written by numpy into all of them.
+The front is the fixed part of a record (`commitlog.record.HEAD_V4`), the properties are pairs: name, \\x01,
+value, \\x02. Cut is what this broker writes most: a timer that ends with the two properties of its target,
+between IPv4 hosts, with a message id. All other timers (replacing another, moved, with a verdict) are left to
+`timer_source`, which decodes them. Fronts and CRCs are written by numpy into all records at once.
 
-The loop over them is one function on purpose: a checkpoint's time goes there.
+The loop over the records is one function on purpose: a checkpoint's time goes there.
+
+Weak spot: the cut knows the order in which `timer_records.timer_properties` writes. Were that order changed,
+nothing would be wrong but slow: no record would fit the cut, and each would be decoded.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ _MARK: Final = properties.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
 class Target(NamedTuple):
-    """Where timers go: the topic also as a record has it, and the hash that its ids begin with."""
+    """A queue that timers go to: the topic also as a record's field, and the hash begun for its ids."""
 
     topic: str
     queue_id: int
@@ -44,29 +48,33 @@ class Target(NamedTuple):
 
 
 class Cut:
-    """Of `stored` (records that are sound, of the timers at `timer_offsets`) those that can be cut, ready."""
+    """The records of `stored` (sound, of the timers at `timer_offsets`) that can be cut, made ready."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
         fronts = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
         is_plain = (fronts["magic"] == record.MAGIC_V1) & (fronts["flag"] == 0)
         is_plain &= (fronts["sys_flag"] & ~record.COMPRESSION) == 0
         self.places: list[int] = []
-        """Which of `stored` they are."""
+        """Which of `stored` were cut, ascending."""
         self.targets: list[Target] = []
         self.named: list[tuple[int, bytes]] = []
-        """The places, and the properties, of those that may have a tag or keys beside their id."""
+        """The places and properties of the records that may have a tag or keys beside their id.
+
+        The places are indices into `stored`.
+        """
         self._parts: list[bytes] = []
         self._digests: list[bytes] = []
         self._cut(stored, timer_offsets, fronts["body_bytes"].tolist(), is_plain.tolist())
+        assert len(self.places) == len(self.targets) == len(self._parts) == len(self._digests)
         self._fronts = fronts[self.places]
         self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
 
     def id_hashes(self) -> Hashes:
-        """The hashes of their message ids (`consumequeue.keyindex`)."""
+        """Return the hashes of the message ids (`consumequeue.keyindex`), a u64 for each record cut."""
         return np.frombuffer(b"".join(self._digests), np.uint64)
 
     def records(self) -> list[bytes]:
-        """The ready records."""
+        """Return the ready records, in the order of `places`."""
         content = bytearray(b"".join(self._parts))
         lengths = np.array(list(map(len, self._parts)), np.int64)
         ends = np.cumsum(lengths)
@@ -83,12 +91,15 @@ class Cut:
         for place, (one, timer_offset, size, plain) in enumerate(of_each):
             topic_at = _FIXED_BYTES + size
             properties_at = topic_at + len(_TOPIC_FIELD) + 2
+            # From the right: a producer's own property may look like a target, but this broker writes the
+            # target last, and `_target` accepts nothing behind it.
             target_at = one.rfind(_TARGET, properties_at)
             target = _target(one[target_at : -record.CRC_BYTES]) if plain and target_at > 0 else None
             id_at = _id_at(one, properties_at, target_at)
             if target is None or id_at < 0 or not one.startswith(_TOPIC_FIELD, topic_at):
                 continue
             kept = one[properties_at : target_at + 1]
+            # May: another property's name can end alike. Such a record is only looked at more closely.
             if _KEYS in kept or _TAG in kept:
                 self.named.append((place, kept))
             kept += _MARK % timer_offset
@@ -110,7 +121,7 @@ class Cut:
 
 
 def _id_at(stored: bytes, properties_at: int, until: int) -> int:
-    """Where the message id begins; -1 if there is none."""
+    """Return where the message id begins; -1 if there is none."""
     if stored.startswith(_ID[1:], properties_at):
         return properties_at + len(_ID) - 1
     found = stored.rfind(_ID, properties_at, until)
@@ -119,7 +130,7 @@ def _id_at(stored: bytes, properties_at: int, until: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _target(tail: bytes) -> Target | None:
-    """What the last properties say, if they are the two that name a target."""
+    """Return the target that the last properties name; None if they are others."""
     pairs = [pair.split(b"\x01") for pair in tail[1:-1].split(b"\x02")]
     names = [pair[0].decode(errors="replace") for pair in pairs]
     is_closed = tail.endswith(b"\x02") and all(len(pair) == 2 for pair in pairs)
@@ -133,5 +144,6 @@ def _target(tail: bytes) -> Target | None:
 
 
 def _write_fronts(content: bytearray, starts: Integers, fronts: np.ndarray[Any, np.dtype[np.void]]) -> None:
+    assert len(fronts) == len(starts), "a record without a front"
     columns = starts[:, np.newaxis] + np.arange(_FIXED_BYTES)
     np.frombuffer(content, np.uint8)[columns] = fronts.view(np.uint8).reshape(-1, _FIXED_BYTES)

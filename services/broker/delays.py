@@ -44,9 +44,10 @@ LEVELS_MS: Final[tuple[int, ...]] = tuple(
 
 
 def dated(message: Message, now_ms: int) -> Message:
-    """A message that comes in, with every time that it names made absolute; `now_ms` is the caller's time.
+    """Return a message that comes in with every time that it names made absolute.
 
-    Raises `IllegalDeliveryTime` for what is no time, and for times that contradict each other.
+    `now_ms` is the caller's time. Raise `IllegalDeliveryTime` for what is no time, and for times that
+    contradict each other.
     """
     if _TIMED.isdisjoint(message.properties):
         return message
@@ -62,7 +63,10 @@ def dated(message: Message, now_ms: int) -> Message:
 
 
 def without_delay(given: dict[str, str], now_ms: int) -> tuple[int | None, dict[str, str]]:
-    """The time that properties ask for (None: none), and the properties without those that ask."""
+    """Return the time (ms) that properties ask for, or None, and the properties without the ones that ask.
+
+    Raise `IllegalDeliveryTime`.
+    """
     asking = _WAYS.keys() & given.keys()
     if not asking:
         return None, given

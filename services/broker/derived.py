@@ -19,14 +19,14 @@ KEYS: Final = "keys"
 
 
 def freeze(store: Store) -> dict[str, Any]:
-    """What a snapshot keeps of the queues; the key index's part is known when its files are written."""
+    """Return what a snapshot keeps of the queues; the key index tells its part once its files are written."""
     return {QUEUES: store.dispatch.freeze()}
 
 
 def adopt(store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot]) -> list[str]:
-    """Takes over queues and key index up to a snapshot; returns what had to be made anew, and why.
+    """Take over queues and key index up to a snapshot; return what had to be made anew, and why.
 
-    The files of the key index that others name are kept for them.
+    The files of the key index that other snapshots name are kept for those. Raise OSError.
     """
     missing: list[Callable[[Found], object]] = []
     reasons: list[str] = []
@@ -46,6 +46,6 @@ def adopt(store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot])
 
 
 def drop(store: Store) -> None:
-    """Deletes both: a start without a snapshot replays the whole log."""
+    """Delete queues and key index: a start without a snapshot replays the whole log."""
     store.dispatch.drop()
     store.keys.drop()

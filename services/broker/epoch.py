@@ -31,13 +31,13 @@ class Epoch:
 
     @property
     def number(self) -> int:
-        """The present one."""
+        """The present epoch."""
         return self._log.epoch
 
     def raise_to(self, number: int, now_ms: int) -> int:
-        """Begin a newer epoch, when all before it is durable; returns what must be durable before it counts.
+        """Begin a newer epoch, when all before it is durable; return what must be durable before it counts.
 
-        Whoever calls has found that the right to append is theirs: what does not ascend is a bug.
+        The caller has found that the right to append is its own: a number that does not ascend is a bug.
         """
         assert number > self.number, f"epoch {number} is not above {self.number}, which has begun"
         assert self._log.is_quiet, "what an older epoch appended is not flushed under a newer one"
@@ -49,7 +49,7 @@ class Epoch:
         self._log.epoch = epoch_of(record)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps."""
+        """Return what a snapshot keeps."""
         return self.number
 
     def thaw(self, frozen: Any) -> None:
@@ -58,5 +58,5 @@ class Epoch:
 
 
 def epoch_of(record: Record) -> int:
-    """The epoch that an epoch record begins."""
+    """Return the epoch that an epoch record begins."""
     return int(json.loads(record.body)["epoch"])

@@ -15,14 +15,14 @@ _SHOWN_CHARACTERS: Final = 40
 
 
 def whole_number(name: str, value: str) -> int:
-    """The number, 0 or more, that the property `name` gives; raises `IllegalDeliveryTime`."""
+    """Return the number, 0 or more, that the property `name` gives; raise `IllegalDeliveryTime`."""
     if not is_number(value):
         raise IllegalDeliveryTime(f"{name} is {shown(value)}; it must be a whole number, 0 or more.")
     return int(value)
 
 
 def wall_ms(name: str, value: str) -> int:
-    """The time in milliseconds since 1970 that the property `name` gives; raises `IllegalDeliveryTime`."""
+    """Return the time in ms since 1970 that the property `name` gives; raise `IllegalDeliveryTime`."""
     time_ms = whole_number(name, value)
     if time_ms < limits.WALL_MS_MIN:
         raise IllegalDeliveryTime(
@@ -32,10 +32,10 @@ def wall_ms(name: str, value: str) -> int:
 
 
 def is_number(value: str) -> bool:
-    """Whether it is plain digits, and so few that they are a time."""
+    """Return whether a value is plain digits, and so few that they are a time."""
     return value.isascii() and value.isdigit() and len(value) <= limits.TIME_DIGITS_MAX
 
 
 def shown(value: str) -> str:
-    """What was given, short enough for an error's message."""
+    """Return a value as an error's message shows it: quoted, and cut to `_SHOWN_CHARACTERS`."""
     return repr(value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}...")

@@ -3,7 +3,7 @@
 Looked at every `housekeeping_ms`. Retention asks for snapshots first: a segment goes only when the older of
 the two kept snapshots covers its end, so that either of them can start the broker. Then in this order:
 
-    what is needed lies in a keep file --> record of the cut --applied--> nobody reads below it any more
+    what is needed lies in a keep file --> record of the cut --applied--> nothing reads below it any more
                                                              --durable, published--> the files are deleted
 
 The record says all that changes with it: where the log begins, the lowest offset of each queue of which
@@ -23,6 +23,9 @@ The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in 
 messages were still wanted by a group that lagged too long. Where these are many there are several records,
 of which the last is done and cuts the log. Older versions wrote no "queues": the segments were gone when
 such a record was written, and a start goes by those that are there.
+
+Weak spot: room is measured once in `housekeeping_ms`. Writes that take the last tenth of the disk in less
+fill it; then the reserve is spent, and nothing is lost but the room.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class Housekeeping:
         self._statistics = statistics
         self._running: Retirement | None = None
         self._deletable_offset = 0
-        """Up to here nobody reads the log any more, as a durable record says; 0: that was deleted."""
+        """Up to here nothing reads the log any more, as a durable record says; 0: that was deleted."""
         self._wished_offset = 0
         self.disk_used = 0.0
         self.free_bytes = 0
@@ -84,7 +87,7 @@ class Housekeeping:
         return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
 
     def refusal(self) -> DiskFull | None:
-        """What new messages are refused with; None when there is room."""
+        """Return what new messages are refused with; None when there is room."""
         if not self.is_full:
             return None
         if self.disk_used >= DISK_USED_REFUSE:
@@ -97,15 +100,15 @@ class Housekeeping:
         )
 
     def refuse_if_full(self) -> None:
-        """Raises `DiskFull` when there is no room for new messages."""
+        """Raise `DiskFull` when there is no room for new messages."""
         if self.is_full and (refusal := self.refusal()):
             raise refusal
 
     def look(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Sees to the room on disk, and returns what is to be kept, or may be deleted, now.
+        """See to the room on disk, and return what is to be kept, or may be deleted, now.
 
-        Nothing while a checkpoint is under way: its snapshot may be on disk and cover what the core still
-        reads from the log, as it does not know of it.
+        None while a checkpoint is under way: its snapshot may be on disk and cover what the core still reads
+        from the log, for the core does not know of that snapshot yet.
         """
         self.see_to_room()
         if self._running is None and not is_checkpointing:
@@ -114,9 +117,10 @@ class Housekeeping:
         return None
 
     def _deletion(self) -> Deletion | None:
-        """What a published record, perhaps one of before a start, has cut off."""
+        """Return the deletion of what a published record, perhaps one of before a start, has cut off."""
         if not self._deletable_offset:
             return None
+        assert self._deletable_offset <= self._store.log.first_offset, "what is read would be deleted"
         self._store.dispatch.delete_unneeded()
         return Deletion(self._deletable_offset, self._store.log.unsynced_segments())
 
@@ -128,24 +132,28 @@ class Housekeeping:
         return Keeping(cut_offset, segments, self._needed_below(cut_offset), log.end_offset)
 
     def is_needed(self, offset: int) -> bool:
-        """Whether something still waits for a record: it is an open or expired half."""
+        """Return whether something still waits for a record: whether it is an open or expired half."""
         outcomes = self._transactions.outcomes
         return offset in outcomes.open or offset in outcomes.expired
 
     def _needed_below(self, cut_offset: int) -> list[int]:
-        """Without what was kept already, by a retirement that then failed."""
+        """Return the offsets that are needed below the cut, without those that a failed retirement kept."""
         log = self._store.log
         needed = self._transactions.outcomes.between(log.first_offset, cut_offset)
         return [one for one in needed if one not in log.keep]
 
     def retired(self, done: Retirement, now_ms: int) -> None:
-        """What is needed lies in a keep file and is read from there: cuts the log. Or segments are gone.
+        """Cut the log after a keeping, whose keep file is read from now on; or note that segments are gone.
 
-        It runs on until its record is published: what a cut that may be undone leaves is not to be deleted.
+        A keeping runs on until its record is published: what a cut that may be undone leaves is not to be
+        deleted.
         """
+        assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
             self._running, self._deletable_offset = None, 0
             return
+        log = self._store.log
+        assert log.first_offset < done.cut_offset <= log.end_offset, "a cut goes forward, within the log"
         self._store.log.keep.add(done.cut_offset, done.places)
         self._groups.open_records.close()  # a lease of before the cut comes before it in the log
         queues = self._store.dispatch.minimums(done.cut_offset)
@@ -160,11 +168,11 @@ class Housekeeping:
             self._append({"cut_offset": done.cut_offset, "done": number == last} | part, now_ms)
 
     def failed(self) -> None:
-        """It failed, perhaps half way; it is tried again with the next look."""
+        """Give up a retirement that failed, perhaps half way; it is tried again with the next look."""
         self._running = None
 
     def apply(self, record: Record) -> None:
-        """Cuts the log, as its record says: queues and groups begin behind the cut."""
+        """Cut the log, as its record says: queues and groups begin behind the cut."""
         said = json.loads(record.body)
         self._store.may_begin_at = max(self._store.may_begin_at, said["cut_offset"])
         if "queues" in said:
@@ -174,14 +182,15 @@ class Housekeeping:
                 self._store.cut(said["cut_offset"])
 
     def publish(self, record: Record) -> None:
-        """A cut is durable: what it cut off is deleted at the next look, which comes at once."""
+        """Take in that a cut is durable: what it cut off is deleted at the next look, which comes at once."""
         said = json.loads(record.body)
         if "queues" in said and said["done"]:
+            assert said["cut_offset"] <= self._store.log.first_offset, "a cut is applied first"
             self._running, self._deletable_offset = None, said["cut_offset"]
             self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def follow(self) -> None:
-        """Moves queues and groups up to the log's start, when that is known; finds what was to be deleted.
+        """Move queues and groups up to the log's start, when that is known; find what was to be deleted.
 
         Stores of older versions have snapshots and records that do not tell the lowest offsets of queues.
         """
@@ -193,11 +202,11 @@ class Housekeeping:
             self._deletable_offset = log.first_offset
 
     def reserve_is_gone(self) -> None:
-        """The disk was full: the reserve made room for a segment."""
+        """Take in that the disk was full, and the reserve made room for a segment."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def see_to_room(self) -> None:
-        """Measures the disk, and makes the reserve if it is missing and there is room."""
+        """Measure the disk, and make the reserve if it is missing and there is room."""
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) not in (-1, segment_bytes):
             with suppress(OSError):
@@ -213,7 +222,7 @@ class Housekeeping:
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
 
     def _make_reserve(self, segment_bytes: int) -> None:
-        """Makes it where it leaves room: a reserve that takes the last of it makes the disk full itself."""
+        """Make the reserve where it leaves room: one that takes the last of it makes the disk full itself."""
         if self.free_bytes < 2 * segment_bytes:
             self._no_reserve = "that would leave less than a segment"
             return
@@ -233,11 +242,13 @@ class Housekeeping:
         )
 
     def _is_covered(self, cut_offset: int, now_ms: int) -> bool:
-        """Whether both kept snapshots lie behind `cut_offset`; asks for what is missing."""
+        """Return whether both kept snapshots lie behind `cut_offset`; ask for the one that is missing."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:
             return True
         self.wants_checkpoint = True
+        # A snapshot at the offset of the first one would take its place, not be a second: on a broker at rest
+        # only this record moves the log's end.
         if covering and self._wished_offset < cut_offset:
             self._wished_offset = cut_offset
             self._append({"cut_offset": cut_offset, "done": False}, now_ms)

@@ -16,11 +16,15 @@ before that has ended.
 
 A rebuilt timer is a new record of the log that takes the place of the old one, as a move does, to the same
 time: so it is durable, delivered once, and a crash in between costs nothing. Its record is read from the log
-or from an older file of the timers. A row whose record alone is damaged goes the same way. What nobody has
-ends as UNREADABLE: it is counted, listed, and never pending again.
+or from an older file of the timers. A row whose record alone is damaged goes the same way. A timer whose
+record is in neither ends as UNREADABLE: it is counted, listed, and never pending again.
 
 Cost: nothing while nothing is damaged but the checks; a rescue reads names and ends once, 16 bytes a timer of
 the window in memory.
+
+Weak spot: where names or the log are damaged as well, timers may be missing that nothing tells of. They are
+counted (`unknown_count`), not named, as far as the snapshot's count of rows tells; of a file that was split
+not even that is known.
 """
 
 from __future__ import annotations
@@ -81,7 +85,7 @@ class Check:
     """Files to be read through in a worker thread, and what is damaged of them."""
 
     files: list[tuple[Slot, File, int]]
-    """Each with the position from which on it is to be read."""
+    """Files of timers, each with the position (bytes) from which on it is to be read."""
     runs: list[FactRun]
     keys: list[Run]
     bytes_max: int
@@ -95,7 +99,7 @@ class Check:
     damaged_keys: list[str] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
-        """Reads; raises OSError."""
+        """Read; raise OSError."""
         left_bytes = self.bytes_max
         for slot, file, position in self.files:
             if left_bytes <= 0:
@@ -133,7 +137,7 @@ class LogPass:
         self.is_done = False
 
     def step(self, disk: Disk, bytes_max: int) -> list[Damage]:
-        """Reads on; returns what is damaged of it. Raises OSError."""
+        """Read on; return what of it is damaged, cut off at `until`. Raise OSError."""
         self.is_done = True
         with suppress(StoreError):  # whatever keeps a log from being read through was told at the start
             if self._scan is None or self._found is None:
@@ -146,6 +150,7 @@ class LogPass:
                     break
         if self._scan is None:
             return []
+        assert self._told_count <= len(self._scan.damaged), "a scan forgot what it had found"
         new = self._scan.damaged[self._told_count :]
         self._told_count += len(new)
         ends = (Damage(one.first_offset, min(one.end_offset, self._until)) for one in new)
@@ -153,9 +158,10 @@ class LogPass:
 
 
 def _bare(window: Window, batch: partition.Batch) -> Iterator[Bare]:
+    """Yield the rows of a batch whose records do not match their CRC."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
-    content.extend(bytes(batch.end - batch.position - len(content)))
+    content.extend(bytes(batch.end - batch.position - len(content)))  # a file cut short: zeros fail the CRC
     starts = rows["record_at"].astype(np.int64) - batch.position
     ends = starts + rows["record_bytes"].astype(np.int64)
     for row in rows[~bulk.are_sound(content, starts, ends)] if len(rows) else ():
@@ -164,7 +170,7 @@ def _bare(window: Window, batch: partition.Batch) -> Iterator[Bare]:
 
 @dataclass(slots=True, eq=False)
 class Rescue:
-    """Finds the timers of gaps, in a worker thread: those that are missing, and those that are back."""
+    """The search for the timers of gaps, in a worker thread: which are missing, and which are back."""
 
     gaps: tuple[Gap, ...]
     bare: list[Bare]
@@ -178,21 +184,21 @@ class Rescue:
     deviating: dict[int, int]
     watermark_ms: int
     forgotten_ms: int
-    """What was last known before this has ended, though it may be forgotten how."""
+    """A timer that was last known before this time has ended, though it may be forgotten how."""
     segment_bytes: int
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
     revived: Rows = field(default_factory=_NOTHING.copy)
     copies: dict[int, Copy] = field(default_factory=dict)
     unknown_count: int = 0
-    """How many rows were in gaps of which nothing tells what they were."""
+    """The number of rows in gaps of which nothing tells what they were."""
     over: set[int] = field(default_factory=set)
-    """Those whose file tells that they have ended, or that did so long ago that it is forgotten how."""
+    """The timers that have ended: their file tells, or it was so long ago that it is forgotten how."""
     blocked: str = ""
     """Why nothing could be found out; empty if it could."""
 
     def run(self, disk: Disk) -> None:
-        """Reads; raises OSError."""
+        """Read; raise OSError."""
         try:
             for from_ms, until_ms in self.windows:
                 self._see(disk, from_ms, until_ms)
@@ -203,27 +209,35 @@ class Rescue:
         self._find_copies(disk)
 
     def _see(self, disk: Disk, from_ms: int, until_ms: int) -> None:
+        """Find what is missing of the window, and what is back in it.
+
+        missing  named in the window, in no sound batch and not in memory, not ended
+        back     in a sound batch though it has ended, not before the watermark: a gap took its tombstone
+        """
         present, lost_count = self._present(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
         wanted, is_sure = self._named(disk, from_ms, until_ms)
         wanted = _without(wanted, held)
         ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
+        # Fewer found than rows lost: timers without a message id are among them. To read the log costs all of
+        # it, so it is read only where names cannot account for what was lost.
         if not is_sure or len(_without(wanted, ended)) < lost_count or self._is_split():
             wanted = _without(_once(np.concatenate([wanted, self._logged(disk, from_ms, until_ms)])), held)
             ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
         self.missing = np.concatenate([self.missing, _without(wanted, ended)])
+        # Before the watermark nothing need be taken out: what lies there is done, its end perhaps forgotten.
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
         self.revived = np.concatenate([self.revived, back])
 
     def _is_split(self) -> bool:
-        """Whether a damaged file is none of the present ones, so that nothing tells how much it held."""
+        """Return whether a damaged file is none of the present ones: nothing tells how much it held."""
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
     def _present(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
-        """The live rows of the window in sound batches, and how many rows the other batches had."""
+        """Return the live rows of the window in sound batches, and how many rows the other batches had."""
         found, lost_count = [_NOTHING], 0
         for slot, file in self.files.items():
             if slot.start_ms >= until_ms or slot.end_ms <= from_ms:
@@ -241,7 +255,7 @@ class Rescue:
         return np.concatenate(found), lost_count
 
     def _named(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
-        """The timers of the window that have a name, and whether all names could be read."""
+        """Return the timers of the window that have a name, and whether all names could be read."""
         found, is_sure = [self._deviated(from_ms, until_ms)], True
         for run in self.names:
             damaged: list[int] = []
@@ -257,13 +271,13 @@ class Rescue:
         return _once(np.concatenate(found)), is_sure
 
     def _deviated(self, from_ms: int, until_ms: int) -> Rows:
-        """The timers sorted within the window, though they are due at another time."""
+        """Return the timers sorted within the window, though they are due at another time."""
         sort_ms = self.deviating.items()
         near = [(at_ms, offset) for offset, at_ms in sort_ms if from_ms <= at_ms < until_ms]
         return np.array(near, PAIR)
 
     def _placed(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
-        """Without those that are sorted elsewhere."""
+        """Return the timers without the ones that are sorted elsewhere, though due in the window."""
         if not self.deviating or not len(pairs):
             return pairs
         sort_ms = self.deviating.items()
@@ -271,7 +285,7 @@ class Rescue:
         return _without(pairs, np.array(sorted(elsewhere), np.uint64))
 
     def _logged(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
-        """The timers of the window that the log tells of."""
+        """Return the timers of the window that the log tells of."""
         scan = LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
         timers = (one.record for one in scan if one.record.topic == TIMER_TOPIC)
         found = [
@@ -282,7 +296,7 @@ class Rescue:
         return self._placed(np.array(found, PAIR), from_ms, until_ms)
 
     def _leave_out_deleted(self, disk: Disk) -> None:
-        """Takes out what has a tombstone in a file, though the row is there whose record is damaged."""
+        """Take out the bare rows that have a tombstone in their file, or ended before the kept history."""
         for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
             if slot in self.files:
                 deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
@@ -291,7 +305,7 @@ class Rescue:
         self.missing = _without(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended(self, disk: Disk, offsets: Numbers) -> Numbers:
-        """Those of the timers that have ended."""
+        """Return which of the timers have ended: their offsets, ascending."""
         found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
             for facts in run.chunks(disk):
@@ -299,7 +313,7 @@ class Rescue:
         return np.unique(np.concatenate(found))
 
     def _find_copies(self, disk: Disk) -> None:
-        """Where older files have the records of those that are missing."""
+        """Find where older files have the records of missing timers."""
         wanted = {int(offset) for offset in self.missing["timer_offset"]}
         wanted |= {one.timer_offset for one in self.bare}
         for slot in _slots_named(disk) if wanted else ():
@@ -315,7 +329,7 @@ class Rescue:
 
 
 def _slots_named(disk: Disk) -> Iterator[Slot]:
-    """All slots that have a file, whoever names it."""
+    """Yield all slots that have a file, whether or not a snapshot names it."""
     for name in disk.list(TIMERS):
         with suppress(ValueError):
             yield slot_named(name)
@@ -344,7 +358,7 @@ def _slot_of(gap: Gap) -> Slot:
 
 
 def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
-    """The times that slots cover, without overlaps."""
+    """Return the times (from, until, in ms) that slots cover, ascending and without overlaps."""
     merged: list[tuple[int, int]] = []
     for slot in sorted(set(slots), key=lambda slot: slot.start_ms):
         if merged and slot.start_ms < merged[-1][1]:
@@ -355,14 +369,21 @@ def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
 
 
 def _keys(facts: FactIndex) -> Iterator[Numbers]:
-    """What the facts in memory are about."""
+    """Yield what the facts in memory are about."""
     for recent in facts.recents():
         for chunk in recent.chunks():
             yield chunk["key"].copy()
 
 
 class Mending:
-    """Sees to the damaged files of timers of one broker."""
+    """The care for the damaged files of timers of one broker: checks, rescues, and what they bring back.
+
+        idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a rescue) --step--> idle
+                                                       --done of a check, or failed-------------> idle
+
+    One job at a time: a rescue looks at files and memory as of one moment, and what it finds missing is
+    mended before the next one looks.
+    """
 
     def __init__(self, store: Store, timers: Timers) -> None:
         self._store, self._timers = store, timers
@@ -382,7 +403,7 @@ class Mending:
         self._new: list[Damaged] = []
 
     def begin(self, now_ms: int) -> None:
-        """From now on everything is read through, the first due first."""
+        """Let everything be read through from now on, the first due first."""
         files = sorted(self._readable(), key=lambda slot: slot.start_ms)
         places = ((slot, 0) for slot in files)
         self._unchecked = deque([*places, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
@@ -393,7 +414,7 @@ class Mending:
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> list[Damaged]:
-        """Lets some more be checked; says what of names, ends and keys was met damaged."""
+        """Let some more be checked; return what of names, ends and keys was met damaged."""
         self._may_check = True
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
@@ -402,7 +423,7 @@ class Mending:
         return self._tell_of_indexes()
 
     def go_on_checking(self) -> None:
-        """Lets some more be checked at once."""
+        """Let some more be checked at once."""
         self._may_check = True
 
     @property
@@ -415,7 +436,7 @@ class Mending:
         )
 
     def next_job(self) -> Check | Rescue | None:
-        """What a worker should read now."""
+        """Return what a worker should read now; None if nothing, or while a job is not done with."""
         if self._running is not None or self._applying is not None:
             return None
         if self._can_rescue():
@@ -426,13 +447,15 @@ class Mending:
         return self._running
 
     def done(self, job: Check | Rescue) -> None:
-        """A worker has read."""
-        assert job is self._running
+        """Take in what a worker has read."""
+        assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, Rescue):
             self._take_over(job)
             return
         self._unchecked.extendleft(reversed(job.rest))
+        # While the worker read, a checkpoint may have dropped a file, and timers may have ended: of these the
+        # check found what is no longer so.
         there = self._readable()
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
         new = (one for one in job.bare if self._is_there(one) and self._waits(one))
@@ -447,8 +470,8 @@ class Mending:
             self._log_pass = None
 
     def failed(self, job: Check | Rescue) -> None:
-        """A worker could not read; it is tried again with the next look after the house."""
-        assert job is self._running
+        """Take back what a worker could not read: it is tried again with the next look after the house."""
+        assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, Rescue):
             self._bare = job.bare + self._bare
@@ -458,7 +481,8 @@ class Mending:
             self._unchecked.extendleft(reversed([*places, *job.runs, *job.keys]))
 
     def step(self, now_ms: int) -> list[Damaged]:
-        """Rebuilds or ends some of the timers that a rescue has found."""
+        """Rebuild or end some of the timers that a rescue has found; return what there is to tell."""
+        assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
         while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
             self._mend(*self._left.popleft(), now_ms)
@@ -474,7 +498,7 @@ class Mending:
         return bool(self._unchecked) or self._log_pass is not None
 
     def _tell_of_log(self) -> list[Damaged]:
-        """What of the log was found damaged, or met by somebody who read it."""
+        """Return what of the log was found damaged by a check, or met by a read."""
         new, self._new = self._new, []
         unread = self._timers.statistics.unread
         while unread:
@@ -490,14 +514,14 @@ class Mending:
         return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
 
     def _readable(self) -> dict[Slot, File]:
-        """The files that timers wait in, and those that were split and kept since they are damaged."""
+        """Return the files that timers wait in, and the split ones that are kept since they are damaged."""
         return self._partitions.kept_damaged() | self._partitions.files
 
     def _is_there(self, one: Bare) -> bool:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
     def _waits(self, one: Bare) -> bool:
-        """Whether a timer has not ended; all before the watermark have, though how may be forgotten."""
+        """Return whether a timer waits; all before the watermark have ended, though how may be forgotten."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and self._timers.ends.ended(one.timer_offset) is None
 
@@ -550,6 +574,8 @@ class Mending:
             self._new.append(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
             self._bare = job.bare + self._bare
             return
+        assert self._applying is None, "a rescue is applied to its end before the next one has run"
+        assert not self._left, "what an earlier rescue found is still to be mended"
         self._applying, self._rebuilt_count, self._lost_count = job, 0, job.unknown_count
         for due_ms, timer_offset in job.revived.tolist():
             self._partitions.delete(due_ms, timer_offset)
@@ -561,7 +587,7 @@ class Mending:
 
     def _mend(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
         if self._timers.ends.ended(timer_offset) is not None:
-            return
+            return  # cancelled, moved or fired since the rescue has looked
         timer = self._record(timer_offset)
         if timer is None:
             self._lost_count += 1
@@ -571,16 +597,19 @@ class Mending:
         self._rebuilt_count += 1
 
     def _record(self, timer_offset: int) -> Record | None:
-        """The timer record, from the log, or else from an older file."""
+        """Return the timer record, from the log, or else from an older file; None if neither has it."""
         with suppress(StoreDamaged):
             return self._store.log.read(timer_offset)
-        assert self._applying is not None
+        assert self._applying is not None, "copies are known to a rescue alone"
         copy = self._applying.copies.get(timer_offset)
         with suppress(StoreDamaged):
             return None if copy is None else self._timers.read_row(*copy)
         return None
 
     def _finish(self, job: Rescue) -> list[Damaged]:
+        """Count what a rescue came to, and return it in words; its gaps are mended."""
+        looked_for_count = len(job.missing) + len(job.bare) + job.unknown_count
+        assert self._rebuilt_count + self._lost_count <= looked_for_count, "a timer was mended twice"
         self._applying = None
         self._partitions.mended(job.gaps, is_all_there=self._lost_count == 0)
         statistics = self._timers.statistics
@@ -611,7 +640,7 @@ class Mending:
 
 
 def log_damage(log: CommitLog, one: Damage) -> Damaged:
-    """What is said of damaged bytes of the log."""
+    """Return what is said of damaged bytes of the log."""
     what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
     return Damaged("log", _segment_of(log, one.first_offset), what)
 

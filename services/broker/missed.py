@@ -21,7 +21,7 @@ from services.broker.schedule_values import Missed, Schedule
 
 
 def given_up_until(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
-    """Up to when runs are given up, of those after the cursor that are due by now; there must be some."""
+    """Return up to when runs (ms since 1970) after the cursor are given up; a run must be due by now."""
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     after_ms = cursor_ms if start_ms is None else max(cursor_ms, start_ms - 1)
     until_ms = now_ms if end_ms is None else min(now_ms, end_ms)
@@ -29,7 +29,7 @@ def given_up_until(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
 
 
 def searches(schedule: Schedule) -> int:
-    """About how many searches of the calendar a decision takes."""
+    """Return about how many searches of the calendar a decision takes."""
     return {Missed.SKIP: 1, Missed.ONCE: 45, Missed.ALL: 5 * schedule.missed_max}[schedule.missed]
 
 
@@ -42,7 +42,7 @@ def _all_but_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int)
 
 
 def _all_but_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
-    """The window that ends now is doubled until it holds too many; the newest of those are counted off.
+    """Double the window that ends now until it holds too many runs, and count off the newest.
 
     Where runs come in bursts the window may hold far too many: it is then halved until it holds enough.
     """
@@ -69,11 +69,12 @@ def _halved(schedule: Schedule, low_ms: int, until_ms: int) -> int:
 
 
 def _count(schedule: Schedule, after_ms: int, until_ms: int) -> int:
-    """How many occurrences lie in a window; counted to one more than are made up."""
+    """Return how many occurrences lie in a window; counted to one more than are made up."""
     return sum(1 for _ in islice(schedule.recurrence.between(after_ms, until_ms), schedule.missed_max + 1))
 
 
 _BURST: Final = 8
+"""Up to this many times `missed_max` the runs of a window are listed; beyond, the window is halved."""
 
 _Policy = Callable[[Schedule, int, int, int], int]
 _POLICIES: Final[dict[Missed, _Policy]] = {

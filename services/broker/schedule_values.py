@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"[!-.0-~]+")
 
 
 class Missed(Enum):
-    """What to do about missed runs."""
+    """What becomes of missed runs."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -45,7 +45,7 @@ class ScheduleState(Enum):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Schedule:
-    """A recurring message; `start_ms` and `end_ms` are the first and last moment at which it may occur."""
+    """A recurring message; it may occur from `start_ms` to `end_ms` (ms since 1970), both included."""
 
     name: str
     cron: str
@@ -63,17 +63,20 @@ class Schedule:
 
     @property
     def recurrence(self) -> Recurrence:
-        """When it occurs; raises `IllegalSchedule` when that cannot be read (any more)."""
+        """When the message occurs; raises `IllegalSchedule` when that cannot be read (any more)."""
         return recurrence(self.cron, self.time_zone)
 
     def next_after(self, at_ms: int) -> int | None:
-        """Its first occurrence after a time, None when there is none."""
+        """Return the first occurrence after a time (ms since 1970), None when there is none.
+
+        Raise `IllegalSchedule` when line or zone cannot be read.
+        """
         from_ms = at_ms if self.start_ms is None else max(at_ms, self.start_ms - 1)
         next_ms = self.recurrence.next_after(from_ms)
         return None if next_ms is None or (self.end_ms is not None and next_ms > self.end_ms) else next_ms
 
     def coming(self, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
-        """An occurrence and those after it, as many as that."""
+        """Return an occurrence and the ones after it, `count` at most."""
         found: list[Occurrence] = []
         while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
             found.append(Occurrence(at_ms, self.recurrence.local(at_ms)))
@@ -81,12 +84,12 @@ class Schedule:
         return tuple(found)
 
     def message(self, occurrence_ms: int, now_ms: int) -> Message:
-        """The message of one occurrence, under an id that only this one has."""
+        """Return the message of one occurrence, under an id that no other occurrence has."""
         marks = {properties.SCHEDULE: self.name, properties.OCCURRENCE_MS: str(occurrence_ms)}
         return self._message(f"{self.name}@{occurrence_ms}", self.properties | marks, now_ms)
 
     def template(self, now_ms: int) -> Message:
-        """What every occurrence has in common, to be checked."""
+        """Return what every occurrence has in common, to be checked."""
         return self._message(self.name, self.properties, now_ms)
 
     def _message(self, message_id: str, marked: dict[str, str], now_ms: int) -> Message:
@@ -129,7 +132,7 @@ class ScheduleView:
 
 
 def check_schedule(schedule: Schedule, now_ms: int) -> None:
-    """Raises `IllegalSchedule` or `BodyTooLarge` for what no schedule may be."""
+    """Raise `IllegalSchedule` or `BodyTooLarge` for what no schedule may be."""
     check_schedule_name(schedule.name)
     check_cron(schedule.cron)
     check_window(schedule, now_ms)
@@ -146,7 +149,7 @@ def check_schedule(schedule: Schedule, now_ms: int) -> None:
 
 
 def check_schedule_name(name: str) -> None:
-    """Raises `IllegalSchedule` unless a schedule may have this name."""
+    """Raise `IllegalSchedule` unless a schedule may have this name."""
     if not _NAME.fullmatch(name) or len(name) > limits.SCHEDULE_NAME_CHARACTERS_MAX:
         raise IllegalSchedule(
             f"Its name {name[: limits.SCHEDULE_NAME_CHARACTERS_MAX]!r} must have 1 to "
@@ -155,7 +158,7 @@ def check_schedule_name(name: str) -> None:
 
 
 def check_cron(cron: str) -> None:
-    """Raises `IllegalSchedule` for a line that is too long to be read at all."""
+    """Raise `IllegalSchedule` for a cron line that is too long to be read at all."""
     if len(cron) > limits.SCHEDULE_CRON_CHARACTERS_MAX:
         raise IllegalSchedule(
             f"Its cron line has {len(cron)} characters, the limit is {limits.SCHEDULE_CRON_CHARACTERS_MAX}."
@@ -163,7 +166,7 @@ def check_cron(cron: str) -> None:
 
 
 def check_occurs(schedule: Schedule, now_ms: int) -> None:
-    """Raises `IllegalSchedule` for one that cannot be read or will never occur."""
+    """Raise `IllegalSchedule` for a schedule that cannot be read or will never occur."""
     if schedule.next_after(now_ms) is None:
         window = "" if schedule.end_ms is None else f" before its end at {schedule.end_ms} (ms since 1970)"
         raise IllegalSchedule(
@@ -173,7 +176,7 @@ def check_occurs(schedule: Schedule, now_ms: int) -> None:
 
 
 def check_window(schedule: Schedule, now_ms: int) -> None:
-    """Raises `IllegalSchedule` for a start or an end that cannot be."""
+    """Raise `IllegalSchedule` for a start or an end that cannot be."""
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
     if start_ms is not None and not 0 <= start_ms <= start_max_ms:
@@ -185,7 +188,7 @@ def check_window(schedule: Schedule, now_ms: int) -> None:
 
 
 def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
-    """A schedule as JSON can hold it; what has its default is left out."""
+    """Return a schedule as JSON can hold it; what has its default is left out."""
     optional = {
         "tag": schedule.tag,
         "keys": list(schedule.keys),
@@ -207,6 +210,6 @@ def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def thaw_schedule(frozen: dict[str, Any]) -> Schedule:
-    """Undoes `freeze_schedule`."""
+    """Return the schedule that `freeze_schedule` was given."""
     plain = {"body": b64decode(frozen["body"]), "missed": Missed(frozen["missed"])}
     return Schedule(**frozen | plain | {"keys": tuple(frozen.get("keys", ()))})

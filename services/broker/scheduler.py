@@ -1,4 +1,4 @@
-"""The broker's own wheels and what their timers are for; delayed messages have one too (`broker.near`).
+"""The broker's own wheels and what their timers are for; delayed messages have another (`timers.Near`).
 
 A timer of a wheel is an integer: the subject shifted left by three bits, plus the purpose.
 
@@ -7,6 +7,8 @@ A timer of a wheel is an integer: the subject shifted left by three bits, plus t
     LEASE    generation of a lease: it ends
     HOUSE    0: look at the room on disk
     SCHEDULE number of a schedule: its next occurrence is due, or is to be computed
+
+Times are in ms since 1970. Nothing here is durable: a start sets again what its tables say.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ class Purpose(IntEnum):
     SCHEDULE = 4
 
 
+assert max(Purpose) <= _PURPOSE_MASK, "the purposes outgrow their bits"
+
+
 class Scheduler:
-    """Everything that will happen later, from `now_ms` on.
+    """What will happen later, from `now_ms` on.
 
     Leases come and go by the thousand, checks of halves lie there by the hundred thousand: in one wheel the
     former made Python build the dictionary of the latter anew, 14 to 30 ms, every 150,000 leases.
@@ -41,43 +46,45 @@ class Scheduler:
     def __init__(self, now_ms: int) -> None:
         self._leases, self._others = Wheel(now_ms), Wheel(now_ms)
         self.is_changed = True
-        """Whether anything was set or forgotten since somebody who plans ahead has said that not."""
+        """Whether anything was set or forgotten since `Broker.next_due_ms` made this False."""
 
     def schedule(self, purpose: Purpose, subject: int, due_ms: int) -> None:
-        """Sets or moves the timer of a subject."""
+        """Set or move the timer of a subject."""
         self.is_changed = True
         self._wheel(purpose).schedule(subject << _PURPOSE_BITS | purpose, due_ms)
 
     def schedule_many(self, purpose: Purpose, subjects: Iterable[int], due_ms: int) -> None:
-        """Sets the timers of subjects that have none, all at one time."""
+        """Set the timers of subjects that have none, all at one time."""
         self.is_changed = True
         self._wheel(purpose).schedule_many(
             [subject << _PURPOSE_BITS | purpose for subject in subjects], due_ms
         )
 
     def cancel(self, purpose: Purpose, subject: int) -> bool:
-        """Forgets the timer of a subject; False if there was none."""
+        """Forget the timer of a subject; return False if there was none."""
         self.is_changed = True
         return self._wheel(purpose).cancel(subject << _PURPOSE_BITS | purpose)
 
     def cancel_many(self, purpose: Purpose, subjects: Iterable[int]) -> None:
-        """Forgets the timers of subjects."""
+        """Forget the timers of subjects."""
         self.is_changed = True
         self._wheel(purpose).cancel_many([subject << _PURPOSE_BITS | purpose for subject in subjects])
 
     def due_ms(self, purpose: Purpose, subject: int) -> int:
-        """When the subject's timer is due; KeyError if it has none."""
+        """Return when the subject's timer is due; raise KeyError if it has none."""
         return self._wheel(purpose).due_ms(subject << _PURPOSE_BITS | purpose)
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
-        """What is due by `now_ms`, in due order, at most `count_max`, of which leases may be half."""
+        """Take out what is due by `now_ms`, in due order: `count_max` at most, up to half of them leases."""
         due = self._leases.advance(now_ms, max(count_max // 2, 1))
+        # One of each kind at least, whatever `count_max`: no crowd of leases keeps the rest waiting, nor the
+        # other way round.
         due += self._others.advance(now_ms, max(count_max - len(due), 1))
         due.sort(key=itemgetter(0))
         return [(Purpose(timer & _PURPOSE_MASK), timer >> _PURPOSE_BITS) for _, timer in due]
 
     def next_due_ms(self) -> int | None:
-        """When to call `advance` next; None if nothing pends."""
+        """Return when to call `advance` next; None if nothing pends."""
         moments = (self._leases.next_due_ms(), self._others.next_due_ms())
         return min((moment for moment in moments if moment is not None), default=None)
 

@@ -23,6 +23,9 @@ Rules:
 
 Cost: one search of the calendar per occurrence, one record of about the template's size; in memory the
 template. A decision about missed runs takes many (`services.broker.missed`): a tick makes only so many.
+
+Weak spot: the time zones are the host's. After they were updated, or on another host, what is still to come
+is computed anew behind the cursor: by the wall clock a run may be left out, or come twice.
 """
 
 from __future__ import annotations
@@ -107,18 +110,18 @@ class Schedules:
         self._searches = 0
 
     def page(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
-        """Up to `count_max` schedules with their next occurrence: by name, from behind a name on."""
+        """Return up to `count_max` schedules with their next occurrence: by name, from behind a name on."""
         names = nsmallest(count_max, (name for name in self._by_name if name > after))
         return [self._view(self._by_name[name], 1) for name in names]
 
     def get(self, name: str, count: int) -> ScheduleView:
-        """One schedule with its next occurrences; raises `ScheduleNotFound`."""
+        """Return one schedule with its next `count` occurrences; raise `ScheduleNotFound`."""
         return self._view(self._named(name), count)
 
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
-        """Keeps a schedule from now on, in place of one with its name; one that is just so stays as it is.
+        """Keep a schedule from now on, in place of one with its name; an equal one stays as it is.
 
-        Raises `IllegalSchedule`, `DiskFull`, or whatever a message like this would be refused with.
+        Raise `IllegalSchedule`, `DiskFull`, or whatever a message like this would be refused with.
         """
         self._housekeeping.refuse_if_full()
         check_schedule(schedule, now_ms)
@@ -133,20 +136,20 @@ class Schedules:
         return self._changed(schedule.name)
 
     def delete(self, name: str, now_ms: int) -> ScheduleView:
-        """Ends a schedule; returns how far it came. Raises `ScheduleNotFound`."""
+        """End a schedule; return how far it came. Raise `ScheduleNotFound`."""
         one = self._named(name)
         self._append({"verb": "delete", "name": name}, now_ms)
         return self._view(one, 0)
 
     def pause(self, name: str, now_ms: int) -> ScheduleView:
-        """Lets a schedule rest; raises `ScheduleNotFound`."""
+        """Let a schedule rest; raise `ScheduleNotFound`."""
         if self._named(name).is_paused:
             return self._view(self._named(name), 1)
         self._append({"verb": "pause", "name": name}, now_ms)
         return self._changed(name)
 
     def resume(self, name: str, now_ms: int) -> ScheduleView:
-        """Lets a schedule go on, with what occurs from now on; raises `ScheduleNotFound`."""
+        """Let a schedule go on, with what occurs from now on; raise `ScheduleNotFound`."""
         one = self._named(name)
         if not one.is_paused:
             return self._view(one, 1)
@@ -155,10 +158,10 @@ class Schedules:
         return self._changed(name)
 
     def occur(self, number: int, now_ms: int) -> None:
-        """A schedule's moment has come: sends what is due of it, and puts the next moment into the wheel."""
+        """Send what is due of a schedule whose moment has come, and put the next moment into the wheel."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
-            return
+            return  # deleted or paused since the wheel handed the moment out
         due_ms = self._next_ms(one)
         if due_ms is not None and due_ms <= now_ms:
             if self._housekeeping.is_full:
@@ -169,14 +172,15 @@ class Schedules:
                 return
             if self._is_wanted(one, due_ms, now_ms):
                 self._send(one, due_ms, now_ms)
+            assert one.cursor_ms >= due_ms, f"the run at {due_ms} would be sent again"
         self._plan(one)
 
     def rest(self) -> None:
-        """A tick is over: the next may decide anew."""
+        """Let the next tick decide anew: this one is over."""
         self._searches = 0
 
     def apply(self, record: Record) -> None:
-        """Changes a schedule as a record says."""
+        """Change a schedule as a record says."""
         self._forget_spent(record.store_ms)
         body = json.loads(record.body)
         if body["verb"] == "set":
@@ -188,14 +192,14 @@ class Schedules:
             one.durable_at = record.physical_offset + 1
 
     def apply_occurrence(self, record: Record) -> None:
-        """Moves the schedule on whose run a message is."""
+        """Move the schedule on whose run a message is."""
         one = self._by_name.get(properties.value_of(record.properties, properties.SCHEDULE))
         occurrence = properties.value_of(record.properties, properties.OCCURRENCE_MS)
         if one is not None and occurrence:
             self._sent(one, int(occurrence))
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: every schedule and how far it is, and the cursors of deleted ones."""
+        """Return what a snapshot keeps: every schedule and how far it is, and the cursors of deleted ones."""
         running = [
             {
                 "schedule": freeze_schedule(one.schedule),
@@ -211,7 +215,7 @@ class Schedules:
         return {"running": running, "spent_ms": self._spent_ms}
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
+        """Take a snapshot's part over."""
         self._spent_ms = dict(frozen["spent_ms"])
         for one in frozen["running"]:
             self._keep(
@@ -235,7 +239,7 @@ class Schedules:
             )
 
     def _check_message(self, schedule: Schedule, now_ms: int) -> None:
-        """Checks what can be checked before a topic is created for it, and then the rest."""
+        """Check what can be checked before a topic is created for the schedule, and then the rest."""
         check_topic_name(schedule.topic)
         template = schedule.template(now_ms)
         any_topic = Topic(schedule.topic, MessageType.MIXED, 1)
@@ -244,11 +248,11 @@ class Schedules:
         check_message(template, template.message_type, topic, self._settings.delay_ms_max, now_ms)
 
     def _is_late(self, one: _Running, due_ms: int, now_ms: int) -> bool:
-        """Whether a run was missed, and nothing decided about it yet."""
+        """Return whether a run was missed, and nothing decided about it yet."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _may_decide(self, one: _Running) -> bool:
-        """Whether this tick has time for a decision; the first one is always made."""
+        """Return whether this tick has time for a decision; the first one is always made."""
         searches = missed.searches(one.schedule)
         if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
             return False
@@ -256,9 +260,11 @@ class Schedules:
         return True
 
     def _is_wanted(self, one: _Running, due_ms: int, now_ms: int) -> bool:
-        """Whether the run that is due is to be sent; else passes over those before the first wanted one."""
+        """Return whether the run that is due is to be sent; if not, pass over all before the first wanted."""
         if not self._is_late(one, due_ms, now_ms):
             return True
+        # Decided once for all that are due now: what the policy keeps is late as well, and needs no decision
+        # of its own.
         one.cleared_ms = now_ms
         until_ms = missed.given_up_until(one.schedule, one.cursor_ms, now_ms)
         if until_ms < due_ms:
@@ -274,12 +280,12 @@ class Schedules:
             self._append(passed, now_ms)
 
     def _append(self, body: dict[str, Any], now_ms: int) -> None:
-        """Stores what is done to a schedule, which does it."""
+        """Store what is done to a schedule, which does it."""
         record = Record(topic=SCHEDULE_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
         self._store.append(record, now_ms)
 
     def _plan(self, one: _Running) -> None:
-        """Puts what is pending into the wheel."""
+        """Put what is pending into the wheel."""
         due_ms = None if one.is_paused else self._next_ms(one)
         if due_ms is not None:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, due_ms)
@@ -287,7 +293,7 @@ class Schedules:
     # What records do.
 
     def _forget_spent(self, store_ms: int) -> None:
-        """Cursors of deleted schedules that are long past go, the oldest deletion first."""
+        """Drop the cursors of deleted schedules that are long past, the oldest deletion first."""
         while self._spent_ms:
             name, cursor_ms = next(iter(self._spent_ms.items()))
             if cursor_ms > store_ms - limits.SCHEDULE_SPENT_KEPT_MS:
@@ -301,6 +307,7 @@ class Schedules:
             self._keep(schedule, cursor_ms=after_ms)
             return
         self._body_bytes += len(schedule.body) - len(known.schedule.body)
+        assert self._body_bytes >= 0, "more bodies were let go than kept"
         known.schedule, known.cursor_ms, known.trouble, known.pending = schedule, after_ms, "", None
         known.unreadable = ""
         self._look_at(known)
@@ -309,6 +316,8 @@ class Schedules:
         del self._by_name[one.schedule.name]
         del self._by_number[one.number]
         self._body_bytes -= len(one.schedule.body)
+        assert len(self._by_name) == len(self._by_number), "a schedule without a name, or without a number"
+        assert self._body_bytes >= 0, "more bodies were let go than kept"
         self._scheduler.cancel(Purpose.SCHEDULE, one.number)
         self._spent_ms[one.schedule.name] = one.cursor_ms
         if len(self._spent_ms) > limits.SCHEDULE_COUNT_MAX:
@@ -333,15 +342,17 @@ class Schedules:
             one.trouble = ""
 
     def _keep(self, schedule: Schedule, **fields: Any) -> None:
+        assert schedule.name not in self._by_name, "a schedule without a name would run on"
         self._last_number += 1
         one = _Running(schedule, self._last_number, **fields)
         self._by_name[schedule.name] = self._by_number[one.number] = one
         self._body_bytes += len(schedule.body)
+        assert len(self._by_name) == len(self._by_number), "a schedule without a name, or without a number"
         if not one.is_paused:
             self._look_at(one)
 
     def _look_at(self, one: _Running) -> None:
-        """Lets the next tick compute what is pending."""
+        """Let the next tick compute what is pending."""
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
@@ -359,7 +370,7 @@ class Schedules:
         return self._view(one, 1)
 
     def _next_ms(self, one: _Running) -> int | None:
-        """What is pending of a schedule; None if it has ended, or its line cannot be read any more."""
+        """Return what is pending of a schedule; None if it has ended, or its line cannot be read any more."""
         if one.pending is None or one.pending[0] != one.cursor_ms:
             try:
                 one.pending = (one.cursor_ms, one.schedule.next_after(one.cursor_ms))
@@ -389,7 +400,7 @@ class Schedules:
 
 
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
-    """The next occurrences of what is not kept yet; raises `IllegalSchedule` for what cannot be read."""
+    """Return the next occurrences of what is not kept yet; raise `IllegalSchedule` if it cannot be read."""
     check_cron(schedule.cron)
     check_window(schedule, now_ms)
     return schedule.coming(schedule.next_after(now_ms), count)

@@ -90,7 +90,7 @@ class Sending:
         if carried is None and not message.lite_topic:
             # Nothing else hangs on such a message, so it needs no draft that every part looks at.
             stored = properties.encode_message(message)
-            placed = self._store.append_straight(message, stored, message.topic, queue_id, now_ms)
+            placed = self._store.append_message(message, stored, message.topic, queue_id, now_ms)
             self._count(message)
             return SendReceipt(message.message_id, placed[0], placed[1], "", "", placed[1] + 1)
         record = message_record(message, queue_id)

@@ -1,4 +1,4 @@
-"""What a start finds damaged, for those who must know: snapshots, the log, keep files."""
+"""What a start finds damaged, for operators to be told: snapshots, the log, keep files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.broker.values import Damaged
 def found_at_start(
     disk: Disk, log: CommitLog, start: Snapshot | None, damaged: Sequence[Damage], may_begin_at: int
 ) -> Iterator[Damaged]:
-    """All that is not what was written; the derived files are made anew and told of apart."""
+    """Yield all that is not what was written; the derived files are made anew and told of apart."""
     for offset in snapshot.offsets(disk):
         if (start is None or offset != start.offset) and snapshot.read(disk, offset) is None:
             path = snapshot.path_of(offset)
@@ -31,7 +31,7 @@ def found_at_start(
 
 
 def missing_from(may_begin_at: int, first_offset: int) -> str:
-    """What is said of segments that are gone though nobody deleted them."""
+    """Return what is said of segments that are gone though the broker did not delete them."""
     return (
         f"the log begins at {first_offset}, though it was deleted only up to {may_begin_at}: segments are "
         "missing. Restore them from a backup; what lay there is lost."

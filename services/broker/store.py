@@ -10,6 +10,15 @@
 3. `flushed` gives out what is durable, in log order, to be published: queues, key index, timers, receivers.
 
 Whoever is told of a record waits until the log is durable beyond its offset.
+
+A record comes by one of three ways; they lead to the same state and differ in what they cost:
+
+    append           a draft           any record; every part applies it
+    append_message   a message         one that means nothing to other parts: encoded once, never read again
+    append_copies    encoded records   timers that are due, many at once: stamped and applied as columns
+
+Weak spot: what is appended and not durable is known to the parts already. Nothing takes it back: a core whose
+flush has failed is dropped, and the store opened anew.
 """
 
 from __future__ import annotations
@@ -39,13 +48,13 @@ from txn.outcomes import OpenHalf
 Keyed = tuple[tuple[str, int], int, int, bytes, Collection[str], str, OpenHalf | None]
 """A message that was appended without a draft, for the indexes.
 
-Its queue (topic, queue id), its offset there, that in the log, its queue entry, the names it is found by
-and the topic under which; and of a half what is known of it once it is durable.
+Its queue (topic, queue id), its offset there, its log offset, its queue entry, the names it is found by and
+the topic under which; and of a half what is known of it once it is durable.
 """
 
 
 Placed = tuple[int, int, int, bytes]
-"""Of a record that was appended straight: its queue offset, that in the log, its store time, its bytes."""
+"""Of a message that was appended without a draft: queue offset, log offset, store time (ms), record."""
 
 
 class Store:
@@ -61,7 +70,7 @@ class Store:
         self._appended: deque[tuple[int, Found | Keyed | Appended]] = deque()
         self._segment_store_ms: dict[int, int] = {}
         self.may_begin_at = 0
-        """The log may have been deleted up to here; where it begins beyond, segments are missing."""
+        """The offset up to which the log may have been deleted; if it begins beyond, segments are missing."""
         self.apply_to_parts: Callable[[Record], None] = _no_parts
         self.apply_run_to_parts: Callable[[Appended], None] = _no_parts
 
@@ -71,9 +80,9 @@ class Store:
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
     def append(self, new: Record, now_ms: int) -> int:
-        """Appends a draft, which is stamped, and applies it to every part.
+        """Append a draft, which is stamped, and apply it to every part.
 
-        Returns the log offset that must be durable before anyone is told of it.
+        Return the log offset that must be durable before any client is told of the record.
         """
         new.store_ms = max(self.last_store_ms, now_ms)
         new.store_host = self.host
@@ -81,11 +90,12 @@ class Store:
         new.queue_offset = self._next_offsets.get((new.topic, new.queue_id), 0) if is_queued else 0
         self.log.append(new)
         end_offset = self.log.end_offset
+        assert not self._appended or self._appended[-1][0] < end_offset, "flushes give out in log order"
         self._appended.append((end_offset, Found(new, end_offset - new.physical_offset)))
         self.apply_to_parts(new)
         return end_offset
 
-    def append_straight(
+    def append_message(
         self,
         message: Message,
         stored: bytes,
@@ -95,15 +105,19 @@ class Store:
         ended: int | None = None,
         half: OpenHalf | None = None,
     ) -> Placed:
-        """Appends a message under `topic` with these properties; who calls applies it to its own part.
+        """Append a message under `topic` with these properties; the caller applies it to its own part.
 
         The same as `append` of a record that means nothing to other parts, without a draft, and without
-        reading it again to be applied or indexed. It commits the half at the offset `ended`, if any.
+        reading it again to be applied or indexed. It commits the half at the offset `ended`, if any; `half`
+        is what is to be known of the message once it is durable, if it is a half itself.
         """
+        assert ended is None or half is None, "a message commits a half or is one"
         log, key = self.log, (topic, queue_id)
         queue_offset = self._next_offsets.get(key, 0)
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         sys_flag = (0 if ended is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
+        # Encoded again where the segment has no room: the record holds its own offset, and begins the next
+        # one.
         while True:
             offset = log.end_offset
             encoded = encode_fields(
@@ -122,9 +136,10 @@ class Store:
         return queue_offset, offset, store_ms, encoded
 
     def append_copies(self, copies: Copies, now_ms: int) -> Appended:
-        """Appends and applies as many of the copies, from the first on, as the present segment takes."""
+        """Append and apply as many of the copies, from the first on, as the present segment takes."""
         store_ms = max(self.last_store_ms, now_ms)
         copies = copies.part(0, self.log.room_for(copies.record_bytes.tolist()))
+        assert len(copies), "a segment takes one record at least, or the rest of a run would wait for ever"
         ends = np.cumsum(copies.record_bytes)
         starts = ends - copies.record_bytes
         physical_offsets = self.log.end_offset + starts
@@ -137,23 +152,24 @@ class Store:
         return appended
 
     def apply(self, record: Record) -> None:
-        """Takes in a record's queue offset, store time, and its segment's age."""
+        """Take in a record's queue offset, store time, and its segment's age."""
         self.last_store_ms = max(self.last_store_ms, record.store_ms)
         self._note_segment(record.physical_offset, record.store_ms)
         if record.type != TYPE_SYSTEM:
             self.used(record.topic, record.queue_id, record.queue_offset)
 
     def apply_run(self, run: Appended) -> None:
-        """The same of many records of one segment, which are all queued."""
+        """Take in queue offsets, store time and age of many records of one segment, which are all queued."""
         self.last_store_ms = max(self.last_store_ms, run.store_ms)
         self._note_segment(int(run.physical_offsets[0]), run.store_ms)
+        # Reversed, for `unique` gives the first of each: so it is the last record of each queue.
         codes, places = np.unique(run.copies.queue[::-1], return_index=True)
         for code, queue_offset in zip(codes.tolist(), run.queue_offsets[::-1][places].tolist(), strict=True):
             topic, queue_id = run.copies.queues[code]
             self.used(topic, queue_id, queue_offset)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: every queue's next offset, and the last store time."""
+        """Return what a snapshot keeps: every queue's next offset, the last store time, segments' ages."""
         ages = list(self._segment_store_ms.items())
         return {
             "next_offsets": Rows([self._next_offsets.copy()], lambda key, offset: (*key, offset)),
@@ -164,7 +180,7 @@ class Store:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
+        """Take a snapshot's part over."""
         self.last_store_ms = frozen["last_store_ms"]
         self._segment_store_ms = dict(frozen["segment_store_ms"])
         self.may_begin_at = frozen.get("may_begin_at", self.log.first_offset)
@@ -173,31 +189,33 @@ class Store:
             self._next_offsets[(topic, queue_id)] = offset
 
     def segment_ages(self) -> list[SegmentAge]:
-        """Every segment, oldest first, with the store time of its newest record."""
+        """Return every segment, oldest first, with the store time of its newest record."""
         offsets = self.log.segment_offsets()
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut(self, first_offset: int) -> None:
-        """Nobody reads the log below `first_offset` any more."""
+        """Let the log begin at `first_offset`: nothing reads below it any more."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
         }
 
     def used(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """The queue offset was given to a record, which damage may have taken: it is not given again."""
+        """Give a queue offset never again: a record has it, which damage may have taken."""
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
     def flushed(self, flush: Flush) -> Iterator[Found | Keyed | Appended]:
-        """Moves the durable offset; gives out the records that are durable now, in log order."""
+        """Move the durable offset; yield the records that are durable now, in log order."""
+        before_offset = self.log.durable_offset
         self.log.flushed(flush)
         durable_offset = self.log.durable_offset
+        assert before_offset <= durable_offset <= self.log.end_offset, "durable goes forward, within the log"
         while self._appended and self._appended[0][0] <= durable_offset:
             yield self._appended.popleft()[1]
 
     def index_messages(self, messages: Sequence[Keyed]) -> None:
-        """Indexes durable messages, in log order, by queue and by key."""
+        """Index durable messages, in log order, by queue and by key."""
         queues: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         names: list[tuple[str, str, int]] = []
         for key, queue_offset, physical_offset, new_entry, found_by, real_topic, _ in messages:
@@ -211,20 +229,20 @@ class Store:
         self.keys.put_names(names)
 
     def index(self, found: Found) -> bool:
-        """Indexes one durable record by queue and by key; False if its kind is not indexed."""
+        """Index one durable record by queue and by key; return False if its kind is not indexed."""
         if not self.dispatch.dispatch(found.record, found.record_bytes):
             return False
         self.keys.put(found.record)
         return True
 
     def index_copies(self, appended: Appended) -> None:
-        """Indexes many durable records by queue and by key."""
+        """Index many durable records by queue and by key."""
         for topic, queue_id, queue_offset, entries in appended.entries():
             self.dispatch.dispatch_many(topic, queue_id, queue_offset, entries.tobytes())
         self.keys.put_many(*appended.names())
 
     def index_keys(self, found: Found) -> None:
-        """Indexes one record by key alone, at a start, where memory must not grow."""
+        """Index one record by key alone, at a start, where memory must not grow."""
         if is_indexed(found.record):
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
@@ -242,4 +260,4 @@ class Store:
 
 
 def _no_parts(appended: Record | Appended) -> None:
-    """Apply records to nothing: the store of a tool that has no parts."""
+    """Apply nothing: a tool's store has no parts."""

@@ -17,6 +17,9 @@ What is late is counted with the first cause in this list that holds:
     cold_read   its partition was not read when it was due
     disk        delivery paused for the disk
     burst       more was due at once than could be delivered at once
+
+Weak spot: a run is counted under one cause, that of its first late timer, however many causes its timers
+have.
 """
 
 from __future__ import annotations
@@ -41,12 +44,12 @@ from services.broker.timers import Timers
 from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
-"""What lies between two records is rather read than skipped, up to so much."""
+"""The widest gap between two records that is rather read than skipped."""
 _NEAR_COUNTS: Final = 4
 
 
 class TimerDelivery:
-    """Takes due timers of `timers` to the log."""
+    """The way of due timers from `timers` to the log."""
 
     def __init__(self, disk: Disk, store: Store, timers: Timers, opened_ms: int) -> None:
         self._disk, self._store, self._timers = disk, store, timers
@@ -57,16 +60,16 @@ class TimerDelivery:
         self._clock_from_ms = self._clock_until_ms = 0
         self._cold_until_ms = self._disk_until_ms = 0
         self._delivered: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        """Those that went one by one in this call: when they were due and stored, by topic and cause."""
+        """Of the timers that went one by one in this call, by topic and cause: when due, when stored (ms)."""
 
     def jumped(self, from_ms: int, until_ms: int) -> None:
-        """The clock jumped forward: what was due in between is late for no other reason."""
+        """Take in that the clock jumped forward: what was due in between is late for no other reason."""
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
         """Deliver timers that are due until they have counted `count_max`; return how much they have.
 
-        One of a due run counts once, one of the wheel `_NEAR_COUNTS` times, as their processor times do.
+        A timer of a due run counts once, one of the wheel `_NEAR_COUNTS` times, as their processor times do.
         """
         if self._timers.is_held():
             self._disk_until_ms = now_ms
@@ -84,28 +87,39 @@ class TimerDelivery:
         return count_max - left
 
     def next_due_ms(self, seen_ms: int) -> int | None:
-        """When to look again; None if nothing waits, or only for the disk, which is told of otherwise.
+        """Return when to look again; None if nothing waits, or only for the disk, which is told of otherwise.
 
         `seen_ms` is the time of the last look.
         """
         if self._timers.is_held():
             return None
         near_ms, head_ms = self._near.next_due_ms(), self._partitions.head_due_ms()
+        # The wheel's next waits for a head before it that is still being read: to look for it would be to
+        # spin.
         if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
             near_ms = None
         moments = (near_ms, self._partitions.next_advance_ms(seen_ms))
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _step(self, now_ms: int, until_ms: int, count_max: int) -> int:
+        """Deliver the next timers of the wheel, or else of the due run; return how much they counted.
+
+        A merge of two sorted sources: from each is taken what lies before the head of the other. The run goes
+        first in the millisecond that both have, hence the `- 1` at the wheel.
+        """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
         near = self._near.take(before_ms, max(1, count_max // _NEAR_COUNTS))
         if len(near) < limits.NEAR_RUN_MIN or not self._deliver_near_run(near, now_ms):
             for sort_key in near:
+                # Before the record, for `apply` takes out of the partitions only what the watermark has not
+                # passed. `max`: after the clock was set back the due time lies before the watermark.
                 self._partitions.watermark = max(self._partitions.watermark, sort_key)
                 self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
             return len(near) * _NEAR_COUNTS
+        # Up to the wheel's next, but the head's own millisecond at least: else neither source would go on
+        # where both have timers due in it.
         next_ms = self._near.next_due_ms()
         rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
         rows, path = self._partitions.take_due(rows_until_ms, count_max)
@@ -113,7 +127,7 @@ class TimerDelivery:
         return len(rows)
 
     def _deliver_near(self, due_ms: int, timer_offset: int, now_ms: int) -> None:
-        """Delivers one timer of the wheel."""
+        """Deliver one timer of the wheel."""
         try:
             timer = self._timers.read_at(due_ms, timer_offset)
         except StoreDamaged:
@@ -122,7 +136,10 @@ class TimerDelivery:
             self._deliver_one(timer, timer_offset, now_ms)
 
     def _deliver_near_run(self, near: list[tuple[int, int]], now_ms: int) -> bool:
-        """Delivers timers of the wheel together; False if they cannot all be read from the log."""
+        """Deliver timers of the wheel together; return False if the log does not have them all.
+
+        Nothing is delivered then, and the caller delivers them one by one.
+        """
         due_ms, offsets = np.array(near, np.int64).T
         in_log = np.argsort(offsets)
         try:
@@ -134,6 +151,7 @@ class TimerDelivery:
         by_place = np.argsort(in_log)
         rows = found[by_place]
         rows["due_ms"] = due_ms
+        assert int(rows["timer_offset"][-1]) == near[-1][1], "a record with the due time of another timer"
         self._partitions.watermark = max(self._partitions.watermark, near[-1])
         content = bytearray(b"".join([ready[place] for place in by_place.tolist()]))
         self._append(content, rows, self._near_queues, now_ms)
@@ -146,9 +164,9 @@ class TimerDelivery:
         self._delivered.setdefault((new.topic, self._cause(due_ms)), []).append((due_ms, new.store_ms))
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
-        """Delivers timers of a partition, which lie ready there; the watermark passes them all.
+        """Deliver timers of a partition, which lie ready there; the watermark passes them all.
 
-        Those too that are taken out because they have ended, or whose record is damaged: they are done.
+        Timers that are taken out because they have ended, or whose record is damaged, are done too.
         """
         if not len(rows):
             return
@@ -174,8 +192,12 @@ class TimerDelivery:
         self._append(content, rows, self._timers.queues, now_ms)
 
     def _append(self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int) -> None:
-        """Append the records of rows, back to back in `content`; count them late from their setting on."""
+        """Append the records of rows, back to back in `content`; count them late from their setting on.
+
+        A timer that is set for a time already past is late from its setting on, not from that time.
+        """
         record_bytes = rows["record_bytes"].astype(np.int64)
+        assert int(record_bytes.sum()) == len(content), "a row without its record, or the other way round"
         copies = Copies(
             content,
             record_bytes,
@@ -193,16 +215,20 @@ class TimerDelivery:
             appended = self._store.append_copies(copies.part(done, len(copies)), now_ms)
             self._count_late_copies(appended, since_ms[done : done + len(appended.copies)])
             done += len(appended.copies)
+        assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _not_ended(self, rows: Rows) -> Rows:
-        """The rows whose timers wait, where damage may have taken the batch that says which do not."""
+        """Return the rows whose timers wait, where damage may have taken the batch that says which do not."""
         ended, _ = self._timers.ends.ends.all_newest(
             rows["timer_offset"].copy(), np.zeros(len(rows), np.uint64)
         )
         return rows[~ended]
 
     def _due_ms(self, rows: Rows, content: bytearray) -> Integers:
-        """When the timers of rows were due: at their places, but for those that were put elsewhere."""
+        """Return when the timers of rows were due: a column of ms.
+
+        That is where they are sorted, but for the deviating ones, whose records tell.
+        """
         due_ms = rows["due_ms"].astype(np.int64)
         if self._near.deviating:
             ends = np.cumsum(rows["record_bytes"].astype(np.int64))
@@ -218,7 +244,12 @@ class TimerDelivery:
             self._count_late(topic, since_ms[copies.queue == code], appended.store_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
-        """The records of rows back to back; those that lie close together are read at once."""
+        """Return the records of rows back to back; records that lie close together are read at once.
+
+        Rows come in due order, records lie in the order of their setting. So: sort by place; begin a span
+        where the gap to the record before is too wide; read all spans in one call; `shifts` moves each record
+        from its place in the file to its place in what was read; pick them in the order of the rows.
+        """
         places, lengths = rows["record_at"].astype(np.int64), rows["record_bytes"].astype(np.int64)
         order = np.argsort(places)
         firsts, ends = places[order], (places + lengths)[order]
@@ -231,7 +262,7 @@ class TimerDelivery:
         starts[order] = firsts + shifts
         spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
         content = bytearray(b"".join([stored[start:end] for start, end in spans]))
-        return content.ljust(int(lengths.sum()), b"\0")
+        return content.ljust(int(lengths.sum()), b"\0")  # a file cut short: what is missing fails its CRC
 
     def _without_damaged(
         self, content: bytearray, rows: Rows, ends: Integers, sound: Any, now_ms: int
@@ -242,7 +273,7 @@ class TimerDelivery:
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
     def _deliver_damaged(self, row: Any, topic: str, now_ms: int) -> None:
-        """Delivers a timer whose record in the partition is damaged or missing, if the log still has it."""
+        """Deliver a timer whose record in the partition is damaged or missing, if the log still has it."""
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         self._timers.statistics.unreadable_records += 1
         try:
@@ -270,7 +301,7 @@ class TimerDelivery:
 
 
 def _name_hashes(rows: Rows, content: bytearray) -> Any:
-    """The hashes of each row's names; where they did not fit in the row, from the record itself."""
+    """Return the hashes of each row's names, shape (rows, names): from its record if the row lacks room."""
     hashes = np.stack([rows[column] for column in NAME_COLUMNS], axis=1)
     many = np.flatnonzero(rows["spare"] == np.uint64(MANY_NAMES))
     if not len(many):

@@ -11,6 +11,19 @@ when it was set, an end `history_ms` beyond the due time or the end: so as long 
 for, its end is known. Both are merged apart, each when it is time to, so what is older is not asked for.
 The history of a timer that waits, however late, is not forgotten: merges go by the earliest of those.
 Memory: what came since the last checkpoint, and filters of about 12 bits a fact.
+
+An end as a fact of `consumequeue.timerindex_fact`, all u64:
+
+    field   bits   holds
+    key     64     the timer's offset
+    check   64     0
+    offset  64     the log offset of the record that ended the timer
+    at      64     when the timer ended, ms since 1970
+    extra   8      the kind of end (`commitlog.kinds.End`), above
+            56     until when the end is kept, ms since 1970
+
+Weak spot: names are known by 128 bits of hash alone. Two names that share them would be one timer; nothing
+looks for that, and at 2**40 names of a store the odds are about 2**-49.
 """
 
 from __future__ import annotations
@@ -35,6 +48,7 @@ ENDS: Final = "timers-ends"
 KIND_SHIFT: Final = 56
 """Where in a fact's `extra` the kind of end stands; below it until when it is kept."""
 _UNTIL_MASK: Final = (1 << KIND_SHIFT) - 1
+assert max(End) < 1 << 64 - KIND_SHIFT, "the kinds of ends outgrow their bits"
 
 NameWords = tuple[int, int]
 """The 128 bits that stand for a name under a topic, 64 and 64."""
@@ -49,7 +63,7 @@ class Named(NamedTuple):
 
     @property
     def known_ms(self) -> int:
-        """The time from which on its name is kept for the history."""
+        """The time (ms) from which on its name is kept for the history."""
         return max(self.due_ms, self.stored_ms)
 
 
@@ -70,18 +84,18 @@ class EndsToWrite:
     merged_ms: int
 
     def write(self, disk: Disk) -> None:
-        """Writes what is new; in a worker thread."""
+        """Write what is new; in a worker thread. Raise OSError."""
         self.names.write(disk)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps."""
+        """Return what a snapshot keeps: files, and what of them is damaged."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"merged_ms": self.merged_ms, "damaged": damaged}
 
     def tidy(self, disk: Disk) -> None:
-        """Deletes files that are not needed any more."""
+        """Delete files that are not needed any more."""
         self.names.tidy(disk)
         self.ends.tidy(disk)
 
@@ -101,20 +115,20 @@ class TimerEnds:
         return self.names.is_full or self.ends.is_full
 
     def named(self, name: TimerName) -> Named | None:
-        """The newest timer of a name, whether it has ended or not; raises `StoreDamaged`."""
+        """Return the newest timer of a name, whether it has ended or not; raise `StoreDamaged`."""
         return self.named_by(name_hash(name))
 
     def named_by(self, words: NameWords) -> Named | None:
-        """The same of a name by its two words (`name_hash`)."""
+        """Return the newest timer of a name that is given by its two words (`name_hash`)."""
         found = self.names.newest(*words)
         return None if found is None else Named(*found)
 
     def name(self, words: NameWords, timer_offset: int, due_ms: int, stored_ms: int) -> None:
-        """From now on the name of these two words means this timer."""
+        """Let the name of these two words mean this timer from now on."""
         self.names.put(*words, timer_offset, due_ms, stored_ms)
 
     def ended(self, timer_offset: int) -> TimerEnd | None:
-        """How a timer ended; None while it is pending. Raises `StoreDamaged`."""
+        """Return how a timer ended; None while it is pending. Raise `StoreDamaged`."""
         found = self.ends.newest(timer_offset, 0)
         if found is None:
             return None
@@ -122,7 +136,7 @@ class TimerEnds:
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
     def end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
-        """A timer has ended."""
+        """Keep how a timer has ended."""
         until_ms = max(due_ms, ended.ended_ms) + self._history_ms
         extra = ended.end << KIND_SHIFT | until_ms
         self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, extra)
@@ -130,50 +144,52 @@ class TimerEnds:
     def delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
     ) -> None:
-        """Many timers were delivered."""
+        """Keep that timers were delivered: columns of equal length, and the store time of them all."""
+        assert len(timer_offsets) == len(due_ms) == len(ended_offsets), "a timer without its end"
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
         facts["extra"] = End.DELIVERED << KIND_SHIFT | (np.maximum(due_ms, ended_ms) + self._history_ms)
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
-        """Whether what was last known of then may have ended before the kept history.
+        """Return whether a timer that was last known at `known_ms` may have ended before the kept history.
 
-        A merge may have dropped how it ended; so it stays forgotten when the clock is set back.
+        A merge may have dropped how it ended; so the timer stays forgotten when the clock is set back.
         """
         return known_ms < max(now_ms, self._merged_ms) - self._history_ms
 
     @property
     def forgotten_ms(self) -> int:
-        """How a timer that was last known before this ended may have been dropped."""
+        """The time (ms) such that how a timer last known before it has ended may have been dropped."""
         return max(0, self._merged_ms - self._history_ms)
 
     def spill(self, now_ms: int) -> None:
-        """Writes what is too much for memory, while a start replays the log; `now_ms` as for `to_write`."""
+        """Write what is too much for memory, while a start replays the log; `now_ms` as for `to_write`."""
         self._merged_ms = max(self._merged_ms, now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
-        """What a checkpoint is to write, without what is over for the history at `now_ms`.
+        """Return what a checkpoint is to write, without what is over for the history at `now_ms`.
 
-        That is the newest store time, not a clock that may be wrong, and never later than a timer that waits.
+        `now_ms` is the newest store time, not a clock that may be wrong, and never later than a timer that
+        waits.
         """
         self._merged_ms = max(self._merged_ms, now_ms)
         return EndsToWrite(self.names.to_write(now_ms), self.ends.to_write(now_ms), self._merged_ms)
 
     def written(self, done: EndsToWrite) -> None:
-        """A checkpoint is durable."""
+        """Take in that a checkpoint is durable."""
         self.names.written(done.names)
         self.ends.written(done.ends)
 
     def failed(self, done: EndsToWrite) -> None:
-        """A checkpoint was not written."""
+        """Take in that a checkpoint was not written."""
         self.names.failed(done.names)
         self.ends.failed(done.ends)
 
     def adopt(self, frozen: Any, others: list[Any]) -> list[str]:
-        """Takes a snapshot's files over, and keeps those of others; returns what of them is damaged."""
+        """Take over a snapshot's files, and keep those of other snapshots; return what of them is damaged."""
         self._merged_ms = frozen.get("merged_ms", 0)
         reasons = (
             self.names.adopt(frozen["names"], [other["names"] for other in others]),
@@ -185,7 +201,7 @@ class TimerEnds:
         return [reason for reason in reasons if reason]
 
     def drop(self) -> None:
-        """Deletes both, to be made anew from the log."""
+        """Delete both indexes, to be made anew from the log."""
         self.names.drop()
         self.ends.drop()
 
@@ -195,18 +211,18 @@ class TimerEnds:
 
 
 def name_hash(name: TimerName) -> NameWords:
-    """The 128 bits that stand for a name; keys and message ids never meet."""
+    """Return the 128 bits that stand for a name; keys and message ids never meet."""
     return hashes_of(name.topic, text_of(name.message_id, name.key))
 
 
 def key_words(message: Message) -> NameWords | None:
-    """The same of the key that a message would be a timer by; None if it has none."""
+    """Return the 128 bits of the timer key of a message; None if it has none."""
     key = message.properties.get(properties.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None
 
 
 def text_of(message_id: str, key: str) -> str:
-    """What is hashed of a name: the message id, or the key with a mark that no id has."""
+    """Return what is hashed of a name: the message id, or the key with a mark that no id has."""
     return message_id or f"\x01{key}"
 
 

@@ -4,7 +4,7 @@
 2. What the log tells, up to the snapshot; what lies behind it is replayed anyway.
 3. The names of the timers that wait and whose records the log has no more, from the partitions.
 4. For each timer with a name that does not wait and of which no end is known now, an end that says no more
-   than that it is over: so nobody takes it for one that waits.
+   than that it is over: else it would be taken for a timer that waits.
 
 If the log reaches back to the run's first fact, nothing is missing afterwards. Else facts of timers that had
 ended before the log begins may be: verbs on them say that they came too late, or were never set. The runs
@@ -39,9 +39,9 @@ _CHUNK_FACTS: Final = 65_536
 
 
 def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until: int) -> list[Damaged]:
-    """Makes names and ends again, if any file of theirs is damaged; says which. Raises OSError.
+    """Make names and ends again, if any file of theirs is damaged; return which. Raise OSError.
 
-    The log reaches from `log_from`; the state is that of the snapshot at `until`.
+    The log reaches from `log_from` on; the state is that of the snapshot at `until` (log offsets).
     """
     ends = timers.ends
     has_names, has_ends = bool(ends.names.damaged_runs), bool(ends.ends.damaged_runs)
@@ -51,6 +51,8 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
         *(_taken_out(ends.names, run, "names", log_from) for run in ends.names.damaged_runs),
         *(_taken_out(ends.ends, run, "ends", log_from) for run in ends.ends.damaged_runs),
     ]
+    # Of several facts that of the highest log offset counts, so the order in which they are put is free: the
+    # partitions may come behind the log, though their timers are older.
     for found in LogScan(disk, segment_bytes, stop_at=until):
         if has_names and found.record.topic == TIMER_TOPIC:
             _name(timers, found.record)
@@ -82,7 +84,7 @@ def _name(timers: Timers, timer: Record) -> None:
 
 
 def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:
-    """The records of the timers in partitions that lie before the log."""
+    """Yield the records of timers in partitions that were set before the log begins."""
     for rows, path in timers.partitions.scan(0, _FOREVER_MS) if before_offset else ():
         for row in rows[rows["timer_offset"] < np.uint64(before_offset)]:
             if path is not None and int(row["record_at"]) != partition.IN_LOG:
@@ -93,7 +95,7 @@ def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:
 
 
 def _close(timers: Timers, disk: Disk) -> None:
-    """Ends the timers that have a name and do not wait, if nothing says how they ended."""
+    """End the timers that have a name and do not wait, if nothing says how they ended."""
     waiting, gaps = _places(timers, disk)
     for run in timers.ends.names.runs:
         for facts in run.readable(disk, []):
@@ -104,7 +106,7 @@ def _close(timers: Timers, disk: Disk) -> None:
 
 
 def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
-    """The offsets of all rows of partitions, ascending, and what of them is damaged."""
+    """Return the offsets of all live rows of partitions, ascending, and what of the files is damaged."""
     found, gaps = [np.empty(0, np.uint64)], list[Gap]()
     for slot, file in timers.partitions.files.items():
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length)
@@ -115,7 +117,7 @@ def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
 
 def _close_some(timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]) -> None:
     if gaps:
-        return  # a timer that is not in a partition may be in what is damaged of them
+        return  # a timer that is in no sound batch may wait in a damaged one: ended, it would never arrive
     is_over = ~np.isin(offsets, waiting)
     offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
     ended, _ = timers.ends.ends.all_newest(offsets, np.zeros(len(offsets), np.uint64))

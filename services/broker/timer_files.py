@@ -14,7 +14,7 @@ from services.broker.timer_source import QueueTable, TimerSource
 from timingwheel.cascade import PartitionsToWrite
 
 TIMER_FILES: Final = "timer_files"
-"""Their part of a snapshot."""
+"""The name of the timers' part of a snapshot."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,12 +27,12 @@ class TimersToWrite:
     queues: QueueTable
 
     def write(self, disk: Disk) -> None:
-        """Writes and syncs; in a worker thread. Raises OSError."""
+        """Write and sync; in a worker thread. Raise OSError."""
         self.partitions.write(disk, self.source.fetch)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """What the snapshot keeps, once written."""
+        """Return what the snapshot keeps, once the files are written."""
         return {
             "partitions": self.partitions.freeze(),
             "ends": self.ends.freeze(),
@@ -40,6 +40,6 @@ class TimersToWrite:
         }
 
     def tidy(self, disk: Disk) -> None:
-        """Deletes the files that neither this snapshot nor the one before it names."""
+        """Delete the files that neither this snapshot nor the one before it names."""
         self.partitions.tidy(disk)
         self.ends.tidy(disk)

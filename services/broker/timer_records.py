@@ -48,7 +48,7 @@ class Replaced(NamedTuple):
 
 
 def timer_record(message: Message, queue_id: int, replaced: Replaced | None = None) -> Record:
-    """The timer record of a delayed message, whose real queue will be `queue_id`."""
+    """Return the timer record of a delayed message, whose real queue will be `queue_id`."""
     stored = timer_properties(message, queue_id)
     if replaced is not None:
         stored += properties.encode(_replaces(replaced))
@@ -63,19 +63,19 @@ def timer_record(message: Message, queue_id: int, replaced: Replaced | None = No
 
 
 def timer_properties(message: Message, queue_id: int) -> bytes:
-    """The properties of the timer record of a message that takes nobody's place."""
+    """Return the encoded properties of the timer record of a message that replaces no timer."""
     marks = f"{_DUE}{message.delivery_ms}{_target(message.topic, queue_id)}"
     return properties.encode_message(message, marks)
 
 
 @lru_cache(maxsize=4096)
 def _target(topic: str, queue_id: int) -> str:
-    """The end of the due time's pair, and the pairs of where the message goes."""
+    """Return the end of the due time's pair, and the pairs of the message's real topic and queue."""
     return f"\x02{properties.REAL_TOPIC}\x01{topic}\x02{properties.REAL_QUEUE_ID}\x01{queue_id}\x02"
 
 
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:
-    """The timer that takes the place of the one at `timer_offset`: the same message, due at `due_ms`."""
+    """Return the timer that replaces the one at `timer_offset`: the same message, due at `due_ms`."""
     marks = {properties.DUE_MS: str(due_ms), properties.VERB: MOVE, properties.REASON: reason}
     marks |= _replaces(Replaced(timer_offset, old_due_ms))
     stored = properties.decode(timer.properties)
@@ -91,9 +91,9 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
 
 
 def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
-    """The timer that takes the place of one in a damaged file: the same message, due at the same time.
+    """Return the timer that replaces one in a damaged file: the same message, due at the same time.
 
-    It goes by those `names` alone: another timer may have its key by now.
+    It goes by `names` alone: another timer may have its key by now.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
@@ -103,12 +103,12 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
 
 
 def is_rebuilt(timer: Record) -> bool:
-    """Whether a timer record takes the place of one in a damaged file."""
+    """Return whether a timer record replaces one in a damaged file."""
     return properties.value_of(timer.properties, properties.REASON).startswith(_REBUILT[:9])
 
 
 def names_of(stored: dict[str, str]) -> list[TimerName]:
-    """The names that a timer record with these properties goes by: its message id, and its key if any."""
+    """Return the names that a timer record with these properties goes by: message id, and key if any."""
     topic, key = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.TIMER_KEY, "")
     said = stored.get(properties.TIMER_NAMES, _ID_AND_KEY)
     names = [TimerName(topic, stored.get(properties.MESSAGE_ID, ""))] if _ID in said else []
@@ -116,7 +116,7 @@ def names_of(stored: dict[str, str]) -> list[TimerName]:
 
 
 def delivered_record(timer: Record, timer_offset: int, verb: str = "") -> Record:
-    """The message of a timer record for its real queue, naming the timer."""
+    """Return the message of a timer record for its real queue, naming the timer."""
     stored = properties.decode(timer.properties)
     kept = {name: value for name, value in stored.items() if name not in NOT_DELIVERED}
     marks = {properties.TIMER_OFFSET: str(timer_offset), properties.VERB: verb}
@@ -132,7 +132,7 @@ def delivered_record(timer: Record, timer_offset: int, verb: str = "") -> Record
 
 
 def undelivered(ready: Record) -> Record:
-    """The timer record again, of a message made ready for its real queue (`services.broker.timer_source`)."""
+    """Return the timer record of a message made ready for its real queue (`services.broker.timer_source`)."""
     stored = properties.decode(ready.properties)
     timer_offset = int(stored.pop(properties.TIMER_OFFSET))
     marks = {properties.REAL_TOPIC: ready.topic, properties.REAL_QUEUE_ID: str(ready.queue_id)}
@@ -146,12 +146,12 @@ def undelivered(ready: Record) -> Record:
 
 
 def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, reason: str) -> Record:
-    """The record that a timer was cancelled."""
+    """Return the record that cancels a timer."""
     return _verb_record(CANCEL, timer_offset, due_ms, topic, message_id, reason)
 
 
 def unreadable_record(timer_offset: int, due_ms: int, topic: str) -> Record:
-    """The record that nobody has a timer's record any more; `topic` is empty where it is not known."""
+    """Return the record that ends a timer whose record is lost; `topic` is empty where it is not known."""
     return _verb_record(UNREADABLE, timer_offset, due_ms, topic)
 
 
@@ -170,7 +170,7 @@ def _verb_record(
 
 
 def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
-    """The properties of a timer record that takes the place of another timer, or of none."""
+    """Return the properties of a timer record that replaces another timer, or none."""
     kept = properties.decode(stored)
     kept.pop(properties.REPLACES, None)
     kept.pop(properties.REPLACED_DUE_MS, None)
@@ -178,7 +178,7 @@ def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
 
 
 def due_ms_of(record: Record) -> int:
-    """When the timer of a timer record is due, or was."""
+    """Return when the timer of a timer record is due, or was, in ms since 1970."""
     return int(properties.value_of(record.properties, properties.DUE_MS))
 
 

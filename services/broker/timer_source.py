@@ -12,6 +12,8 @@ very record that will be delivered, with its CRC; only its places and its store 
 
 Records as this broker writes them most are cut and joined (`services.broker.cutting`); others, those between
 IPv6 hosts among them, are decoded and encoded, which takes three times as long. The bytes are the same.
+
+Weak spot: two ways to the same bytes, and only a test (`test_timer_source.py`) holds one against the other.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ from timingwheel.partition import ROW, Rows
 MANY_NAMES: Final = (1 << 64) - 1
 NAME_COLUMNS: Final = ("id_hash", "key_hash", "spare")
 _WINDOW_BYTES: Final = 1 << 17
-"""What is read at once."""
+"""How much is read at once, where timers lie close together."""
 _ALONE_BYTES: Final = 1 << 12
 _ALONE_GAP_BYTES: Final = 1 << 14
-"""What is read instead where the next timer lies beyond such a gap."""
+"""Where the next timer lies more than `_ALONE_GAP_BYTES` on, only `_ALONE_BYTES` are read."""
 _HEAD: Final = struct.Struct(">I")
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
@@ -54,26 +56,27 @@ class QueueTable:
         self._numbers: dict[tuple[str, int], int] = {}
 
     def number(self, topic: str, queue_id: int) -> int:
-        """The number of a queue."""
+        """Return the number of a queue, a new one at its first use."""
         name = (topic, queue_id)
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self.names)
             self.names.append(name)
+            assert len(self.names) == len(self._numbers), "a queue without a number, or with two"
         return number
 
     def freeze(self) -> Any:
-        """What a snapshot keeps."""
+        """Return what a snapshot keeps: [topic, queue id] of each queue, by number."""
         return [list(name) for name in self.names]
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
+        """Take a snapshot's part over."""
         for topic, queue_id in frozen:
             self.number(topic, queue_id)
 
 
 class TimerSource:
-    """Reads timer records from the log of a store; used by a checkpoint, in a worker thread."""
+    """A reader of timer records in the log of a store; used by a checkpoint, in a worker thread."""
 
     def __init__(self, disk: Disk, segments: Segments, queues: QueueTable) -> None:
         self._disk = disk
@@ -82,10 +85,15 @@ class TimerSource:
         self._imported_until = imported.read(disk)
 
     def fetch(self, timer_offsets: Offsets) -> tuple[Rows, list[bytes]]:
-        """Rows (without due time and place) and records of the timers that can be read; offsets ascend."""
+        """Return the rows (without due time and place) and the records of the timers that can be read.
+
+        `timer_offsets` (u64) ascend; so do those of the rows.
+        """
+        assert (timer_offsets[1:] >= timer_offsets[:-1]).all(), "the log is read forwards, a window at a time"
         offsets, stored = self._sound(timer_offsets.tolist())
         rows, ready = np.zeros(len(offsets), ROW), [b""] * len(offsets)
         rows["timer_offset"] = offsets
+        # Imported records may end without a CRC, which a cut expects: they are parsed.
         first_own = bisect_left(offsets, self._imported_until)
         cut = Cut(stored[first_own:], offsets[first_own:])
         places = [first_own + place for place in cut.places]
@@ -97,25 +105,26 @@ class TimerSource:
             self._name(rows[first_own + place], kept)
         for place in set(range(len(offsets))).difference(places):
             ready[place] = self._decode(rows[place], stored[place], offsets[place])
+        assert all(ready), "a timer was neither cut nor decoded"
         rows["record_bytes"] = list(map(len, ready))
         return rows, ready
 
     def _decode(self, row: Any, stored: bytes, timer_offset: int) -> bytes:
-        """The ready record of any timer; fills in its row."""
+        """Return the ready record of any timer; fill in its row."""
         ready = ready_record(record.decode(stored), timer_offset)
         row["queue"] = self._queues.number(ready.topic, ready.queue_id)
         self._name(row, ready.properties)
         return record.encode(ready)
 
     def _name(self, row: Any, kept: bytes) -> None:
-        """Fills in what a message's tag, keys and id make of the row of its queue."""
+        """Fill in what a message's tag, keys and id make of its row, whose queue is known."""
         topic, _ = self._queues.names[int(row["queue"])]
         row["tags_code"] = tags_code(properties.value_of(kept, properties.TAG))
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, words_of(kept)), strict=True):
             row[name] = hashed
 
     def _sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
-        """The records whose CRC holds, and their offsets."""
+        """Return the offsets of the records whose CRC holds, and the records."""
         stored = list(self._records(timer_offsets))
         content = bytearray(b"".join(stored))
         lengths = np.array(list(map(len, stored)), np.int64)
@@ -129,6 +138,8 @@ class TimerSource:
         window, window_from = b"", 0
         for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from
+            # Read anew unless the window holds the whole record; far apart, each read is a small one, since
+            # most of a large window would be bytes of other records.
             if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
                 is_alone = following - timer_offset > _ALONE_GAP_BYTES
                 window = self._read(timer_offset, _ALONE_BYTES if is_alone else _WINDOW_BYTES)
@@ -144,7 +155,7 @@ class TimerSource:
 
 
 def ready_record(timer: Record, timer_offset: int) -> Record:
-    """The message of a timer as it will be delivered, with the timer's own place and time."""
+    """Return the message of a timer as it will be delivered, with the timer's own place and store time."""
     ready = delivered_record(timer, timer_offset)
     ready.physical_offset = timer_offset
     ready.store_ms, ready.store_host = timer.store_ms, timer.store_host
@@ -152,7 +163,7 @@ def ready_record(timer: Record, timer_offset: int) -> Record:
 
 
 def name_hashes(ready: Record) -> tuple[int, int, int]:
-    """The hashes for a row; the last is `MANY_NAMES` if they do not fit."""
+    """Return the hashes for a row; the last is `MANY_NAMES` if they do not fit."""
     return _hashes(*names_of(ready))
 
 

@@ -1,4 +1,4 @@
-"""Looking at timers that wait: pages by due time, counts, histograms.
+"""Views of the timers that wait: pages by due time, counts, histograms.
 
 Timers come in the order of their places (`timingwheel.partitions.scan`), a slot at a time, so memory is
 bounded whatever waits. A row on disk names its queue and the hashes of its names, so a filter by topic or
@@ -36,13 +36,16 @@ class Candidate(NamedTuple):
 
 
 class TimerViews:
-    """The timers that wait, for those who look."""
+    """The timers that wait, to look at."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
     def page(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
-        """Up to `count_max` timers that match, without their messages, by due time, from behind `after`."""
+        """Return up to `count_max` timers that match, without their messages, by due time.
+
+        The page begins behind the place `after`: (due time in ms, offset).
+        """
         found: list[PendingTimer] = []
         place: tuple[int, int] | None = None
         for candidate in self._candidates(wanted, after):
@@ -56,15 +59,15 @@ class TimerViews:
         return TimerPage(found, None)
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """The timers for topics with that prefix, the first due first."""
+        """Return the timers for topics with that prefix, the first due first."""
         return self.page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:
-        """The last timers that ended as UNREADABLE, the newest first."""
+        """Return the last timers that ended as UNREADABLE, the newest first."""
         return list(reversed(self._timers.lost))
 
     def count(self, wanted: TimerFilter) -> int:
-        """How many match."""
+        """Return how many timers match."""
         if wanted == _EVERYTHING:
             return self._timers.pending_count
         if wanted == TimerFilter(topic=wanted.topic):
@@ -74,7 +77,10 @@ class TimerViews:
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """How many match in each window of `width_ms` from `from_ms` on: (its start, count), none empty."""
+        """Return how many timers match in each window of `width_ms` from `from_ms` on: (start, count).
+
+        Empty windows are left out.
+        """
         counts: Counter[int] = Counter()
         for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, None):
             due_ms = rows["due_ms"].astype(np.int64)
@@ -91,7 +97,7 @@ class TimerViews:
                 yield _candidate(row, path)
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
-        """Which rows match; a record is read only where its row does not tell."""
+        """Return which rows match, a column of bool; a record is read only where its row does not tell."""
         matching = self._may_match(rows, path, wanted)
         unsure = matching if wanted.key or wanted.tag else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
@@ -99,7 +105,7 @@ class TimerViews:
         return matching
 
     def _may_match(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
-        """Which rows may match; one whose record is in the log tells only its place."""
+        """Return which rows may match; a row whose record is in the log tells only its place."""
         queues = self._timers.queues.names
         topics = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
         matching = np.isin(rows["queue"], topics)

@@ -23,6 +23,10 @@ After the clock was set back, the watermark lies in the future. Timers set then 
 time, but are sorted on disk at the watermark; `Near.deviating` remembers their `sort_ms` until they end. It
 follows this broker's own clock: another broker with the same log, or this one after a restart, may choose
 another. So records name timers by their due times, and sort keys are asked of here.
+
+Weak spot: `pending_by_topic` is a count, not a set. A timer that ends without its topic being known (some
+that are UNREADABLE) is counted off under "": the total stays right, but its topic counts one too many from
+then on.
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ _VERDICTS: Final = {
 
 
 class Timers:
-    """The delayed messages of a broker."""
+    """The delayed messages of a broker: the verbs on them, and what their records do."""
 
     def __init__(
         self, disk: Disk, store: Store, settings: BrokerSettings, statistics: Statistics, now_ms: int
@@ -98,17 +102,17 @@ class Timers:
 
     @property
     def pending_count(self) -> int:
-        """How many delayed messages wait."""
+        """The number of delayed messages that wait."""
         return self.pending_by_topic.total()
 
     def is_held(self) -> bool:
-        """Whether delivery waits for the disk."""
+        """Return whether delivery waits for the disk."""
         return self._store.is_behind
 
     # Setting.
 
     def check_room(self, topic: str) -> None:
-        """Raises `TooManyTimers` if no more may wait for a topic."""
+        """Raise `TooManyTimers` if no more timers may wait for a topic."""
         waiting_count = self.pending_by_topic[topic]
         if waiting_count >= self._settings.timers_per_topic_max:
             raise TooManyTimers(
@@ -117,34 +121,34 @@ class Timers:
             )
 
     def set(self, message: Message, queue_id: int, names: Iterable[NameWords], now_ms: int) -> Placed:
-        """Appends and applies a timer that takes nobody's place, without reading its record again.
+        """Append and apply a timer that replaces no other, without reading its record again.
 
-        `names` are its message id and its key, if it has one.
+        `names` are the hashes of its message id and of its key, if it has one.
         """
         topic, due_ms = message.topic, message.delivery_ms
-        assert due_ms is not None
+        assert due_ms is not None, "a message without a delivery time is no timer"
         stored = timer_records.timer_properties(message, queue_id)
-        placed = self._store.append_straight(message, stored, TIMER_TOPIC, 0, now_ms)
+        placed = self._store.append_message(message, stored, TIMER_TOPIC, 0, now_ms)
         _, timer_offset, store_ms, encoded = placed
         self.apply_set(encoded, timer_offset, store_ms, due_ms, topic, names)
         return placed
 
     def pending(self, name: TimerName, now_ms: int) -> Named | None:
-        """The timer that a name means now, if it waits."""
+        """Return the timer that a name means now, if that timer waits."""
         found = self.ends.named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
     def is_pending(self, found: Named, now_ms: int) -> bool:
-        """Whether the timer that a name means still waits."""
+        """Return whether the timer that a name means still waits."""
         is_forgotten = self.ends.is_forgotten(found.known_ms, now_ms)
         return not is_forgotten and self.ends.ended(found.timer_offset) is None
 
     def known(self, name: TimerName) -> Named | None:
-        """The timer that a name means now, whether it waits or has ended."""
+        """Return the timer that a name means now, whether it waits or has ended."""
         return self.ends.named(name)
 
     def queue_offset(self, named: Named) -> int:
-        """Where the record of a timer lies in the timers' own queue; 0 where that is not known any more."""
+        """Return the offset of a timer's record in the timers' own queue; 0 where it is not known now."""
         offset = named.timer_offset
         if offset not in self._unarmed and offset >= self._store.log.durable_offset:
             return 0  # it has ended before it was durable
@@ -154,9 +158,10 @@ class Timers:
             return 0
 
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
-        """Writes into a record that is about to be appended which timer waits for its key.
+        """Write into a timer record that is about to be appended which timer has its key, if one waits.
 
-        After the verb that it carries: what that has cancelled is not replaced as well.
+        Call this after `Carrying.prepare`: a timer that the record's own verb cancels is not replaced as
+        well, for a timer ends once.
         """
         topic = properties.value_of(timer.properties, properties.REAL_TOPIC)
         key = properties.value_of(timer.properties, properties.TIMER_KEY)
@@ -169,7 +174,7 @@ class Timers:
     # Records.
 
     def apply(self, record: Record) -> None:
-        """Ends the timers that a record says are over, and sets the one that it is."""
+        """End the timers that a record says are over, and set the timer that the record is, if it is one."""
         for ending in endings(record):
             self._end(ending, record.store_ms, record.physical_offset)
         if record.topic != TIMER_TOPIC:
@@ -188,23 +193,25 @@ class Timers:
         topic: str,
         names: Iterable[NameWords],
     ) -> None:
-        """The same of a timer that ends none, by what its record says."""
+        """Set a timer that ends no other, by what its record says; `timer` is the record, or its bytes."""
         for name in names:
             self.ends.name(name, timer_offset, due_ms, store_ms)
         self._unarmed.add(timer_offset, timer, due_ms)
         self.pending_by_topic[topic] += 1
 
     def apply_run(self, run: Appended) -> None:
-        """The same of many messages delivered, as columns."""
+        """End the timers of many delivered messages, given as columns."""
         copies, offsets = run.copies, run.physical_offsets
         self.ends.delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
+        # Of a run nearly all are delivered from their places, and the watermark says that; only the few that
+        # it does not pass (`_are_waiting`) cost a step of Python each.
         for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
             self._take_out(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, timer_offsets: Iterable[int]) -> None:
-        """Arms timers, which are durable: they are delivered when due, unless they have ended already."""
+        """Arm timers whose records are durable: each is delivered when due, unless it has ended already."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []
         for timer_offset in timer_offsets:
@@ -212,6 +219,8 @@ class Timers:
             if due_ms is not None:
                 sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
+                # Into the wheel by its due time, not its sort key: after the clock was set back, it is
+                # delivered at its own time, long before the clock reaches the watermark again.
                 if sort_ms < near_until_ms:
                     self.near.put(timer_offset, due_ms)
         self.partitions.put(sort_keys)
@@ -219,7 +228,7 @@ class Timers:
     # Verbs.
 
     def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
-        """Cancels the message of a handle if it still waits; raises `InvalidRecallHandle`."""
+        """Cancel the message of a recall handle if it still waits; raise `InvalidRecallHandle`."""
         wanted = recall.decode(handle)
         if wanted.topic != topic:
             raise InvalidRecallHandle(f"It is for topic {wanted.topic!r}, not {topic!r}.")
@@ -229,7 +238,7 @@ class Timers:
         return verdict
 
     def cancel(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
-        """Cancels a timer that waits; says what became of it otherwise."""
+        """Cancel a timer that waits; return what became of it otherwise."""
         found = self._found(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -238,7 +247,7 @@ class Timers:
         return self._appended(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int) -> TimerVerdict:
-        """Gives a timer that waits another time; raises `IllegalDeliveryTime`."""
+        """Give a timer that waits another due time (ms since 1970); raise `IllegalDeliveryTime`."""
         if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
             raise IllegalDeliveryTime(
                 f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
@@ -254,7 +263,7 @@ class Timers:
         return replace(verdict, ended_ms=due_ms)
 
     def fire(self, name: TimerName, now_ms: int) -> TimerVerdict:
-        """Delivers a timer that waits at once."""
+        """Deliver a timer that waits at once."""
         found = self._found(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -264,10 +273,11 @@ class Timers:
         return self._appended(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def rebuild(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
-        """Sets a timer anew that was in a damaged file.
+        """Set a timer anew that was in the damaged file at `path`.
 
-        Of its names those that mean it, or nobody that is remembered: if it was late by more than the
-        history, its key was forgotten, and another timer that has it by now keeps it.
+        The new timer gets the names that still mean the old one, or no timer that is remembered: if the old
+        one was late by more than the history, its key was forgotten, and a timer that has the key by now
+        keeps it.
         """
         store_ms = max(now_ms, self._store.last_store_ms)
         names = timer_records.names_of(properties.decode(timer.properties))
@@ -275,23 +285,26 @@ class Timers:
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, free, path), now_ms)
 
     def unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
-        """Ends a timer since nobody has its record any more; `topic` is empty where it is not known."""
+        """End a timer whose record is lost; `topic` is empty where it is not known."""
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
     def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
-        """A timer that waits, or what became of it."""
+        """Return a timer that waits, or what became of it."""
         found = self._found(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read(found))
 
     def read(self, named: Named) -> Record:
-        """The timer record of a timer that waits; raises `StoreDamaged`."""
+        """Return the timer record of a timer that waits; raise `StoreDamaged`."""
         return self.read_at(named.due_ms, named.timer_offset)
 
     def read_at(self, due_ms: int, timer_offset: int) -> Record:
-        """The timer record at an offset: from the log, or from its partition where that has lost it."""
+        """Return the timer record at an offset: from the log, or from its partition where the log lost it.
+
+        Raise `StoreDamaged` where neither has it.
+        """
         if (unarmed := self._unarmed.record(timer_offset)) is not None:
-            return unarmed
+            return unarmed  # the log reads durable bytes only
         with suppress(StoreDamaged):
             return self._store.log.read(timer_offset)
         found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
@@ -308,20 +321,20 @@ class Timers:
         return StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.{hint}")
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
-        """The timer record that a partition keeps; raises `StoreDamaged`."""
+        """Return the timer record that a partition keeps; raise `StoreDamaged`."""
         stored = self._disk.read(path, position, record_bytes)
         if not records.is_sound(stored, may_lack_crc=False):
             raise StoreDamaged(f"The timer at byte {position} of {path} does not match its CRC.")
         return undelivered(records.decode(stored))
 
     def spill(self) -> None:
-        """Writes what is too much for memory, while a start replays the log."""
+        """Write names and ends that are too many for memory, while a start replays the log."""
         self.ends.spill(min(self._store.last_store_ms, self.partitions.watermark[0]))
 
     # Snapshots.
 
     def freeze(self) -> Any:
-        """What a snapshot keeps, beside the files of partitions and ends."""
+        """Return what a snapshot keeps, beside the files of partitions and ends."""
         return {
             "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
             "deviating": self.near.freeze(),
@@ -329,13 +342,15 @@ class Timers:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
+        """Take a snapshot's part over."""
         self.pending_by_topic = Counter(frozen["pending"])
         self.near.thaw(frozen["deviating"])
         self.lost.extend(LostTimer(*fields) for fields in frozen.get("lost", ()))
 
     def to_write(self, now_ms: int) -> TimersToWrite:
-        """What a checkpoint is to write of partitions and ends."""
+        """Return what a checkpoint is to write of partitions and ends."""
+        # The history is counted back from the earliest timer that waits, not from the clock: a timer that is
+        # late by more than the history must still be known by its names, and found to have no end.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
         ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms))
@@ -343,22 +358,24 @@ class Timers:
         return TimersToWrite(self.partitions.to_write(now_ms), ends, self.source, self.queues)
 
     def written(self, done: TimersToWrite) -> None:
-        """A checkpoint is durable."""
+        """Take in that a checkpoint is durable; end the timers whose records it could not read."""
         self.partitions.written(done.partitions)
         self.ends.written(done.ends)
+        # A timer that is near, or has ended, since the checkpoint began is told of by its own delivery or
+        # end.
         for due_ms, timer_offset in done.partitions.unreadable:
             if timer_offset not in self.near and self.ends.ended(timer_offset) is None:
                 self.unreadable("", timer_offset, due_ms, self._store.last_store_ms)
 
     def failed(self, done: TimersToWrite) -> None:
-        """A checkpoint was not written."""
+        """Take in that a checkpoint was not written."""
         self.partitions.failed(done.partitions)
         self.ends.failed(done.ends)
 
     def adopt(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
-        """Takes the files over that a snapshot names; returns what of them is damaged, in words.
+        """Take over the files that a snapshot names; return what of them is damaged, in words.
 
-        The files that `others` name are kept for the snapshots that they are of.
+        The files that other snapshots' parts (`others`) name are kept for those snapshots.
         """
         self.queues.thaw(frozen["queues"])
         kept = {name for other in others for name in other["partitions"]["files"]}
@@ -366,12 +383,12 @@ class Timers:
         return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
 
     def drop(self) -> None:
-        """Deletes all files: a start without a snapshot replays the whole log."""
+        """Delete all files: a start without a snapshot replays the whole log."""
         self.partitions.drop(self._disk)
         self.ends.drop()
 
     def _end(self, ending: Ending, store_ms: int, ended_offset: int) -> None:
-        """Ends a timer: it leaves whatever it waits in, ahead of the disk, so that it ends only once."""
+        """End a timer: it leaves whatever it waits in, ahead of the disk, so that it ends only once."""
         timer_offset, end, due_ms, topic = ending
         self.ends.end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
         if end is End.UNREADABLE:
@@ -385,7 +402,12 @@ class Timers:
             self.partitions.delete(self.near.end(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
-        """Which timers the watermark has not passed; those delivered from their places it has."""
+        """Return which timers still lie in the wheel, in memory or in a partition: a column of bool.
+
+        A timer that was delivered from its place is passed by the watermark, so nothing is left to take out.
+        What the watermark does not tell of: a timer that is not armed yet, and one whose sort key is not its
+        due time.
+        """
         watermark_ms, watermark_offset = self.partitions.watermark
         is_passed = (due_ms < watermark_ms) | ((due_ms == watermark_ms) & (timer_offsets <= watermark_offset))
         is_passed &= timer_offsets < self._unarmed.first_offset
@@ -394,7 +416,7 @@ class Timers:
         return ~is_passed
 
     def _names_of(self, timer: Record, stored: dict[str, str]) -> list[TimerName]:
-        """The names of a timer record; of one that an older version rebuilt those that are free."""
+        """Return the names of a timer record; of one rebuilt by an older version, the names that are free."""
         names = timer_records.names_of(stored)
         is_told = properties.TIMER_NAMES in stored or properties.REPLACES not in stored
         if is_told or not timer_records.is_rebuilt(timer):
@@ -403,7 +425,7 @@ class Timers:
         return [name for name in names if self._is_free(name, old_offset, timer.store_ms)]
 
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
-        """Whether a name means a timer that is rebuilt, or nobody that is remembered."""
+        """Return whether a name means the timer that is rebuilt, or no timer that is remembered."""
         with suppress(StoreDamaged):
             found = self.ends.named(name)
             if found is not None and found.timer_offset != old_offset:
@@ -411,7 +433,7 @@ class Timers:
         return True
 
     def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
-        """The timer of a name if it waits; else the verdict, which is counted."""
+        """Return the timer of a name if it waits; else the verdict, which is counted for a verb."""
         found = self.ends.named(name)
         ended = None if found is None else self.ends.ended(found.timer_offset)
         if found is None:
@@ -434,7 +456,7 @@ class Timers:
     def _appended(
         self, verdict: Verdict, message_id: str, new: Record, due_ms: int, now_ms: int
     ) -> TimerVerdict:
-        """Appends the record that carries a verb out."""
+        """Append the record that carries a verb out; return its verdict."""
         self._store.append(new, now_ms)
         offset = new.physical_offset
         return self._counted(TimerVerdict(verdict, message_id, new.store_ms, offset, offset + 1, due_ms))
@@ -451,7 +473,7 @@ class Timers:
 
 
 def pending_timer(timer: Record) -> PendingTimer:
-    """A timer record as those who look see it."""
+    """Return a timer record as views show it."""
     message = properties.to_message(timer)
     return PendingTimer(
         message_id=message.message_id,
@@ -467,12 +489,13 @@ def pending_timer(timer: Record) -> PendingTimer:
 
 
 class Near:
-    """The wheel of the timers that are due soon."""
+    """The wheel of the timers that are due soon; a wheel holds integers, here the timers' offsets."""
 
     def __init__(self) -> None:
         self._wheel = Wheel(0)
         self._seen_ms = 0
         self.deviating: dict[int, int] = {}
+        """The `sort_ms` of each timer, by offset, for which it is not the due time."""
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._wheel
@@ -489,7 +512,7 @@ class Near:
         return self.deviating.get(timer_offset, due_ms)
 
     def put(self, timer_offset: int, due_ms: int) -> None:
-        """Sets a timer, for its own time or at once."""
+        """Set a timer, for its own time, or for at once where that has passed."""
         self._wheel.schedule(timer_offset, due_ms)
 
     def end(self, timer_offset: int, due_ms: int) -> int:
@@ -498,58 +521,64 @@ class Near:
         return self.deviating.pop(timer_offset, due_ms)
 
     def take(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Up to `count_max` timers due by `until_ms`, in order: (due time, offset)."""
+        """Take out up to `count_max` timers due by `until_ms`, in order: (due time, offset)."""
         return self._wheel.advance(until_ms, count_max)
 
     def next_due_ms(self) -> int | None:
-        """When the next one may be due."""
+        """Return when the next timer may be due, or None."""
         return self._wheel.next_due_ms()
 
     def follow(self, now_ms: int) -> int:
-        """Learns the time; returns by how much the clock was set back since the last look."""
+        """Learn the time; return by how many ms the clock was set back since the last look, 0 if not."""
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:
+            # A wheel hands out at once what is set for before its own time: a timer that is set now, for a
+            # time that lies ahead but not ahead of the wheel's, would be delivered early.
             self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
+            assert self._wheel.now_ms <= now_ms, "what is set now would be delivered early"
         self._seen_ms = now_ms
         return max(0, back_ms)
 
     def freeze(self) -> Any:
-        """What a snapshot keeps: the rest is in the partitions."""
+        """Return what a snapshot keeps: the rest is in the partitions."""
         return list(self.deviating.items())
 
     def thaw(self, frozen: Any) -> None:
-        """Takes a snapshot's part over."""
+        """Take a snapshot's part over."""
         self.deviating = dict(frozen)
 
 
 class Unarmed:
-    """The timers that wait for their flush."""
+    """The timers that wait for their flush: records by offset, with their due times, in log order."""
 
     def __init__(self) -> None:
         self._records: dict[int, tuple[Record | bytes, int]] = {}
+        self._last_offset = -1
 
     @property
     def first_offset(self) -> int:
-        """No timer before this is among these."""
+        """The lowest offset of an unarmed timer; beyond every offset if there is none."""
         return next(iter(self._records), _NOWHERE)
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._records
 
     def add(self, timer_offset: int, timer: Record | bytes, due_ms: int) -> None:
-        """A timer record was appended: here it is, or its bytes."""
+        """Keep a timer record that was appended, or its bytes, until its flush."""
+        assert timer_offset > self._last_offset, "timers are applied in log order, each once"
+        self._last_offset = timer_offset
         self._records[timer_offset] = timer, due_ms
 
     def record(self, timer_offset: int) -> Record | None:
-        """The record of a timer that waits."""
+        """Return the record of an unarmed timer; None if the timer is none."""
         timer, _ = self._records.get(timer_offset, (None, 0))
         return records.decode(timer) if isinstance(timer, bytes) else timer
 
     def drop(self, timer_offset: int) -> bool:
-        """A timer has ended; False if it is not among these."""
+        """Forget a timer that has ended; return False if it was not unarmed."""
         return self._records.pop(timer_offset, None) is not None
 
     def take(self, timer_offset: int) -> int | None:
-        """A timer is durable: when it is due; None if it has ended."""
+        """Hand out the due time of a timer that is durable now; None if it has ended."""
         _, due_ms = self._records.pop(timer_offset, (None, None))
         return due_ms

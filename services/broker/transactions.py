@@ -98,7 +98,7 @@ class Transactions:
         stored = half.half_properties(message, queue_id, check_ms)
         id_crc, stored_ms = half.id_crc(message_id), max(self._store.last_store_ms, now_ms)
         waiting = OpenHalf(stored_ms, check_ms, 0, topic, id_crc)
-        placed = self._store.append_straight(message, stored, HALF_TOPIC, 0, now_ms, half=waiting)
+        placed = self._store.append_message(message, stored, HALF_TOPIC, 0, now_ms, half=waiting)
         queue_offset, offset, store_ms, encoded = placed
         assert store_ms == stored_ms, "a half was promised another store time"
         due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
@@ -187,7 +187,7 @@ class Transactions:
         """Commit an open half that is remembered as it was sent, without reading the log."""
         half_offset, message, queue_id, _ = sent
         stored, topic = half.commit_properties(message), message.topic
-        placed = self._store.append_straight(message, stored, topic, queue_id, now_ms, half_offset)
+        placed = self._store.append_message(message, stored, topic, queue_id, now_ms, half_offset)
         _, offset, store_ms, _ = placed
         assert offset > half_offset, "a half is committed before it is stored"
         self.apply_end(half_offset, State.COMMITTED, store_ms, offset)

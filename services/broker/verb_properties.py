@@ -15,10 +15,10 @@ Rules:
   later: a move inside a transaction counts from its send.
 - The front also gives `TW_TIMER_TOPIC` the message's own namespace (`services.rpc.messages`): no client
   reaches a timer of another namespace.
-- `TW_TIMER_VERDICT` is the broker's answer, on the stored message; nobody else may set it.
+- `TW_TIMER_VERDICT` is the broker's answer, on the stored message; no client may set it.
 
-`carried_verb` reads and judges; who owns the timers carries it out. Cost: one set operation for a message
-that carries none.
+`carried_verb` reads and judges; `services.broker.carrying` carries it out. Cost: one set operation for a
+message without a verb.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ class CarriedVerb:
 
 
 def carries(message: Message) -> bool:
-    """Whether a message has anything to do with a verb."""
+    """Return whether a message has anything to do with a verb."""
     return not _NAMES.isdisjoint(message.properties)
 
 
 def may_carry(stored: bytes) -> bool:
-    """Whether stored properties may have to do with a verb: all its names begin alike."""
+    """Return whether stored properties may have to do with a verb: all its properties begin alike."""
     return _BEGINNING in stored
 
 
 def carried_verb(
     message: Message, now_ms: int, delay_ms_max: int = limits.DELAY_MS_MAX
 ) -> CarriedVerb | None:
-    """The verb that a message carries, None for none; raises a `ClientMistake` for one that cannot be.
+    """Return the verb that a message carries, or None; raise a `ClientMistake` for a verb that cannot be.
 
     `now_ms` is the broker's time, as the message's own times are.
     """
@@ -86,7 +86,7 @@ def carried_verb(
 
 
 def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
-    """The properties with a move's span counted from now; raises `IllegalDeliveryTime` if it is no time."""
+    """Return the properties with a move's span counted from now; raise `IllegalDeliveryTime`."""
     if TO not in given:
         return given
     value = given[TO]
@@ -95,7 +95,7 @@ def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
 
 
 def with_shifted_time(given: dict[str, str], by_ms: int) -> dict[str, str]:
-    """The properties with absolute times, a move's and a verdict's, in the time of another clock."""
+    """Return the properties with absolute times, a move's and a verdict's, in the time of another clock."""
     shifted = given
     if is_number(given.get(TO, "")):
         shifted = shifted | {TO: str(max(0, int(given[TO]) + by_ms))}

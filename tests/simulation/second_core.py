@@ -232,13 +232,13 @@ def apply_decoded(broker: Broker) -> None:
         store.append(new, now_ms)
         return new.queue_offset, new.physical_offset, new.store_ms, b""
 
-    straight = store.append_straight
+    original = store.append_message
 
-    def append_straight(
+    def append_message(
         message: Message, stored: bytes, topic: str, queue_id: int, now_ms: int, ended: int | None = None
     ) -> Placed:
         if ended is not None:
-            return straight(message, stored, topic, queue_id, now_ms, ended)
+            return original(message, stored, topic, queue_id, now_ms, ended)
         return placed(message_record(message, queue_id), now_ms)
 
     def set_timer(message: Message, queue_id: int, _: tuple[int, int], now_ms: int) -> Placed:
@@ -252,6 +252,6 @@ def apply_decoded(broker: Broker) -> None:
         return transactions.receipts.receipt(message.topic, message.message_id, id_crc, row)
 
     store.apply_to_parts = apply
-    store.append_straight = append_straight  # type: ignore[assignment]  # all that appends without a record
+    store.append_message = append_message  # type: ignore[assignment]  # all that appends without a record
     broker.timers.set = set_timer  # type: ignore[method-assign]  # the same
     transactions.send = send_half  # type: ignore[method-assign]  # the same

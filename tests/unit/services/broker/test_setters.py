@@ -57,8 +57,8 @@ OTHERS: Final = {
     ("topics.py", "learn"): "the broker's apply calls it with every record",
     (
         "store.py",
-        "append_straight",
-    ): "the straight way stamps and applies in one",
+        "append_message",
+    ): "a message is stamped and applied in one, without a draft",
     ("store.py", "used"): "apply calls it, and that of groups for records that damage has taken",
 }
 """What changes a table besides, and why it may."""
