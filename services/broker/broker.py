@@ -454,14 +454,14 @@ class Broker:
                     woken[topic] = None
                 continue
             if messages:
-                self._publish_straight(messages)
+                self._publish_messages(messages)
                 messages = []
             if isinstance(found, Appended):
                 woken |= dict.fromkeys(self._publish_many(found))
             elif topic := self._publish(found):
                 woken[topic] = None
                 self.lite.arrived(found.record)
-        self._publish_straight(messages)
+        self._publish_messages(messages)
         assert durable_before <= self._log.durable_offset <= self._log.end_offset, "durable offsets ascend"
         self.statistics.flushes += 1
         keys: list[WakeUpKey] = [*woken, *self.lite.take_woken()]
@@ -620,14 +620,14 @@ class Broker:
             publish(record)
         return record.topic if is_queued and not is_system(record.topic) else ""
 
-    def _publish_straight(self, messages: list[Keyed]) -> None:
-        """Make messages visible that were appended straight, in log order."""
+    def _publish_messages(self, messages: list[Keyed]) -> None:
+        """Make messages visible that were appended by `Store.append_message`, in log order."""
         if not messages:
             return
         assert messages[-1][2] < self._log.durable_offset, "a message is shown before it is durable"
         self.store.index_messages(messages)
         halves = [(offset, half) for _, _, offset, *_, half in messages if half is not None]
-        self.transactions.publish_straight(halves, messages[-1][2])
+        self.transactions.publish_halves(halves, messages[-1][2])
         if timers := [offset for (topic, _), _, offset, *_ in messages if topic == TIMER_TOPIC]:
             self._has_new_plan = True
             self.timers.publish(timers)

@@ -10,9 +10,9 @@ older one the log tells: a half that is in the log and in none of those has ende
 committed record; where there is none, it was rolled back. Halves that the log cannot tell of, since retention
 has deleted their ends (keep files) or another broker wrote them, are known only while they are in memory.
 
-Two ways lead into the log: a record that is applied like any other, and the straight one (`send`,
+Two ways lead into the log: a record that is applied like any other, and the short one (`send`,
 `_commit`), which spares a half and its commit a draft and a second reading. Both end in `apply_end` and
-`publish_straight`.
+`publish_halves`.
 
 Weak spot: each open half has a timer (`Purpose.CHECK`), a place among `unasked` or in `_to_read`, or is being
 asked about, which `check_asked` ends. The last is with the caller: one that takes a question and never
@@ -137,9 +137,9 @@ class Transactions:
         topic, crc = stored.get(properties.REAL_TOPIC, ""), half.id_crc(stored.get(properties.MESSAGE_ID, ""))
         first_ms = half.check_ms_of(record)
         waiting = OpenHalf(record.store_ms, first_ms, 0, topic, crc)
-        self.publish_straight([(record.physical_offset, waiting)], record.physical_offset)
+        self.publish_halves([(record.physical_offset, waiting)], record.physical_offset)
 
-    def publish_straight(self, halves: Sequence[tuple[int, OpenHalf]], published_offset: int) -> None:
+    def publish_halves(self, halves: Sequence[tuple[int, OpenHalf]], published_offset: int) -> None:
         """Open durable halves, as (log offset, what is known); up to `published_offset` all is durable."""
         assert not halves or halves[-1][0] <= published_offset, "a half is opened before it is durable"
         for first_ms, due_together in groupby(halves, lambda one: one[1].next_check_ms):

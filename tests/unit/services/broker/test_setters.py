@@ -51,7 +51,7 @@ ROOTS: Final = {
 }
 OTHERS: Final = {
     ("transactions.py", "publish"): "what is forgotten by age was published by then",
-    ("transactions.py", "publish_straight"): "the same",
+    ("transactions.py", "publish_halves"): "the same",
     ("groups.py", "_made"): "an untouched row is no part of the state",
     ("schedules.py", "_deleted"): "apply calls it by its verb",
     ("topics.py", "learn"): "the broker's apply calls it with every record",
