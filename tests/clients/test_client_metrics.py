@@ -57,7 +57,7 @@ def test_what_a_producer_measured_is_shown_of_it_and_by_topic(
     new_message: Callable[..., Any],
     wait_until: Callable[..., None],
 ) -> None:
-    producer = clients.producer(own_broker, topic)
+    producer = measuring(clients.producer(own_broker, topic), wait_until)
     for number in range(SENDS):
         producer.send(new_message(topic, str(number)))
     wait_until(lambda: "rocketmq_send_cost_time" in measured(own_broker, "PRODUCER"), SECONDS)
@@ -77,7 +77,7 @@ def test_a_push_consumer_goes_on_reading_its_stream_and_tells_what_it_holds(
     new_message: Callable[..., Any],
     wait_until: Callable[..., None],
 ) -> None:
-    clients.push(own_broker, topic, group, Listening())
+    measuring(clients.push(own_broker, topic, group, Listening()), wait_until)
     clients.producer(own_broker, topic).send(new_message(topic, "one"))
     names = {
         "rocketmq_delivery_latency",
@@ -102,7 +102,8 @@ def test_the_address_that_was_dialled_is_the_one_to_send_to(
     wait_until: Callable[..., None],
     name: str,
 ) -> None:
-    clients.producer(own_broker.dialled_as(name), topic).send(new_message(topic, "one"))
+    producer = measuring(clients.producer(own_broker.dialled_as(name), topic), wait_until)
+    producer.send(new_message(topic, "one"))
     wait_until(lambda: own_broker.metric("rocketmq_send_cost_time_count", topic) == [1], SECONDS)
 
 
@@ -116,7 +117,7 @@ def test_what_a_producer_has_not_told_yet_it_tells_as_it_goes_and_nothing_of_it_
 ) -> None:
     monkeypatch.setattr(ClientMetrics, "METRIC_READER_INTERVAL", 60_000)  # the client's own
     others = exporters()  # clients of other tests, whose brokers were killed
-    producer = clients.producer(own_broker, topic)
+    producer = measuring(clients.producer(own_broker, topic), wait_until)
     producer.send(new_message(topic, "one"))
     wait_until(lambda: exporters() != others, SECONDS)
     producer.shutdown()
@@ -134,6 +135,17 @@ def test_javas_producer_tells_as_it_goes_by_tls(
         client.send(topic, body)
     client.stop()
     wait_until(lambda: own_broker.metric("rocketmq_send_cost_time_count", topic) == [2], SECONDS)
+
+
+def measuring(client: Any, wait_until: Callable[..., None]) -> Any:
+    """Return a client once its library measures.
+
+    `ClientMetrics.reset_metrics` says that it does before it has made its histograms, the last of which is that
+    of processing; what is sent in between is measured nowhere.
+    """
+    name = "_ClientMetrics__consume_process_time_instrument"
+    wait_until(lambda: vars(client.client_metrics)[name] is not None, SECONDS)
+    return client
 
 
 def exporters() -> set[threading.Thread]:
@@ -157,7 +169,7 @@ def test_a_user_signs_what_its_clients_measured(
 ) -> None:
     operator = Operator(asking, clients, topic, group)
     operator.allow("send")
-    operator.clients.producer(asking, topic).send(new_message(topic, "one"))
+    measuring(operator.clients.producer(asking, topic), wait_until).send(new_message(topic, "one"))
     wait_until(lambda: asking.metric("rocketmq_send_cost_time_count", topic) == [1], SECONDS)
     assert operator.reasons() == []
 
