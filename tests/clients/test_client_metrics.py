@@ -140,8 +140,8 @@ def test_javas_producer_tells_as_it_goes_by_tls(
 def measuring(client: Any, wait_until: Callable[..., None]) -> Any:
     """Return a client once its library measures.
 
-    `ClientMetrics.reset_metrics` says that it does before it has made its histograms, the last of which is that
-    of processing; what is sent in between is measured nowhere.
+    `ClientMetrics.reset_metrics` says that it does before it has made its histograms, of which that of
+    processing is the last; what is sent in between is measured nowhere.
     """
     name = "_ClientMetrics__consume_process_time_instrument"
     wait_until(lambda: vars(client.client_metrics)[name] is not None, SECONDS)
