@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
+from services.broker.group_values import GroupPolicy
 from services.live.consumers import ConsumerView
 from services.ops.app import routes
 from services.ops.group_metrics import group_families
-from services.ops.groups import GroupsApi
+from services.ops.groups import GroupsApi, PolicyAnswer, PolicyFields
 
 Desk = Any
 AtDesk = Callable[..., None]
@@ -279,3 +281,9 @@ def test_how_far_groups_are_is_measured_by_topic(at_desk: AtDesk) -> None:
         assert 'rocketmq_consumer_lag_latency_milliseconds{cluster="tidewheel"' in scraped
 
     at_desk(scenario)
+
+
+def test_every_field_of_a_policy_is_asked_for_and_answered() -> None:
+    of_policy = {one.name for one in fields(GroupPolicy)}
+    assert set(PolicyAnswer.__annotations__) == of_policy
+    assert {*PolicyFields.model_fields, "is_paused"} == of_policy, "pausing has requests of its own"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from inspect import iscoroutinefunction, signature
 from typing import Any
 
+import pytest
 from pydantic import TypeAdapter
 from starlette.routing import Route
 
+from commitlog import limits
 from consumequeue.filter import EVERYTHING
 from services.auth.vault import KEY_BYTES
 from services.ops.errors import ErrorAnswer
@@ -124,6 +127,32 @@ def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
     described = document()
     named = {f"#/components/schemas/{name}" for name in described["components"]["schemas"]}
     assert set(references(described)) == named
+
+
+def test_every_handler_has_a_row() -> None:
+    for noun, rows in OPERATIONS.items():
+        named = {row.handler.__name__ for row in rows}
+        methods = {
+            name: one for name, one in vars(noun).items() if iscoroutinefunction(one) and name[0] != "_"
+        }
+        assert named == {name for name, one in methods.items() if "request" in signature(one).parameters}
+
+
+def test_a_body_that_is_too_large_is_refused_wherever_one_is_read(
+    at_desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_BODY_BYTES_MAX", 100)
+    with_body = [(path, method) for path, method, operation in operations() if "requestBody" in operation]
+
+    async def scenario(desk: Any) -> None:
+        desk.live.access.lock_with(lambda may_make: bytes(KEY_BYTES))
+        for path, method in with_body:
+            large = {"content": b" " * 101, "headers": {"Content-Type": "application/json"}}
+            answer = await desk.http.request(method, re.sub(r"{\w+}", "1", path), **large)
+            assert (answer.status_code, answer.json()["code"]) == (400, "TW-142"), path
+
+    assert len(with_body) > 20
+    at_desk(scenario)
 
 
 def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
