@@ -1,1 +1,1 @@
-"""Who gets what: the index of each queue, the progress of each group, and filters."""
+"""Who gets what: the index of each queue, the offsets of each group, and filters."""

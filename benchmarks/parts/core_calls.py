@@ -34,8 +34,8 @@ from services.rpc.sessions import Sessions
 
 try:
     from services.rpc.rpcs import all_rpcs
-except ImportError:  # as older commits, measured too, have it
-    from services.rpc.everything import all_rpcs  # type: ignore[import-not-found, no-redef]
+except ImportError:
+    from services.rpc.everything import all_rpcs  # type: ignore[import-not-found, no-redef]  # older commits' name
 try:
     from services.rpc.turns import Call, Turns
 except ImportError:

@@ -1,1 +1,1 @@
-"""The broker brought to life: one asyncio loop that owns it, flushes its log, and rings its timers."""
+"""The broker brought to life: one asyncio loop owns it, flushes its log, and ticks when timers are due."""
