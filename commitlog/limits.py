@@ -101,7 +101,7 @@ DEDUPE_MS = 600_000
 TIMER_HISTORY_MS = 7 * 86_400_000
 DELIVERIES_PER_TICK_MAX = 2_000
 SCHEDULER_PER_TICK_MAX = 500  # leases that end, halves to be checked: 10 to 20 us each
-NEAR_RUN_MIN = 48  # timers of the wheel that are due together are delivered as columns from here on
+TIMER_RUN_MIN = 32  # timers that are due together are delivered as columns from here on
 
 SCHEDULE_COUNT_MAX = 10_000
 SCHEDULE_NAME_CHARACTERS_MAX = 100

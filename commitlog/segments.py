@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from commitlog import layout
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
 
 
 class Segments:
@@ -55,8 +56,13 @@ class Segments:
         return firsts[place] if place < len(firsts) else self.end_offset
 
     def place(self, offset: int) -> tuple[str, int]:
-        """Return the file in which a log offset lies, and where in it, in bytes."""
+        """Return the file in which a log offset lies, and where in it, in bytes.
+
+        Raise `StoreDamaged` if the log begins behind the offset: its segment was deleted.
+        """
         first_offset = self.first_of(offset)
+        if offset < first_offset:
+            raise StoreDamaged(f"Log offset {offset} was deleted: the log begins at {first_offset}.")
         return layout.segment_path(first_offset), offset - first_offset
 
     def add(self, first_offset: int) -> None:

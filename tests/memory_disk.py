@@ -180,6 +180,7 @@ class MemoryDisk:
         return -1 if file is None else len(file.current)
 
     def read(self, path: str, position: int, length: int) -> bytes:
+        assert position >= 0, f"byte {position} of {path} is read"  # `pread` fails, a slice would not
         return bytes(self._existing(path).current[position : position + length])
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:

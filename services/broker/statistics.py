@@ -12,6 +12,7 @@ from commitlog.bulk import Integers
 from commitlog.limits import DAMAGE_KEPT_MAX
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
+_BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # to make it anew takes longer than to look in it
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ class Lateness:
 
     def add_many(self, lateness_ms: Integers) -> None:
         """Count deliveries by how late they were, an array of ms; at least one."""
-        buckets = np.searchsorted(LATENESS_BOUNDS_MS, lateness_ms)
+        buckets = _BOUNDS_MS.searchsorted(lateness_ms)
         counts = np.bincount(buckets, minlength=len(self.counts)).tolist()
         self.counts = [before + new for before, new in zip(self.counts, counts, strict=True)]
         self.sum_ms += int(lateness_ms.sum())

@@ -1,14 +1,17 @@
 """What is due goes to its queues: in the order of places, in bounded slices, each timer once.
 
-    due runs (read ahead from partitions)  --- many at once, bytes copied ---+
-                                                                             +--> log
-    the near wheel (set seconds ago)       --- one by one, or, from ---------+
-                                               `NEAR_RUN_MIN` on, made ready
-                                               together (`timer_source`)
+    due runs (read ahead from partitions)  ---- few: one by one ---------------------------+
+                                           `--- `TIMER_RUN_MIN` and more: bytes copied ----+
+                                                                                           +--> log
+    the near wheel (set seconds ago)       ---- few: one by one ---------------------------+
+                                           `--- more: made ready together (`timer_source`)-+
 
 Both are merged by sort key, due runs first where times tie: they were set earlier. Delivery pauses while
-`UNFLUSHED_BYTES_MAX` wait for the disk. A timer of the wheel costs 47 to 65 us alone, its share of the
-flush among them, and 13 to 18 in a run of 2,000.
+`UNFLUSHED_BYTES_MAX` wait for the disk.
+
+Cost: a timer costs 47 to 65 us alone, its share of the flush among them, and 13 to 18 in a run of 2,000. A
+run costs some 900 us whatever is in it: two timers each millisecond as runs would take all of a core, and
+all be late.
 
 What is late is counted with the first cause in this list that holds:
 
@@ -35,17 +38,16 @@ from commitlog.errors import StoreDamaged
 from commitlog.limits import LATE_MS_MIN
 from commitlog.record import Record
 from consumequeue.keyindex import hash_of, names_of
-from services.broker import timer_records
 from services.broker.copies import Appended, Copies
 from services.broker.store import Store
 from services.broker.timer_records import due_ms_of
-from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS, QueueTable, TimerSource
+from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS, QueueTable, TimerSource, ready_record
 from services.broker.timers import Timers
 from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
 """The widest gap between two records that is rather read than skipped."""
-_NEAR_COUNTS: Final = 4
+_ALONE_COUNTS: Final = 4
 
 
 class TimerDelivery:
@@ -69,7 +71,8 @@ class TimerDelivery:
     def deliver(self, now_ms: int, count_max: int) -> int:
         """Deliver timers that are due until they have counted `count_max`; return how much they have.
 
-        A timer of a due run counts once, one of the wheel `_NEAR_COUNTS` times, as their processor times do.
+        A timer of a due run counts once, one that goes alone or is of the wheel `_ALONE_COUNTS` times, as
+        their processor times do.
         """
         if self._timers.is_held():
             self._disk_until_ms = now_ms
@@ -109,22 +112,22 @@ class TimerDelivery:
         """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
-        near = self._near.take(before_ms, max(1, count_max // _NEAR_COUNTS))
-        if len(near) < limits.NEAR_RUN_MIN or not self._deliver_near_run(near, now_ms):
+        near = self._near.take(before_ms, max(1, count_max // _ALONE_COUNTS))
+        if len(near) < limits.TIMER_RUN_MIN or not self._deliver_near_run(near, now_ms):
             for sort_key in near:
                 # Before the record, for `apply` takes out of the partitions only what the watermark has not
                 # passed. `max`: after the clock was set back the due time lies before the watermark.
                 self._partitions.watermark = max(self._partitions.watermark, sort_key)
                 self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
-            return len(near) * _NEAR_COUNTS
+            return len(near) * _ALONE_COUNTS
         # Up to the wheel's next, but the head's own millisecond at least: else neither source would go on
         # where both have timers due in it.
         next_ms = self._near.next_due_ms()
         rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
         rows, path = self._partitions.take_due(rows_until_ms, count_max)
         self._deliver_rows(rows, path, now_ms)
-        return len(rows)
+        return len(rows) * (_ALONE_COUNTS if len(rows) < limits.TIMER_RUN_MIN else 1)
 
     def _deliver_near(self, due_ms: int, timer_offset: int, now_ms: int) -> None:
         """Deliver one timer of the wheel."""
@@ -158,10 +161,14 @@ class TimerDelivery:
         return True
 
     def _deliver_one(self, timer: Record, timer_offset: int, now_ms: int) -> None:
-        new = timer_records.delivered_record(timer, timer_offset)
-        self._store.append(new, now_ms)
-        due_ms = max(due_ms_of(timer), timer.store_ms)
-        self._delivered.setdefault((new.topic, self._cause(due_ms)), []).append((due_ms, new.store_ms))
+        self._append_one(ready_record(timer, timer_offset), now_ms)
+
+    def _append_one(self, ready: Record, now_ms: int) -> None:
+        """Append one message that is made ready; it is late from its setting on, as in `_append`."""
+        since_ms = max(due_ms_of(ready), ready.store_ms)
+        self._store.append(ready, now_ms)
+        late = self._delivered.setdefault((ready.topic, self._cause(since_ms)), [])
+        late.append((since_ms, ready.store_ms))
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         """Deliver timers of a partition, which lie ready there; the watermark passes them all.
@@ -174,8 +181,21 @@ class TimerDelivery:
         sort_key = (int(last["due_ms"]), int(last["timer_offset"]))
         self._partitions.watermark = max(self._partitions.watermark, sort_key)
         waiting = self._not_ended(rows) if self._partitions.damage else rows
-        if len(waiting):
+        if len(waiting) < limits.TIMER_RUN_MIN:
+            for row in waiting:
+                self._deliver_row(row, path, now_ms)
+        else:
             self._deliver_waiting(waiting, path, now_ms)
+
+    def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
+        """Deliver one timer of a partition: what `_deliver_waiting` does for many."""
+        record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
+        stored = b"" if record_at == IN_LOG else self._disk.read(path, record_at, record_bytes)
+        if len(stored) == record_bytes and record.crc_holds(stored):
+            self._append_one(record.decode(stored), now_ms)
+        else:
+            topic = "" if record_at == IN_LOG else self._timers.queues.names[int(row["queue"])][0]
+            self._deliver_damaged(row, topic, now_ms)
 
     def _deliver_waiting(self, rows: Rows, path: str, now_ms: int) -> None:
         is_bare = rows["record_at"] == np.uint64(IN_LOG)

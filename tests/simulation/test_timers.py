@@ -18,8 +18,6 @@ def test_every_timer_ends_once_and_as_it_was_told(seed: int, monkeypatch: pytest
     if seed % 4 == 2:
         monkeypatch.setattr(limits, "DELIVERIES_PER_TICK_MAX", 7)
         monkeypatch.setattr(limits, "SCHEDULER_PER_TICK_MAX", 3)
-    if seed % 3 == 1:
-        monkeypatch.setattr(limits, "NEAR_RUN_MIN", 1 + seed % 2)
     world = World(seed)
     second = SecondCore(world, seed)
     for _ in range(400):

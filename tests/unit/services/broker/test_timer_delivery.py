@@ -13,12 +13,12 @@ from tests.unit.services.broker.test_timers import HOUR, SECOND, Store, by_id
 COUNT = 60
 
 
-def crowd() -> tuple[Store, list[int]]:
+def crowd(due_in_ms: int = SECOND) -> tuple[Store, list[int]]:
     """A store with timers due within milliseconds, the later ones first; their offsets."""
     store = Store()
     offsets = []
     for number in range(COUNT):
-        due_ms = SECOND + (COUNT - number) // 8
+        due_ms = due_in_ms + (COUNT - number) // 8
         message = store.message(f"m{number:02d}", due_ms, f"k{number}" if number % 5 else "")
         if number % 3 == 0:
             message.keys = (f"one-{number}", "two", "three", "four")
@@ -26,7 +26,7 @@ def crowd() -> tuple[Store, list[int]]:
             message.tag = "red"
         offsets.append(store.broker.sending.send(message, store.now_ms).physical_offset)
     store.flush()
-    store.broker.timers.move(by_id("m07"), store.now_ms + SECOND, store.now_ms)  # is decoded, not cut
+    store.broker.timers.move(by_id("m07"), store.now_ms + due_in_ms, store.now_ms)  # is decoded, not cut
     store.broker.timers.cancel(by_id("m08"), "", store.now_ms)
     store.flush()
     return store, offsets
@@ -41,7 +41,7 @@ def log_of(store: Store) -> list[bytes]:
 def test_a_run_leaves_what_one_by_one_leaves(hurt: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     logs, left, delivered = [], [], []
     for run_min in (1, 1_000):
-        monkeypatch.setattr(limits, "NEAR_RUN_MIN", run_min)
+        monkeypatch.setattr(limits, "TIMER_RUN_MIN", run_min)
         store, offsets = crowd()
         for number in hurt:
             path, position = store.broker.store.log.segments.place(offsets[number])
@@ -62,8 +62,47 @@ def test_a_run_leaves_what_one_by_one_leaves(hurt: tuple[int, ...], monkeypatch:
     assert left[0] == left[1]
 
 
+@pytest.mark.parametrize("hurt", [(), (20,), (0, 31, 59)], ids=["sound", "one-damaged", "three-damaged"])
+@pytest.mark.parametrize("is_in_log", [True, False], ids=["log-has-them", "log-damaged-too"])
+def test_a_run_of_a_partition_leaves_what_one_by_one_leaves(
+    hurt: tuple[int, ...], is_in_log: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, left, delivered = [], [], []
+    for run_min in (1, 1_000):
+        monkeypatch.setattr(limits, "TIMER_RUN_MIN", run_min)
+        store, offsets = crowd(due_in_ms=HOUR)
+        store.checkpoint()
+        for number in hurt:
+            hurt_in_partition(store, store.now_ms + HOUR + (COUNT - number) // 8, offsets[number])
+            if not is_in_log:
+                path, position = store.broker.store.log.segments.place(offsets[number])
+                store.disk.flip_bit(path, (position + 100) * 8)
+        store.go(HOUR - 1)
+        with patch.object(store.broker.store, "append_copies", wraps=store.broker.store.append_copies) as run:
+            store.go(SECOND)
+        assert bool(run.call_count) is (run_min == 1)
+        came = [one.message_id for one in store.delivered()]
+        delivered.append(sorted(came) if hurt else came)  # of a run the damaged go first
+        assert store.broker.statistics.unreadable_records >= len(hurt)
+        logs.append(log_of(store))
+        left.append((tables(store.broker), store.broker.statistics))
+    assert delivered[0] == delivered[1]
+    assert len(delivered[0]) == COUNT - 1 - (0 if is_in_log else len(hurt))
+    if not hurt:
+        assert logs[0] == logs[1]
+        assert left[0] == left[1]
+
+
+def hurt_in_partition(store: Store, due_ms: int, timer_offset: int) -> None:
+    """Flip a bit in the body of a timer's record in its partition."""
+    found = store.broker.timers.partitions.find(due_ms, timer_offset)
+    assert found is not None
+    path, rows = found
+    store.disk.flip_bit(path, (int(rows[0]["record_at"]) + 100) * 8)
+
+
 def test_a_run_comes_in_the_order_of_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "NEAR_RUN_MIN", 1)
+    monkeypatch.setattr(limits, "TIMER_RUN_MIN", 1)
     store, offsets = crowd()
     store.go(2 * SECOND)
     due = {f"m{number:02d}": (COUNT - number) // 8 for number in range(COUNT)} | {"m07": 0}
@@ -80,7 +119,7 @@ def test_what_is_set_late_is_late_from_its_setting_in_a_run_too(
 ) -> None:
     counted = []
     for run_min in (1, 1_000):
-        monkeypatch.setattr(limits, "NEAR_RUN_MIN", run_min)
+        monkeypatch.setattr(limits, "TIMER_RUN_MIN", run_min)
         store = Store()
         store.go(HOUR)
         store.now_ms += 10 * SECOND  # nobody has ticked since
@@ -97,7 +136,7 @@ def test_what_is_set_late_is_late_from_its_setting_in_a_run_too(
 
 
 def test_a_run_counts_how_late_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "NEAR_RUN_MIN", 1)
+    monkeypatch.setattr(limits, "TIMER_RUN_MIN", 1)
     store, _ = crowd()
     store.go(2 * SECOND)
     assert sum(store.broker.timers.statistics.lateness_by_cause.values()) == COUNT - 1
