@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 CHANGING = (ROOT / "docs" / "CHANGING.md").read_text()
-PACKAGES = ("tidewheel", "commitlog", "consumequeue", "timingwheel", "txn", "spark_jobs")
+PACKAGES = ("tidewheel", "commitlog", "consumequeue", "timingwheel", "txn", "sharedlog", "spark_jobs")
 TICKED = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./-]+\.(py|c|md|toml)")
 MEMBER = re.compile(r"([A-Z]\w+)\.(\w+)")

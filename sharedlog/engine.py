@@ -1,0 +1,52 @@
+"""What a shared log must be able to do: a partition of Kafka can, and so can a table of PostgreSQL.
+
+    append_if   adds a record if the log's head is still what the writer says; else nothing
+    read        records from an offset on, in order, the same for every reader
+    bounds      the offset of the first record that is left, and the one behind the last
+    trim        lets go of the records before an offset
+
+An engine keeps what it has accepted when any one of its machines is lost. It may answer late, twice or never;
+`Unknown` says that nobody knows. Offsets only grow and may leave gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from sharedlog.fold import Position
+
+
+class Head(NamedTuple):
+    """Under which right the next record is written, and behind what."""
+
+    epoch: int
+    holder: bytes
+    position: Position
+
+
+class Stored(NamedTuple):
+    """A record as the engine has it: its offset, its bytes, and when the engine took it, in ms since 1970."""
+
+    offset: int
+    stored: bytes
+    appended_ms: int
+
+
+class Engine(Protocol):
+    """One shared log."""
+
+    def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
+        """Append records, all or none, if the head is `head`, which then is `following`.
+
+        Return the offset of the last record. Raise `Refused` if nothing was added, or `Unknown`.
+        """
+
+    def read(self, offset: int, bytes_max: int) -> list[Stored]:
+        """Return records from `offset` on, at least one if there is any; raise `Unknown`."""
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
+
+    def trim(self, offset: int) -> None:
+        """Let go of the records before `offset`; raise `Unknown`."""

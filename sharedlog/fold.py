@@ -1,0 +1,351 @@
+"""What a shared log says: the same code in every reader, the leader's own too.
+
+A reader takes the records of the log one after the other, and learns from each who may write, what has been
+added to the history, or that the record counts for nothing. Nobody asks anybody else: two readers that have
+read as far have come to the same.
+
+    who may write     the holder of the newest EPOCH; what others write behind it is dead
+    what is accepted  BYTES of that holder, in order, a flush as a whole: when its last record has been read
+    what halts        a record that no right writer can have written behind what has been read: the engine has
+                      lost, doubled or changed something, or two histories meet. Nothing is guessed then
+
+    kind    older epoch   ours            ours, other holder   next epoch   beyond it
+    EPOCH   dead          dead            dead                 new epoch    HALT: an EPOCH is missing
+    BYTES   dead          by its place    HALT: missing EPOCH  HALT         HALT
+    BEAT    dead          by its place    HALT: missing EPOCH  HALT         HALT
+    GENESIS, CHECKPOINT and HOLD have no epoch: they are noted; a second GENESIS halts
+
+    place of BYTES   begins where the history ends, chain right    gathered; with `last` the flush is accepted
+                     begins there, chain wrong                     HALT: two histories
+                     begins behind it                              HALT: bytes are missing
+                     ends at a place of the history, same chain    already had: the engine doubled a record
+                     anything else                                 HALT: two histories
+    place of EPOCH   a place of the history, same chain            the epoch begins, unfinished is dropped
+                     anything else                                 HALT: the candidate has another history
+    place of BEAT    the end of the history, same chain            a sign of life
+                     anything else                                 HALT; but not while a flush is unfinished
+
+The history's places are remembered for the last `PLACES_MAX` records: a record that speaks of an older place
+was under way for longer than any engine keeps a call.
+
+Foreign lines are stepped over and counted. A record of ours that does not match its CRC is asked for again,
+and halts the fourth time. Once halted a fold takes nothing more.
+
+Cost: BLAKE2b of every byte, some 5 us a record beside it. Memory: 16 bytes for each remembered place, 1 MB,
+and an unfinished flush. Weak spot: what an engine loses at its end, and replaces by nothing, no reader can
+tell from what was never written; the next BEAT tells, or the record that is read again before leading.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from sharedlog.errors import Halted
+from sharedlog.record import (
+    CHAIN_AT_GENESIS,
+    NOBODY,
+    VERSION,
+    Foreign,
+    Garbled,
+    Kind,
+    SharedRecord,
+    chained,
+    decode,
+)
+
+PLACES_MAX: Final = 65_536
+FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
+READS_MAX: Final = 4
+"""How often a record is read that does not match its CRC."""
+
+
+class Outcome(Enum):
+    """What became of a record."""
+
+    FOREIGN = "foreign"
+    READ_AGAIN = "read again"
+    DEAD = "dead"
+    ALREADY_HAD = "already had"
+    GATHERED = "gathered"
+    ACCEPTED = "accepted"
+    NEW_EPOCH = "new epoch"
+    ALIVE = "alive"
+    NOTED = "noted"
+
+
+class Standing(Enum):
+    """How the right under which a record was written compares with the newest one."""
+
+    OLDER = "older"
+    OURS = "ours"
+    OTHER_HOLDER = "other holder"
+    NEXT = "next"
+    BEYOND = "beyond"
+
+
+class Step(NamedTuple):
+    """What became of a record; with ACCEPTED all records of the flush, in order."""
+
+    outcome: Outcome
+    record: SharedRecord | None = None
+    flush: tuple[SharedRecord, ...] = ()
+
+
+class Position(NamedTuple):
+    """A place in the history: a CommitLog offset, and the chain there."""
+
+    end: int
+    chain: int
+
+
+class Fold:
+    """The state of a reader; `take` is the only way for it to change."""
+
+    def __init__(self, cluster: bytes | None = None) -> None:
+        self.cluster = cluster
+        self.epoch, self.holder = 0, NOBODY
+        self.end, self.chain = 0, CHAIN_AT_GENESIS
+        """Of what is accepted: the CommitLog offset behind it, and the chain there."""
+        self.next_offset = 0
+        """The offset in the engine's log of the record that comes next."""
+        self.last_read: tuple[int, int] | None = None
+        """The offset and the CRC-32 of the record that was taken last."""
+        self.halted = ""
+        self.foreign_count = self.dead_count = 0
+        self._places = Places()
+        self._gathered: list[SharedRecord] = []
+        self._gathered_from = 0
+        self._reads = 0
+
+    @property
+    def is_founded(self) -> bool:
+        """Whether the fold reaches back to a GENESIS."""
+        return self._places.count > 0
+
+    @property
+    def gathered(self) -> Position:
+        """The place behind what was read of an unfinished flush; the end if there is none."""
+        if not self._gathered:
+            return Position(self.end, self.chain)
+        return Position(self._gathered[-1].end, self._gathered[-1].chain)
+
+    @property
+    def gathered_count(self) -> int:
+        """The number of records of an unfinished flush."""
+        return len(self._gathered)
+
+    def take(self, offset: int, stored: bytes) -> Step:
+        """Take the next record of the log, which lies at `offset` there; raise `Halted`.
+
+        Change nothing where the record is to be read again.
+        """
+        if self.halted:
+            raise Halted(self.halted)
+        assert offset >= self.next_offset, f"record {offset} was taken before"
+        try:
+            record = decode(stored, self.cluster)
+        except Foreign:
+            self._took(offset, stored)
+            self.foreign_count += 1
+            return Step(Outcome.FOREIGN)
+        except Garbled:
+            self._reads += 1
+            if self._reads >= READS_MAX:
+                self._halt(offset, f"{self._reads} times it did not match its CRC")
+            return Step(Outcome.READ_AGAIN)
+        self._check(offset, record)
+        step = _TAKES[Kind(record.kind)](self, offset, record)
+        self._took(offset, stored)
+        return step
+
+    def freeze(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps; a fold from it goes on before an unfinished flush."""
+        return {
+            "cluster": (self.cluster or b"").hex(),
+            "epoch": self.epoch,
+            "holder": self.holder.hex(),
+            "end": self.end,
+            "chain": self.chain,
+            "next_offset": self._gathered_from if self._gathered else self.next_offset,
+            "places": self._places.freeze(self.end),
+        }
+
+    @classmethod
+    def thaw(cls, frozen: dict[str, Any]) -> Fold:
+        """Return the fold that a checkpoint keeps."""
+        fold = cls(bytes.fromhex(frozen["cluster"]))
+        fold.epoch, fold.holder = frozen["epoch"], bytes.fromhex(frozen["holder"])
+        fold.end, fold.chain = frozen["end"], frozen["chain"]
+        fold.next_offset = frozen["next_offset"]
+        fold._places = Places.thaw(frozen["places"])
+        return fold
+
+    def standing(self, record: SharedRecord) -> Standing:
+        """Return how the right of a record compares with the newest one."""
+        if record.epoch < self.epoch:
+            return Standing.OLDER
+        if record.epoch == self.epoch:
+            return Standing.OURS if record.holder == self.holder else Standing.OTHER_HOLDER
+        return Standing.NEXT if record.epoch == self.epoch + 1 else Standing.BEYOND
+
+    # What each kind does. These and `_took` are where state changes.
+
+    def _genesis(self, offset: int, record: SharedRecord) -> Step:
+        if self.is_founded:
+            if Position(record.start, record.chain) == self._places.first and self.epoch == 0:
+                return Step(Outcome.ALREADY_HAD, record)
+            self._halt(offset, "a second GENESIS: the cluster was made twice")
+        self.cluster = record.cluster
+        self.end, self.chain = record.start, record.chain
+        self._places.add(record.start, record.chain)
+        return Step(Outcome.NOTED, record)
+
+    def _epoch(self, offset: int, record: SharedRecord) -> Step:
+        standing = self.standing(record)
+        if standing is Standing.BEYOND:
+            self._halt(offset, f"epoch {record.epoch} follows epoch {self.epoch}: an EPOCH is missing")
+        if standing is not Standing.NEXT:
+            return self._dead(record)
+        if record.start > self.end or self._places.chain_at(record.start) != record.chain:
+            self._halt(offset, f"whoever wants to lead epoch {record.epoch} has another history")
+        self.epoch, self.holder = record.epoch, record.holder
+        self._drop_gathered()
+        return Step(Outcome.NEW_EPOCH, record)
+
+    def _bytes(self, offset: int, record: SharedRecord) -> Step:
+        if not self._may_write(offset, record):
+            return self._dead(record)
+        at = self.gathered
+        if record.start > at.end:
+            self._halt(offset, f"bytes {at.end} to {record.start} of the history are missing")
+        if record.start < at.end or record.end == record.start:
+            if record.end > at.end or self._places.chain_at(record.end) != record.chain:
+                self._halt(offset, f"two histories: bytes {record.start} to {record.end} are not the same")
+            return Step(Outcome.ALREADY_HAD, record)
+        if chained(at.chain, record.start, record.body, record.zeros) != record.chain:
+            self._halt(offset, f"two histories: the chain is another one at {record.end}")
+        return self._gather(offset, record)
+
+    def _beat(self, offset: int, record: SharedRecord) -> Step:
+        if not self._may_write(offset, record):
+            return self._dead(record)
+        if not self._gathered and Position(record.start, record.chain) != Position(self.end, self.chain):
+            self._halt(offset, f"the leader is at {record.start}, and the history ends at {self.end}")
+        return Step(Outcome.ALIVE, record)
+
+    def _note(self, _: int, record: SharedRecord) -> Step:
+        return Step(Outcome.NOTED, record)
+
+    def _gather(self, offset: int, record: SharedRecord) -> Step:
+        """Add BYTES to the flush; with its last record the flush is accepted."""
+        if not self._gathered:
+            self._gathered_from = offset
+        self._gathered.append(record)
+        self._places.add(record.end, record.chain)
+        if not record.is_last:
+            if sum(len(one.body) for one in self._gathered) > FLUSH_BYTES_MAX:
+                self._halt(offset, f"a flush of more than {FLUSH_BYTES_MAX} bytes")
+            return Step(Outcome.GATHERED, record)
+        flush, self._gathered = tuple(self._gathered), []
+        assert flush[0].start == self.end, "a flush is accepted that does not begin where the history ends"
+        self.end, self.chain = record.end, record.chain
+        return Step(Outcome.ACCEPTED, record, flush)
+
+    def _drop_gathered(self) -> None:
+        self._gathered = []
+        self._places.cut(self.end)
+
+    def _dead(self, record: SharedRecord) -> Step:
+        self.dead_count += 1
+        return Step(Outcome.DEAD, record)
+
+    def _took(self, offset: int, stored: bytes) -> None:
+        self.next_offset = offset + 1
+        self.last_read = (offset, zlib.crc32(stored))
+        self._reads = 0
+        assert self.end <= self.gathered.end, "an unfinished flush begins behind its end"
+
+    # What is asked before.
+
+    def _check(self, offset: int, record: SharedRecord) -> None:
+        """Halt at a record that this version cannot read, or that comes before the GENESIS."""
+        if record.version > VERSION or record.kind not in Kind.__members__.values():
+            self._halt(offset, f"kind {record.kind}, version {record.version}: a newer Tidewheel wrote it")
+        if not self.is_founded and record.kind != Kind.GENESIS:
+            self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
+
+    def _may_write(self, offset: int, record: SharedRecord) -> bool:
+        """Whether a record is of the leader; halt if it is of one of whom no EPOCH tells."""
+        standing = self.standing(record)
+        if standing not in (Standing.OLDER, Standing.OURS):
+            self._halt(offset, f"it is of epoch {record.epoch} ({standing.value}): an EPOCH is missing")
+        return standing is Standing.OURS
+
+    def _halt(self, offset: int, why: str) -> None:
+        self.halted = f"Record {offset} of the shared log: {why}."
+        raise Halted(self.halted)
+
+
+_TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
+    Kind.GENESIS: Fold._genesis,
+    Kind.EPOCH: Fold._epoch,
+    Kind.BYTES: Fold._bytes,
+    Kind.BEAT: Fold._beat,
+    Kind.CHECKPOINT: Fold._note,
+    Kind.HOLD: Fold._note,
+}
+
+
+class Places:
+    """The chain at the newest places of a history, by their CommitLog offsets; 16 bytes a place."""
+
+    def __init__(self) -> None:
+        self._ends, self._chains = array("Q"), array("Q")
+        self.first: Position | None = None
+        """The place at which the history begins, which is never forgotten."""
+
+    @property
+    def count(self) -> int:
+        """The number of places that are remembered."""
+        return len(self._ends)
+
+    def add(self, end: int, chain: int) -> None:
+        """Remember the chain behind the newest bytes; forget the oldest half where there are too many."""
+        assert not self._ends or end > self._ends[-1], "places come in order"
+        if self.first is None:
+            self.first = Position(end, chain)
+        self._ends.append(end)
+        self._chains.append(chain)
+        if len(self._ends) > PLACES_MAX:
+            del self._ends[: PLACES_MAX // 2], self._chains[: PLACES_MAX // 2]
+
+    def chain_at(self, end: int) -> int | None:
+        """Return the chain at a place; None if no record ended there, or too long ago."""
+        place = bisect_left(self._ends, end)
+        return self._chains[place] if place < len(self._ends) and self._ends[place] == end else None
+
+    def cut(self, end: int) -> None:
+        """Forget the places behind `end`."""
+        while self._ends and self._ends[-1] > end:
+            self._ends.pop()
+            self._chains.pop()
+
+    def freeze(self, end: int) -> list[list[int]]:
+        """Return what a checkpoint keeps: first place, then (end, chain) of each up to `end`."""
+        first = [list(self.first)] if self.first is not None else []
+        return first + [[one, at] for one, at in zip(self._ends, self._chains, strict=True) if one <= end]
+
+    @classmethod
+    def thaw(cls, frozen: list[list[int]]) -> Places:
+        """Return the places that a checkpoint keeps."""
+        places = cls()
+        for end, chain in frozen[1:]:
+            places.add(end, chain)
+        if frozen:
+            places.first = Position(*frozen[0])
+        return places

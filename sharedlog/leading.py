@@ -1,0 +1,156 @@
+"""To lead: stand, learn from the log whether that succeeded, write, and believe only what is proven.
+
+    stand     read to the end; append EPOCH with a holder drawn anew; read up to it. The log says who leads:
+              the holder of its newest EPOCH. Then read again what was read last before: where the engine has
+              lost its end and grown again, that is another record now
+    write     a flush is one or more BYTES, the last one marked; one flush is under way
+    believe   an answer proves only as much as this table says:
+
+              answer                                       what it proves
+              success at the offset that comes next        accepted: nobody has written in between
+              success at another offset, or at none        nothing: append a BEAT, read up to it, ask the fold
+              an error, a time-out, a refusal              nothing, and the next would hide a gap: step down
+
+A leader that steps down answers nobody from its tables: they may hold what was not accepted. An engine that
+compares and sets (`sharedlog.engine`) gives the first answer or the third.
+
+Cost: no record and no copy beside those that the log needs. Weak spot: two successes in a row that prove
+nothing cost a read each; an engine that always answers so is slow, never wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from commitlog.sink import Part, Zeros
+from sharedlog import record
+from sharedlog.errors import Halted
+from sharedlog.fold import Fold, Position
+from sharedlog.record import Kind, SharedRecord, body_of, chained
+
+_LENGTH: Final = struct.Struct(">I")
+
+
+class Proof(Enum):
+    """What the answer to an append proves."""
+
+    ACCEPTED = "accepted"
+    NOTHING = "nothing"
+    STEP_DOWN = "step down"
+
+
+class Candidate:
+    """One attempt to lead, by a node whose `fold` has read to the end of the log."""
+
+    def __init__(self, fold: Fold, holder: bytes, facts: dict[str, Any]) -> None:
+        assert fold.is_founded, "only who has read the history from its first record may stand"
+        assert fold.cluster is not None, "a cluster is founded with its id"
+        self._last_read = fold.last_read
+        self.epoch = SharedRecord(
+            fold.cluster, Kind.EPOCH, fold.epoch + 1, holder, fold.end, fold.chain, body_of(facts)
+        )
+
+    @property
+    def reads_again(self) -> int | None:
+        """The offset of the record to be read once more before leading; None if nothing was read."""
+        return None if self._last_read is None else self._last_read[0]
+
+    def has_won(self, fold: Fold, crc_again: int | None) -> bool:
+        """Return whether the candidate leads, once `fold` has read its EPOCH.
+
+        `crc_again` is the CRC-32 of the record at `reads_again`; None if it was trimmed. Raise `Halted` if
+        that is another record now.
+        """
+        if self._last_read is not None and crc_again is not None and crc_again != self._last_read[1]:
+            raise Halted(f"Record {self._last_read[0]} of the shared log is not what was read there before.")
+        return (fold.epoch, fold.holder) == (self.epoch.epoch, self.epoch.holder)
+
+
+class Leader:
+    """What the holder of an epoch writes, behind what `fold` has accepted when it begins to lead."""
+
+    def __init__(self, fold: Fold) -> None:
+        assert fold.cluster is not None, "nobody leads a cluster without an id"
+        self._cluster, self._epoch, self._holder = fold.cluster, fold.epoch, fold.holder
+        self.position = Position(fold.end, fold.chain)
+        """The place behind what was written."""
+        self._expected_offset = fold.next_offset
+        self._is_proven = True
+
+    def flush(self, parts: Sequence[Part]) -> list[SharedRecord]:
+        """Return the BYTES of a flush, whose parts lie back to back behind what was written before."""
+        assert self._is_proven, "a flush behind one of which nobody knows"
+        cut = list(_bodies(parts))
+        assert cut, "a flush without a byte"
+        records = []
+        for number, (body, zeros) in enumerate(cut, 1):
+            start = self.position.end
+            chain = chained(self.position.chain, start, body, zeros)
+            self.position = Position(start + len(body) + zeros, chain)
+            records.append(self._record(Kind.BYTES, start, chain, body, zeros, is_last=number == len(cut)))
+        return records
+
+    def beat(self, facts: dict[str, Any]) -> SharedRecord:
+        """Return a sign of life, which proves what was written before it."""
+        return self._record(Kind.BEAT, self.position.end, self.position.chain, body_of(facts))
+
+    def answered(self, offset: int | None) -> Proof:
+        """Take the offset of a success (None if it has none) into account; return what it proves.
+
+        An append that failed is not told of here: the leader steps down.
+        """
+        is_next = offset == self._expected_offset
+        if offset is not None:
+            self._expected_offset = max(self._expected_offset, offset + 1)
+        self._is_proven = self._is_proven and is_next
+        return Proof.ACCEPTED if self._is_proven else Proof.NOTHING
+
+    def proven(self, fold: Fold) -> bool:
+        """Return whether a fold that has read the leader's last BEAT proves all that was written.
+
+        If so the leader goes on; if not it steps down.
+        """
+        right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
+        self._is_proven = right and Position(fold.end, fold.chain) == self.position
+        self._expected_offset = fold.next_offset
+        return self._is_proven
+
+    def _record(
+        self, kind: Kind, start: int, chain: int, body: bytes, zeros: int = 0, *, is_last: bool = True
+    ) -> SharedRecord:
+        return SharedRecord(
+            self._cluster, kind, self._epoch, self._holder, start, chain, body, zeros, is_last
+        )
+
+
+def _bodies(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
+    """Yield (whole CommitLog records, zero bytes behind them), each as large as one record may be."""
+    gathered = bytearray()
+    for part in parts:
+        if isinstance(part, Zeros):
+            yield bytes(gathered), len(part)
+            gathered.clear()
+            continue
+        for one in _pieces(bytes(part)):
+            if gathered and len(gathered) + len(one) > record.BODY_BYTES_MAX:
+                yield bytes(gathered), 0
+                gathered.clear()
+            gathered += one
+    if gathered:
+        yield bytes(gathered), 0
+
+
+def _pieces(part: bytes) -> Iterator[bytes]:
+    """Yield a part, cut between its CommitLog records where it is too large for one record."""
+    begin = at = 0
+    while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):
+        end = min(at + int(_LENGTH.unpack_from(part, at)[0]), len(part))  # a blank reaches beyond the part
+        assert end > at, f"a CommitLog record without a length at byte {at} of a part"
+        if end - begin > record.BODY_BYTES_MAX and at > begin:
+            yield part[begin:at]
+            begin = at
+        at = end
+    yield part[begin:]

@@ -1,0 +1,313 @@
+"""Nodes over one shared log, each of which may be killed, stand, lead, write, take checkpoints and trim.
+
+A model of what a cluster does with `sharedlog`, without the broker: the history is made of operations of
+eight bytes. What a leader was told is accepted is noted; a reader that reads the whole log afterwards must
+find each of them once, and every node the same history.
+
+After `replication_model.py` of the shared references, over the real records and the real fold.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass, field
+from random import Random
+
+from sharedlog.errors import Halted
+from sharedlog.fold import Fold, Outcome
+from sharedlog.leading import Candidate, Leader, Proof
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from tests.memory_engine import MemoryEngine
+
+CLUSTER = b"one cluster's id"
+OPERATION = struct.Struct(">II")
+STEPS = 200
+
+
+@dataclass
+class Rules:
+    """What a mutant leaves out; the world keeps all of it."""
+
+    trims_below_count: int = 2
+    is_local_disk_believed: bool = False
+    is_holder_drawn: bool = True
+
+
+@dataclass
+class Reader:
+    """A fold, and the operations that it has accepted."""
+
+    fold: Fold = field(default_factory=lambda: Fold(CLUSTER))
+    operations: list[int] = field(default_factory=list)
+
+    def read(self, engine: MemoryEngine, until: int) -> None:
+        """Take what the log has up to an offset; raise `Halted`."""
+        if max(self.fold.next_offset, until) > engine.end_offset:
+            raise Halted("The shared log has lost its end.")
+        while self.fold.next_offset < until:
+            offset = self.fold.next_offset
+            step = self.fold.take(offset, engine.records[offset])
+            if step.outcome is Outcome.ACCEPTED:
+                self.operations += [number for one in step.flush for number in operations_of(one.body)]
+
+    def checkpoint(self) -> str:
+        """Return all that a node needs to go on from here, as it would lie on a disk."""
+        return json.dumps({"fold": self.fold.freeze(), "operations": self.operations})
+
+    @classmethod
+    def of(cls, checkpoint: str) -> Reader:
+        """Return what a checkpoint keeps."""
+        kept = json.loads(checkpoint)
+        return cls(Fold.thaw(kept["fold"]), kept["operations"])
+
+
+class Node:
+    """One machine: its checkpoints, which are synced, and what a kill takes."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self._world = name, world
+        self.checkpoints: list[str] = []
+        self.is_up, self.has_disk, self.is_halted = True, True, False
+        self.is_stuck = False
+        """Whether the log begins behind what the node has, and no other has a checkpoint."""
+        self.written: list[int] = []
+        """Operations that lie on the local disk, accepted or not."""
+        self.reader = Reader()
+        self.candidate: Candidate | None = None
+        self.epoch_offset: int | None = None
+        """Where the candidate's EPOCH lies, once it is appended."""
+        self.leader: Leader | None = None
+
+    def kill(self) -> None:
+        """End without a word."""
+        self.is_up, self.leader, self.candidate = False, None, None
+
+    def start(self) -> None:
+        """Begin again from the newest checkpoint, or a peer's where the log begins behind it."""
+        self.is_up, self.leader, self.candidate = True, None, None
+        self.reader = Reader.of(self.checkpoints[-1]) if self.checkpoints else Reader()
+        if self._world.rules.is_local_disk_believed and len(self.written) > len(self.reader.operations):
+            self.reader.operations = list(self.written)
+            self.reader.fold.end = len(self.written) * OPERATION.size
+        if self._is_behind() and (copies := self._world.checkpoints()):
+            self.checkpoints = [max(copies, key=lambda one: Reader.of(one).fold.next_offset)]
+            self.reader = Reader.of(self.checkpoints[0])
+        self.is_stuck = self._is_behind()
+
+    def stand(self) -> None:
+        """Read to the end, to lead."""
+        engine = self._world.engine
+        if self._is_behind():
+            self.is_stuck = True
+            return
+        self.reader.read(engine, engine.end_offset)
+        if not self.reader.fold.is_founded:
+            return
+        drawn = self._world.random.randbytes(16)
+        holder = drawn if self._world.rules.is_holder_drawn else self.name.encode().ljust(16)
+        self.candidate, self.epoch_offset = Candidate(self.reader.fold, holder, {"node": self.name}), None
+
+    def begin_epoch(self) -> None:
+        """Append the EPOCH; others may have done so since the log was read."""
+        assert self.candidate is not None
+        answer = self._world.engine.append(encode(self.candidate.epoch))
+        self.epoch_offset = answer.offset
+        if answer.offset is None:
+            self.candidate = None
+
+    def decide(self) -> None:
+        """Read up to the EPOCH; lead if the log says so."""
+        assert self.candidate is not None
+        assert self.epoch_offset is not None
+        candidate, offset, self.candidate = self.candidate, self.epoch_offset, None
+        engine = self._world.engine
+        if self._is_behind():
+            self.is_stuck = True
+            return
+        if self.reader.fold.next_offset <= offset:
+            self.reader.read(engine, offset + 1)
+        if candidate.has_won(self.reader.fold, self._crc_again(candidate)):
+            self.leader = Leader(self.reader.fold)
+
+    def write(self, operations: list[int]) -> list[int]:
+        """Write a flush; return the operations that may be acknowledged."""
+        assert self.leader is not None
+        self.written = self.reader.operations + operations
+        if self._world.random.random() < 0.03:  # after the local write
+            self.kill()
+            return []
+        proof = Proof.ACCEPTED
+        for one in self.leader.flush([OPERATION.pack(OPERATION.size, number) for number in operations]):
+            answer = self._world.engine.append(encode(one))
+            if not answer.is_ok:
+                self.start()
+                return []
+            proof = self.leader.answered(answer.offset)
+        if proof is Proof.NOTHING and not self._prove():
+            self.start()
+            return []
+        return operations
+
+    def _prove(self) -> bool:
+        """Append a BEAT, read up to it, and ask the fold."""
+        assert self.leader is not None
+        answer = self._world.engine.append(encode(self.leader.beat({})))
+        if not answer.is_ok or answer.offset is None:
+            return False
+        self.reader.read(self._world.engine, answer.offset + 1)
+        return self.leader.proven(self.reader.fold)
+
+    def _is_behind(self) -> bool:
+        return self.reader.fold.next_offset < self._world.engine.first_offset
+
+    def _crc_again(self, candidate: Candidate) -> int | None:
+        offset, engine = candidate.reads_again, self._world.engine
+        if offset is None or offset < engine.first_offset:
+            return None
+        return zlib.crc32(engine.records[offset]) if offset < engine.end_offset else 0
+
+
+class World:
+    """Three nodes, and an oracle of what was acknowledged."""
+
+    def __init__(self, seed: int, rules: Rules | None = None) -> None:
+        self.random, self.rules = Random(seed), rules or Rules()
+        self.engine = MemoryEngine(self.random)
+        self.is_truncating = seed % 3 == 2
+        names = "AAC" if seed % 3 == 1 else "ABC"
+        genesis = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
+        self.engine.records.append(encode(genesis))
+        self.nodes = [Node(name, self) for name in names]
+        self.acknowledged: list[int] = []
+        self._count = 0
+        self._has_lost_disk = False
+
+    def checkpoints(self) -> list[str]:
+        """Return the checkpoints that can be had from a machine."""
+        return [one for node in self.nodes if node.has_disk for one in node.checkpoints]
+
+    def run(self) -> None:
+        """Take all steps; look now and then."""
+        for number in range(STEPS):
+            self.step()
+            if number % 20 == 19:
+                self.check()
+
+    def step(self) -> None:
+        """Let one node do something."""
+        node = self.random.choice(self.nodes)
+        if node.is_halted:
+            return
+        try:
+            self._act(node, self.random.random())
+        except Halted:
+            assert self.engine.is_short, "a node halted over an engine that kept its promise"
+            node.is_halted, node.leader = True, None
+
+    def _act(self, node: Node, chance: float) -> None:
+        engine = self.engine
+        long_enough = engine.end_offset > engine.first_offset + 5
+        if self.is_truncating and not engine.is_short and long_enough and self.random.random() < 0.01:
+            engine.lose_end()
+        elif not node.is_up:
+            if chance < 0.5:
+                node.start()
+        elif node.candidate is not None and not node.is_stuck and chance > 0.13:
+            node.begin_epoch() if node.epoch_offset is None else node.decide()
+        elif node.is_stuck:
+            node.start()
+        else:
+            self._work(node, chance)
+
+    def _work(self, node: Node, chance: float) -> None:
+        if chance < 0.06:
+            node.kill()
+        elif chance < 0.07:
+            self._lose_disk(node)
+        elif chance < 0.17:
+            node.stand()
+        elif chance < 0.60 and node.leader is not None:
+            count = self.random.randrange(1, 4)
+            operations = list(range(self._count, self._count + count))
+            self._count += count
+            self.acknowledged += node.write(operations)
+        elif chance < 0.80 and node.leader is None:
+            self._follow(node)
+        elif chance < 0.88 and node.leader is None:
+            node.checkpoints = [*node.checkpoints, node.reader.checkpoint()][-2:]
+        elif chance < 0.93:
+            self._trim()
+
+    def _follow(self, node: Node) -> None:
+        at, engine = node.reader.fold.next_offset, self.engine
+        if at > engine.end_offset:
+            raise Halted("The shared log has lost its end.")
+        if at >= engine.first_offset:
+            node.reader.read(engine, self.random.randrange(at, engine.end_offset + 1))
+
+    def _lose_disk(self, node: Node) -> None:
+        """One machine's disk may be lost."""
+        if not self._has_lost_disk:
+            self._has_lost_disk = True
+            node.checkpoints, node.written = [], []
+            node.kill()
+
+    def _trim(self) -> None:
+        """Let go of what enough machines hold in two checkpoints."""
+        held = sorted(
+            (
+                Reader.of(one.checkpoints[0]).fold.next_offset
+                for one in self.nodes
+                if len(one.checkpoints) == 2
+            ),
+            reverse=True,
+        )
+        if len(held) >= self.rules.trims_below_count:
+            self.engine.trim(held[self.rules.trims_below_count - 1])
+
+    def check(self) -> None:
+        """Compare what was acknowledged, and every node, with a reader of the whole log."""
+        all_of_it = Reader()
+        try:
+            all_of_it.read(self.engine, self.engine.end_offset)
+        except Halted:
+            assert self.engine.is_short, "the log of an engine that kept its promise halts a reader"
+            return
+        operations = all_of_it.operations
+        lost = set(self.acknowledged).difference(operations)
+        assert self.engine.is_short or not lost, f"acknowledged and lost: {sorted(lost)[:3]}"
+        assert len(operations) == len(set(operations)), "an operation is in the history twice"
+        for node in self.nodes:
+            self._compare(node, all_of_it)
+        assert self.engine.is_short or self._can_be_rebuilt(), "nobody can rebuild what was trimmed"
+
+    def _compare(self, node: Node, all_of_it: Reader) -> None:
+        """Let a copy of a node read on to the end: it has the same history, or halts where it may."""
+        at = node.reader.fold.next_offset
+        out_of_reach = not self.engine.first_offset <= at <= self.engine.end_offset
+        if not node.is_up or node.is_stuck or node.is_halted or out_of_reach:
+            return
+        if self.engine.is_short and node.reader.fold.epoch > all_of_it.fold.epoch:
+            return  # it knows an epoch that is gone; it hears nobody, stands, and finds out
+        copy = Reader.of(node.reader.checkpoint())
+        try:
+            copy.read(self.engine, self.engine.end_offset)
+            if self.engine.is_short and all_of_it.fold.epoch and not all_of_it.fold.gathered_count:
+                copy.fold.take(self.engine.end_offset, encode(Leader(all_of_it.fold).beat({})))
+        except Halted:
+            assert self.engine.is_short, f"{node.name} halts, and its engine kept its promise"
+            return
+        assert copy.operations == all_of_it.operations, f"{node.name} has another history, in silence"
+
+    def _can_be_rebuilt(self) -> bool:
+        first = self.engine.first_offset
+        kept = [Reader.of(one).fold.next_offset for one in self.checkpoints()]
+        running = [one.reader.fold.next_offset for one in self.nodes if one.is_up and not one.is_stuck]
+        return first == 0 or any(at >= first for at in kept + running)
+
+
+def operations_of(body: bytes) -> list[int]:
+    """Return the numbers of the operations in a body."""
+    return [number for _, number in OPERATION.iter_unpack(body)]

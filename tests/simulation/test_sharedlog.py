@@ -1,0 +1,115 @@
+"""Random schedules of nodes over one shared log; `shared_world` says how.
+
+`pytest tests/simulation/test_sharedlog.py --seed S` plays one again. A mutant leaves one rule out: the same
+schedules must find that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sharedlog import record
+from sharedlog.errors import Halted
+from sharedlog.fold import Fold, Outcome, Standing, Step
+from sharedlog.leading import Leader, Proof
+from sharedlog.record import SharedRecord
+from tests.simulation.shared_world import OPERATION, Rules, World
+
+FOUND_WITHIN = 600
+
+
+@pytest.fixture(autouse=True)
+def _small_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a flush be one record or two."""
+    monkeypatch.setattr(record, "BODY_BYTES_MAX", 2 * OPERATION.size)
+
+
+def test_what_is_acknowledged_is_in_the_history_once_and_on_every_node(seed: int) -> None:
+    for each in range(10 * seed, 10 * seed + 10):
+        World(each).run()
+
+
+def gap_is_believed(patch: pytest.MonkeyPatch) -> Rules:
+    """A success at any offset is taken for a proof."""
+    patch.setattr(Leader, "answered", lambda *_: Proof.ACCEPTED)
+    return Rules()
+
+
+def gap_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
+    """BYTES behind missing ones are dead, and no reason to halt; an answer is believed anyway."""
+    kept = Fold._bytes
+
+    def lenient(fold: Fold, offset: int, one: SharedRecord) -> Step:
+        is_beyond = fold.standing(one) is Standing.OURS and one.start > fold.gathered.end
+        return Step(Outcome.DEAD, one) if is_beyond else kept(fold, offset, one)
+
+    patch.setitem(fold_takes(), record.Kind.BYTES, lenient)
+    return gap_is_believed(patch)
+
+
+def candidate_is_not_asked_for_its_history(patch: pytest.MonkeyPatch) -> Rules:
+    """An EPOCH counts whatever end and chain it names."""
+
+    def lenient(fold: Fold, offset: int, one: SharedRecord) -> Step:
+        if fold.standing(one) is not Standing.NEXT:
+            return Step(Outcome.DEAD, one)
+        fold.epoch, fold.holder = one.epoch, one.holder
+        fold._drop_gathered()
+        return Step(Outcome.NEW_EPOCH, one)
+
+    patch.setitem(fold_takes(), record.Kind.EPOCH, lenient)
+    return Rules(is_local_disk_believed=True)
+
+
+def local_disk_is_believed(_: pytest.MonkeyPatch) -> Rules:
+    """What lies on the local disk behind the checkpoint is taken for accepted."""
+    return Rules(is_local_disk_believed=True)
+
+
+def one_copy_is_enough_to_trim(_: pytest.MonkeyPatch) -> Rules:
+    """The log is trimmed below what one machine holds."""
+    return Rules(trims_below_count=1)
+
+
+def holder_is_the_name_of_the_node(_: pytest.MonkeyPatch) -> Rules:
+    """Two attempts of nodes with one name are taken for one."""
+    return Rules(is_holder_drawn=False)
+
+
+def missing_epoch_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
+    """BYTES under a right of which no EPOCH tells are dead, and no reason to halt."""
+    patch.setattr(Fold, "_may_write", lambda fold, _, one: fold.standing(one) is Standing.OURS)
+    return Rules()
+
+
+MUTANTS: list[Callable[[pytest.MonkeyPatch], Rules]] = [
+    gap_is_believed,
+    gap_is_read_over,
+    candidate_is_not_asked_for_its_history,
+    local_disk_is_believed,
+    one_copy_is_enough_to_trim,
+    holder_is_the_name_of_the_node,
+    missing_epoch_is_read_over,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.__name__)
+def test_a_rule_that_is_left_out_is_found(
+    mutant: Callable[[pytest.MonkeyPatch], Rules], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = mutant(monkeypatch)
+    for each in range(FOUND_WITHIN):
+        try:
+            World(each, rules).run()
+        except (AssertionError, Halted):
+            return
+    pytest.fail(f"{FOUND_WITHIN} schedules have not found it")
+
+
+def fold_takes() -> dict[object, object]:
+    """Return the table of what a fold does with each kind of record."""
+    from sharedlog import fold
+
+    return vars(fold)["_TAKES"]  # type: ignore[no-any-return]

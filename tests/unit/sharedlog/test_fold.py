@@ -1,0 +1,227 @@
+"""What a reader makes of each record: the tables of `sharedlog.fold`, row by row."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sharedlog import fold as folding
+from sharedlog.errors import Halted
+from sharedlog.fold import Fold, Outcome, Places, Position, Step
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, encode
+
+CLUSTER, ME, OTHER = b"c" * 16, b"m" * 16, b"o" * 16
+GENESIS = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
+
+
+class Log:
+    """A log that one fold reads as it grows."""
+
+    def __init__(self) -> None:
+        self.fold, self.records = Fold(CLUSTER), list[bytes]()
+
+    def take(self, one: SharedRecord) -> Step:
+        self.records.append(encode(one))
+        return self.fold.take(len(self.records) - 1, self.records[-1])
+
+    def outcome(self, one: SharedRecord) -> Outcome:
+        return self.take(one).outcome
+
+    def halts(self, one: SharedRecord, why: str) -> None:
+        with pytest.raises(Halted, match=why):
+            self.take(one)
+        with pytest.raises(Halted, match=why):  # and takes nothing more
+            self.take(self.beat())
+
+    def epoch(self, epoch: int = 1, holder: bytes = ME) -> SharedRecord:
+        return SharedRecord(CLUSTER, Kind.EPOCH, epoch, holder, self.fold.end, self.fold.chain)
+
+    def bytes(self, body: bytes, *, zeros: int = 0, is_last: bool = True) -> SharedRecord:
+        at = self.fold.gathered
+        chain = chained(at.chain, at.end, body, zeros)
+        return SharedRecord(
+            CLUSTER, Kind.BYTES, self.fold.epoch, self.fold.holder, at.end, chain, body, zeros, is_last
+        )
+
+    def beat(self) -> SharedRecord:
+        return SharedRecord(
+            CLUSTER, Kind.BEAT, self.fold.epoch, self.fold.holder, self.fold.end, self.fold.chain
+        )
+
+
+@pytest.fixture
+def log() -> Log:
+    """A log that is founded, led by `ME`, with eight bytes."""
+    log = Log()
+    assert log.outcome(GENESIS) is Outcome.NOTED
+    assert log.outcome(log.epoch()) is Outcome.NEW_EPOCH
+    assert log.outcome(log.bytes(b"12345678")) is Outcome.ACCEPTED
+    return log
+
+
+def test_a_flush_is_accepted_as_a_whole(log: Log) -> None:
+    first = log.bytes(b"first", is_last=False)
+    assert log.outcome(first) is Outcome.GATHERED
+    assert log.fold.end == 8
+    assert log.fold.gathered == Position(13, first.chain)
+    second = log.bytes(b"second", zeros=100)
+    assert log.take(second) == Step(Outcome.ACCEPTED, second, (first, second))
+    assert (log.fold.end, log.fold.chain) == (119, second.chain)
+
+
+def test_an_unfinished_flush_is_dropped_by_the_next_epoch(log: Log) -> None:
+    log.take(log.bytes(b"first", is_last=False))
+    late = log.bytes(b"second")
+    assert log.outcome(log.epoch(2, OTHER)) is Outcome.NEW_EPOCH
+    assert log.fold.gathered == Position(8, log.fold.chain)
+    assert log.outcome(late) is Outcome.DEAD
+    assert log.outcome(log.bytes(b"of the new leader")) is Outcome.ACCEPTED
+
+
+def test_an_epoch_is_dead_where_another_began_it(log: Log) -> None:
+    assert log.outcome(log.epoch(1, OTHER)) is Outcome.DEAD
+    assert log.outcome(log.epoch(2, OTHER)) is Outcome.NEW_EPOCH
+    assert log.outcome(log.epoch(2, ME)) is Outcome.DEAD
+    assert log.fold.holder == OTHER
+    assert log.fold.dead_count == 2
+
+
+def test_what_a_deposed_leader_writes_is_dead(log: Log) -> None:
+    zombie, beat = log.bytes(b"too late"), log.beat()
+    log.take(log.epoch(2, OTHER))
+    assert log.outcome(zombie) is Outcome.DEAD
+    assert log.outcome(beat) is Outcome.DEAD
+    assert log.fold.end == 8
+
+
+def test_what_was_accepted_before_the_epoch_stays(log: Log) -> None:
+    candidate = log.epoch(2, OTHER)
+    log.take(log.bytes(b"accepted meanwhile"))
+    assert log.outcome(candidate) is Outcome.NEW_EPOCH
+    assert log.fold.end == 26
+
+
+def test_a_doubled_record_counts_once(log: Log) -> None:
+    once = log.bytes(b"once")
+    assert log.outcome(once) is Outcome.ACCEPTED
+    assert log.outcome(once) is Outcome.ALREADY_HAD
+    half = log.bytes(b"half", is_last=False)
+    assert log.outcome(half) is Outcome.GATHERED
+    assert log.outcome(half) is Outcome.ALREADY_HAD
+    assert log.outcome(log.bytes(b"end")) is Outcome.ACCEPTED
+    assert log.fold.end == 19
+
+
+def test_a_sign_of_life_names_the_end(log: Log) -> None:
+    assert log.outcome(log.beat()) is Outcome.ALIVE
+    log.take(log.bytes(b"first", is_last=False))
+    assert log.outcome(log.beat()) is Outcome.ALIVE
+    log.take(log.bytes(b"second"))
+    log.halts(replace(log.beat(), start=8), "the leader is at 8, and the history ends at 19")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"start": 20}, "bytes 8 to 20 of the history are missing"),
+        ({"chain": 5}, "two histories: the chain is another one"),
+        ({"start": 0, "body": b"1234567x"}, "two histories: bytes 0 to 8 are not the same"),
+        ({"start": 4}, "two histories: bytes 4 to 12 are not the same"),
+        ({"start": 0, "body": b""}, "two histories"),
+        ({"holder": OTHER}, "it is of epoch 1 .other holder.: an EPOCH is missing"),
+        ({"epoch": 2}, "it is of epoch 2 .next.: an EPOCH is missing"),
+        ({"epoch": 9}, "it is of epoch 9 .beyond.: an EPOCH is missing"),
+    ],
+)
+def test_bytes_that_nobody_can_have_written_halt(log: Log, change: dict[str, object], why: str) -> None:
+    log.halts(replace(log.bytes(b"newbytes"), **change), why)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"epoch": 3}, "epoch 3 follows epoch 1: an EPOCH is missing"),
+        ({"chain": 5}, "whoever wants to lead epoch 2 has another history"),
+        ({"start": 4}, "has another history"),
+        ({"start": 40}, "has another history"),
+    ],
+)
+def test_a_candidate_with_another_history_halts(log: Log, change: dict[str, object], why: str) -> None:
+    log.halts(replace(log.epoch(2, OTHER), **change), why)  # type: ignore[arg-type]
+
+
+def test_a_candidate_stands_on_accepted_bytes_alone(log: Log) -> None:
+    half = log.bytes(b"half", is_last=False)
+    log.take(half)
+    log.halts(replace(log.epoch(2, OTHER), start=12, chain=half.chain), "has another history")
+
+
+def test_a_log_has_one_beginning(log: Log) -> None:
+    log.halts(GENESIS, "a second GENESIS")
+
+
+def test_a_doubled_beginning_is_one() -> None:
+    log = Log()
+    log.take(GENESIS)
+    assert log.outcome(GENESIS) is Outcome.ALREADY_HAD
+
+
+def test_a_log_begins_with_its_beginning() -> None:
+    log = Log()
+    log.halts(log.epoch(), "does not begin with a GENESIS")
+
+
+@pytest.mark.parametrize("change", [{"kind": 7}, {"version": 2}])
+def test_what_a_newer_version_wrote_halts(log: Log, change: dict[str, int]) -> None:
+    log.halts(replace(log.beat(), **change), "a newer Tidewheel wrote it")  # type: ignore[arg-type]
+
+
+def test_a_stray_line_is_stepped_over(log: Log) -> None:
+    assert log.fold.take(3, b"hello from a console producer").outcome is Outcome.FOREIGN
+    stranger = encode(replace(GENESIS, cluster=b"x" * 16))
+    assert log.fold.take(4, stranger).outcome is Outcome.FOREIGN
+    assert log.fold.foreign_count == 2
+    assert log.fold.next_offset == 5
+
+
+def test_a_garbled_record_is_read_four_times(log: Log) -> None:
+    stored = encode(log.bytes(b"right"))
+    garbled = stored[:-1] + b"X"
+    for _ in range(3):
+        assert log.fold.take(3, garbled).outcome is Outcome.READ_AGAIN
+    assert log.fold.take(3, stored).outcome is Outcome.ACCEPTED
+    for _ in range(3):
+        log.fold.take(4, garbled)
+    with pytest.raises(Halted, match="4 times it did not match its CRC"):
+        log.fold.take(4, garbled)
+
+
+def test_a_flush_without_an_end_halts(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "FLUSH_BYTES_MAX", 10)
+    log.take(log.bytes(b"0123456789", is_last=False))
+    log.halts(log.bytes(b"x", is_last=False), "a flush of more than 10 bytes")
+
+
+def test_a_checkpoint_goes_on_before_an_unfinished_flush(log: Log) -> None:
+    log.take(log.bytes(b"first", is_last=False))
+    frozen = json.loads(json.dumps(log.fold.freeze()))
+    log.take(log.bytes(b"second"))
+    fold = Fold.thaw(frozen)
+    assert fold.next_offset == 3
+    for offset in range(3, len(log.records)):
+        step = fold.take(offset, log.records[offset])
+    assert step.outcome is Outcome.ACCEPTED
+    assert fold.freeze() == log.fold.freeze()
+
+
+def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "PLACES_MAX", 10)
+    places = Places()
+    for end in range(100):
+        places.add(end, 1000 + end)
+    assert places.count <= 10
+    assert places.first == Position(0, 1000)
+    assert places.chain_at(99) == 1099
+    assert places.chain_at(3) is None

@@ -1,0 +1,117 @@
+"""What a leader writes, and what it believes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog.record import Record, blank, encode
+from commitlog.sink import Part, Zeros
+from sharedlog import record
+from sharedlog.errors import Halted
+from sharedlog.fold import Fold, Outcome
+from sharedlog.leading import Candidate, Leader, Proof
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord
+from sharedlog.record import encode as encode_shared
+
+CLUSTER, ME = b"c" * 16, b"m" * 16
+GENESIS = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
+
+
+def stored(body_bytes: int) -> bytes:
+    """One whole CommitLog record."""
+    return encode(Record(topic="t", body=bytes(body_bytes)))
+
+
+def led() -> tuple[Fold, Leader]:
+    """A fold whose holder leads, and that leader."""
+    fold = Fold(CLUSTER)
+    fold.take(0, encode_shared(GENESIS))
+    candidate = Candidate(fold, ME, {"node": "a"})
+    fold.take(1, encode_shared(candidate.epoch))
+    assert candidate.has_won(fold, None)
+    return fold, Leader(fold)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 400), min_size=1, max_size=5), min_size=1, max_size=5),
+    st.integers(100, 1500),
+    st.booleans(),
+)
+def test_a_flush_is_cut_between_records(sizes: list[list[int]], bytes_max: int, closes: bool) -> None:
+    parts: list[Part] = [b"".join(map(stored, one)) for one in sizes]
+    if closes:
+        parts += [blank(600), Zeros(592), stored(3)]
+    fold, leader = led()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "BODY_BYTES_MAX", bytes_max)
+        written = leader.flush(parts)
+    lengths = [len(stored(size)) for one in sizes for size in [*one, 3]]
+    for one in written:
+        assert len(one.body) <= bytes_max or len(one.body) in lengths  # one that is larger goes alone
+    assert sum(one.end - one.start for one in written) == sum(map(len, parts))
+    assert all(one.end == following.start for one, following in pairwise(written))
+    assert [one.is_last for one in written] == [False] * (len(written) - 1) + [True]
+    assert b"".join(one.body for one in written) == b"".join(
+        bytes(part) for part in parts if not isinstance(part, Zeros)
+    )
+    outcomes = [fold.take(2 + place, encode_shared(one)).outcome for place, one in enumerate(written)]
+    assert outcomes[-1] is Outcome.ACCEPTED
+    assert leader.position == fold.gathered
+
+
+def test_a_success_at_the_next_offset_is_a_proof() -> None:
+    fold, leader = led()
+    leader.flush([stored(1)])
+    assert leader.answered(2) is Proof.ACCEPTED
+    leader.flush([stored(1)])
+    assert leader.answered(3) is Proof.ACCEPTED
+    assert fold.end == 0
+
+
+@pytest.mark.parametrize("offset", [3, 7, None])
+def test_any_other_success_proves_nothing_until_it_is_read(offset: int | None) -> None:
+    fold, leader = led()
+    (written,) = leader.flush([stored(1)])
+    assert leader.answered(offset) is Proof.NOTHING
+    assert leader.answered(offset and offset + 1) is Proof.NOTHING  # nor what comes next
+    fold.take(offset or 5, encode_shared(written))
+    fold.take((offset or 5) + 1, encode_shared(leader.beat({})))
+    assert leader.proven(fold)
+    leader.flush([stored(1)])
+    assert leader.answered((offset or 5) + 2) is Proof.ACCEPTED
+
+
+def test_what_the_fold_has_not_proves_nothing() -> None:
+    fold, leader = led()
+    leader.flush([stored(1)])
+    leader.answered(None)
+    assert not leader.proven(fold)
+    with pytest.raises(AssertionError, match="behind one of which nobody knows"):
+        leader.flush([stored(1)])
+
+
+def test_who_was_second_does_not_lead() -> None:
+    fold, _ = led()
+    first, second = (Candidate(fold, holder, {}) for holder in (b"1" * 16, b"2" * 16))
+    fold.take(2, encode_shared(first.epoch))
+    fold.take(3, encode_shared(second.epoch))
+    assert first.has_won(fold, None)
+    assert not second.has_won(fold, None)
+
+
+def test_a_candidate_finds_that_the_log_was_made_anew() -> None:
+    fold, _ = led()
+    candidate = Candidate(fold, ME, {})
+    assert candidate.reads_again == 1
+    fold.take(2, encode_shared(candidate.epoch))
+    with pytest.raises(Halted, match="Record 1 of the shared log is not what was read there before"):
+        candidate.has_won(fold, 12345)
+
+
+def test_only_who_knows_the_whole_history_stands() -> None:
+    with pytest.raises(AssertionError, match="from its first record"):
+        Candidate(Fold(CLUSTER), ME, {})
