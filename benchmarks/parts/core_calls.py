@@ -213,8 +213,13 @@ async def halves(front: Front, count: int) -> float:
     clock = Clock()
     replies = await front.unary("SendMessage", requests, IN_FLIGHT, alone=False)
     cost = clock.each(count)
+    return cost + await timed(front, "EndTransaction", commits_of(replies), IN_FLIGHT)
+
+
+def commits_of(replies: list[bytes]) -> list[bytes]:
+    """Return the requests that commit the halves that were sent."""
     entries = [service.SendMessageResponse.FromString(reply).entries[0] for reply in replies]
-    ends = [
+    return [
         service.EndTransactionRequest(
             topic=wire.Resource(name=TOPIC),
             message_id=entry.message_id,
@@ -223,11 +228,10 @@ async def halves(front: Front, count: int) -> float:
         ).SerializeToString()
         for entry in entries
     ]
-    return cost + await timed(front, "EndTransaction", ends, IN_FLIGHT)
 
 
 async def passed(front: Front) -> dict[str, float]:
-    """Count the calls, functions and files of ours that a lone send takes, flush included."""
+    """Count the calls, functions and files of ours that a message takes, its flush included."""
     calls: list[tuple[str, int]] = []
     ours = str(Path(inspect.getfile(LiveBroker)).parents[2])
 
@@ -236,20 +240,29 @@ async def passed(front: Front) -> dict[str, float]:
         if event == "call" and code.co_filename.startswith(ours) and "benchmarks" not in code.co_filename:
             calls.append((code.co_filename, code.co_firstlineno))
 
+    due = now_ms() // 1_000 + 86_400
+    ways: dict[str, dict[str, Any]] = {
+        "send": {},
+        "delayed": {"message_type": wire.DELAY, "delivery_timestamp": due},
+        "half_and_commit": {"message_type": wire.TRANSACTION},
+    }
+    found: dict[str, float] = {}
     threading.setprofile(note)
     with ThreadPoolExecutor(1) as writer:
         front.live._flushing._executor = writer
-        await front.unary("SendMessage", sends_of("Y", 1), 1, alone=False)
-        calls.clear()
-        sys.setprofile(note)
-        await front.unary("SendMessage", sends_of("Z", 1), 1, alone=False)
-        sys.setprofile(None)
+        for way, system in ways.items():
+            for prefix in "YZ":  # what is made at the first use is not counted
+                calls.clear()
+                sys.setprofile(note)
+                replies = await front.unary("SendMessage", sends_of(prefix, 1, **system), 1, alone=False)
+                if way == "half_and_commit":
+                    await front.unary("EndTransaction", commits_of(replies), 1, alone=False)
+                sys.setprofile(None)
+            found[f"calls_of_a_lone_{way}"] = len(calls)
+            found[f"functions_of_a_lone_{way}"] = len(set(calls))
+            found[f"files_of_a_lone_{way}"] = len({file for file, _ in calls})
     threading.setprofile(None)
-    return {
-        "calls_of_a_lone_send": len(calls),
-        "functions_of_a_lone_send": len(set(calls)),
-        "files_of_a_lone_send": len({file for file, _ in calls}),
-    }
+    return found
 
 
 async def receives(front: Front, count: int) -> dict[str, float]:
