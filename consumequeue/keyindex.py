@@ -11,12 +11,21 @@ newest first is one after the other, backwards.
 A pure function of the log, like the queues: the snapshot names the runs, and when one is missing or damaged
 the index is made anew, never half believed. A file stays as long as a snapshot names it, also where the index
 was made anew: the next start may be from the other snapshot, and who proves the store meets what it names.
-Entries of records that retention has deleted are passed over, and gone after the next merge. Memory: 16 bytes
-an entry up to `UNSAVED_MAX`, nothing for what is in runs.
+Entries of records that retention has deleted are passed over, and gone after the next merge.
 
-Cost: an entry is sorted once and written again each time its run grows fourfold (`sorted_merge.py`). A
-look-up reads two or three blocks of each run, of which there are some three of each size. Weak spot: also for
-a key that no record ever had, as runs have no filters (those of `timerindex_run.py` have).
+**A run** (`consumequeue.sorted_runs`) is in ascending order of hash, then of physical offset. The file
+`keyindex/<20 digits first_offset>-<20 digits end_offset>` covers the records from the first offset up to the
+end: a head, "TWKEYS01", first_offset, end_offset, entry_count, and blocks of 255 entries, the last one with
+what is left. An entry is hash (8), physical_offset (8). The head is checked when the store is opened, each
+block when it is read. Hashes are spread evenly, so that a search guesses where its hash must lie
+(interpolation search, Perl and others 1978): two or three blocks for 10 million entries. Where they are not,
+because one key is everywhere, it halves.
+
+Cost: an entry is sorted once and written again each time its run grows fourfold. A look-up reads two or three
+blocks of each run, of which there are some three of each size. Memory: 16 bytes an entry up to `UNSAVED_MAX`,
+nothing for what is in runs. Weak spot: a look-up reads as much for a key that no record ever had, as runs
+have no filters (those of `timerindex.py` have); and a hash of many entries is read block by block, backwards,
+though only some may be wanted.
 """
 
 from __future__ import annotations
@@ -26,6 +35,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -33,12 +43,12 @@ import numpy as np
 from commitlog import inner_batch, properties
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.layout import KEYINDEX
+from commitlog.layout import KEYINDEX, OFFSET_DIGITS
 from commitlog.message import Message
 from commitlog.record import INNER_BATCH, Record
-from consumequeue import keyindex_merge, keyindex_run
-from consumequeue.keyindex_run import ENTRY, Entries, Run
+from consumequeue import sorted_runs
 from consumequeue.name_hash import digest_of, digests_of
+from consumequeue.sorted_runs import BLOCK_BYTES, file_names
 from tidewheel.errors import LibraryMissing
 
 BATCH_ENTRIES: Final = 16_384
@@ -50,6 +60,20 @@ _KEYS: Final = properties.KEYS.encode()
 _REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
 _HASH: Final = struct.Struct("<Q")
 HASH_BYTES: Final = _HASH.size
+
+ENTRY: Final = np.dtype([("hash", "<u8"), ("physical_offset", "<u8")])
+"""One entry; 64 bits of hash, and where the record lies."""
+
+Entries = np.ndarray[Any, np.dtype[np.void]]
+"""An array of `ENTRY`."""
+
+BLOCK_ENTRIES: Final = 255
+
+_MAGIC: Final = b"TWKEYS01"
+_ADVICE: Final = "The key index is made anew from the log at the next start."
+_UNFINISHED: Final = f"{KEYINDEX}/unfinished"
+_HASHES: Final = 1 << 64
+_GUESSES_MAX: Final = 6
 
 
 def hash_of(topic: str, key: str) -> int:
@@ -107,6 +131,122 @@ def words_of(stored: bytes) -> dict[str, None]:
 
 
 @dataclass(slots=True, frozen=True)
+class Run:
+    """A file of `entry_count` entries for the records from `first_offset` up to `end_offset`."""
+
+    first_offset: int
+    end_offset: int
+    entry_count: int
+
+    @property
+    def name(self) -> str:
+        """The file's name in the folder of the index."""
+        return f"{self.first_offset:0{OFFSET_DIGITS}d}-{self.end_offset:0{OFFSET_DIGITS}d}"
+
+    @property
+    def path(self) -> str:
+        """The file's path in the store."""
+        return f"{KEYINDEX}/{self.name}"
+
+    @property
+    def block_count(self) -> int:
+        """The number of blocks behind the head."""
+        return -(-self.entry_count // BLOCK_ENTRIES)
+
+    def is_whole(self, disk: Disk) -> bool:
+        """Return whether the file is there, as long as it must be, and has this head."""
+        if disk.size(self.path) != (1 + self.block_count) * BLOCK_BYTES:
+            return False
+        return disk.read(self.path, 0, BLOCK_BYTES) == _head(self)
+
+    def offsets(self, disk: Disk, key_hash: int) -> Iterator[int]:
+        """Yield the physical offsets stored for a hash, newest first; raise `StoreDamaged`."""
+        number = self._last_block_of(disk, key_hash)
+        while number >= 0:
+            found = self.blocks(disk, number, 1)
+            first, end = bounds(found, key_hash)
+            yield from reversed(found["physical_offset"][first:end].tolist())
+            number = number - 1 if first == 0 else -1
+
+    def chunks(self, disk: Disk) -> Iterator[Entries]:
+        """Return all entries, in order; raise `StoreDamaged`."""
+        return sorted_runs.chunks(partial(self.blocks, disk), self.block_count)
+
+    def blocks(self, disk: Disk, number: int, count: int) -> Entries:
+        """Return the entries of `count` blocks from block `number` on; raise `StoreDamaged`."""
+        content = sorted_runs.read_blocks(disk, self.path, number, count, _ADVICE)
+        return np.frombuffer(content, ENTRY)[: self.entry_count - number * BLOCK_ENTRIES]
+
+    def _last_block_of(self, disk: Disk, key_hash: int) -> int:
+        """Return the number of the last block that can hold the hash; -1 if all entries are above it."""
+        low, end = 0, self.block_count
+        low_hash, end_hash = 0, _HASHES
+        for step in range(2 * end + 1):
+            if low == end:
+                break
+            # Where between the hashes at both ends the wanted one lies is about where its block is. After six
+            # guesses that were no use the hashes are not even, and halving is sure.
+            share = (key_hash - low_hash) * (end - low) // max(1, end_hash - low_hash)
+            guess = low + min(share if step < _GUESSES_MAX else (end - low) // 2, end - low - 1)
+            hashes = self.blocks(disk, guess, 1)["hash"]
+            if key_hash < hashes[0]:
+                end, end_hash = guess, int(hashes[0])
+            elif key_hash < hashes[-1]:
+                return guess
+            else:
+                # Also when it equals the last hash: blocks behind may go on with it, and the last is wanted.
+                low, low_hash = guess + 1, int(hashes[-1])
+        return low - 1
+
+
+def bounds(entries: Entries, key_hash: int) -> tuple[int, int]:
+    """Return the range [first, end) of the entries, which are in order, that have the hash."""
+    hashes, wanted = entries["hash"], np.uint64(key_hash)
+    first = int(hashes.searchsorted(wanted))
+    if first == len(hashes) or hashes[first] != wanted:
+        return first, first
+    return first, int(hashes.searchsorted(wanted, side="right"))
+
+
+def write_run(disk: Disk, chunks: Iterable[Entries]) -> Run | None:
+    """Make a durable run of entries that come in order; return None, and make no file, if none come."""
+    disk.delete(_UNFINISHED)
+    first_offset, end_offset, entry_count, block_count, last_hash = -1, 0, 0, 0, 0
+    for whole in sorted_runs.in_whole_blocks(chunks, ENTRY):
+        assert last_hash <= whole["hash"][0] <= whole["hash"][-1], "entries do not come in order"
+        last_hash = whole["hash"][-1]
+        offsets = whole["physical_offset"]
+        least = int(offsets.min())
+        first_offset = least if first_offset < 0 else min(first_offset, least)
+        end_offset = max(end_offset, int(offsets.max()) + 1)
+        encoded = sorted_runs.encode_blocks(whole, block_count)
+        disk.write(_UNFINISHED, (1 + block_count) * BLOCK_BYTES, encoded)
+        block_count += len(encoded) // BLOCK_BYTES
+        entry_count += len(whole)
+    if entry_count == 0:
+        return None
+    run = Run(first_offset, end_offset, entry_count)
+    assert run.block_count == block_count, "a block before the last is not full"
+    sorted_runs.finish(disk, _UNFINISHED, run.path, _head(run))
+    return run
+
+
+def _head(run: Run) -> bytes:
+    return sorted_runs.head(_MAGIC, run.first_offset, run.end_offset, run.entry_count)
+
+
+def merged(sources: Iterable[Iterator[Entries]], first_offset: int) -> Iterator[Entries]:
+    """Yield all entries of records at or above `first_offset`, in order, in chunks."""
+    for gathered in sorted_runs.passes(sources, "hash", "physical_offset"):
+        yield in_order(gathered[gathered["physical_offset"] >= first_offset])
+
+
+def in_order(entries: Entries) -> Entries:
+    """Return the entries by hash; equal hashes keep their order, which is that of the log."""
+    return entries[np.argsort(entries["hash"], kind="stable")]
+
+
+@dataclass(slots=True, frozen=True)
 class KeysWritten:
     """What a checkpoint made of the index: its runs now, and the number of batches that went into them."""
 
@@ -139,7 +279,7 @@ class KeysToWrite:
         A run that is found damaged is left alone and told of. Raise OSError.
         """
         runs = [run for run in self.runs if run.end_offset > self.first_offset]
-        kept = keyindex_merge.kept_count(runs, sum(map(len, self.batches))) if self.batches else len(runs)
+        kept = sorted_runs.kept_count(runs, sum(map(len, self.batches))) if self.batches else len(runs)
         damage = self.damage
         try:
             new = self._merge(disk, runs[kept:])
@@ -153,11 +293,13 @@ class KeysToWrite:
     def tidy(self, disk: Disk) -> None:
         """Delete the files that neither the new snapshot nor the one before it names."""
         assert self.written is not None, "tidied before it was written"
-        _delete_all_but(disk, self.named | _names(self.runs) | _names(self.written.runs))
+        sorted_runs.delete_all_but(
+            disk, KEYINDEX, self.named | file_names(self.runs) | file_names(self.written.runs)
+        )
 
     def _merge(self, disk: Disk, runs: list[Run]) -> list[Run]:
         sources = [run.chunks(disk) for run in runs] + [iter((batch,)) for batch in self.batches]
-        new = keyindex_run.write(disk, keyindex_merge.merged(sources, self.first_offset))
+        new = write_run(disk, merged(sources, self.first_offset))
         return [] if new is None else [new]
 
 
@@ -241,7 +383,7 @@ class KeyIndex:
         key_hash = hash_of(topic, key)
         yield from _at_least(first_offset, self._recent(key_hash))
         for batch in reversed(self._batches):
-            first, end = keyindex_run.bounds(batch, key_hash)
+            first, end = bounds(batch, key_hash)
             yield from _at_least(first_offset, reversed(batch["physical_offset"][first:end].tolist()))
         for run in reversed(self._runs):
             if run.end_offset > first_offset:
@@ -259,12 +401,12 @@ class KeyIndex:
         """Let the runs of a checkpoint that is durable take the place of what they were made from."""
         assert done.written is not None, "nothing was written"
         self._take_over(done.written)
-        self._named, self._unnamed_count = _names(self._runs), 0
+        self._named, self._unnamed_count = file_names(self._runs), 0
 
     def failed(self, done: KeysToWrite) -> None:
         """Keep what a failed checkpoint has written: perhaps its snapshot was there already and names it."""
         if done.written is not None:
-            self._named |= _names(done.written.runs)
+            self._named |= file_names(done.written.runs)
 
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
         """Take over the runs that a snapshot names; if they are not whole, take none and return why.
@@ -274,8 +416,8 @@ class KeyIndex:
         self._clear()
         runs = tuple(Run(*fields) for fields in frozen or ())
         kept = [Run(*fields) for other in others for fields in other or ()]
-        self._named = _names(runs)
-        _delete_all_but(self._disk, self._named | _names(kept))
+        self._named = file_names(runs)
+        sorted_runs.delete_all_but(self._disk, KEYINDEX, self._named | file_names(kept))
         torn = [run.path for run in runs if not run.is_whole(self._disk)]
         if frozen is None or torn:
             return f"{torn[0]} is missing or damaged" if torn else "the snapshot names no sound files"
@@ -300,7 +442,7 @@ class KeyIndex:
             assert self._offsets[0] <= self._offsets[-1], "records do not come in log order"
             batch = np.empty(len(self._hashes), ENTRY)
             batch["hash"], batch["physical_offset"] = self._hashes, self._offsets
-            self._batches.append(keyindex_merge.in_order(batch))
+            self._batches.append(in_order(batch))
             self._batched_count += len(batch)
             self._hashes, self._offsets = array("Q"), array("Q")
 
@@ -318,13 +460,3 @@ class KeyIndex:
 
 def _at_least(first_offset: int, offsets: Iterator[int]) -> Iterator[int]:
     return (offset for offset in offsets if offset >= first_offset)
-
-
-def _names(runs: Iterable[Run]) -> frozenset[str]:
-    return frozenset(run.name for run in runs)
-
-
-def _delete_all_but(disk: Disk, names: frozenset[str]) -> None:
-    for name in disk.list(KEYINDEX):
-        if name not in names:
-            disk.delete(f"{KEYINDEX}/{name}")

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from consumequeue.timerindex_filter import Mask
+from consumequeue.bloom_filter import Mask
 
 FACT: Final = np.dtype([("key", "<u8"), ("check", "<u8"), ("offset", "<u8"), ("at", "<u8"), ("extra", "<u8")])
 """One fact, all integers little-endian."""

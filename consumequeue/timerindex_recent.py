@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
+from consumequeue.bloom_filter import Mask, Words
 from consumequeue.timerindex_fact import FACT, Facts, Said, newest_of
-from consumequeue.timerindex_filter import Mask, Words
 
 _SLOTS: Final = (1 << 19) - 1
 _WIDTH: Final = 6

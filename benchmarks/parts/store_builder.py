@@ -23,9 +23,7 @@ from commitlog.record import Record
 from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import Dispatch
 from consumequeue.entry import Entry
-from consumequeue.keyindex import KeysToWrite, KeysWritten, hash_of
-from consumequeue.keyindex_merge import in_order
-from consumequeue.keyindex_run import ENTRY
+from consumequeue.keyindex import ENTRY, KeysToWrite, KeysWritten, hash_of, in_order
 from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings

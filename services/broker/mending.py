@@ -45,9 +45,9 @@ from commitlog.layout import TIMERS
 from commitlog.log import CommitLog
 from commitlog.record import CRC_BYTES, Record
 from commitlog.recovery import Damage, Found, LogScan
-from consumequeue.keyindex_run import BLOCK_BYTES, Run
-from consumequeue.timerindex import FactIndex
-from consumequeue.timerindex_run import FactRun
+from consumequeue.keyindex import Run
+from consumequeue.sorted_runs import BLOCK_BYTES
+from consumequeue.timerindex import FactIndex, FactRun
 from services.broker.store import Store
 from services.broker.timer_records import due_ms_of
 from services.broker.timers import Timers

@@ -24,8 +24,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.kinds import TIMER_TOPIC, End, endings
 from commitlog.record import Record
 from commitlog.recovery import LogScan
-from consumequeue.timerindex import FactIndex
-from consumequeue.timerindex_run import FactRun
+from consumequeue.timerindex import FactIndex, FactRun
 from services.broker.timer_ends import TimerEnd, name_hash
 from services.broker.timer_records import due_ms_of, names_of
 from services.broker.timers import Timers

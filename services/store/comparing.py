@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from commitlog.kinds import End
-from consumequeue import sorted_merge
+from consumequeue import sorted_runs
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.timer_ends import KIND_SHIFT
 from services.store.timers import FactSource, StoredTimers
@@ -21,7 +21,7 @@ _FIELDS: Final = ("key", "check", "offset", "at", "extra")
 
 def beyond(facts: Iterator[Facts], others: Iterator[Facts]) -> Iterator[Facts]:
     """The facts that are not among the others just so; both come in order."""
-    for both in sorted_merge.passes([_sided(facts, 0), _sided(others, 1)], "key", "check"):
+    for both in sorted_runs.passes([_sided(facts, 0), _sided(others, 1)], "key", "check"):
         ordered = both[np.lexsort([both[name] for name in ("side", *reversed(_FIELDS))])]
         is_alone = ordered["side"] == 0
         is_alone[:-1] &= np.any([ordered[name][1:] != ordered[name][:-1] for name in _FIELDS], axis=0)

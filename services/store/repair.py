@@ -29,7 +29,7 @@ from commitlog.disk import Disk
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
-from consumequeue.timerindex_run import FactRun
+from consumequeue.timerindex import FactRun
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.timer_ends import ENDS

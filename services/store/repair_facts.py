@@ -32,11 +32,10 @@ from commitlog.kinds import TIMER_TOPIC, End, endings
 from commitlog.limits import TIMER_HISTORY_MS
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
-from consumequeue import timerindex_run
-from consumequeue.timerindex import UNSAVED_MAX
+from consumequeue import timerindex
+from consumequeue.timerindex import UNSAVED_MAX, FactRun
 from consumequeue.timerindex_fact import FACT, Facts
 from consumequeue.timerindex_recent import Recent
-from consumequeue.timerindex_run import FactRun
 from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES, name_hash
 from services.broker.timer_files import TIMER_FILES
 from services.broker.timer_records import due_ms_of, names_of
@@ -67,7 +66,7 @@ def is_whole(run: FactRun, disk: Disk) -> bool:
 
 def mend(run: FactRun, disk: Disk) -> None:
     """Writes a run again of which all facts can be read."""
-    timerindex_run.write(disk, run.folder, run.number, run.readable(disk, []), run.entry_count)
+    timerindex.write_run(disk, run.folder, run.number, run.readable(disk, []), run.entry_count)
 
 
 def give_up(store: OpenStore, disk: Disk, lost: Iterable[FactRun], now_ms: int) -> None:
@@ -114,7 +113,7 @@ def _written(disk: Disk, newest: Snapshot, folder: str, recent: Recent) -> list[
     named = runs_of(folder, newest.parts[TIMER_FILES]["ends"][PARTS[folder]])
     there = [int(name) for name in disk.list(folder) if name.isdigit()]
     number = 1 + max([-1, *there, *(run.number for run in named)])
-    run = timerindex_run.write(disk, folder, number, recent.chunks(), len(recent))
+    run = timerindex.write_run(disk, folder, number, recent.chunks(), len(recent))
     return [] if run is None else [run]
 
 

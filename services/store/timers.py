@@ -24,11 +24,10 @@ from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
-from consumequeue import sorted_merge
-from consumequeue.timerindex import FactsToWrite
+from consumequeue import sorted_runs
+from consumequeue.timerindex import FactRun, FactsToWrite
 from consumequeue.timerindex_fact import Facts, newest_of
 from consumequeue.timerindex_recent import Recent
-from consumequeue.timerindex_run import FactRun
 from services.broker.timer_ends import ENDS, NAMES
 from services.broker.timer_files import TIMER_FILES, TimersToWrite
 from services.broker.timer_records import due_ms_of, undelivered
@@ -74,7 +73,7 @@ class FactSource:
         """The newest fact about each, in order; what is damaged is left out."""
         sources = [run.readable(disk, []) for run in self.runs]
         sources += [recent.chunks() for recent in self.recents]
-        return map(newest_of, sorted_merge.passes(sources, "key", "check"))
+        return map(newest_of, sorted_runs.passes(sources, "key", "check"))
 
 
 @dataclass(slots=True, frozen=True)

@@ -17,10 +17,10 @@ import numpy as np
 
 from commitlog.kinds import End
 from commitlog.snapshot import Snapshot
-from consumequeue.sorted_run import BLOCK_BYTES
+from consumequeue.bloom_filter import probes_of
+from consumequeue.sorted_runs import BLOCK_BYTES
+from consumequeue.timerindex import BLOCK_FACTS, FactRun
 from consumequeue.timerindex_fact import Facts
-from consumequeue.timerindex_filter import probes_of
-from consumequeue.timerindex_run import BLOCK_FACTS, FactRun
 from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES
 from services.broker.timer_files import TIMER_FILES
 from services.store.findings import Finding

@@ -16,8 +16,7 @@ from commitlog.layout import KEYINDEX
 from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import is_indexed
-from consumequeue.keyindex import names_of
-from consumequeue.keyindex_run import Run
+from consumequeue.keyindex import Run, names_of
 from services.broker.derived import KEYS
 from services.store.findings import Finding
 from services.store.opening import OpenStore

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
 from commitlog.record import INNER_BATCH, Record
-from consumequeue import keyindex, keyindex_merge, keyindex_run
-from consumequeue.keyindex import KeyIndex, carries, hash_of, messages_of, names_of
-from consumequeue.keyindex_run import ENTRY, Entries, Run
+from consumequeue import keyindex, sorted_runs
+from consumequeue.keyindex import ENTRY, Entries, KeyIndex, Run, carries, hash_of, messages_of, names_of
 from tests.memory_disk import MemoryDisk
 
 TOPIC = "t"
@@ -126,7 +125,7 @@ def test_it_says_what_a_dictionary_says(steps: list[list[str] | str]) -> None:
 def test_a_run_finds_every_hash_it_holds_and_no_other(pairs: list[tuple[int, int]]) -> None:
     disk = MemoryDisk()
     stored = sorted((key_hash, offset) for offset, (key_hash, _) in enumerate(pairs))
-    run = keyindex_run.write(disk, [entries(*stored)] if stored else [])
+    run = keyindex.write_run(disk, [entries(*stored)] if stored else [])
     if run is None:
         assert not stored
         return
@@ -138,7 +137,7 @@ def test_a_run_finds_every_hash_it_holds_and_no_other(pairs: list[tuple[int, int
 def test_one_key_in_every_record_is_found_newest_first_without_reading_all_of_it() -> None:
     disk = CountingDisk()
     ever = [(7, offset) for offset in range(200_000)]
-    run = keyindex_run.write(disk, [entries(*ever)])
+    run = keyindex.write_run(disk, [entries(*ever)])
     assert run is not None
     disk.read_count = 0
     newest = run.offsets(disk, 7)
@@ -150,7 +149,7 @@ def test_one_key_in_every_record_is_found_newest_first_without_reading_all_of_it
 def test_evenly_spread_hashes_take_a_few_blocks() -> None:
     disk = CountingDisk()
     spread = sorted((hash_of(TOPIC, str(number)), number) for number in range(100_000))
-    run = keyindex_run.write(disk, [entries(*spread)])
+    run = keyindex.write_run(disk, [entries(*spread)])
     assert run is not None
     disk.read_count = 0
     for number in range(0, 100_000, 100):
@@ -167,12 +166,12 @@ def test_runs_stay_few_and_are_never_lost() -> None:
 
 
 def test_a_merge_holds_a_chunk_of_each_source_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyindex_run, "READ_BLOCKS", 1)
+    monkeypatch.setattr(sorted_runs, "READ_BLOCKS", 1)
     disk = MemoryDisk()
     _, frozen = filled(disk, rounds=3, per_round=2000)
     runs = [Run(*fields) for fields in frozen]  # type: ignore[attr-defined]
-    chunks = list(keyindex_merge.merged([run.chunks(disk) for run in runs], 0))
-    assert max(map(len, chunks)) <= len(runs) * keyindex_run.BLOCK_ENTRIES
+    chunks = list(keyindex.merged([run.chunks(disk) for run in runs], 0))
+    assert max(map(len, chunks)) <= len(runs) * keyindex.BLOCK_ENTRIES
     assert np.array_equal(np.concatenate(chunks), np.sort(np.concatenate(chunks)))
     assert sum(map(len, chunks)) == sum(run.entry_count for run in runs)
 
@@ -242,7 +241,7 @@ def test_a_flipped_bit_is_never_an_answer_and_ends_with_an_index_made_anew() -> 
     disk = MemoryDisk()
     filled(disk, rounds=1)
     path = f"{KEYINDEX}/{disk.list(KEYINDEX)[0]}"
-    for bit in range(8 * keyindex_run.BLOCK_BYTES + 5, 8 * disk.size(path), 9_973):
+    for bit in range(8 * keyindex.BLOCK_BYTES + 5, 8 * disk.size(path), 9_973):
         disk.flip_bit(path, bit)
         index = KeyIndex(disk)
         assert index.adopt([[0, 29_901, 600]]) == ""
@@ -256,7 +255,7 @@ def test_a_damaged_run_is_left_out_of_merges_and_of_the_next_start() -> None:
     disk = MemoryDisk()
     index, _ = filled(disk, rounds=1, per_round=3000)
     (name,) = disk.list(KEYINDEX)
-    disk.flip_bit(f"{KEYINDEX}/{name}", 8 * keyindex_run.BLOCK_BYTES * 3)
+    disk.flip_bit(f"{KEYINDEX}/{name}", 8 * keyindex.BLOCK_BYTES * 3)
     for number in range(3000, 22_000):
         index.put(record(number * 100, keys=f"k{number}"))
     assert checkpoint(index, disk) is None

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from commitlog.errors import StoreDamaged
 from consumequeue import timerindex
+from consumequeue.bloom_filter import Mask
 from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
-from consumequeue.timerindex_filter import Mask
 from tests.memory_disk import MemoryDisk
 
 FOLDER = "timers-names"

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import layout, snapshot
 from commitlog.real_disk import RealDisk
-from consumequeue.sorted_run import BLOCK_BYTES
+from consumequeue.sorted_runs import BLOCK_BYTES
 from services.broker.timer_files import TIMER_FILES
 from services.broker.values import PendingTimer, TimerName, TimerVerdict, Verdict
 from services.store import repair

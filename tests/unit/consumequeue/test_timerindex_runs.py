@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog.errors import StoreDamaged
-from consumequeue import sorted_merge, timerindex_run
-from consumequeue.timerindex import FactIndex, hashes_of
+from consumequeue import sorted_runs, timerindex
+from consumequeue.bloom_filter import Filter, Mask, probe_of, probes_of
+from consumequeue.timerindex import FactIndex, FactRun, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts, Said, newest_of
-from consumequeue.timerindex_filter import Filter, Mask, probe_of, probes_of
-from consumequeue.timerindex_run import FactRun
 from tests.memory_disk import MemoryDisk
 
 FOLDER = "timers-ends"
@@ -31,7 +30,7 @@ class CountingDisk(MemoryDisk):
 
 
 def written(disk: MemoryDisk, facts: Facts, number: int = 0) -> FactRun:
-    run = timerindex_run.write(disk, FOLDER, number, iter([newest_of(facts)]), len(facts))
+    run = timerindex.write_run(disk, FOLDER, number, iter([newest_of(facts)]), len(facts))
     assert run is not None
     return run
 
@@ -82,7 +81,7 @@ def test_a_run_finds_what_it_holds_and_nothing_else(pairs: list[tuple[int, int]]
 
 def test_no_facts_make_no_file() -> None:
     disk = MemoryDisk()
-    assert timerindex_run.write(disk, FOLDER, 0, iter([np.empty(0, FACT)]), 0) is None
+    assert timerindex.write_run(disk, FOLDER, 0, iter([np.empty(0, FACT)]), 0) is None
     assert disk.list(FOLDER) == []
 
 
@@ -154,12 +153,12 @@ def test_another_file_under_its_name_is_not_believed() -> None:
 
 
 def test_a_merge_holds_a_chunk_of_each_source_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timerindex_run, "READ_BLOCKS", 1)
+    monkeypatch.setattr(sorted_runs, "READ_BLOCKS", 1)
     disk = MemoryDisk()
     facts = named(6000)
     runs = [written(disk, facts[at::3], at) for at in range(3)]
-    chunks = list(sorted_merge.passes([run.chunks(disk) for run in runs], "key", "check"))
-    assert max(map(len, chunks)) <= len(runs) * timerindex_run.BLOCK_FACTS
+    chunks = list(sorted_runs.passes([run.chunks(disk) for run in runs], "key", "check"))
+    assert max(map(len, chunks)) <= len(runs) * timerindex.BLOCK_FACTS
     assert np.array_equal(np.concatenate([newest_of(chunk) for chunk in chunks]), newest_of(facts))
 
 
