@@ -9,30 +9,30 @@ read as far have come to the same.
     what halts        a record that no right writer can have written behind what has been read: the engine has
                       lost, doubled or changed something, or two histories meet. Nothing is guessed then
 
-    kind    older epoch   ours            ours, other holder   next epoch   beyond it
-    EPOCH   dead          dead            dead                 new epoch    HALT: an EPOCH is missing
-    BYTES   dead          by its place    HALT: missing EPOCH  HALT         HALT
-    BEAT    dead          by its place    HALT: missing EPOCH  HALT         HALT
+    kind    older epoch   ours          ours, other holder   next epoch   beyond it
+    EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
+    BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
+    BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
     GENESIS, CHECKPOINT and HOLD have no epoch: they are noted; a second GENESIS halts
 
-    place of BYTES   begins where the history ends, chain right    gathered; with `last` the flush is accepted
-                     begins there, chain wrong                     HALT: two histories
-                     begins behind it                              HALT: bytes are missing
-                     ends at a place of the history, same chain    already had: the engine doubled a record
-                     anything else                                 HALT: two histories
-    place of EPOCH   a place of the history, same chain            the epoch begins, unfinished is dropped
-                     anything else                                 HALT: the candidate has another history
-    place of BEAT    the end of the history, same chain            a sign of life
-                     anything else                                 HALT; but not while a flush is unfinished
+    BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
+            begin there, chain wrong                        HALT: two histories
+            begin behind it                                 HALT: bytes are missing
+            end at a position of the history, same chain    already had: the engine doubled a record
+            anything else                                   HALT: two histories
+    EPOCH   of a position of the history, same chain        begins; an unfinished flush is dropped
+            anything else                                   HALT: the candidate has another history
+    BEAT    of the end of the history, same chain           a sign of life
+            anything else                                   HALT, but not while a flush is unfinished
 
-The history's places are remembered for the last `PLACES_MAX` records: a record that speaks of an older place
-was under way for longer than any engine keeps a call.
+The positions of the last `POSITIONS_MAX` records are remembered: a record that speaks of an older one was
+under way for longer than any engine keeps a call.
 
 Foreign lines are stepped over and counted. A record of ours that does not match its CRC is asked for again,
 and halts the fourth time. Once halted a fold takes nothing more.
 
-Cost: BLAKE2b of every byte, some 5 us a record beside it. Memory: 16 bytes for each remembered place, 1 MB,
-and an unfinished flush. Weak spot: what an engine loses at its end, and replaces by nothing, no reader can
+Cost: BLAKE2b of every byte, some 5 us a record beside it. Memory: 1 MB of positions, and an
+unfinished flush. Weak spot: what an engine loses at its end, and replaces by nothing, no reader can
 tell from what was never written; the next BEAT tells, or the record that is read again before leading.
 """
 
@@ -58,7 +58,7 @@ from sharedlog.record import (
     decode,
 )
 
-PLACES_MAX: Final = 65_536
+POSITIONS_MAX: Final = 65_536
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 READS_MAX: Final = 4
 """How often a record is read that does not match its CRC."""
@@ -78,7 +78,7 @@ class Outcome(Enum):
     NOTED = "noted"
 
 
-class Standing(Enum):
+class EpochRelation(Enum):
     """How the right under which a record was written compares with the newest one."""
 
     OLDER = "older"
@@ -97,7 +97,7 @@ class Step(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A place in the history: a CommitLog offset, and the chain there."""
+    """A position in the history: a CommitLog offset, and the chain there."""
 
     end: int
     chain: int
@@ -117,7 +117,7 @@ class Fold:
         """The offset and the CRC-32 of the record that was taken last."""
         self.halted = ""
         self.foreign_count = self.dead_count = 0
-        self._places = Places()
+        self._positions = Positions()
         self._gathered: list[SharedRecord] = []
         self._gathered_from = 0
         self._reads = 0
@@ -125,11 +125,11 @@ class Fold:
     @property
     def is_founded(self) -> bool:
         """Whether the fold reaches back to a GENESIS."""
-        return self._places.count > 0
+        return self._positions.count > 0
 
     @property
     def gathered(self) -> Position:
-        """The place behind what was read of an unfinished flush; the end if there is none."""
+        """The position behind what was read of an unfinished flush; the end if there is none."""
         if not self._gathered:
             return Position(self.end, self.chain)
         return Position(self._gathered[-1].end, self._gathered[-1].chain)
@@ -172,7 +172,7 @@ class Fold:
             "end": self.end,
             "chain": self.chain,
             "next_offset": self._gathered_from if self._gathered else self.next_offset,
-            "places": self._places.freeze(self.end),
+            "positions": self._positions.freeze(self.end),
         }
 
     @classmethod
@@ -182,36 +182,36 @@ class Fold:
         fold.epoch, fold.holder = frozen["epoch"], bytes.fromhex(frozen["holder"])
         fold.end, fold.chain = frozen["end"], frozen["chain"]
         fold.next_offset = frozen["next_offset"]
-        fold._places = Places.thaw(frozen["places"])
+        fold._positions = Positions.thaw(frozen["positions"])
         return fold
 
-    def standing(self, record: SharedRecord) -> Standing:
+    def relation(self, record: SharedRecord) -> EpochRelation:
         """Return how the right of a record compares with the newest one."""
         if record.epoch < self.epoch:
-            return Standing.OLDER
+            return EpochRelation.OLDER
         if record.epoch == self.epoch:
-            return Standing.OURS if record.holder == self.holder else Standing.OTHER_HOLDER
-        return Standing.NEXT if record.epoch == self.epoch + 1 else Standing.BEYOND
+            return EpochRelation.OURS if record.holder == self.holder else EpochRelation.OTHER_HOLDER
+        return EpochRelation.NEXT if record.epoch == self.epoch + 1 else EpochRelation.BEYOND
 
     # What each kind does. These and `_took` are where state changes.
 
     def _genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
-            if Position(record.start, record.chain) == self._places.first and self.epoch == 0:
+            if Position(record.start, record.chain) == self._positions.first and self.epoch == 0:
                 return Step(Outcome.ALREADY_HAD, record)
             self._halt(offset, "a second GENESIS: the cluster was made twice")
         self.cluster = record.cluster
         self.end, self.chain = record.start, record.chain
-        self._places.add(record.start, record.chain)
+        self._positions.add(record.start, record.chain)
         return Step(Outcome.NOTED, record)
 
     def _epoch(self, offset: int, record: SharedRecord) -> Step:
-        standing = self.standing(record)
-        if standing is Standing.BEYOND:
+        relation = self.relation(record)
+        if relation is EpochRelation.BEYOND:
             self._halt(offset, f"epoch {record.epoch} follows epoch {self.epoch}: an EPOCH is missing")
-        if standing is not Standing.NEXT:
+        if relation is not EpochRelation.NEXT:
             return self._dead(record)
-        if record.start > self.end or self._places.chain_at(record.start) != record.chain:
+        if record.start > self.end or self._positions.chain_at(record.start) != record.chain:
             self._halt(offset, f"whoever wants to lead epoch {record.epoch} has another history")
         self.epoch, self.holder = record.epoch, record.holder
         self._drop_gathered()
@@ -224,7 +224,7 @@ class Fold:
         if record.start > at.end:
             self._halt(offset, f"bytes {at.end} to {record.start} of the history are missing")
         if record.start < at.end or record.end == record.start:
-            if record.end > at.end or self._places.chain_at(record.end) != record.chain:
+            if record.end > at.end or self._positions.chain_at(record.end) != record.chain:
                 self._halt(offset, f"two histories: bytes {record.start} to {record.end} are not the same")
             return Step(Outcome.ALREADY_HAD, record)
         if chained(at.chain, record.start, record.body, record.zeros) != record.chain:
@@ -246,7 +246,7 @@ class Fold:
         if not self._gathered:
             self._gathered_from = offset
         self._gathered.append(record)
-        self._places.add(record.end, record.chain)
+        self._positions.add(record.end, record.chain)
         if not record.is_last:
             if sum(len(one.body) for one in self._gathered) > FLUSH_BYTES_MAX:
                 self._halt(offset, f"a flush of more than {FLUSH_BYTES_MAX} bytes")
@@ -258,7 +258,7 @@ class Fold:
 
     def _drop_gathered(self) -> None:
         self._gathered = []
-        self._places.cut(self.end)
+        self._positions.cut(self.end)
 
     def _dead(self, record: SharedRecord) -> Step:
         self.dead_count += 1
@@ -281,10 +281,10 @@ class Fold:
 
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
         """Whether a record is of the leader; halt if it is of one of whom no EPOCH tells."""
-        standing = self.standing(record)
-        if standing not in (Standing.OLDER, Standing.OURS):
-            self._halt(offset, f"it is of epoch {record.epoch} ({standing.value}): an EPOCH is missing")
-        return standing is Standing.OURS
+        relation = self.relation(record)
+        if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
+            self._halt(offset, f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing")
+        return relation is EpochRelation.OURS
 
     def _halt(self, offset: int, why: str) -> None:
         self.halted = f"Record {offset} of the shared log: {why}."
@@ -301,51 +301,51 @@ _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 }
 
 
-class Places:
-    """The chain at the newest places of a history, by their CommitLog offsets; 16 bytes a place."""
+class Positions:
+    """The chain at the newest positions of a history, by their CommitLog offsets; 16 bytes each."""
 
     def __init__(self) -> None:
         self._ends, self._chains = array("Q"), array("Q")
         self.first: Position | None = None
-        """The place at which the history begins, which is never forgotten."""
+        """The position at which the history begins, which is never forgotten."""
 
     @property
     def count(self) -> int:
-        """The number of places that are remembered."""
+        """The number of positions that are remembered."""
         return len(self._ends)
 
     def add(self, end: int, chain: int) -> None:
         """Remember the chain behind the newest bytes; forget the oldest half where there are too many."""
-        assert not self._ends or end > self._ends[-1], "places come in order"
+        assert not self._ends or end > self._ends[-1], "positions come in order"
         if self.first is None:
             self.first = Position(end, chain)
         self._ends.append(end)
         self._chains.append(chain)
-        if len(self._ends) > PLACES_MAX:
-            del self._ends[: PLACES_MAX // 2], self._chains[: PLACES_MAX // 2]
+        if len(self._ends) > POSITIONS_MAX:
+            del self._ends[: POSITIONS_MAX // 2], self._chains[: POSITIONS_MAX // 2]
 
     def chain_at(self, end: int) -> int | None:
-        """Return the chain at a place; None if no record ended there, or too long ago."""
-        place = bisect_left(self._ends, end)
-        return self._chains[place] if place < len(self._ends) and self._ends[place] == end else None
+        """Return the chain at a position; None if no record ended there, or too long ago."""
+        at = bisect_left(self._ends, end)
+        return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def cut(self, end: int) -> None:
-        """Forget the places behind `end`."""
+        """Forget the positions behind `end`."""
         while self._ends and self._ends[-1] > end:
             self._ends.pop()
             self._chains.pop()
 
     def freeze(self, end: int) -> list[list[int]]:
-        """Return what a checkpoint keeps: first place, then (end, chain) of each up to `end`."""
+        """Return what a checkpoint keeps: the first position, then (end, chain) of each up to `end`."""
         first = [list(self.first)] if self.first is not None else []
         return first + [[one, at] for one, at in zip(self._ends, self._chains, strict=True) if one <= end]
 
     @classmethod
-    def thaw(cls, frozen: list[list[int]]) -> Places:
-        """Return the places that a checkpoint keeps."""
-        places = cls()
+    def thaw(cls, frozen: list[list[int]]) -> Positions:
+        """Return the positions that a checkpoint keeps."""
+        positions = cls()
         for end, chain in frozen[1:]:
-            places.add(end, chain)
+            positions.add(end, chain)
         if frozen:
-            places.first = Position(*frozen[0])
-        return places
+            positions.first = Position(*frozen[0])
+        return positions

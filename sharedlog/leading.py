@@ -76,7 +76,7 @@ class Leader:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
         self._cluster, self._epoch, self._holder = fold.cluster, fold.epoch, fold.holder
         self.position = Position(fold.end, fold.chain)
-        """The place behind what was written."""
+        """The position behind what was written."""
         self._expected_offset = fold.next_offset
         self._is_proven = True
 

@@ -12,7 +12,7 @@ import pytest
 
 from sharedlog import record
 from sharedlog.errors import Halted
-from sharedlog.fold import Fold, Outcome, Standing, Step
+from sharedlog.fold import Fold, Outcome, EpochRelation, Step
 from sharedlog.leading import Leader, Proof
 from sharedlog.record import SharedRecord
 from tests.simulation.shared_world import OPERATION, Rules, World
@@ -42,7 +42,7 @@ def gap_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
     kept = Fold._bytes
 
     def lenient(fold: Fold, offset: int, one: SharedRecord) -> Step:
-        is_beyond = fold.standing(one) is Standing.OURS and one.start > fold.gathered.end
+        is_beyond = fold.relation(one) is EpochRelation.OURS and one.start > fold.gathered.end
         return Step(Outcome.DEAD, one) if is_beyond else kept(fold, offset, one)
 
     patch.setitem(fold_takes(), record.Kind.BYTES, lenient)
@@ -53,7 +53,7 @@ def candidate_is_not_asked_for_its_history(patch: pytest.MonkeyPatch) -> Rules:
     """An EPOCH counts whatever end and chain it names."""
 
     def lenient(fold: Fold, offset: int, one: SharedRecord) -> Step:
-        if fold.standing(one) is not Standing.NEXT:
+        if fold.relation(one) is not EpochRelation.NEXT:
             return Step(Outcome.DEAD, one)
         fold.epoch, fold.holder = one.epoch, one.holder
         fold._drop_gathered()
@@ -80,7 +80,7 @@ def holder_is_the_name_of_the_node(_: pytest.MonkeyPatch) -> Rules:
 
 def missing_epoch_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
     """BYTES under a right of which no EPOCH tells are dead, and no reason to halt."""
-    patch.setattr(Fold, "_may_write", lambda fold, _, one: fold.standing(one) is Standing.OURS)
+    patch.setattr(Fold, "_may_write", lambda fold, _, one: fold.relation(one) is EpochRelation.OURS)
     return Rules()
 
 

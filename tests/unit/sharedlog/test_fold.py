@@ -9,7 +9,7 @@ import pytest
 
 from sharedlog import fold as folding
 from sharedlog.errors import Halted
-from sharedlog.fold import Fold, Outcome, Places, Position, Step
+from sharedlog.fold import Fold, Outcome, Positions, Position, Step
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, encode
 
 CLUSTER, ME, OTHER = b"c" * 16, b"m" * 16, b"o" * 16
@@ -217,11 +217,11 @@ def test_a_checkpoint_goes_on_before_an_unfinished_flush(log: Log) -> None:
 
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "PLACES_MAX", 10)
-    places = Places()
+    monkeypatch.setattr(folding, "POSITIONS_MAX", 10)
+    positions = Positions()
     for end in range(100):
-        places.add(end, 1000 + end)
-    assert places.count <= 10
-    assert places.first == Position(0, 1000)
-    assert places.chain_at(99) == 1099
-    assert places.chain_at(3) is None
+        positions.add(end, 1000 + end)
+    assert positions.count <= 10
+    assert positions.first == Position(0, 1000)
+    assert positions.chain_at(99) == 1099
+    assert positions.chain_at(3) is None
