@@ -12,7 +12,7 @@ import pytest
 
 from sharedlog import record
 from sharedlog.errors import Halted
-from sharedlog.fold import Fold, Outcome, EpochRelation, Step
+from sharedlog.fold import EpochRelation, Fold, Outcome, Step
 from sharedlog.leading import Leader, Proof
 from sharedlog.record import SharedRecord
 from tests.simulation.shared_world import OPERATION, Rules, World

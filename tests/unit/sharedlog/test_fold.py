@@ -9,7 +9,7 @@ import pytest
 
 from sharedlog import fold as folding
 from sharedlog.errors import Halted
-from sharedlog.fold import Fold, Outcome, Positions, Position, Step
+from sharedlog.fold import Fold, Outcome, Position, Positions, Step
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, encode
 
 CLUSTER, ME, OTHER = b"c" * 16, b"m" * 16, b"o" * 16
