@@ -7,17 +7,37 @@ on a timer is an answer, not an error.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from http.client import HTTPException
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 
 import typer
 
+from commitlog import errors as commitlog_errors
+from consumequeue import errors as consumequeue_errors
+from services.auth import errors as auth_errors
+from services.broker import errors as broker_errors
 from services.http.calls import HttpCalls
+from services.live import errors as live_errors
+from services.ops import errors as ops_errors
+from services.rpc import errors as rpc_errors
+from tidewheel import errors as tidewheel_errors
 from tidewheel.errors import TidewheelError
+from txn import errors as txn_errors
 
+# Each is named, not found by what happens to be imported: a command needs few of them for itself.
+_ERRORS: Final = (
+    auth_errors,
+    broker_errors,
+    commitlog_errors,
+    consumequeue_errors,
+    live_errors,
+    ops_errors,
+    rpc_errors,
+    tidewheel_errors,
+    txn_errors,
+)
 ANSWER_SECONDS = 30
 SEARCH_SECONDS = 600
 
@@ -83,12 +103,7 @@ def api_path(path: tuple[str, ...]) -> str:
 
 
 def error_class(code: str) -> type[TidewheelError]:
-    """Return the class of the tree that carries a code."""
-    return next((kind for kind in error_classes(TidewheelError) if kind.code == code), TidewheelError)
-
-
-def error_classes(root: type[TidewheelError]) -> Iterator[type[TidewheelError]]:
-    """Yield a class of the tree and everything below it."""
-    yield root
-    for below in root.__subclasses__():
-        yield from error_classes(below)
+    """Return the error that carries a code; that of the family if no error of a broker has the code."""
+    classes = (kind for module in _ERRORS for kind in vars(module).values() if isinstance(kind, type))
+    tree = (kind for kind in classes if issubclass(kind, TidewheelError))
+    return next((kind for kind in tree if kind.code == code), TidewheelError)

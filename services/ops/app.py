@@ -21,7 +21,6 @@ from services.ops.access import AccessApi
 from services.ops.clients import ClientsApi
 from services.ops.clock import ClockApi
 from services.ops.dead_letters import DeadLettersApi
-from services.ops.errors import bug, disk_failed, refuse, unknown
 from services.ops.explain import ExplainApi
 from services.ops.gate import Demands, Gate
 from services.ops.groups import GroupsApi
@@ -31,6 +30,7 @@ from services.ops.openapi import document
 from services.ops.probes import Probes
 from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
+from services.ops.statuses import bug, disk_failed, refuse, unknown
 from services.ops.timer_tasks import TimerTasksApi
 from services.ops.timers import TimersApi
 from services.ops.topics import TopicsApi

@@ -1,21 +1,11 @@
-"""How an error becomes an answer, and the errors that only the HTTP port raises.
+"""What only the HTTP port refuses; `services/ops/statuses.py` says what each error is there.
 
-    {"code": "TW-nnn", "detail": ..., "message": ...}   with the status that fits: `HTTP_STATUSES`
-
-Every answer that is not what was asked for is of this form: a refusal, a path that is not served, a failed
-disk, a bug of the broker.
+`tidewheel/errors.py` has the families of errors and their rules.
 """
 
 from __future__ import annotations
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from typing_extensions import TypedDict
-
-from services.auth.errors import Unauthorized
-from services.live.errors import unread
-from tidewheel.errors import AccessRefused, Busy, ClientMistake, NotFound, RefusedByState, TidewheelError
+from tidewheel.errors import AccessRefused, Busy, ClientMistake
 
 
 class BodyNotJson(ClientMistake):
@@ -46,66 +36,3 @@ class ForeignPage(AccessRefused):
     """The request comes from a web page that is not the broker's."""
 
     code = "TW-231"
-
-
-NOT_FOUND = 404
-HTTP_STATUSES = (
-    (BodyNotJson, 415),
-    (BodyUnfinished, 408),
-    (ClientMistake, 400),
-    (Unauthorized, 401),
-    (AccessRefused, 403),
-    (NotFound, 404),
-    (RefusedByState, 409),
-    (Busy, 503),
-)
-
-
-class ErrorAnswer(TypedDict):
-    """What went wrong: `code` is stable, `message` is for people, `detail` says where and what next."""
-
-    code: str
-    detail: str
-    message: str
-
-
-def error_shape(error: TidewheelError) -> ErrorAnswer:
-    """Return an error of the tree as JSON has it."""
-    return {"code": error.code, "detail": error.detail, "message": str(error)}
-
-
-async def refuse(request: Request, error: Exception) -> JSONResponse:
-    """Answer with an error of the tree, and the status of its class."""
-    assert isinstance(error, TidewheelError)
-    status = next((status for kind, status in HTTP_STATUSES if isinstance(error, kind)), 500)
-    ends = (
-        {"Connection": "close"} if isinstance(error, BodyUnfinished) else None
-    )  # the rest is not waited for
-    return JSONResponse(error_shape(error), status_code=status, headers=ends)
-
-
-async def disk_failed(request: Request, error: Exception) -> JSONResponse:
-    """Answer to a look that the store's disk would not let end."""
-    assert isinstance(error, OSError)
-    if error.errno is None:  # a time-out, which is no failure of a file
-        return await bug(request, error)
-    return await refuse(request, unread(error))
-
-
-async def bug(request: Request, error: Exception) -> JSONResponse:
-    """Answer where the broker has a bug."""
-    answer: ErrorAnswer = {
-        "code": "TW-100",
-        "detail": "",
-        "message": "The broker has met a bug; its log says more. Report it.",
-    }
-    return JSONResponse(answer, status_code=500)
-
-
-async def unknown(request: Request, error: Exception) -> JSONResponse:
-    """Answer to a path or method that is not served."""
-    assert isinstance(error, HTTPException)
-    asked = f"{request.method} {request.url.path}"
-    kind = NotFound if error.status_code == NOT_FOUND else ClientMistake
-    said = kind(f"{asked[:200]} is not served here; /openapi.json lists what is.")
-    return JSONResponse(error_shape(said), status_code=error.status_code, headers=error.headers)

@@ -23,8 +23,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
 from services.ops.bodies import Bodies
-from services.ops.errors import BodyNotJson, ForeignHost, refuse
+from services.ops.errors import BodyNotJson, ForeignHost
 from services.ops.origins import Names, check_origin
+from services.ops.statuses import refuse
 from tidewheel.errors import AccessRefused, TidewheelError
 
 OPEN_PATHS: Final = frozenset(("/livez", "/readyz"))

@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
-from services.ops.errors import ErrorAnswer
 from services.ops.gate import OPEN_PATHS
 from services.ops.operation import Operation
 from services.ops.routes import OPERATIONS
+from services.ops.statuses import ErrorAnswer
 
 Json = dict[str, Any]
 Key = tuple[Any, JsonSchemaMode]

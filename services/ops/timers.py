@@ -57,11 +57,11 @@ from services.broker.values import (
 )
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
-from services.ops.errors import ErrorAnswer, error_shape
 from services.ops.horizon import counts_within
 from services.ops.messages import ContentAnswer, ReceiptAnswer, content_shape, receipt_shape
 from services.ops.operation import Handler, Operation
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, asked, body_of, parse
+from services.ops.statuses import ErrorAnswer, error_shape
 from services.times import durations, moments
 from tidewheel.errors import ClientMistake, TidewheelError
 

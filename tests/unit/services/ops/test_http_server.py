@@ -18,10 +18,10 @@ from starlette.routing import Route
 from services.auth.refusals import Refusals
 from services.front.certificates import https_context, own_files
 from services.ops.bodies import Bodies
-from services.ops.errors import refuse
 from services.ops.gate import Demands, Gate
 from services.ops.http_server import HttpLimits, HttpServer
 from services.ops.request import body_of
+from services.ops.statuses import refuse
 from tidewheel.errors import TidewheelError
 
 SECONDS = 20
