@@ -104,7 +104,7 @@ class Reset:
 class Received:
     """What a receive leased, to be shown once the log is durable up to `durable_at`.
 
-    `is_unfinished`: it looked at, or leased, as many bytes as one call may; there may be more.
+    `is_unfinished`: the receive looked at, or leased, as much as it may; there may be more.
     """
 
     deliveries: list[Delivery]

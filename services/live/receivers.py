@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 from commitlog import limits
-from commitlog.limits import RECEIVE_BATCH_MAX
 from consumequeue.filter import Filter
 from services.broker.broker import Broker
 from services.broker.group_values import Received
@@ -75,7 +74,7 @@ class Receivers:
         except asyncio.CancelledError:  # a notification that this one may have had is another's now
             self._long_polls.notify_next(key, line)
             raise
-        if received.is_unfinished or len(received.deliveries) >= min(batch_size, RECEIVE_BATCH_MAX):
+        if received.is_unfinished:
             self._long_polls.notify_next(key, line)
         await self._show(group, topic, received)
         return self._clock.outward(received.deliveries)

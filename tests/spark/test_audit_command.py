@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
+from commitlog import store_format
 from services.cli.main import main
 from spark_jobs.layout import RunFolders
 
@@ -100,7 +101,7 @@ def test_wrong_input_is_one_line_with_a_code(
 
 
 def test_a_store_of_a_newer_format_is_refused(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    (shop.store / "format").write_text("4\n")
+    (shop.store / "format").write_text(f"{store_format.VERSION + 1}\n")
     with pytest.raises(SystemExit) as exited:
         main(arguments(shop))
     assert exited.value.code == 2

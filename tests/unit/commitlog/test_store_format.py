@@ -42,12 +42,13 @@ def test_a_store_of_version_2_becomes_one_of_this_version_which_version_2_refuse
 
 
 def test_what_cannot_be_opened_is_refused_and_left_alone() -> None:
+    newer = store_format.VERSION + 1
     disk, foreign, rocketmq = MemoryDisk(), MemoryDisk(), MemoryDisk()
-    disk.write(layout.FORMAT, 0, b"4\n")
+    disk.write(layout.FORMAT, 0, b"%d\n" % newer)
     foreign.write("pg_wal", 0, b"x")
     rocketmq.write(layout.segment_path(0), 0, b"x")
     before = [one.operations for one in (disk, foreign, rocketmq)]
-    with pytest.raises(StoreTooNew, match="format 4, this version reads up to 3"):
+    with pytest.raises(StoreTooNew, match=f"format {newer}, this version reads up to {newer - 1}"):
         store_format.open_format(disk, SIZE)
     with pytest.raises(NotAStore, match="pg_wal"):
         store_format.open_format(foreign, SIZE)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog import layout
+from commitlog import layout, store_format
 from commitlog.errors import NotAStore, StoreError, StoreTooNew
 from commitlog.published_log import open_log
 from commitlog.record import Record
@@ -39,8 +39,8 @@ def test_a_foreign_folder_is_no_store(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(store: Path) -> None:
-    (store / layout.FORMAT).write_text("4\n")
-    with pytest.raises(StoreTooNew, match="format 4"):
+    (store / layout.FORMAT).write_text(f"{store_format.VERSION + 1}\n")
+    with pytest.raises(StoreTooNew, match=f"format {store_format.VERSION + 1}"):
         open_log(store)
 
 
