@@ -1,0 +1,215 @@
+"""A shared log in PostgreSQL: one table of records, and one row that says what the next must follow.
+
+    log_head      one row: the newest epoch and holder, the position behind what is accepted, the last offset
+    log_record    one row a record: offset, bytes, when the server took it; partitioned by ranges of offsets
+
+An append is one statement: it changes the head if that is what the writer says, and inserts the records only
+then. PostgreSQL locks the row, so appends come one after the other; a reader sees an offset only when all
+before it are there, because each commit had the head to itself. A zombie's statement changes no row.
+
+A commit counts when the server reports it. With `synchronous_standby_names` that is when the standbys have
+it; a server that gives up waiting for them says so in a WARNING, and that is no acknowledgement: `Unknown`.
+So is a connection that breaks before the answer.
+
+Trimming drops whole partitions, which costs no vacuum; up to `PARTITION_RECORDS` records stay that could go.
+
+Cost: two round trips and one commit an append. Memory: what one read returns. Weak spot: a server that is
+promoted without the last rows begins an older history; nothing here prevents that, and the fold halts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from sharedlog.engine import Head, Stored
+from sharedlog.errors import Refused, Unknown
+from sharedlog.fold import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+PARTITION_RECORDS: Final = 100_000
+READ_RECORDS_MAX: Final = 10_000
+CONNECT_SECONDS: Final = 10
+_CHAIN_BYTES: Final = 8
+_OPTIONS: Final = (
+    "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed"
+)
+_TABLES: Final = """
+CREATE TABLE {log}_head (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    epoch bigint NOT NULL, holder bytea NOT NULL, end_offset bigint NOT NULL, chain bytea NOT NULL,
+    last_record bigint NOT NULL
+);
+CREATE TABLE {log}_record (
+    record bigint NOT NULL, stored bytea NOT NULL, taken_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) PARTITION BY RANGE (record);
+CREATE INDEX ON {log}_record (record);
+"""
+_PARTITION: Final = """
+CREATE TABLE IF NOT EXISTS {log}_record_{number} PARTITION OF {log}_record
+FOR VALUES FROM ({first}) TO ({end})
+"""
+_FOUND: Final = """
+INSERT INTO {log}_head (epoch, holder, end_offset, chain, last_record) VALUES (%s, %s, %s, %s, -1)
+"""
+_APPEND: Final = """
+WITH moved AS (
+    UPDATE {log}_head SET epoch = %s, holder = %s, end_offset = %s, chain = %s, last_record = last_record + %s
+    WHERE epoch = %s AND holder = %s AND end_offset = %s AND chain = %s RETURNING last_record
+)
+INSERT INTO {log}_record (record, stored)
+SELECT last_record - %s + number, stored
+FROM moved, unnest(%s::bytea[]) WITH ORDINALITY AS given (stored, number)
+RETURNING record
+"""
+_READ: Final = """
+SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
+    SELECT *, sum(octet_length(stored)) OVER (ORDER BY record) - octet_length(stored) AS bytes_before
+    FROM {log}_record WHERE record >= %s AND record < %s
+) AS found WHERE bytes_before < %s ORDER BY record
+"""
+_BOUNDS: Final = """
+SELECT coalesce((SELECT min(record) FROM {log}_record), last_record + 1), last_record + 1 FROM {log}_head
+"""
+_HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
+
+
+class PostgresLog:
+    """A shared log in the database that `conninfo` names (libpq); its tables begin with `log`.
+
+    Calls may come from any thread; they run one after the other over one connection, which is opened when it
+    is needed, and anew after it broke.
+    """
+
+    def __init__(self, conninfo: str, log: str = "tidewheel") -> None:
+        assert log.isidentifier(), f"{log!r} cannot begin the name of a table"
+        self._conninfo, self._log = conninfo, log
+        self._lock = Lock()
+        self._connection: psycopg.Connection[Any] | None = None
+        self._warned = ""
+        self._partitions: set[int] = set()
+
+    def found(self, head: Head) -> None:
+        """Make the tables of a log that has no record yet; raise `Refused` if there are some."""
+        from psycopg.errors import DuplicateTable
+
+        with self._answered() as connection, connection.transaction():
+            try:
+                connection.execute(self._sql(_TABLES))
+            except DuplicateTable as error:
+                raise Refused(f"There is a shared log {self._log!r} in this database already.") from error
+            connection.execute(self._sql(_FOUND), _fields(head))
+
+    def head(self) -> Head:
+        """Return what the next record must follow; raise `Unknown`."""
+        with self._answered() as connection:
+            row = connection.execute(self._sql(_HEAD)).fetchone()
+        assert row is not None, "a shared log has a head from its founding on"
+        epoch, holder, end_offset, chain = row
+        return Head(epoch, bytes(holder), Position(end_offset, int.from_bytes(chain, "big")))
+
+    def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
+        """Append records, all or none, if the head is `head`, which then is `following`.
+
+        Return the offset of the last record. Raise `Refused` if nothing was added, or `Unknown`.
+        """
+        count = len(stored)
+        with self._answered() as connection:
+            self._make_partitions(connection, count)
+            values = (*_fields(following), count, *_fields(head), count, list(stored))
+            rows = connection.execute(self._sql(_APPEND), values).fetchall()
+        if not rows:
+            raise Refused("Another node has written since.")
+        assert len(rows) == count, "some of the records were added, and not all"
+        return max(int(one) for (one,) in rows)
+
+    def read(self, offset: int, bytes_max: int) -> list[Stored]:
+        """Return records from `offset` on, at least one if there is any; raise `Unknown`."""
+        with self._answered() as connection:
+            values = (offset, offset + READ_RECORDS_MAX, bytes_max)
+            rows = connection.execute(self._sql(_READ), values).fetchall()
+        return [Stored(record, bytes(stored), taken_ms) for record, stored, taken_ms in rows]
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
+        with self._answered() as connection:
+            row = connection.execute(self._sql(_BOUNDS)).fetchone()
+        assert row is not None, "a shared log has a head from its founding on"
+        return int(row[0]), int(row[1])
+
+    def trim(self, offset: int) -> None:
+        """Drop the partitions that lie wholly before `offset`; raise `Unknown`."""
+        first, _ = self.bounds()
+        with self._answered() as connection:
+            for number in range(first // PARTITION_RECORDS, offset // PARTITION_RECORDS):
+                connection.execute(self._sql(f"DROP TABLE IF EXISTS {{log}}_record_{number}"))
+                self._partitions.discard(number)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        with self._lock:
+            self._drop_connection()
+
+    def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
+        """Make the partitions that the next `count` records need, and one ahead of them."""
+        row = connection.execute(self._sql("SELECT last_record FROM {log}_head")).fetchone()
+        assert row is not None, "a shared log has a head from its founding on"
+        first, last = row[0] // PARTITION_RECORDS, (row[0] + count) // PARTITION_RECORDS + 1
+        for number in range(max(0, first), last + 1):
+            if number not in self._partitions:
+                bounds = number * PARTITION_RECORDS, (number + 1) * PARTITION_RECORDS
+                connection.execute(self._sql(_PARTITION, number=number, first=bounds[0], end=bounds[1]))
+                self._partitions.add(number)
+
+    @contextmanager
+    def _answered(self) -> Iterator[psycopg.Connection[Any]]:
+        """Give the connection for statements; raise `Unknown` if it breaks, or the server warned."""
+        import psycopg
+
+        with self._lock:
+            self._warned = ""
+            try:
+                yield self._connected()
+            except psycopg.Error as error:
+                self._drop_connection()
+                raise Unknown(
+                    f"PostgreSQL did not answer: {str(error).strip() or type(error).__name__}"
+                ) from error
+            if self._warned:
+                raise Unknown(f"PostgreSQL warned: {self._warned}")
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        import psycopg
+
+        if self._connection is None:
+            self._connection = psycopg.connect(
+                self._conninfo, autocommit=True, connect_timeout=CONNECT_SECONDS, options=_OPTIONS
+            )
+            self._connection.add_notice_handler(self._notice)
+            self._partitions.clear()
+        return self._connection
+
+    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        """Keep a warning: a commit that did not wait for its standbys is told of so, and only so."""
+        # Field V, which is not translated, as the text and field S are.
+        if notice.severity_nonlocalized == "WARNING":
+            self._warned = notice.message_primary or "(without a text)"
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _sql(self, statement: str, **numbers: int) -> Any:
+        return statement.format(log=self._log, **numbers)
+
+
+def _fields(head: Head) -> tuple[int, bytes, int, bytes]:
+    chain = head.position.chain.to_bytes(_CHAIN_BYTES, "big")
+    return head.epoch, head.holder, head.position.end, chain
