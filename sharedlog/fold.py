@@ -280,7 +280,7 @@ class Fold:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
-        """Whether a record is of the leader; halt if it is of one of whom no EPOCH tells."""
+        """Return whether a record is of the leader; halt if it is of one of whom no EPOCH tells."""
         relation = self.relation(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
             self._halt(offset, f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing")

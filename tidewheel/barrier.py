@@ -156,7 +156,7 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
     async def async_transaction(
         self, producer: Producer, message: Message, *more: Message
     ) -> AsyncIterator[AsyncSession]:
-        """The same for an AsyncSession; the client's blocking calls run in threads. Raises the same."""
+        """Yield the same for an AsyncSession; the client's blocking calls run in threads. Raise the same."""
         if self._async_sessions is None:
             raise ConfigurationError(
                 "This barrier has no asynchronous sessions. "
@@ -188,7 +188,7 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         return RESOLUTIONS[self.outcome(message.message_id)]
 
     def _is_here(self, database: str) -> bool:
-        """Whether rows of that database are in ours; not as long as ours cannot be asked."""
+        """Return whether rows of that database are in ours; not as long as ours cannot be asked."""
         try:
             self._refuse_unfit_database()
         except (SQLAlchemyError, ConfigurationError) as error:
@@ -205,7 +205,7 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         return found or Outcome.UNKNOWN
 
     def forget(self, before_ms: int) -> int:
-        """Delete rows created before a time (milliseconds since 1970); returns how many.
+        """Delete rows created before a time (milliseconds since 1970); return how many.
 
         Keep at least what the broker may still ask about: its check-back interval times its check count. A
         committed half whose row is gone too early would be rolled back by its check. Goes in steps of
@@ -260,7 +260,7 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
 
 
 def fit_database(connection: Connection) -> str:
-    """The database's name; a database in which the barrier cannot keep its word is refused."""
+    """Return the database's name; a database in which the barrier cannot keep its word is refused."""
     refuse_autocommit(connection)
     for table in metadata.sorted_tables:
         refuse_unfit_table(connection, table, REMEDY)
@@ -269,7 +269,7 @@ def fit_database(connection: Connection) -> str:
 
 @contextmanager
 def fence_is_an_end(halves: Sequence[Half]) -> Iterator[None]:
-    """A row that is there already was written by a check-back."""
+    """Yield a row that is there already was written by a check-back."""
     try:
         yield
     except IntegrityError as error:
@@ -321,12 +321,12 @@ def refuse_other_database(engine: Engine, other: Engine) -> None:
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def engine_of(sessions: sessionmaker[Session]) -> Engine:
-    """The engine that a session factory is bound to.
+    """Return the engine that a session factory is bound to.
 
     Raises:
         ConfigurationError: when it is no factory of (blocking) sessions.

@@ -100,7 +100,7 @@ def send_halves(producer: Producer, messages: Sequence[Message], database: str) 
 
 
 def begin(producer: Producer) -> Transaction:
-    """A transaction of the client's, for one half.
+    """Return a transaction of the client's, for one half.
 
     Raises:
         ConfigurationError: when the producer has no checker to answer check-backs.
@@ -134,5 +134,5 @@ def end_halves(halves: Sequence[Half], outcome_of: Callable[[str], Outcome]) -> 
 
 
 def ids_of(halves: Sequence[Half]) -> str:
-    """The message ids, for people."""
+    """Return the message ids, for people."""
     return ", ".join(half.message_id for half in halves)

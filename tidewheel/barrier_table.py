@@ -62,7 +62,7 @@ INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.ins
 
 
 def barrier_sql(dialect: str) -> str:
-    """The statements that create the tables.
+    """Return the statements that create the tables.
 
     Raises:
         UnknownChoice: when the dialect is neither sqlite nor postgresql.
@@ -71,7 +71,7 @@ def barrier_sql(dialect: str) -> str:
 
 
 def table_sql(table: Table, dialect: str) -> str:
-    """The statement that creates a table of ours in a dialect.
+    """Return the statement that creates a table of ours in a dialect.
 
     Raises:
         UnknownChoice: when the dialect is neither sqlite nor postgresql.
@@ -82,7 +82,7 @@ def table_sql(table: Table, dialect: str) -> str:
 
 
 def database_name(connection: Connection) -> str:
-    """The database's name for itself, chosen when somebody first asks; copies of it keep the name."""
+    """Return the database's name for itself, chosen when somebody first asks; copies of it keep the name."""
     query = select(database_table.c.name).where(database_table.c.number == 1)
     found = connection.execute(query).scalar_one_or_none()
     if found is None:
@@ -140,7 +140,7 @@ def refuse_autocommit(connection: Connection) -> None:
 
 
 def commits_each_statement(connection: Connection) -> bool:
-    """Whether the driver ends a transaction with each statement.
+    """Return whether the driver ends a transaction with each statement.
 
     SQLAlchemy's recipe for SQLite turns the driver's transactions off and begins its own; that is fine.
     """
@@ -175,7 +175,7 @@ LOCK_TIMEOUTS = {"sqlite": sqlite_lock_timeout, "postgresql": postgresql_lock_ti
 
 
 def lock_timeout_of(engine: Engine) -> Callable[[Connection], Any]:
-    """How this database is told to wait only shortly for a lock.
+    """Return how this database is told to wait only shortly for a lock.
 
     Raises:
         UnknownChoice: when the database is neither SQLite nor PostgreSQL.

@@ -45,7 +45,7 @@ def require(*extras: str) -> None:
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Import libraries of an extra; raises `LibraryMissing` when one is not installed."""
+    """Import libraries of an extra; raise `LibraryMissing` when one is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

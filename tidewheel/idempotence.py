@@ -83,7 +83,7 @@ def create_table(engine: Engine) -> None:
 
 
 def consumed_sql(dialect: str) -> str:
-    """The statements that create the table and its index.
+    """Return the statements that create the table and its index.
 
     Raises:
         UnknownChoice: when the dialect is neither sqlite nor postgresql.
@@ -93,13 +93,13 @@ def consumed_sql(dialect: str) -> str:
 
 
 def identity_of(message: Message) -> str:
-    """What is the same for two deliveries of one message, also when a relay sent it twice."""
+    """Return what is the same for two deliveries of one message, also when a relay sent it twice."""
     return str(message.properties.get(OUTBOX_ID) or message.message_id)
 
 
 @contextmanager
 def once(session: Session, consumer_group: str, message_id: str) -> Iterator[bool]:
-    """Whether the group sees this message for the first time; stands with the session's transaction.
+    """Return whether the group sees this message for the first time; stands with the session's transaction.
 
     An exception that leaves the block rolls the session back: the answer cannot stand without the effect.
 
@@ -115,7 +115,7 @@ def once(session: Session, consumer_group: str, message_id: str) -> Iterator[boo
 
 @asynccontextmanager
 async def async_once(session: AsyncSession, consumer_group: str, message_id: str) -> AsyncIterator[bool]:
-    """The same for an AsyncSession."""
+    """Yield the same for an AsyncSession."""
     try:
         connection = await session.connection()
         yield await connection.run_sync(first_of, consumer_group, message_id)
@@ -138,7 +138,7 @@ def first_of(connection: Connection, consumer_group: str, message_id: str) -> bo
 
 
 def forget(engine: Engine, before_ms: int) -> int:
-    """Delete what was consumed before a time (milliseconds since 1970); returns how many."""
+    """Delete what was consumed before a time (milliseconds since 1970); return how many."""
     with engine.begin() as connection:
         old = delete(consumed_table).where(consumed_table.c.consumed_ms < before_ms)
         return connection.execute(old).rowcount
@@ -178,7 +178,7 @@ class RedisGuard:
 
     @contextmanager
     def once(self, consumer_group: str, message_id: str) -> Iterator[bool]:
-        """Whether the group sees this message for the first time.
+        """Return whether the group sees this message for the first time.
 
         An exception that leaves the block lets the next delivery be the first. `work_s` must be longer than
         the work: after it another may begin.
@@ -204,5 +204,5 @@ class RedisGuard:
 
 
 def text_of(value: Any) -> str | None:
-    """What Redis stored, whether the client decodes or not."""
+    """Return what Redis stored, whether the client decodes or not."""
     return value.decode() if isinstance(value, bytes) else value

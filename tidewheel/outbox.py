@@ -79,12 +79,12 @@ def add(session: Session, message: Message, key: str | None = None) -> None:
 
 
 def adding(message: Message, key: str | None = None) -> Insert:
-    """The statement of `add`, for an AsyncSession: `await session.execute(outbox.adding(message))`."""
+    """Return the statement of `add`, for an AsyncSession: `await session.execute(outbox.adding(message))`."""
     return insert(outbox_table).values(row_of(message, key, wall_clock_ms()))
 
 
 def forget(engine: Engine, before_ms: int) -> int:
-    """Delete rows that were sent before a time (milliseconds since 1970), in steps; returns how many."""
+    """Delete rows that were sent before a time (milliseconds since 1970), in steps; return how many."""
     forgotten = 0
     while deleted := forget_some(engine, before_ms):
         forgotten += deleted

@@ -33,7 +33,7 @@ before = outbox_table.alias("before")
 
 
 def heads(limit: int, now_ms: int) -> Select[Any]:
-    """The oldest unsent rows of keys, those that may be tried now and are claimed by nobody."""
+    """Return the oldest unsent rows of keys, those that may be tried now and are claimed by nobody."""
     earlier = exists().where(
         before.c.order_key == rows.order_key, before.c.sent_ms.is_(None), before.c.id < rows.id
     )
@@ -42,7 +42,7 @@ def heads(limit: int, now_ms: int) -> Select[Any]:
 
 
 def with_followers(connection: Connection, found: Sequence[Row[Any]], limit: int) -> list[Row[Any]]:
-    """The heads, and what is behind them, the oldest first; about `limit` rows."""
+    """Return the heads, and what is behind them, the oldest first; about `limit` rows."""
     keys = [row.order_key for row in found if row.order_key is not None]
     lone = [row for row in found if row.order_key is None]
     if not keys:

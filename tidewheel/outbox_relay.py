@@ -132,7 +132,7 @@ class Relay:
 
 
 def by_key(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:
-    """Rows that must go out one after the other, together."""
+    """Return lists of rows: in one list go those that must be sent one after the other."""
     lists: defaultdict[object, list[Row[Any]]] = defaultdict(list)
     for row in rows:
         lists[(None, row.id) if row.order_key is None else row.order_key].append(row)
@@ -140,7 +140,7 @@ def by_key(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:
 
 
 def claims_of(engine: Engine, lease_ms: int) -> LockedRows | LeasedRows:
-    """How rows are claimed in this database."""
+    """Return how rows are claimed in this database."""
     if engine.dialect.name == "postgresql":
         return LockedRows(engine)
     if engine.dialect.name == "sqlite":

@@ -71,7 +71,7 @@ Index("tidewheel_outbox_sent", outbox_table.c.sent_ms)
 
 
 def outbox_sql(dialect: str) -> str:
-    """The statements that create the table and its indexes.
+    """Return the statements that create the table and its indexes.
 
     Raises:
         UnknownChoice: when the dialect is neither sqlite nor postgresql.
@@ -83,7 +83,7 @@ def outbox_sql(dialect: str) -> str:
 
 
 def row_of(message: Message, key: str | None, created_ms: int) -> dict[str, Any]:
-    """The row that keeps a message.
+    """Return the row that keeps a message.
 
     Raises:
         ClientMistake: when it has no topic or body, too large a body, or what the table does not keep.
@@ -106,14 +106,17 @@ def row_of(message: Message, key: str | None, created_ms: int) -> dict[str, Any]
 
 
 def order_key_of(message: Message) -> str | None:
-    """What a message's order is kept by when the user names nothing; of several keys none is chosen."""
+    """Return what a message's order is kept by when the user names nothing.
+
+    Of several keys none is chosen.
+    """
     if message.message_group:
         return str(message.message_group)
     return next(iter(message.keys)) if len(message.keys) == 1 else None
 
 
 def message_of(row: Row[Any]) -> Message:
-    """The message that a row keeps."""
+    """Return the message that a row keeps."""
     message = Message()
     message.topic, message.body = row.topic, bytes(row.body)
     if row.tag:

@@ -85,7 +85,7 @@ class Rule:
 
 
 def check_user_name(name: str) -> None:
-    """Raises `ClientMistake` unless a user may have this name, which is its access key."""
+    """Raise `ClientMistake` unless a user may have this name, which is its access key."""
     if not _USER.fullmatch(name):
         raise ClientMistake(
             f"{name[:100]!r} cannot be a user's name: give 1 to 64 letters, digits, '.', '_' or '-', "
@@ -94,7 +94,7 @@ def check_user_name(name: str) -> None:
 
 
 def check_rule(rule: Rule) -> None:
-    """Raises `ClientMistake` for a pattern that can match nothing, or a verb that its kind does not have."""
+    """Raise `ClientMistake` for a pattern that can match nothing, or a verb that its kind does not have."""
     if not _PATTERN.fullmatch(rule.pattern):
         raise ClientMistake(
             f"{rule.pattern[:200]!r} is no name and no prefix: give letters, digits, '_', '-', '%' and '|', "
@@ -116,7 +116,7 @@ class Rights:
         self._lengths: dict[tuple[str, Kind], list[int]] = {}
 
     def __iter__(self) -> Iterator[Rule]:
-        """Every rule, by user, kind, pattern and verb."""
+        """Return every rule, by user, kind, pattern and verb."""
         return iter(
             sorted(
                 Rule(user, kind, pattern, verb, effect)
@@ -127,17 +127,17 @@ class Rights:
         )
 
     def count(self, user: str) -> int:
-        """How many rules speak of a user."""
+        """Return how many rules speak of a user."""
         return sum(len(effects) for kind in Kind for effects in self._rules.get((user, kind), {}).values())
 
     def set(self, rule: Rule) -> None:
-        """Keeps a rule, in place of another about the same."""
+        """Keep a rule, in place of another about the same."""
         patterns = self._rules.setdefault((rule.user, rule.kind), {})
         patterns.setdefault(rule.pattern, {})[rule.verb] = rule.effect
         self._measure(rule.user, rule.kind)
 
     def remove(self, rule: Rule) -> bool:
-        """Forgets what is said of a user, pattern and verb, whatever it says; False if nothing is."""
+        """Forget what is said of a user, pattern and verb, whatever it says; False if nothing is."""
         patterns = self._rules.get((rule.user, rule.kind), {})
         effects = patterns.get(rule.pattern, {})
         is_known = effects.pop(rule.verb, None) is not None
@@ -147,13 +147,13 @@ class Rights:
         return is_known
 
     def forget(self, user: str) -> None:
-        """Forgets every rule of a user."""
+        """Forget every rule of a user."""
         for kind in Kind:
             self._rules.pop((user, kind), None)
             self._lengths.pop((user, kind), None)
 
     def allows(self, user: str, need: Need) -> bool:
-        """Whether a user may."""
+        """Return whether a user may."""
         if need.verb is None:
             return any(self.allows(user, need._replace(verb=verb)) for verb in VERBS[need.kind])
         patterns = self._rules.get((user, need.kind), {})
@@ -164,7 +164,7 @@ class Rights:
         return False
 
     def _fitting(self, user: str, need: Need) -> Iterator[str]:
-        """Every pattern that a name can match, the most specific first."""
+        """Yield every pattern that a name can match, the most specific first."""
         if not need.name.endswith(WILD):  # a name is never taken for a pattern
             yield need.name
         for length in self._lengths.get((user, need.kind), ()):
@@ -172,7 +172,7 @@ class Rights:
                 yield need.name[:length] + WILD
 
     def _measure(self, user: str, kind: Kind) -> None:
-        """Notes the lengths of a user's prefixes, the longest first."""
+        """Return the lengths of a user's prefixes, the longest first."""
         patterns = self._rules.get((user, kind), {})
         lengths = {len(pattern) - 1 for pattern in patterns if pattern.endswith(WILD)}
         self._lengths[user, kind] = sorted(lengths, reverse=True)

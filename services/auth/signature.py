@@ -75,7 +75,7 @@ class Signed(NamedTuple):
 
 @lru_cache(maxsize=PARSED_MAX)
 def parse(authorization: str, date: str) -> Signed:
-    """The two headers of a call; raises `Refused`."""
+    """Return the two headers of a call; raise `Refused`."""
     authorization = authorization.strip(" \t")  # blanks around a field's value are none of it (RFC 9110, 5.5)
     if not authorization:
         raise Refused(Reason.UNSIGNED)
@@ -89,18 +89,18 @@ def parse(authorization: str, date: str) -> Signed:
 
 
 def sign(secret: bytes, date: str) -> str:
-    """What a client writes under a date, in lower-case hex."""
+    """Return what a client writes under a date, in lower-case hex."""
     return hmac.digest(secret, date.encode(), "sha1").hex()
 
 
 def headers(access_key: str, secret: bytes, date: str) -> tuple[tuple[str, str], ...]:
-    """What a client sends with a call."""
+    """Return what a client sends with a call."""
     proof = f"Credential={access_key}, SignedHeaders=x-mq-date-time, Signature={sign(secret, date)}"
     return ("x-mq-date-time", date), ("authorization", f"MQv2-HMAC-SHA1 {proof}")
 
 
 def check(signed: Signed, secret: bytes | None, now_ms: int | None) -> None:
-    """Raises `Refused` unless the key is known (`secret` is not None), signed rightly, and at this time.
+    """Raise `Refused` unless the key is known (`secret` is not None), signed rightly, and at this time.
 
     Without `now_ms`: at any time.
     """
@@ -114,7 +114,9 @@ def check(signed: Signed, secret: bytes | None, now_ms: int | None) -> None:
 
 
 def read(date: str) -> tuple[int, int] | None:
-    """A date as milliseconds since 1970, and how far from it the zone may be that it means; None for no date.
+    """Return a date as milliseconds since 1970, and how far from it the zone may be that it means.
+
+    None for no date.
 
     What names no offset is taken for UTC.
     """
@@ -128,7 +130,10 @@ def read(date: str) -> tuple[int, int] | None:
 
 
 def untimely(date_ms: int, zone_ms_max: int, now_ms: int) -> Reason | None:
-    """What is wrong with a date; None if it is now in a zone that it may mean, give or take the window."""
+    """Return what is wrong with a date.
+
+    None if it is now in a zone that it may mean, give or take the window.
+    """
     ahead_ms = date_ms - now_ms
     nearest_ms = (ahead_ms + ZONE_STEP_MS // 2) // ZONE_STEP_MS * ZONE_STEP_MS
     off_ms = ahead_ms - max(-zone_ms_max, min(nearest_ms, zone_ms_max))

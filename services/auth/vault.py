@@ -18,12 +18,12 @@ NONCE_BYTES: Final = 12
 
 
 def seal(key: bytes, name: str, secret: bytes, nonce: bytes) -> str:
-    """A user's secret, so that only the key opens it."""
+    """Return a user's secret, so that only the key opens it."""
     return b64encode(nonce + AESGCM(key).encrypt(nonce, secret, name.encode())).decode()
 
 
 def unseal(key: bytes, name: str, sealed: str) -> bytes | None:
-    """The secret; None when it was sealed with another key, for another name, or is damaged."""
+    """Return the secret; None when it was sealed with another key, for another name, or is damaged."""
     try:
         whole = b64decode(sealed, validate=True)
         return AESGCM(key).decrypt(whole[:NONCE_BYTES], whole[NONCE_BYTES:], name.encode())

@@ -59,7 +59,7 @@ class Access:
     def add_user(self, name: str, sealed: str, renews: bool, now_ms: int) -> int:
         """Keep a user, or (`renews`) another secret of one; return what must be durable first.
 
-        Raises `UserExists`, `UserNotFound`, or `ClientMistake` for a name that cannot be.
+        Raise `UserExists`, `UserNotFound`, or `ClientMistake` for a name that cannot be.
         """
         check_user_name(name)
         if renews:
@@ -73,7 +73,7 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Forget a user and all its rules; return what must be durable first. Raises `UserNotFound`."""
+        """Forget a user and all its rules; return what must be durable first. Raise `UserNotFound`."""
         self._check_known(name)
         durable_at = self._append({"verb": "gone", "name": name}, now_ms)
         assert not self.rights.count(name), "rules outlive their user, for the next of that name"
@@ -82,7 +82,7 @@ class Access:
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
         """Keep rules; return what must be durable first.
 
-        Raises `UserNotFound`, or `ClientMistake` for a rule that cannot be.
+        Raise `UserNotFound`, or `ClientMistake` for a rule that cannot be.
         """
         for rule in rules:
             self._check_known(rule.user)

@@ -376,7 +376,7 @@ class Broker:
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _has_due_schedules(self) -> bool:
-        """Whether a schedule's moment has come, and its message need not wait for the disk."""
+        """Return whether a schedule's moment has come, and its message need not wait for the disk."""
         return bool(self._due_schedules) and not self.store.is_behind
 
     def read_ahead(self, job: TimersJob) -> None:

@@ -56,7 +56,7 @@ class Burying:
         self._used_up: deque[tuple[GroupQueue, int]] = deque()
 
     def has_more(self) -> bool:
-        """Whether something could be buried at once."""
+        """Return whether something could be buried at once."""
         return bool(self._last_leases or self._used_up) and not self._store.is_behind
 
     def takes(self, generation: int, now_ms: int) -> str | None:
@@ -124,7 +124,7 @@ class Burying:
         return None
 
     def _is_last(self, key: GroupQueue, lease: Lease) -> bool:
-        """Whether the group's policy of now allows no attempt behind the one of a lease."""
+        """Return whether the group's policy of now allows no attempt behind the one of a lease."""
         count = self._groups.look(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 

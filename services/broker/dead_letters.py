@@ -104,7 +104,7 @@ class DeadLetters:
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
         """Send a dead letter again: to its own topic for its group alone, or to the topic `target`.
 
-        Returns what must be durable. Raises `DiskFull`, `MessageNotFound`, `IllegalTopic` or `TopicNotFound`.
+        Returns what must be durable. Raise `DiskFull`, `MessageNotFound`, `IllegalTopic` or `TopicNotFound`.
         """
         self._housekeeping.refuse_if_full()
         key, record = self._open(group, queue_offset)
@@ -121,7 +121,7 @@ class DeadLetters:
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
-        """Forget a dead letter; return what must be durable. Raises `MessageNotFound`."""
+        """Forget a dead letter; return what must be durable. Raise `MessageNotFound`."""
         key, _ = self._open(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)
 
@@ -143,7 +143,7 @@ class DeadLetters:
 def _turn(record: Record, topic: Topic, queue_offset: int) -> int:
     """Return the number that decides about the queue of a message that is sent again: of its order, if any.
 
-    Raises `MessageTypeConflict`.
+    Raise `MessageTypeConflict`.
     """
     lite_topic = properties.value_of(record.properties, properties.LITE_TOPIC)
     if (topic.message_type is MessageType.LITE) != bool(lite_topic):

@@ -46,7 +46,7 @@ class Finding:
     def find(self, topic: str, key: str, count_max: int, wanted: Wanted = anything) -> Found:
         """Return up to `count_max` durable messages of a topic with a key or message id, newest first.
 
-        Fewer if they are large. Damaged records are left out; raises `StoreDamaged` when it is the index that
+        Fewer if they are large. Damaged records are left out; raise `StoreDamaged` when it is the index that
         is damaged.
         """
         found: list[Delivery] = []

@@ -53,7 +53,7 @@ class GroupViews:
     ) -> GroupView:
         """Make a group that receives a topic from a place on, or (empty) exists before it receives any.
 
-        Without a topic the same again changes nothing. Raises `GroupExists`, `TopicNotFound`, `IllegalGroup`
+        Without a topic the same again changes nothing. Raise `GroupExists`, `TopicNotFound`, `IllegalGroup`
         or `ClientMistake`, and then nothing of it has happened.
         """
         check_group_name(name)
@@ -85,7 +85,7 @@ class GroupViews:
         return self._with_durable_at(name, durable_at)
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
-        """Take a group off a topic, or (empty) all; return what must be durable. Raises `GroupNotFound`."""
+        """Take a group off a topic, or (empty) all; return what must be durable. Raise `GroupNotFound`."""
         self._check_known(name)
         for one in self._topics_of(name, topic):
             self._receiving.void(name, one)

@@ -79,7 +79,7 @@ class Groups:
         return sorted(topic for topic, groups in self._members.items() if group in groups)
 
     def receives(self, group: str, topic: str) -> bool:
-        """Whether a group receives a topic."""
+        """Return whether a group receives a topic."""
         return group in self._members.get(topic, ())
 
     def policy(self, group: str) -> GroupPolicy:
@@ -89,7 +89,7 @@ class Groups:
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """Make a group receive a topic, from these offsets ({queue id: offset}) on or else the earliest.
 
-        Returns what must be durable. Raises `TooManyGroups`.
+        Returns what must be durable. Raise `TooManyGroups`.
         """
         self._check_room(sum(map(len, self._members.values())), "subscriptions of groups to topics")
         return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
@@ -105,7 +105,7 @@ class Groups:
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
         """Give a group's messages out in this way from now on; return what must be durable.
 
-        Raises `TooManyGroups`.
+        Raise `TooManyGroups`.
         """
         if group not in self._policies:
             self._check_room(len(self._policies), "groups with a policy")

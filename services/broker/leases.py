@@ -81,7 +81,7 @@ class ReceiveState:
     """Whether the next message would make the answer larger than it may be."""
 
     def wants(self, record: Record) -> bool:
-        """Whether the filter lets a record through, and the record was not redriven for another group."""
+        """Return whether the filter lets a record through that was not redriven for another group."""
         if _FOR_GROUP in record.properties:
             for_group = properties.value_of(record.properties, properties.FOR_GROUP)
             if for_group not in ("", self.group):
@@ -89,12 +89,12 @@ class ReceiveState:
         return self.filter.matches(record.properties)
 
     def admits(self, record_bytes: int) -> bool:
-        """Whether the next message may go into the answer; the first may, whatever it has."""
+        """Return whether the next message may go into the answer; the first may, whatever it has."""
         self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
         return not self.is_full
 
     def is_plain(self, record: Record) -> bool:
-        """Whether the receive wants a record that is given out as it is, and of no message group."""
+        """Return whether the receive wants a record that is given out as it is, and of no message group."""
         stored = record.properties
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
         return not is_special and self.filter.matches(stored)
@@ -120,7 +120,7 @@ class ReceiveState:
         return self.is_full or self.left_count <= 0
 
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
-        """Whether the receive may take this message, too, of a message group of which it has begun a run.
+        """Return whether the receive may take this message, too, of a message group whose run it has begun.
 
         What was not acknowledged of a run comes again before anything later: such a run is joined only by
         what was given out before. As `ConsumerOrderInfoManager` of RocketMQ, but what is done stays done.

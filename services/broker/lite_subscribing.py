@@ -85,7 +85,7 @@ class LiteSubscribing:
     ) -> Subscribed:
         """Add lite topics; in an exclusive group they are taken from whoever had them.
 
-        Raises `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, or
+        Raise `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, or
         `TooManyLiteSubscriptions`.
         """
         topic = self._check(subscriber, lite_topics, now_ms)
@@ -131,7 +131,7 @@ class LiteSubscribing:
         return Subscriber(group, topic, client_id) if self.is_parent(topic) else topic
 
     def is_parent(self, topic: str) -> bool:
-        """Whether a topic holds lite topics."""
+        """Return whether a topic holds lite topics."""
         return topic in self._topics and self._topics.get(topic).message_type is MessageType.LITE
 
     def subscribed(self, subscriber: Subscriber) -> list[str]:

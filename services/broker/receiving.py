@@ -103,7 +103,7 @@ class Receiving:
     ) -> Received:
         """Lease up to `batch_size` messages; none if there are none now.
 
-        Raises `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, or `TooManyRequests`
+        Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, or `TooManyRequests`
         if the group has as much in flight as it may.
         """
         check_group_name(group)
@@ -134,7 +134,7 @@ class Receiving:
         return Received(state.deliveries, state.durable_at, state.is_over)
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Mark a leased message as done; return what must be durable first. Raises `InvalidReceiptHandle`."""
+        """Mark a leased message as done; return what must be durable first. Raise `InvalidReceiptHandle`."""
         (answer,) = self.ack_many(group, topic, [handle], now_ms)
         if isinstance(answer, TidewheelError):
             raise answer
@@ -398,7 +398,7 @@ class Receiving:
             self._run_on(key, queue, flight, message_group, state)
 
     def _may_lease(self, flight: InFlight, offset: int, message_group: str, state: ReceiveState) -> bool:
-        """Whether a message of a message group has its turn, or may go with the run that this receive has."""
+        """Return whether a message of a message group has its turn, or may join the run of this receive."""
         if flight.message_groups.is_free(message_group, offset):
             return True
         # A fresh message joins a run only if none is parked before it: those come first, by `_run_on`.

@@ -72,7 +72,7 @@ class Sending:
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Store a message: normal, FIFO, delayed or half, as its attributes say.
 
-        Raises a `ClientMistake`, `TopicNotFound` or `DiskFull`, and has stored nothing then.
+        Raise a `ClientMistake`, `TopicNotFound` or `DiskFull`, and has stored nothing then.
         """
         self._housekeeping.refuse_if_full()
         message_type = message.message_type
@@ -142,7 +142,7 @@ class Sending:
     def _queue_for(self, message: Message, topic: Topic) -> int:
         """Return the queue id of a message: by priority, message group or lite topic, or else in turn.
 
-        Raises `IllegalLiteTopic` or `TooManyLiteTopics`.
+        Raise `IllegalLiteTopic` or `TooManyLiteTopics`.
         """
         if message.priority is not None:
             return min(message.priority, topic.queue_count - 1)
@@ -166,7 +166,7 @@ class Sending:
     def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> Replaced | None:
         """Return the timer that this one takes the place of, if the last of its key (`keyed`) still waits.
 
-        Raises `KeyPending` if this one must not, and `TooManyTimers`.
+        Raise `KeyPending` if this one must not, and `TooManyTimers`.
         """
         self._timers.check_room(message.topic)
         found = None if keyed is None else self._timers.ends.named_by(keyed)

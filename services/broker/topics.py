@@ -29,7 +29,7 @@ _SYSTEM_PREFIXES: Final = ("TW_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_",
 
 
 def is_system(name: str) -> bool:
-    """Whether the topic is the broker's own: clients neither write nor receive it."""
+    """Return whether the topic is the broker's own: clients neither write nor receive it."""
     return name.startswith(_SYSTEM_PREFIXES)
 
 
@@ -98,7 +98,7 @@ class Topics:
     def create(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
         """Create a topic, or find it with just these settings; raise `TopicExists` for others.
 
-        Raises `IllegalTopic`, `ClientMistake` or `TooManyTopics`, too.
+        Raise `IllegalTopic`, `ClientMistake` or `TooManyTopics`, too.
         """
         check_topic_name(name)
         if not 1 <= queue_count <= limits.QUEUE_COUNT_MAX:
@@ -123,7 +123,7 @@ class Topics:
     def set_check_back(self, name: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
         """Give a topic's halves check-backs of their own, or those of the settings (None).
 
-        Raises `TopicNotFound`, or `ClientMistake` for times and counts that cannot be.
+        Raise `TopicNotFound`, or `ClientMistake` for times and counts that cannot be.
         """
         topic = self.get(name)
         if policy is not None:

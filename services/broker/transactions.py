@@ -164,7 +164,7 @@ class Transactions:
     ) -> EndReceipt:
         """End a transaction, or confirm that it ended so before.
 
-        Raises `TransactionEnded` if it ended otherwise, or `InvalidTransactionId`.
+        Raise `TransactionEnded` if it ended otherwise, or `InvalidTransactionId`.
         """
         sent = self._recent.take(transaction_id) if resolution is Resolution.COMMIT else None
         if sent is not None and sent.half_offset in self.outcomes.open:
@@ -216,7 +216,7 @@ class Transactions:
         return record
 
     def is_known(self, offset: int) -> bool:
-        """Whether a half lies at a log offset, of which it can be told what became of it."""
+        """Return whether a half lies at a log offset, of which it can be told what became of it."""
         if self.outcomes.state(offset) is not None:
             return True
         log = self._store.log
@@ -224,7 +224,7 @@ class Transactions:
         return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
     def ended(self, record: Record) -> Ended | None:
-        """Return how the transaction of a half ended; None while it is open. Raises `StoreDamaged`."""
+        """Return how the transaction of a half ended; None while it is open. Raise `StoreDamaged`."""
         offset = record.physical_offset
         if offset in self.outcomes.open:
             return None
@@ -245,7 +245,7 @@ class Transactions:
         return _question(half_offset, waiting)
 
     def has_more(self) -> bool:
-        """Whether `read_due` has something to do at once."""
+        """Return whether `read_due` has something to do at once."""
         return bool(self._to_read) and not self._store.is_behind
 
     def read_due(self, now_ms: int) -> list[CheckBack]:
@@ -337,7 +337,7 @@ class Transactions:
         self._wake(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set how a topic's halves are asked about; None: as the settings say. Raises `TopicNotFound`.
+        """Set how a topic's halves are asked about; None: as the settings say. Raise `TopicNotFound`.
 
         What waits for a producer, and has now been asked about often enough, expires without one.
         """

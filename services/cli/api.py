@@ -86,7 +86,7 @@ class Api:
             raise self._calls.unreachable() from error
 
     def _verdict(self, refusal: HTTPError) -> Any:
-        """Return the verdict on a timer, whatever its status; raises any other refusal."""
+        """Return the verdict on a timer, whatever its status; raise any other refusal."""
         try:
             said = json.load(refusal)
             refused = None if "verdict" in said else error_class(said["code"])(said["detail"])

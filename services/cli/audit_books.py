@@ -93,7 +93,7 @@ def tell_sealing(sealing: Sealing) -> None:
 
 
 def sentence(sealed: Seal) -> str:
-    """A seal in words."""
+    """Return a seal in words."""
     of = sealed.account
     since = f"from {wall(sealed.from_ms)} " if sealed.from_ms else ""
     return (
@@ -130,13 +130,13 @@ def tell_changes(changed: list[ChangedWindow]) -> None:
 
 
 def as_facts(sealing: Sealing) -> dict[str, Any]:
-    """A sealing as plain values."""
+    """Return a sealing as plain values."""
     sealed = sealing.seal.as_json() if sealing.seal else None
     return {"seal": sealed, "accepted": sealing.accepted} | verification_facts(sealing.verification)
 
 
 def verification_facts(found: Verification) -> dict[str, Any]:
-    """A comparison as plain values."""
+    """Return a comparison as plain values."""
     from dataclasses import asdict
 
     counts = {"seals": found.seals, "windows": found.windows, "not_covered": found.not_covered}

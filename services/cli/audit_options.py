@@ -49,17 +49,17 @@ RunOption = Annotated[str, typer.Option("--run", help="Which run, by its id; els
 
 
 def span_option(help_text: str, *flags: str) -> Any:
-    """An option about which time is looked at."""
+    """Return an option about which time is looked at."""
     return typer.Option(*flags, help=help_text, rich_help_panel="Which time")
 
 
 def limit_option(help_text: str) -> Any:
-    """An option about where waiting ends and a finding begins."""
+    """Return an option about where waiting ends and a finding begins."""
     return typer.Option(help=help_text, rich_help_panel="Where a finding begins")
 
 
 def limits(out: Path, spans: dict[str, str], moments: dict[str, str], has_plan: bool) -> AuditOptions:
-    """The options of a run from what was typed; raises `ConfigurationError` naming a wrong one."""
+    """Return the options of a run from what was typed; raise `ConfigurationError` naming a wrong one."""
     from spark_jobs.options import AuditOptions, new_run_id
 
     given: dict[str, Any] = {field(name): parse_ms(text, f"--{name}") for name, text in spans.items()}
@@ -68,7 +68,7 @@ def limits(out: Path, spans: dict[str, str], moments: dict[str, str], has_plan: 
 
 
 def field(name: str) -> str:
-    """The name of an option in `AuditOptions`."""
+    """Return the name of an option in `AuditOptions`."""
     return f"{name.replace('-', '_')}_ms"
 
 
@@ -90,7 +90,7 @@ def answering() -> Iterator[None]:
 
 @contextmanager
 def stepping() -> Iterator[Callable[[str], None]]:
-    """Tells the steps of something long: a running clock on a terminal, a line per step elsewhere."""
+    """Tell the steps of something long: a running clock on a terminal, a line per step elsewhere."""
     if not sys.stderr.isatty():
         yield output.say
         return
@@ -112,14 +112,14 @@ class Steps:
         self._step, self._begun_s = "", 0.0
 
     def begin(self, step: str) -> None:
-        """A new step begins; the one before is done."""
+        """Begin a new step; the one before is done."""
         self.end()
         self._step, self._begun_s = step, time.monotonic()
         self._status.update(step)
         self._status.start()
 
     def end(self) -> None:
-        """The last step is done."""
+        """End the last step."""
         if self._step:
             self._status.stop()
             taken = f"{time.monotonic() - self._begun_s:.1f} s"

@@ -75,7 +75,7 @@ def show(
 
 
 def refuse_unknown(case: str) -> None:
-    """Refuse a case that does not exist; raises `UnknownChoice` naming those that do."""
+    """Refuse a case that does not exist; raise `UnknownChoice` naming those that do."""
     from spark_jobs.cases.names import CASES, OTHER_FINDINGS
 
     if case and case not in (*CASES, *OTHER_FINDINGS):
@@ -83,7 +83,7 @@ def refuse_unknown(case: str) -> None:
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """A run as plain values."""
+    """Return a run as plain values."""
     return {
         "run_id": run.run_id,
         "written_ms": run.written_ms,
@@ -97,7 +97,7 @@ def facts(run: Run) -> dict[str, Any]:
 
 
 def row(run: Run) -> tuple[object, ...]:
-    """A run as a row of `RUNS`."""
+    """Return a run as a row of `RUNS`."""
     books = "balance" if run.is_balanced else "do not balance"
     counts = f"{run.orders_count:,}", f"{run.findings_count:,}"
     return run.run_id, wall(run.written_ms), *counts, books, run.folders.report
@@ -118,17 +118,17 @@ def tell(run: Run, case: str, limit: int) -> None:
 
 
 def named(finding: Finding) -> str:
-    """A finding's subject: the order's id, or what it is and its id."""
+    """Return a finding's subject: the order's id, or what it is and its id."""
     return finding.subject_id if finding.subject == "order" else f"{finding.subject} {finding.subject_id}"
 
 
 def of_row(row: dict[str, Any]) -> str:
-    """The subject of a row of the findings."""
+    """Return the subject of a row of the findings."""
     return row["subject_id"] if row["subject"] == "order" else f"{row['subject']} {row['subject_id']}"
 
 
 def evidence(row: dict[str, Any]) -> Iterator[str]:
-    """All that a run knows of an order, one fact per line."""
+    """Yield all that a run knows of an order, one fact per line."""
     yield f"{row['order_id']}   {row['case']}"
     if row.get("why"):
         yield f"  {row['why']}"
@@ -140,14 +140,14 @@ def evidence(row: dict[str, Any]) -> Iterator[str]:
 
 
 def shown(name: str, value: Any) -> object:
-    """A fact's value for people."""
+    """Return a fact's value for people."""
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return exactly(value) if name.endswith("_ms") else value
 
 
 def timeline(events: list[dict[str, Any]]) -> Iterator[str]:
-    """The records of an order in the log, with the time between them."""
+    """Yield the records of an order in the log, with the time between them."""
     before_ms: int | None = None
     for event in events:
         since = "" if before_ms is None else f"+{span(max(0, event['store_ms'] - before_ms))}"

@@ -46,7 +46,7 @@ def schedule(
 
 
 def out_of(arguments: tuple[str, ...]) -> Path:
-    """The folder of runs that `audit run` would write to; refuses arguments that it would refuse."""
+    """Return the folder of runs that `audit run` would write to; refuses arguments that it would refuse."""
     from services.cli.root import load
 
     group: Any = load("audit")
@@ -56,7 +56,7 @@ def out_of(arguments: tuple[str, ...]) -> Path:
 
 
 def address(text: str) -> Address | None:
-    """Where metrics are to be served; raises `ConfigurationError`."""
+    """Return where metrics are to be served; raise `ConfigurationError`."""
     from services.settings.config import parse_address
     from tidewheel.errors import ConfigurationError
 

@@ -16,7 +16,7 @@ HELP = "The text, @FILE, or - for stdin; @@ is an @."
 
 
 def body_text(said: str) -> str:
-    """Return the body that was meant; raises `InputUnreadable` or `BodyTooLarge`."""
+    """Return the body that was meant; raise `InputUnreadable` or `BodyTooLarge`."""
     if said.startswith("@@"):
         return said[1:]
     if said in ("-", "@-"):

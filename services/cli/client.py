@@ -73,7 +73,7 @@ def show(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = 
 
 
 def measured_row(one: dict[str, Any]) -> tuple[str, ...]:
-    """A series of a client: a time of so many calls, or a number."""
+    """Return a series of a client: a time of so many calls, or a number."""
     what = (one["name"].removeprefix("rocketmq_"), one["topic"], one["group"], one["status"])
     if one["count"] is None:
         return (*what, f"{one['value']:,.0f}", "", "", "")
@@ -82,7 +82,7 @@ def measured_row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 def bound(one: dict[str, Any], part: str) -> str:
-    """Which bound a part of the calls kept to."""
+    """Return which bound a part of the calls kept to."""
     if one[part] is None:
         return f"> {one['bounds_ms'][-1]:,.0f} ms" if one["count"] else ""
     return f"<= {one[part]:,.0f} ms"

@@ -87,7 +87,7 @@ def table() -> str:
 
 
 def is_flag(setting: Setting) -> bool:
-    """Whether `tidewheel serve` takes it as an option."""
+    """Return whether `tidewheel serve` takes it as an option."""
     return setting.name in settings_of(ServeSettings)
 
 

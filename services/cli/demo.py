@@ -128,7 +128,7 @@ class OnStderr:
             self._progress.stop()
 
     def begin(self, phase: str, steps: int | None = None) -> None:
-        """A new phase begins."""
+        """Begin a new phase."""
         self._finish()
         self._task = self._progress.add_task(phase, total=steps)
         if not self._console.is_terminal:
@@ -170,14 +170,14 @@ def show(summary: DemoSummary) -> None:
 
 
 def rows_of_bugs(summary: DemoSummary) -> Iterator[tuple[object, ...]]:
-    """A line per case: how many subjects it was done to, and how the audit's answer differs."""
+    """Yield a line per case: how many subjects it was done to, and how the audit's answer differs."""
     for case, one in summary.bugs.items():
         done, missed = len(one["expected"]), one["missed"]
         yield case, done, done - len(missed), ", ".join(missed) or "-", ", ".join(one["surplus"]) or "-"
 
 
 def rows_of(summary: DemoSummary) -> Iterator[tuple[str, object, str]]:
-    """The summary's lines: what, how many, and the sum it takes part in."""
+    """Yield the summary's lines: what, how many, and the sum it takes part in."""
     invoices, orders = summary.invoices, summary.orders
     yield (
         "invoices",
@@ -205,7 +205,7 @@ def rows_of(summary: DemoSummary) -> Iterator[tuple[str, object, str]]:
 
 
 def lateness_text(lateness: Lateness) -> str:
-    """How late, in words that say up to where: the report has the broker's part, up to its log."""
+    """Return how late, in words that say up to where: the report has the broker's part, up to its log."""
     return (
         f"in the shop's rows {lateness.p50_ms} ms (p50), {lateness.p99_ms} ms (p99), {lateness.max_ms} ms at "
         f"most after it was due; {lateness.early_count} early"

@@ -238,7 +238,7 @@ def refuse_many(wanted: dict[str, Any], **given: object) -> None:
 
 
 def per_second(rate: str) -> float:
-    """Return a rate per second, 0 for none; raises `ConfigurationError`."""
+    """Return a rate per second, 0 for none; raise `ConfigurationError`."""
     if not rate:
         return 0
     found = RATE.fullmatch(rate)

@@ -58,7 +58,7 @@ def client(
 
 
 def signed(access_key: str | None, secret_key_file: Path | None) -> Headers:
-    """Return the headers that say who the client is; raises `ConfigurationError` for half of a user."""
+    """Return the headers that say who the client is; raise `ConfigurationError` for half of a user."""
     from services.auth.signature import headers
     from services.settings.config import UserSettings, load, secret_in
     from tidewheel.errors import ConfigurationError

@@ -7,7 +7,7 @@ from tidewheel.errors import ConfigurationError
 
 
 def parse_ms(text: str, flag: str) -> int:
-    """Return a span in milliseconds; raises `ConfigurationError` naming the flag."""
+    """Return a span in milliseconds; raise `ConfigurationError` naming the flag."""
     try:
         return span_ms(text)
     except ValueError as error:

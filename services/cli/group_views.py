@@ -66,7 +66,7 @@ def group_lines(group: Answer) -> Iterator[str]:
 
 
 def is_held_up(queue: Answer) -> bool:
-    """Whether as much of a queue is leased, or held back by its message group, as may be."""
+    """Return whether as much of a queue is leased, or held back by its message group, as may be."""
     return bool(
         queue["in_flight"] >= limits.IN_FLIGHT_PER_QUEUE_MAX
         or queue["waiting"] >= limits.PARKED_PER_QUEUE_MAX

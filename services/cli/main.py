@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def own_version() -> str:
-    """The version of this installation."""
+    """Return the version of this installation."""
     from importlib.metadata import version
 
     return version("tidewheel")
@@ -79,7 +79,7 @@ Completion in your shell:  tidewheel --install-completion. Which version:  tidew
 
 
 def run(arguments: list[str]) -> None:
-    """Run the command line; raises `LibraryMissing` where a library of an extra is not installed."""
+    """Run the command line; raise `LibraryMissing` where a library of an extra is not installed."""
     from services.cli.root import root
 
     try:

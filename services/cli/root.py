@@ -37,7 +37,7 @@ class AsGiven:
         self._descriptor = descriptor
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value as its command takes it; raises what Typer does where it cannot."""
+        """Return the value as its command takes it; raise what Typer does where it cannot."""
         is_one = not param.multiple and param.nargs == 1
         if value is None:
             return None if is_one else ()
@@ -49,7 +49,10 @@ class AsGiven:
         return build_conversion(self._descriptor).coerce(value, param=param, ctx=ctx)
 
     def _is_number(self, value: Any) -> bool:
-        """Whether it is the text of a whole number that the parameter takes; Typer says why it is not."""
+        """Return whether it is the text of a whole number that the parameter takes.
+
+        Typer says why it is not.
+        """
         if self._descriptor.annotation is not int or not isinstance(value, str) or not value.isascii():
             return False
         info = self._descriptor.parameter_info

@@ -243,7 +243,7 @@ def wall(at_ms: str | None, zone: str) -> str:
 
 
 def moment_ms(text: str | None, zone: str, flag: str) -> int | None:
-    """Read a time on the clocks of a zone; raises `ConfigurationError` naming the flag."""
+    """Read a time on the clocks of a zone; raise `ConfigurationError` naming the flag."""
     if text is None:
         return None
     try:

@@ -79,7 +79,7 @@ def send(
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Read NAME=VALUE; raises `IllegalProperty`."""
+    """Read NAME=VALUE; raise `IllegalProperty`."""
     name, separator, value = text.partition("=")
     if not name or not separator:
         raise IllegalProperty(f"--property is {text!r}: write it as NAME=VALUE.")

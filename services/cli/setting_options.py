@@ -74,6 +74,6 @@ def given(context: typer.Context, flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def was_typed(context: typer.Context, name: str) -> bool:
-    """Whether an option is on the command line."""
+    """Return whether an option is on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -317,7 +317,7 @@ class Named:
     handle: str
 
     def given(self) -> dict[str, Any]:
-        """Return it as the HTTP interface takes it; raises `ConfigurationError` if that is not one name."""
+        """Return it as the HTTP interface takes it; raise `ConfigurationError` if that is not one name."""
         names = {"key": self.key, "id": self.id, "handle": self.handle}
         given = {name: value for name, value in names.items() if value}
         if len(given) != 1:

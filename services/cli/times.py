@@ -17,7 +17,7 @@ def now_ms() -> int:
 
 
 def parse_moment_ms(text: str, flag: str) -> int:
-    """Return a moment, local where it has no zone; raises `ConfigurationError` naming the flag."""
+    """Return a moment, local where it has no zone; raise `ConfigurationError` naming the flag."""
     try:
         return moments.moment_ms(text, now_ms(), is_local=True)
     except ValueError as error:
@@ -25,7 +25,7 @@ def parse_moment_ms(text: str, flag: str) -> int:
 
 
 def parse_past_ms(text: str, flag: str) -> int:
-    """Return a moment that has been, local where it has no zone; raises `ConfigurationError`."""
+    """Return a moment that has been, local where it has no zone; raise `ConfigurationError`."""
     try:
         return moments.past_ms(text, now_ms(), is_local=True)
     except ValueError as error:
@@ -33,7 +33,7 @@ def parse_past_ms(text: str, flag: str) -> int:
 
 
 def parse_due_ms(text: str, flag: str) -> int:
-    """Return a moment that something is to be due at; raises `ConfigurationError` naming the flag."""
+    """Return a moment that something is to be due at; raise `ConfigurationError` naming the flag."""
     try:
         return moments.due_ms(text, now_ms(), is_local=True)
     except ValueError as error:

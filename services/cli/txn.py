@@ -242,7 +242,7 @@ def policy(
 
 
 def ids_of(api: Api, topic: str, key: str) -> list[str]:
-    """Return the transactions of a key; raises `NotFound`."""
+    """Return the transactions of a key; raise `NotFound`."""
     found = api.get("transactions", topic=topic, key=key)["transactions"]
     if not found:
         raise NotFound(f"No transaction of {topic} has the key {key} ({wall(now_ms())}).")
@@ -250,7 +250,7 @@ def ids_of(api: Api, topic: str, key: str) -> list[str]:
 
 
 def span_of(name: str, text: str) -> int:
-    """Return a span in milliseconds; raises `ConfigurationError` naming the option."""
+    """Return a span in milliseconds; raise `ConfigurationError` naming the option."""
     try:
         return durations.span_ms(text)
     except ValueError as error:

@@ -29,7 +29,7 @@ def row(one: Answer, now_ms: int) -> tuple[str, ...]:
 
 
 def is_waiting(one: Answer) -> bool:
-    """Whether somebody has yet to end it."""
+    """Return whether somebody has yet to end it."""
     return one["state"] in ("OPEN", "EXPIRED")
 
 

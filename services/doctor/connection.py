@@ -23,7 +23,7 @@ _TYPE_AT: Final = 3
 
 
 def answers_pings(stream: BinaryIO, head: bytes) -> bool:
-    """Whether somebody serves HTTP/2: a broker that takes TLS only greets as well, to say so to a call."""
+    """Return whether HTTP/2 is served; a broker that takes TLS only greets as well, to say so to a call."""
     while len(head) == _FRAME_HEAD_BYTES and head[_TYPE_AT] in (SETTINGS, PING_TYPE, WINDOW_UPDATE):
         if head[_TYPE_AT] == PING_TYPE:
             return True
@@ -53,7 +53,7 @@ class Connection:
             yield from self.protocols()
 
     def name(self) -> Finding:
-        """What the host's name means here."""
+        """Return what the host's name means here."""
         host = self.address.host
         try:
             found = socket.getaddrinfo(host, self.address.port, type=socket.SOCK_STREAM)
@@ -68,7 +68,7 @@ class Connection:
         return fine("name", seen)
 
     def port(self) -> Finding:
-        """Whether anybody listens."""
+        """Return whether anybody listens."""
         try:
             self._dial().close()
         except ConnectionRefusedError:
@@ -84,14 +84,14 @@ class Connection:
         return fine("port", f"{self.address} answers")
 
     def protocols(self) -> Iterator[Finding]:
-        """What is spoken there, without TLS and with it."""
+        """Yield what is spoken there, without TLS and with it."""
         plaintext = self.plaintext()
         yield plaintext
         if plaintext.verdict is not Verdict.WRONG:
             yield from self.tls()
 
     def plaintext(self) -> Finding:
-        """Whether HTTP/2 is spoken without TLS."""
+        """Return whether HTTP/2 is spoken without TLS."""
         try:
             with self._dial() as connection, connection.makefile("rb") as stream:
                 connection.sendall(PREFACE_AND_SETTINGS + PING)
@@ -111,7 +111,7 @@ class Connection:
         return warning("plaintext", "no HTTP/2 without TLS", "Clients must switch TLS on.")
 
     def tls(self) -> Iterator[Finding]:
-        """Whether it is spoken within TLS, and whom the certificate convinces."""
+        """Return whether it is spoken within TLS, and whom the certificate convinces."""
         blind = ssl.create_default_context()
         blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
         blind.set_alpn_protocols(["h2"])
@@ -131,7 +131,7 @@ class Connection:
         yield self.certificate()
 
     def certificate(self) -> Finding:
-        """Whether the certificate is in force and trusted from here."""
+        """Return whether the certificate is in force and trusted from here."""
         from cryptography import x509
 
         certificate = x509.load_der_x509_certificate(self.chain)

@@ -25,15 +25,15 @@ class Finding:
 
 
 def fine(step: str, seen: str) -> Finding:
-    """All is as it should be."""
+    """Return that all is as it should be."""
     return Finding(step, Verdict.FINE, seen)
 
 
 def warning(step: str, seen: str, advice: str) -> Finding:
-    """Some clients cannot work with this."""
+    """Return that some clients cannot work with this."""
     return Finding(step, Verdict.WARNING, seen, advice)
 
 
 def wrong(step: str, seen: str, advice: str) -> Finding:
-    """No client can work with this."""
+    """Return that no client can work with this."""
     return Finding(step, Verdict.WRONG, seen, advice)

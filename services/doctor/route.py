@@ -57,7 +57,7 @@ def examined(connection: Connection, question: Question) -> Iterator[Finding]:
 
 
 def query_route(connection: Connection, question: Question) -> service.QueryRouteResponse:
-    """Return the answer to a client's first call; raises `grpc.RpcError`."""
+    """Return the answer to a client's first call; raise `grpc.RpcError`."""
     host, port = connection.address
     request = service.QueryRouteRequest(
         topic=wire.Resource(name=question.topic),
@@ -93,7 +93,7 @@ def refused(question: Question, status: wire.Status) -> Finding:
 
 
 def advertised(address: Address) -> Finding:
-    """Whether the address that clients are told can be reached from here."""
+    """Return whether the address that clients are told can be reached from here."""
     there = Connection(address).port()
     if there.advice:
         return wrong(
@@ -105,7 +105,7 @@ def advertised(address: Address) -> Finding:
 
 
 def topic(question: Question, reply: service.QueryRouteResponse) -> Finding:
-    """What the topic takes."""
+    """Return what the topic takes."""
     types = {kind for queue in reply.message_queues for kind in queue.accept_message_types}
     names = ", ".join(sorted(wire.MessageType.Name(kind) for kind in types))
     seen = f"{question.topic} has {len(reply.message_queues)} queues and takes {names or 'nothing'}"

@@ -43,7 +43,7 @@ class Files(Protocol):
     """What is needed of a store's files; a `commitlog.disk.Disk` has it."""
 
     def list(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; none if there is no such folder."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer at the end of the file. May raise OSError."""
@@ -56,7 +56,7 @@ class Folder:
         self._root = root
 
     def list(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; none if there is no such folder."""
         path = self._root / folder
         return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
@@ -74,12 +74,12 @@ class Segment:
         self._files, self._begin, self._window = files, 0, b""
 
     def window(self, begin: int, length: int) -> bytes:
-        """The bytes from a position on, which are likely to be looked at more closely."""
+        """Return the bytes from a position on, which are likely to be looked at more closely."""
         self._begin, self._window = begin, self._read(begin, length)
         return self._window
 
     def read(self, position: int, length: int) -> bytes:
-        """The bytes from a position on; none once retention has deleted the file."""
+        """Return the bytes from a position on; none once retention has deleted the file."""
         at = position - self._begin
         if at >= 0 and at + length <= len(self._window):
             return self._window[at : at + length]
@@ -120,9 +120,9 @@ class SearchedLog:
 
     @classmethod
     def at(cls, store: Path) -> SearchedLog:
-        """The log of a store, at rest or in use.
+        """Return the log of a store, at rest or in use.
 
-        Raises `NotAStore`, `StoreTooNew`, or `StoreError` if it holds no record yet.
+        Raise `NotAStore`, `StoreTooNew`, or `StoreError` if it holds no record yet.
         """
         log = open_log(store)
         imported_until = log.imported_until if log.ours else log.end_offset
@@ -136,7 +136,7 @@ class SearchedLog:
     def holding(
         self, needles: Collection[bytes], from_offset: int = 0, until_offset: int | None = None
     ) -> Iterator[Record]:
-        """The sound records between two log offsets that hold one of these bytes, in log order."""
+        """Yield the sound records between two log offsets that hold one of these bytes, in log order."""
         if until_offset is not None:
             yield from replace(self, end_offset=min(until_offset, self.end_offset)).holding(
                 needles, from_offset
@@ -150,7 +150,10 @@ class SearchedLog:
                 yield from self._holding(segment, start, needles)
 
     def record_at(self, physical_offset: int) -> Record | None:
-        """The sound record that starts at a log offset, also one that outlived its segment; else None."""
+        """Return the sound record that starts at a log offset, also one that outlived its segment.
+
+        Else None.
+        """
         for kept in self.kept():
             if kept.physical_offset == physical_offset:
                 return kept
@@ -162,7 +165,7 @@ class SearchedLog:
         return None
 
     def kept(self) -> Iterator[Record]:
-        """The records that outlived their segment (see `commitlog.keep`), each once."""
+        """Yield the records that outlived their segment (see `commitlog.keep`), each once."""
         seen: set[int] = set()
         for name in self.files.list(layout.KEEP):
             try:
@@ -179,7 +182,7 @@ class SearchedLog:
         return sorted(int(name) for name in names if name.isdigit() and len(name) == layout.OFFSET_DIGITS)
 
     def _segments(self) -> Iterator[Segment]:
-        """The files of the log that hold durable bytes."""
+        """Yield the files of the log that hold durable bytes."""
         firsts = [first for first in self._segment_offsets() if first < self.end_offset]
         for first, end in zip(firsts, [*firsts[1:], self.end_offset], strict=True):
             yield Segment(self.files, first, end - first)
@@ -202,7 +205,7 @@ class SearchedLog:
             yield from (begin + place for place in sorted(found) if place < WINDOW_BYTES)
 
     def _around(self, segment: Segment, place: int) -> Found | None:
-        """The sound record that covers a place of a segment; None if there is none."""
+        """Return the sound record that covers a place of a segment; None if there is none."""
         end = place
         for look_back_bytes in _LOOK_BACK_BYTES:
             begin = max(0, place - look_back_bytes)
@@ -218,7 +221,7 @@ class SearchedLog:
         return None
 
     def _decoded(self, segment: Segment, start: int, place: int) -> Found | None:
-        """The record that starts at a position of a segment, if it is sound and covers `place`."""
+        """Return the record that starts at a position of a segment, if it is sound and covers `place`."""
         head = segment.read(start, _HEAD.size) if start >= 0 else b""
         if len(head) < _HEAD.size:
             return None
@@ -237,7 +240,7 @@ class SearchedLog:
 
 
 def imported_until(files: Files) -> int:
-    """The log offset from which on every record carries a CRC; 0 unless the store was imported."""
+    """Return the log offset from which on every record carries a CRC; 0 unless the store was imported."""
     if imported.PATH not in files.list(""):
         return 0
     return layout.parse_durable(files.read(imported.PATH, 0, _WHOLE_FILE_BYTES))

@@ -91,7 +91,7 @@ class Explanation:
 def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
     """Everything that the log says of a name, of messages of one topic if that is given.
 
-    Raises `MessageNotFound`, saying where was looked, and `ClientMistake` for what can be no name.
+    Raise `MessageNotFound`, saying where was looked, and `ClientMistake` for what can be no name.
     """
     sought = _sought(log, _checked(name))
     found = list(islice(_named(log, sought, topic), RECORDS_MAX + 1))
@@ -117,7 +117,7 @@ def _checked(name: str) -> str:
 
 
 def _sought(log: SearchedLog, name: str) -> str:
-    """The name to look for: of a transaction or a log offset, the id of the message that is there."""
+    """Return the name to look for: of a transaction or a log offset, the id of the message that is there."""
     digits = name.removeprefix("@").replace(",", "")
     is_offset = name.startswith("@") and digits.isascii() and digits.isdigit()
     offset = int(digits) if is_offset else claimed_offset(name)
@@ -126,7 +126,7 @@ def _sought(log: SearchedLog, name: str) -> str:
 
 
 def _named(log: SearchedLog, name: str, topic: str) -> Iterator[Record]:
-    """The records that carry a name, those that outlived their segment first."""
+    """Yield the records that carry a name, those that outlived their segment first."""
     for one in log.kept():
         if _carries(one, name, topic):
             yield one
@@ -166,13 +166,13 @@ def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
 
 
 def _needle(one: Record) -> bytes:
-    """What stands in a record that refers to this half or timer."""
+    """Return what stands in a record that refers to this half or timer."""
     offset = one.physical_offset
     return offset.to_bytes(8, "big") if one.topic == HALF_TOPIC else b"\x01%d" % offset
 
 
 def _ends(named: Collection[Record]) -> dict[int, int]:
-    """The halves and timers that some of these records end: their log offset, and that of the record."""
+    """Return the halves and timers that these records end: their log offset, and that of the record."""
     ends = {
         half: one.physical_offset
         for one in named
@@ -183,7 +183,7 @@ def _ends(named: Collection[Record]) -> dict[int, int]:
 
 
 def _timers_of(one: Record, *names: str) -> Iterator[int]:
-    """The timers that a record names, under these names."""
+    """Yield the timers that a record names, under these names."""
     for name in names:
         digits = _value(one, name).partition(" ")[0]
         if digits.isascii() and digits.isdigit():
@@ -209,7 +209,7 @@ def _refers(one: Record, anchors: Collection[int], places: set[Place]) -> bool:
 
 
 def _standings(named: Collection[Record], events: Collection[Event]) -> list[Standing]:
-    """How each message stands, in the order in which they came up."""
+    """Return how each message stands, in the order in which they came up."""
     messages = {(ids.message_id, ids.topic): ids.keys for one in named if (ids := ids_of(one))}
 
     def of_message(message_id: str, topic: str) -> Iterator[Event]:

@@ -80,7 +80,7 @@ class Subjects:
 
     @classmethod
     def of(cls, named: Iterable[Record]) -> Subjects:
-        """Those of which these are the records."""
+        """Return those of which these are the records."""
         records = list(named)
         anchored = [one for one in records if one.topic in (HALF_TOPIC, TIMER_TOPIC)]
         return cls(
@@ -122,7 +122,7 @@ class Event:
 
 
 def ids_of(one: Record) -> Ids:
-    """What the message of a record is known by; empty in records that only name a half or a queue."""
+    """Return what the message of a record is known by; empty in records that only name a half or a queue."""
     stored = properties.decode(one.properties)
     topic = stored.get(properties.REAL_TOPIC) or stored.get(properties.DEAD_LETTER_TOPIC) or one.topic
     message_id = stored.get(properties.MESSAGE_ID, "")
@@ -130,14 +130,14 @@ def ids_of(one: Record) -> Ids:
 
 
 def place_of(one: Record) -> Place | None:
-    """Where consumers get a record's message; None if they do not."""
+    """Return where consumers get a record's message; None if they do not."""
     if one.topic.startswith(_SYSTEM):
         return None
     return Place(one.topic, one.queue_id, one.queue_offset)
 
 
 def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
-    """What a record says of the subjects."""
+    """Yield what a record says of the subjects."""
     if one.topic in _REFERRING:
         yield from _REFERRING[one.topic](one, subjects)
         return
@@ -151,7 +151,7 @@ def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
 
 
 def standing(events: Iterable[Event]) -> str:
-    """How a message stands after its events, in log order."""
+    """Return how a message stands after its events, in log order."""
     state, asked_count = "unknown", 0
     done_by: dict[str, None] = {}
     for event in events:
@@ -192,7 +192,7 @@ _STATES: Final = {
 
 
 def _own_event(one: Record, ids: Ids, stored: dict[str, str]) -> Event:
-    """What a record is for its own message."""
+    """Return what a record is for its own message."""
     what, note = _what(one, stored)
     reason = stored.get(properties.REASON, "")
     place = place_of(one)
@@ -249,7 +249,7 @@ def _given_up(one: Record, stored: dict[str, str]) -> str:
 
 
 def _ended_by(one: Record, stored: dict[str, str], subjects: Subjects) -> Iterator[Event]:
-    """A timer that takes the place of one of the subjects."""
+    """Yield a timer that takes the place of one of the subjects."""
     ended = subjects.anchors.get(_number(stored.get(properties.REPLACES, "")) or -1)
     if ended is None:
         return
@@ -260,7 +260,7 @@ def _ended_by(one: Record, stored: dict[str, str], subjects: Subjects) -> Iterat
 
 
 def _cancelled_by(one: Record, ids: Ids, stored: dict[str, str], subjects: Subjects) -> Iterator[Event]:
-    """A message that carries the cancel of one of the subjects; a half only announces it."""
+    """Yield a message that carries the cancel of one of the subjects; a half only announces it."""
     cancelled = _number(stored.get(properties.CANCELS, "").partition(" ")[0])
     ended = subjects.anchors.get(-1 if cancelled is None else cancelled)
     if ended is not None and one.topic != HALF_TOPIC:

@@ -122,7 +122,7 @@ def opaque_of(frame: bytes) -> int:
 
 
 def is_whole(protocol: Protocol, first: bytes) -> bool:
-    """Whether all has come that an answer needs: a request's head, a hello, or the header of a frame."""
+    """Return whether an answer's need has come: a request's head, a hello, or the header of a frame."""
     if protocol is Protocol.HTTP1:
         return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX
     if protocol is Protocol.TLS:

@@ -59,13 +59,13 @@ class TlsFiles:
     own_names: tuple[str, ...] = ()
 
     def changed_ns(self) -> tuple[int, ...]:
-        """Return when each was written; raises OSError."""
+        """Return when each was written; raise OSError."""
         there = (self.certificate, self.key, *([self.clients] if self.clients else []))
         return tuple(path.stat().st_mtime_ns for path in there)
 
 
 def https_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return what HTTP is served over TLS with; it follows the files. Raises `ConfigurationError`.
+    """Return what HTTP is served over TLS with; it follows the files. Raise `ConfigurationError`.
 
     Python asks at every handshake for the context of a name, also where the client says none.
     """
@@ -82,7 +82,7 @@ def https_context(files: TlsFiles) -> ssl.SSLContext:
 def grpc_contexts(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
     """Return what gives each handshake of gRPC its context, which follows the files.
 
-    Raises `ConfigurationError` if these do not fit.
+    Raise `ConfigurationError` if these do not fit.
     """
     return Following(files, grpc_context).current
 
@@ -117,7 +117,7 @@ class Following:
     def __init__(
         self, files: TlsFiles, make: Callable[[TlsFiles], ssl.SSLContext], now: Now = utc_now
     ) -> None:
-        """Read the files; raises `ConfigurationError`."""
+        """Read the files; raise `ConfigurationError`."""
         self._files, self._make, self._now = files, make, now
         self._changed_ns: tuple[int, ...] = ()
         self._renew_at: datetime.datetime | None = None
@@ -153,7 +153,7 @@ class Following:
 
 
 def check(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
-    """Return when a certificate ends, and warn if that is soon; raises `ConfigurationError`.
+    """Return when a certificate ends, and warn if that is soon; raise `ConfigurationError`.
 
     The key must be the certificate's.
     """
@@ -167,7 +167,7 @@ def check(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> 
 
 
 def fitting(files: TlsFiles, chain: bytes, key: bytes) -> Any:
-    """Return the certificate (an `x509.Certificate`); raises `ConfigurationError` if the key is another's."""
+    """Return the certificate (an `x509.Certificate`); raise `ConfigurationError` if the key is another's."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -206,7 +206,7 @@ def own_files(
 
 
 def renew(files: TlsFiles, now: Now) -> None:
-    """Make our certificate and its key, unless they fit and last; raises OSError."""
+    """Make our certificate and its key, unless they fit and last; raise OSError."""
     if lasts(files, now()):
         return
     certificate, key = self_signed(list(files.own_names), now())
@@ -216,7 +216,7 @@ def renew(files: TlsFiles, now: Now) -> None:
 
 
 def lasts(files: TlsFiles, now: datetime.datetime) -> bool:
-    """Whether there are a certificate and its key, and it is not to be renewed yet."""
+    """Return whether there are a certificate and its key, and it is not to be renewed yet."""
     try:
         certificate = fitting(files, files.certificate.read_bytes(), files.key.read_bytes())
     except (FileNotFoundError, ConfigurationError):
@@ -235,14 +235,14 @@ def present(files: TlsFiles) -> Any:
 
 
 def is_ours(certificate: Any) -> bool:
-    """Whether a broker has made a certificate for itself."""
+    """Return whether a broker has made a certificate for itself."""
     return bool(
         certificate.subject == certificate.issuer and certificate.subject.rfc4514_string() == OUR_NAME
     )
 
 
 def is_authority(certificate: Any) -> bool:
-    """Whether a certificate may sign others."""
+    """Return whether a certificate may sign others."""
     from cryptography import x509
 
     try:

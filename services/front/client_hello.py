@@ -26,7 +26,7 @@ _ALPN: Final = 16
 
 
 def is_whole_record(first: bytes) -> bool:
-    """Whether the first record has come, or will never."""
+    """Return whether the first record has come, or will never."""
     if len(first) < RECORD_HEAD_BYTES:
         return False
     length = _number(first, _LENGTH_AT, 2)
@@ -67,7 +67,7 @@ def _names(listed: bytes) -> list[bytes]:
 
 
 def _counted(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """What stands behind its length at a place, and where it ends; raises IndexError if it is cut."""
+    """Return what stands behind its length at a place, and where it ends; raise IndexError if it is cut."""
     begins = place + length_bytes
     ends = begins + _number(content, place, length_bytes)
     if ends > len(content):

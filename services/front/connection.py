@@ -64,7 +64,7 @@ class Door(Protocol):
         """Somebody is hung up on: why, in few words, and what there is to say of it."""
 
     def lost(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Take in that a connection is gone."""
 
 
 class Writes:
@@ -260,16 +260,16 @@ class Connection(asyncio.Protocol):
             self._shared.backlog.add(self)
 
     def pause_writing(self) -> None:
-        """The socket takes no more for now."""
+        """Stop writing: the socket takes no more for now."""
         self.calls.http2.is_full = True
 
     def resume_writing(self) -> None:
-        """The socket takes more."""
+        """Go on writing: the socket takes more."""
         self._take(self.calls.resume())
         self.write_soon()
 
     def eof_received(self) -> bool:
-        """The client says no more: what is under way is broken off."""
+        """Return the client says no more: what is under way is broken off."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -376,7 +376,7 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     async def say(self, stream_id: int, message: bytes) -> None:
-        """Say a message of an answer; returns when all of it has passed flow control."""
+        """Say a message of an answer; return when all of it has passed flow control."""
         self.calls.say(stream_id, message)
         self.write_soon()
         if not self.calls.http2.passed(stream_id):

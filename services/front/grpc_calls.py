@@ -181,7 +181,7 @@ class GrpcCalls:
         """Requests that are none of gRPC: HTTP's status for each, and since when it comes."""
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """What the client's bytes mean."""
+        """Return what the client's bytes mean."""
         self._now = now
         found: list[Event] = []
         events, self._later, self._unpacked_bytes = self._later, [], 0
@@ -202,14 +202,14 @@ class GrpcCalls:
         return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
-        """The transport takes more."""
+        """Return the transport takes more."""
         found: list[Event] = []
         for event in self.http2.resume():
             self._take(event, found)
         return found
 
     def events(self) -> list[Event]:
-        """What has come of what was said, and of a look."""
+        """Return what has come of what was said, and of a look."""
         found, self._found = self._found, []
         for event in self.http2.events():
             self._take(event, found)
@@ -234,7 +234,7 @@ class GrpcCalls:
         return bool(self._found) or self.http2.has_news
 
     def drop(self) -> None:
-        """The connection is gone: nothing of it is held any more."""
+        """Let go of everything: the connection is gone."""
         for stream_id in list(self._incoming):
             self._leave(stream_id)
 
@@ -317,7 +317,7 @@ class GrpcCalls:
             incoming.messages.excess_bytes = 0
 
     def _say_next(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
-        """The next message of a stream, unless one waits to be heard."""
+        """Give out the next message of a stream, unless one waits to be heard."""
         if incoming.said_bytes >= 0:
             return
         message = incoming.messages.next()
@@ -334,7 +334,7 @@ class GrpcCalls:
             found.append(Silent(stream_id))
 
     def _make_whole(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
-        """The one message of a request, at its end."""
+        """Give out the one message of a request, at its end."""
         self._consume(stream_id, incoming, 0)
         if incoming.whole is None:
             incoming.whole = incoming.messages.next()
@@ -354,7 +354,7 @@ class GrpcCalls:
         incoming.unread_bytes = left_bytes
 
     def _is_late(self, incoming: Incoming) -> bool:
-        """Whether a request, or a message of a stream, takes longer to come than it may."""
+        """Return whether a request, or a message of a stream, takes longer to come than it may."""
         if incoming.head is None and (incoming.said_bytes >= 0 or not incoming.messages.held_bytes):
             return False
         seconds = limits.REQUEST_MS_MAX / 1000 + incoming.came_bytes / limits.REQUEST_BYTES_PER_SECOND_MIN
@@ -423,7 +423,7 @@ class GrpcCalls:
             self.http2.finish(stream_id, refusal(status, text) + more)
 
     def heard(self, stream_id: int) -> list[Event]:
-        """A message of a stream was taken: what comes next."""
+        """Return what comes next: a message of a stream was taken."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
         if incoming is not None and incoming.said_bytes >= 0:

@@ -104,7 +104,7 @@ def refusal(status: Status, text: str) -> bytes:
 
 
 def seconds_of(timeout: str) -> float:
-    """Return what a `grpc-timeout` says, in seconds; raises `Refused`."""
+    """Return what a `grpc-timeout` says, in seconds; raise `Refused`."""
     digits, unit = timeout[:-1], _UNITS.get(timeout[-1:])
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > TIMEOUT_DIGITS_MAX:
         raise Refused(Status.INTERNAL, f"grpc-timeout is no number of {TIMEOUT_DIGITS_MAX} digits and unit.")
@@ -141,7 +141,7 @@ class Messages:
         self._held += data
 
     def next(self) -> bytes | None:
-        """Return the next message; None if it has not come whole. Raises `Refused`."""
+        """Return the next message; None if it has not come whole. Raise `Refused`."""
         held = self._held
         if len(held) < self._wanted:
             return None
@@ -159,7 +159,7 @@ class Messages:
         return self._unpacked(flag, message)
 
     def end(self) -> None:
-        """The request has ended; raises `Refused` in the middle of a message."""
+        """Take in that the request has ended; raise `Refused` in the middle of a message."""
         if self._held:
             raise Refused(
                 Status.INTERNAL, f"The request ends in the middle of a message, {len(self._held)} bytes in."

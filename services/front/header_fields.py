@@ -125,16 +125,16 @@ class Head:
         self._per_call = per_call
 
     def get(self, name: str) -> str:
-        """The value of a field; empty if it did not come. Raises `CompressionError`."""
+        """Return the value of a field; empty if it did not come. Raise `CompressionError`."""
         raw = self._per_call.get(name)
         return self.fields.get(name, "") if raw is None else text_of(raw)
 
     def has(self, name: str) -> bool:
-        """Whether a field came."""
+        """Return whether a field came."""
         return name in self._per_call or name in self.fields
 
     def all(self) -> dict[str, str]:
-        """Every field. Raises `CompressionError`."""
+        """Return every field. Raise `CompressionError`."""
         return self.fields | {name: text_of(raw) for name, raw in self._per_call.items()}
 
 
@@ -165,7 +165,7 @@ class FieldDecoder:
         """The size of its table, as the client has said."""
 
     def acknowledged(self) -> None:
-        """The client has acknowledged that its table is to have the size 0."""
+        """Take in that the client has acknowledged that its table is to have the size 0."""
         self._is_acknowledged = True
 
     @property
@@ -174,7 +174,7 @@ class FieldDecoder:
         return self._full is not None
 
     def decode(self, block: bytes) -> Head:
-        """The request that a whole block says; raises `CompressionError`, `Malformed`, `TooLong`."""
+        """Return the request that a whole block says; raise `CompressionError`, `Malformed`, `TooLong`."""
         self.work, self.said_bytes = 0, len(block)
         if self._full is not None:
             return self._decode_with_table(block)
@@ -184,7 +184,7 @@ class FieldDecoder:
         return self._decode_anew(block)
 
     def are_trailers(self, block: bytes) -> bool:
-        """Whether a block may end a request; a table takes it in. Raises `CompressionError`."""
+        """Return whether a block may end a request; a table takes it in. Raise `CompressionError`."""
         try:
             self._decode_with_table(block) if self._full is not None else self._decode_anew(block)
         except Malformed as malformed:
@@ -207,7 +207,7 @@ class FieldDecoder:
         return head
 
     def _resized(self, block: bytes) -> int:
-        """Where a block's fields begin, behind what it says of its client's table."""
+        """Return where a block's fields begin, behind what it says of its client's table."""
         at = count = 0
         while at < len(block) and block[at] & 0xE0 == _RESIZES:
             (size, at), count = integer(block, at, 0x1F), count + 1
@@ -263,7 +263,10 @@ class FieldDecoder:
         return Head(constant, per_call), shape
 
     def _field(self, block: bytes, at: int) -> tuple[Field, int, int]:
-        """The field at `at`; where its value begins, 0 for one that is the same each time; where it ends."""
+        """Return the field at `at`; where its value begins, 0 for one that is the same each time.
+
+        Where it ends.
+        """
         first = block[at]
         if first & _INDEXED:
             number, end = integer(block, at, 0x7F)
@@ -289,7 +292,7 @@ class FieldDecoder:
 
 
 def _of_shape(block: bytes, shape: Shape) -> Head | None:
-    """The request that a block of a known shape says; None if it has another."""
+    """Return the request that a block of a known shape says; None if it has another."""
     runs, names, fields = shape
     at, place, per_call = 0, 0, {}
     for name in names:
@@ -306,7 +309,7 @@ def _of_shape(block: bytes, shape: Shape) -> Head | None:
 
 
 def field_of(name: str, value: str) -> Field:
-    """What a field is."""
+    """Return what a field is."""
     kind = _PSEUDO.get(name, REGULAR)
     if kind == REGULAR:
         is_bad = not name or name.startswith(":") or name in _OF_CONNECTION or not _is_lower(name)
@@ -323,7 +326,7 @@ def _is_lower(name: str) -> bool:
 
 
 def _checked(fields: list[Field]) -> dict[str, str]:
-    """The fields by name; raises `Malformed`."""
+    """Return the fields by name; raise `Malformed`."""
     seen, found = 0, dict[str, str]()
     for name, value, kind in fields:
         if kind < REGULAR and seen & (kind | REGULAR):
@@ -336,7 +339,7 @@ def _checked(fields: list[Field]) -> dict[str, str]:
 
 
 def _enters_table(block: bytes, at: int) -> bool:
-    """Whether any field of a block enters the client's table, or is taken from it."""
+    """Return whether any field of a block enters the client's table, or is taken from it."""
     count = 0
     while at < len(block):
         first, count = block[at], count + 1
@@ -361,7 +364,10 @@ def _static(number: int) -> tuple[str, str]:
 
 
 def integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """An integer in the low bits of `mask` and, where all are set, in what follows; and its end (5.1)."""
+    """Return an integer in the low bits of `mask` and, where all are set, in what follows.
+
+    And its end (5.1).
+    """
     if at >= len(block):
         raise CompressionError("The header block ends in the middle of a field.")
     value = block[at] & mask
@@ -387,7 +393,7 @@ def _string_end(block: bytes, at: int) -> int:
 
 
 def text_of(raw: bytes) -> str:
-    """The text of a string behind its length; raises `CompressionError`."""
+    """Return the text of a string behind its length; raise `CompressionError`."""
     _, at = integer(raw, 0, _LENGTH)
     if not raw[0] & _HUFFMAN:
         return _text(raw[at:])

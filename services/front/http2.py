@@ -310,7 +310,10 @@ class Http2:
     # What comes.
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """What the client's bytes mean, up to a turn's work; `now` is a monotonic clock, in seconds."""
+        """Return what the client's bytes mean, up to a turn's work.
+
+        `now` is a monotonic clock, in seconds.
+        """
         if self.is_over:
             return []
         self._heard_at, self._now = now, now
@@ -376,7 +379,7 @@ class Http2:
             self._partial_at = self._now if self._rest else None
 
     def _request_and_body(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
-        """A request whose HEADERS are one frame: where one DATA frame is all of its body, both at once."""
+        """Take a request whose HEADERS are one frame; where one DATA frame is all its body, both at once."""
         if len(data) - at >= HEAD_BYTES:
             high, low, kind, flags, same_id = HEAD.unpack_from(data, at)
             length = high << 8 | low
@@ -423,7 +426,7 @@ class Http2:
             self._header_block(stream_id, first_flags, bytes(block), b"")
 
     def _header_block(self, stream_id: int, flags: int, block: bytes, body: bytes) -> None:
-        """A whole block: a new request, or the end of one whose body has come."""
+        """Take a whole block: a new request, or the end of one whose body has come."""
         if stream_id <= self._last_id:
             self._later_block(stream_id, flags, block)
             return
@@ -465,7 +468,7 @@ class Http2:
     def _is_declared(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
-        """Whether a body may be as long as its request says; else the stream is reset."""
+        """Return whether a body may be as long as its request says; else the stream is reset."""
         declared = head.get("content-length")
         if not declared:
             return True
@@ -542,7 +545,7 @@ class Http2:
             raise Broken(Code.FLOW_CONTROL_ERROR, "More DATA came than the connection's window allows.")
 
     def _give_back(self, size: int) -> None:
-        """The connection's window grows by bytes that nobody will read, or that were read."""
+        """Let the connection's window grow by bytes that nobody will read, or that were read."""
         self._unread_bytes += size
         if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
             self._out.append(window_update(0, self._unread_bytes))
@@ -657,7 +660,7 @@ class Http2:
             self._end_if_idle()
 
     def _goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
-        """The client opens no more streams; those that are open go on."""
+        """Take in that the client opens no more streams; open ones go on."""
         self._spend(1)
         if stream_id:
             raise Broken(Code.PROTOCOL_ERROR, "GOAWAY belongs to the connection.")
@@ -782,7 +785,7 @@ class Http2:
             self._read(stream_id, stream, size)
 
     def passed(self, stream_id: int) -> bool:
-        """Whether all that was said on a stream has passed flow control."""
+        """Return whether all that was said on a stream has passed flow control."""
         stream = self._streams.get(stream_id)
         return stream is None or stream.waiting is None
 
@@ -800,7 +803,7 @@ class Http2:
             self._out.append(goaway(STREAM_MASK, Code.NO_ERROR, "") + ping(_DRAIN_PING, is_answer=False))
 
     def resume(self) -> list[Event]:
-        """The transport takes more: what waits goes on."""
+        """Return the transport takes more: what waits goes on."""
         self.is_full = False
         ends, self._unsaid_ends = self._unsaid_ends, {}
         for stream_id in ends:
@@ -810,12 +813,12 @@ class Http2:
         return self.events()
 
     def events(self) -> list[Event]:
-        """What has come of what was said."""
+        """Return what has come of what was said."""
         events, self._events = self._events, []
         return events
 
     def take(self) -> bytes:
-        """What is to be written now."""
+        """Return what is to be written now."""
         if not self._out:
             return b""
         out, self._out = self._out, []
@@ -907,7 +910,7 @@ class Http2:
                 self._ready[stream_id] = None
 
     def _say(self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30) -> Bytes:
-        """Say as much as the windows allow, in so many frames at most; returns what is left, not copied."""
+        """Say as much as the windows allow, in so many frames at most; return what is left, not copied."""
         left: Bytes = data
         while left and frames and not self.is_full and self._room_bytes > 0:
             count = min(len(left), stream.send_window, self._send_window, self._frame_bytes)
@@ -942,7 +945,7 @@ class Http2:
         self._answered(stream_id, stream)
 
     def _answered(self, stream_id: int, stream: Stream) -> None:
-        """The end of an answer is said: the stream is over."""
+        """End a stream whose answer has been said."""
         self._strikes = 0
         self._earn()
         if stream.state == OPEN:

@@ -153,7 +153,7 @@ class Port:
             task.add_done_callback(self._arriving.discard)
 
     def _pause(self, error: OSError) -> None:
-        """The system has no descriptors left: try again in a second, as asyncio does."""
+        """Wait while the system has no descriptors left: try again in a second, as asyncio does."""
         assert self._listening is not None
         log.error("no connection can be taken", reason=str(error))
         self._loop.remove_reader(self._listening.fileno())
@@ -200,7 +200,7 @@ class Port:
         return False
 
     async def _hello(self, one: socket.socket, seconds: float) -> tuple[Protocol | None, bytes | None]:
-        """What the first bytes say, which are left in the socket; None, None if it was hung up."""
+        """Return what the first bytes say, which are left in the socket; None, None if it was hung up."""
         first = b""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -220,7 +220,7 @@ class Port:
         return is_whole(protocol, first) or len(first) >= PEEKED_BYTES
 
     async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
-        """The first bytes, once there are more than are known; empty if the client has hung up."""
+        """Return the first bytes, once there are more than are known; empty if the client has hung up."""
         pause_seconds = PEEK_AGAIN_SECONDS
         while True:
             try:
@@ -288,7 +288,7 @@ class Port:
             self._refuse(why, connection.host, detail)
 
     def lost(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Take in that a connection is gone."""
         self._admission.leave(connection.host)
         self._forget_stranger(connection)
         if not self._shared.connections and self._ended is not None and not self._ended.done():
@@ -368,14 +368,14 @@ class Slot:
 
 
 def why(error: Exception) -> str:
-    """What went wrong in a handshake, in one of few words."""
+    """Return what went wrong in a handshake, in one of few words."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return why_broken(error)
     return SLOW if isinstance(error, ConnectionAbortedError) else LEFT  # the loop's word for its time-out
 
 
 def _has_hung_up(one: socket.socket) -> bool:
-    """Whether the client will say no more, where the system tells."""
+    """Return whether the client will say no more, where the system tells."""
     asking = select.poll()
     asking.register(one, getattr(select, "POLLRDHUP", select.POLLHUP))
     return bool(asking.poll(0))

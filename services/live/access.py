@@ -86,7 +86,7 @@ class LiveAccess:
         return secret if sealed == user.sealed else self._open(user)
 
     def allows(self, user: str, need: Need) -> bool:
-        """Whether a user may; one that is gone may nothing."""
+        """Return whether a user may; one that is gone may nothing."""
         return self._core().rights.allows(user, need)
 
     def users(self) -> list[User]:

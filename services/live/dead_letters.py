@@ -36,7 +36,7 @@ class DeadLetterFilter:
     until_ms: int = FOREVER_MS
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Whether a dead letter is one of them. A key may be its message id, too."""
+        """Return whether a dead letter is one of them. A key may be its message id, too."""
         message = dead_letter.message
         return (
             self.from_ms <= dead_letter.store_ms < self.until_ms
@@ -91,7 +91,7 @@ def check_group(live: LiveBroker, group: str) -> None:
 def topics_back(live: LiveBroker, group: str) -> set[str]:
     """Return the topics that a group still receives, to which its dead letters can go back.
 
-    Raises `GroupNotFound`.
+    Raise `GroupNotFound`.
     """
     return {queue.topic for queue in live.core.group_views.one(group).queues}
 

@@ -153,7 +153,7 @@ class Flushing:
             self._idle.set()
 
     def _lingers(self) -> bool:
-        """Whether a flush is under way that may soon end: what gathers meanwhile goes with the next one."""
+        """Return whether a flush is under way that may soon end; what gathers meanwhile waits for it."""
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0
         if self._is_waiting and not self._is_linger_planned:
@@ -182,7 +182,7 @@ class Flushing:
         self._loop.call_soon_threadsafe(self._written, partial(end, error))
 
     def _is_held(self) -> bool:
-        """Whether no flush may begin, or not before those under way have ended."""
+        """Return whether no flush may begin, or not before those under way have ended."""
         if self._is_stopped or self._is_void:
             return True
         if self._is_checkpointing and self._owner.core.is_overfull:

@@ -381,7 +381,7 @@ class LiveBroker:
     async def close(self) -> None:
         """Flush what is left, leave a snapshot for the next start, and let the core go.
 
-        The disk stays the caller's. Raises a `StoreError` if it keeps the end from being a clean one.
+        The disk stays the caller's. Raise a `StoreError` if it keeps the end from being a clean one.
         """
         self.receivers.close()
         self._stir()

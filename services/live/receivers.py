@@ -124,7 +124,7 @@ class Receivers:
             self._decide(self._core().lite.said_goodbye, client_id)
 
     async def _may_look_again(self, key: WakeUpKey, line: Hashable, received: Received, ends: float) -> bool:
-        """Whether a receive that found nothing may look again, now or when something has arrived."""
+        """Return whether a receive that found nothing may look again, now or when something has arrived."""
         if received.is_unfinished:
             await asyncio.sleep(0)
             return self._loop.time() < ends

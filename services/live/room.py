@@ -36,11 +36,11 @@ class Room:
         self._waiting_bytes = 0
 
     def has(self, new_bytes: int) -> bool:
-        """Whether so much may be appended at once; nothing may in any case."""
+        """Return whether so much may be appended at once; nothing may in any case."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
     def has_for_all(self, new_bytes: int) -> bool:
-        """Whether several calls may append so much together; what is too large for that goes alone."""
+        """Return whether several calls may append so much together; what is too large for that goes alone."""
         return not self._line and self._left_bytes() >= new_bytes
 
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:

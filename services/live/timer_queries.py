@@ -108,6 +108,6 @@ async def page(
 
 
 def is_simple(wanted: TimerFilter) -> bool:
-    """Whether the core answers without reading records that do not match."""
+    """Return whether the core answers without reading records that do not match."""
     window = TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms)
     return wanted in (window, TimerFilter(topic=wanted.topic))

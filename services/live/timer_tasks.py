@@ -101,7 +101,7 @@ class TimerTasks(Tasks[TimerOrder]):
         return verdict
 
     def _is_another(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:
-        """Whether somebody has moved it since it was found: it may not match any more."""
+        """Return whether somebody has moved it since it was found: it may not match any more."""
         return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
 
     def _asked(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:

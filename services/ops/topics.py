@@ -45,7 +45,7 @@ def topic_of(live: LiveBroker, request: Request) -> Topic:
 
 
 class TopicAnswer(TypedDict):
-    """A topic."""
+    """Add a topic."""
 
     name: str
     message_type: str

@@ -24,7 +24,7 @@ class Appender:
         self._store_ms = store_ms
 
     def append(self, new: Record) -> int:
-        """Appends one record and sets its places (`last_offset` in the log); returns its length in bytes."""
+        """Append one record and sets its places (`last_offset` in the log); return its length in bytes."""
         new.store_ms = self._store_ms
         new.queue_offset = 0
         if new.type != TYPE_SYSTEM:
@@ -38,7 +38,7 @@ class Appender:
         return record_bytes
 
     def flush(self) -> None:
-        """Makes all of it durable."""
+        """Make all of it durable."""
         flush = self._log.take_flush()
         if flush is not None:
             flush.write()

@@ -38,7 +38,7 @@ _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * _LAYOUT.size
 
 
 def convert(root: Path, topic: str, read: Callable[[int], Record | None]) -> None:
-    """Puts batch queues in the place of a topic's ordinary ones; `read` gives a record, None if damaged."""
+    """Put batch queues in the place of a topic's ordinary ones; `read` gives a record, None if damaged."""
     for folder in (root / CONSUMEQUEUE / topic).iterdir():
         target = root / _FOLDER / topic / folder.name
         target.mkdir(parents=True)

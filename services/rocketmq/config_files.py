@@ -70,12 +70,12 @@ class RocketmqConfig:
     notes: list[str] = field(default_factory=list)
 
     def half_offset(self) -> int:
-        """The queue offset below which every half has ended or was written again."""
+        """Return the queue offset below which every half has ended or was written again."""
         return self.group_offsets.get((HALF_TOPIC, TRANSACTION_GROUP), {}).get(0, 0)
 
 
 def read_config(files: Reader) -> RocketmqConfig:
-    """The config of the store whose files these are; what is missing stays empty."""
+    """Return the config of the store whose files these are; what is missing stays empty."""
     config = RocketmqConfig()
     for name, entry in _table(files, TOPICS, "topicConfigTable", config.notes).items():
         config.topics[name] = _topic(name, entry)
@@ -88,7 +88,7 @@ def read_config(files: Reader) -> RocketmqConfig:
 
 
 def parse_json(text: str) -> Any:
-    """JSON as RocketMQ writes it, integer keys unquoted; raises ValueError."""
+    """Return JSON as RocketMQ writes it, integer keys unquoted; raise ValueError."""
     return json.loads(_BARE_KEY.sub(_quoted, text))
 
 

@@ -84,10 +84,10 @@ class ExportSummary:
 
 
 def export_store(source: Path, target: Path, on_progress: Say, now_ms: int) -> ExportSummary:
-    """Writes the store in `source` as a RocketMQ store into the empty or missing folder `target`.
+    """Write the store in `source` as a RocketMQ store into the empty or missing folder `target`.
 
     `source` is only read, and its broker must be stopped: what came after the copy would be missing there.
-    Raises a `StoreError` if either is not what it should be.
+    Raise a `StoreError` if either is not what it should be.
     """
     store = open_store(source)
     _refuse_many_sizes(store)
@@ -151,7 +151,7 @@ class _Export:
         return self._summary(state, handover)
 
     def _read(self) -> None:
-        """Makes the queues, and finds halves and damage."""
+        """Make the queues, and find halves and damage."""
         scan = self._store.scan()
         told_segment = -1
         for found in scan:
@@ -223,7 +223,7 @@ class _Export:
         self._queues.put(record.topic, record.queue_id, queue_offset, new, self._filler)
 
     def _read_original(self, physical_offset: int) -> Record | None:
-        """A record of the copied log; None where a filler lies in the place of damage."""
+        """Return a record of the copied log; None where a filler lies in the place of damage."""
         try:
             return self._original.read(physical_offset)
         except StoreDamaged:
@@ -282,7 +282,7 @@ class _Export:
 
 
 def _refuse_many_sizes(store: OpenStore) -> None:
-    """Raises `StoreError` if RocketMQ could not have the segments: its own begin at multiples of one size."""
+    """Raise `StoreError` if RocketMQ could not have the segments: its own begin at multiples of one size."""
     if not store.segments.is_uniform or store.first_offset % store.segment_bytes:
         raise StoreError(
             "Its log segments have different sizes, which RocketMQ cannot read; an older version of ours "

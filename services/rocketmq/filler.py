@@ -38,7 +38,7 @@ def fillers(damaged: Damage, segment_bytes: int, store_ms: int) -> Iterator[tupl
 
 
 def _cover(offset: int, length: int, is_segment_end: bool, store_ms: int) -> bytes:
-    """A blank where the region closes its segment, else the fullest record of just this length."""
+    """Return a blank where the region closes its segment, else the fullest record of just this length."""
     if is_segment_end and length >= record.BLANK_BYTES:
         return record.blank(length)
     for topic, stored, with_crc in _FORMS:

@@ -43,7 +43,7 @@ class Handover:
         self._indexed = indexed
 
     def timers(self, waiting: Iterable[Waiting]) -> None:
-        """A fresh timer record for each timer that waits, in due order."""
+        """Write a fresh timer record for each timer that waits, in due order."""
         for timer in waiting:
             if timer.record is None:
                 self.notes.append(f"Not handed over: the timer at {timer.timer_offset} cannot be read.")

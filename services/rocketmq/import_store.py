@@ -74,9 +74,9 @@ class ImportSummary:
 
 
 def import_store(source: Path, target: Path, on_progress: Say, now_ms: int) -> ImportSummary:
-    """Takes the RocketMQ store in `source` over into the empty or missing folder `target`.
+    """Take the RocketMQ store in `source` over into the empty or missing folder `target`.
 
-    `source` is only read. Raises a `StoreError` if either is not what it should be, `StoreLocked` if a broker
+    `source` is only read. Raise a `StoreError` if either is not what it should be, `StoreLocked` if a broker
     runs on one of them, `LibraryMissing` if bodies are compressed in a way that nobody could read here.
     """
     log = open_log(source)
@@ -91,7 +91,7 @@ def import_store(source: Path, target: Path, on_progress: Say, now_ms: int) -> I
 
 
 def take_over(log: RocketmqLog, disk: Disk, name: str, on_progress: Say, now_ms: int) -> ImportSummary:
-    """Takes `log` over onto `disk`, which errors call `name`; what a dead import left is cleared away."""
+    """Take `log` over onto `disk`, which errors call `name`; what a dead import left is cleared away."""
     if _is_unfinished(disk):
         on_progress("clearing away an import that did not finish")
         _empty(disk)
@@ -125,13 +125,13 @@ class _Import:
         return self._summary(pending, redelivered_count)
 
     def _undo(self) -> None:
-        """Deletes all of it; from the first moment on it is no store."""
+        """Delete all of it; from the first moment on it is no store."""
         if not _is_unfinished(self._disk):
             store_format.write(self._disk, _UNFINISHED)
         _empty(self._disk)
 
     def _read(self) -> None:
-        """The one pass over the source."""
+        """Pass over the source, once."""
         for found in self._log.records():
             self._takeover.take(found.record)
             segment = found.record.physical_offset // self._log.segment_bytes * self._log.segment_bytes
@@ -140,7 +140,7 @@ class _Import:
             self._ages[segment] = found.record.store_ms
 
     def _copy(self) -> None:
-        """Segments up to the verified end; what lies behind it stays zero."""
+        """Return the segments up to the verified end; what lies behind it stays zero."""
         for first_offset in self._log.segment_offsets:
             if first_offset < self._log.end_offset:
                 self._say(f"copying {layout.segment_path(first_offset)}")
@@ -158,7 +158,7 @@ class _Import:
         self._disk.sync(path)
 
     def _write_snapshot(self) -> int:
-        """The state at the copied end; returns how many messages are given to their group again."""
+        """Return the state at the copied end; return how many messages are given to their group again."""
         end = self._log.end_offset
         log = CommitLog(self._disk, self._log.segment_bytes, self._log.first_offset, end)
         empty = Broker(self._disk, log, _SETTINGS, self._now_ms).checkpoint(self._now_ms)
@@ -175,7 +175,7 @@ class _Import:
         return redelivered_count
 
     def _groups(self) -> tuple[Any, int]:
-        """The groups' part of the snapshot: all below its offset done, but what it held or was to retry."""
+        """Return the groups' part of the snapshot: all below its offset is done, but for what it held."""
         unfinished = find_unfinished(self._log, self._config, self._takeover.retries(), self._say)
         for held in self._takeover.in_hand():
             unfinished.setdefault(held[:3], set()).add(held.queue_offset)
@@ -207,7 +207,10 @@ class _Import:
         return pending
 
     def _topics(self, needed_counts: dict[str, int]) -> Iterable[TopicConfig]:
-        """The configured topics, and those that only records tell of; each with all queues that it uses."""
+        """Return the configured topics, and those that only records tell of.
+
+        Each with all queues that it uses.
+        """
         topics = {name: one for name, one in self._config.topics.items() if not is_broker_topic(name)}
         for topic, queue_id in self._takeover.next_offsets:
             needed_counts[topic] = max(needed_counts.get(topic, 1), queue_id + 1)
@@ -218,7 +221,7 @@ class _Import:
         return [topics[name] for name in sorted(topics)]
 
     def _make_derived(self) -> None:
-        """A start of the broker, and the snapshot that a serving broker will start from."""
+        """Start the broker, and write the snapshot that a serving broker will start from."""
         self._say("making the queues and the key index")
         broker = Broker.open(self._disk, _SETTINGS, self._now_ms)
         broker.checkpoint(self._now_ms).write(self._disk)
@@ -252,7 +255,7 @@ def _done(known: int, again: set[int]) -> dict[str, Any]:
 
 
 def _is_unfinished(disk: Disk) -> bool:
-    """Whether a store is half an import; it is, too, where `format` was just about to be written."""
+    """Return whether a store is half an import; it is, too, where `format` was just about to be written."""
     size = disk.size(layout.FORMAT)
     if size < 0:
         return set(disk.list("")) - {"lock"} == {store_format.FRESH}
@@ -270,7 +273,7 @@ def _check_empty(disk: Disk, name: str) -> None:
 
 
 def _empty(disk: Disk) -> None:
-    """Deletes what an import made; the file that says that this is half of one goes last."""
+    """Delete what an import made; the file that says that this is half of one goes last."""
     ours = (layout.KNOWN_NAMES | {imported.PATH}) - {"lock", layout.FORMAT}
     for name in [*sorted(ours & set(disk.list(""))), layout.FORMAT]:
         disk.delete(name)

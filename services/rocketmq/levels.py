@@ -25,7 +25,7 @@ class LevelTimes:
         self._file_bytes: dict[int, int] = {}
 
     def due_ms(self, record: Record) -> int:
-        """When a record of the delay-level topic is due, in milliseconds since 1970."""
+        """Return when a record of the delay-level topic is due, in milliseconds since 1970."""
         found = self._entry(record)
         if found is not None and found.physical_offset == record.physical_offset and found.tags_code > 0:
             return found.tags_code
@@ -45,7 +45,7 @@ class LevelTimes:
         return entry.decode_all(self._files.read(path, position - first, ENTRY_BYTES))[0]
 
     def _size_of_files(self, folder: str, queue_id: int) -> int:
-        """All files of a queue have the size of its first."""
+        """Return all files of a queue have the size of its first."""
         if queue_id not in self._file_bytes:
             names = self._files.list(folder)
             self._file_bytes[queue_id] = self._files.size(f"{folder}/{names[0]}") if names else 0

@@ -19,5 +19,5 @@ _BROKER_TOPICS: Final = frozenset({"SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", DISC
 
 
 def is_broker_topic(name: str) -> bool:
-    """Whether a topic serves RocketMQ itself, not its users."""
+    """Return whether a topic serves RocketMQ itself, not its users."""
     return is_system(name) or name in _BROKER_TOPICS

@@ -41,7 +41,7 @@ class Pending:
         self._notes = notes
 
     def timer(self, waiting: Waiting) -> None:
-        """A timer record with the message of a delayed one, due at the same time."""
+        """Add a timer record with the message of a delayed one, due at the same time."""
         original = self._original(waiting.physical_offset)
         if original is None:
             return
@@ -51,7 +51,7 @@ class Pending:
         self.timer_count += self._append_copy(original, TIMER_TOPIC, properties.encode(stored))
 
     def half(self, half: Half) -> None:
-        """A copy of a half, with the count of its checks, and its end if it has expired."""
+        """Add a copy of a half, with the count of its checks, and its end if it has expired."""
         original = self._original(half.physical_offset)
         if original is None or not self._append_copy(original, HALF_TOPIC, original.properties):
             return
@@ -65,7 +65,7 @@ class Pending:
         self.open_half_count += 1
 
     def topic(self, topic: TopicConfig) -> None:
-        """A topic."""
+        """Add a topic."""
         body = {
             "name": topic.name,
             "message_type": topic.message_type.value,
@@ -75,11 +75,11 @@ class Pending:
         self.topic_count += 1
 
     def flush(self) -> None:
-        """Makes all of it durable."""
+        """Make all of it durable."""
         self._appender.flush()
 
     def _original(self, physical_offset: int) -> Record | None:
-        """A record of the copied log; None, with a note, if it names no real queue."""
+        """Return a record of the copied log; None, with a note, if it names no real queue."""
         found = self._log.read(physical_offset)
         stored = properties.decode(found.properties)
         queue_id = stored.get(properties.REAL_QUEUE_ID, "")

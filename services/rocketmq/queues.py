@@ -32,7 +32,7 @@ class QueueFiles:
         self._ends: dict[tuple[str, int], int] = {}
 
     def put(self, topic: str, queue_id: int, queue_offset: int, new: Entry, gap: Entry) -> None:
-        """Adds an entry at its queue offset; missing offsets before it get `gap`, lower ones begin anew."""
+        """Add an entry at its queue offset; missing offsets before it get `gap`, lower ones begin anew."""
         key = (topic, queue_id)
         end = self._ends.get(key)
         if end is None:
@@ -46,7 +46,7 @@ class QueueFiles:
         self._ends[key] = queue_offset + 1
 
     def finish(self) -> None:
-        """Writes what is gathered and gives every file its length."""
+        """Write what is gathered and give every file its length."""
         self._write_all()
         for (topic, queue_id), end in self._ends.items():
             first = max(0, end * ENTRY_BYTES - 1) // _FILE_BYTES * _FILE_BYTES
@@ -60,7 +60,7 @@ class QueueFiles:
                     file.truncate(_FILE_BYTES)
 
     def _begin(self, key: tuple[str, int], queue_offset: int) -> None:
-        """The first file of a queue is filled from its own beginning."""
+        """Fill the first file of a queue from its own beginning."""
         first = queue_offset // QUEUE_FILE_ENTRIES * QUEUE_FILE_ENTRIES
         self._gathered_from[key] = first
         self._gather(key, entry.encode(BEFORE_FIRST) * (queue_offset - first))

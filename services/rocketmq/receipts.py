@@ -49,7 +49,7 @@ class Receipts:
         self._acknowledged: defaultdict[_Key, set[int]] = defaultdict(set)
 
     def take(self, record: Record) -> None:
-        """Takes a record of the revive topic, or a timer record on its way there; ignores any other."""
+        """Take a record of the revive topic, or a timer record on its way there; ignores any other."""
         kind = properties.value_of(record.properties, properties.TAG)
         if kind not in _KINDS:
             return
@@ -68,7 +68,7 @@ class Receipts:
             self._held[key] = offsets
 
     def in_hand(self) -> Iterator[InHand]:
-        """What was given out and neither acknowledged nor given out again."""
+        """Yield what was given out and neither acknowledged nor given out again."""
         for key, offsets in self._held.items():
             topic, group, queue_id = key[:3]
             for queue_offset in sorted(offsets - self._acknowledged.get(key, set())):
@@ -82,7 +82,7 @@ class Receipts:
 
 
 def _held(receipt: dict[str, Any]) -> set[int]:
-    """The offsets that a checkpoint names and does not itself call acknowledged."""
+    """Return the offsets that a checkpoint names and does not itself call acknowledged."""
     distances = receipt.get("d") or range(int(receipt["n"]))
     done = int(receipt.get("bm", 0))
     return {int(receipt["so"]) + distance for bit, distance in enumerate(distances) if not done >> bit & 1}

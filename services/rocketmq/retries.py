@@ -33,7 +33,7 @@ class Retry(NamedTuple):
 
 
 def retry_of(record: Record, retry_topic: str, config: RocketmqConfig) -> Retry:
-    """What a record of a retry topic is a copy of.
+    """Return what a record of a retry topic is a copy of.
 
     A retry topic is `%RETRY%group`; for POP consumers `%RETRY%group_topic` or `%RETRY%group+topic`.
     """
@@ -48,7 +48,7 @@ def retry_of(record: Record, retry_topic: str, config: RocketmqConfig) -> Retry:
 def find_unfinished(
     log: RocketmqLog, config: RocketmqConfig, retries: Iterable[Retry], say: Callable[[str], None]
 ) -> dict[GroupQueue, set[int]]:
-    """The queue offsets that each group has to be given again."""
+    """Return the queue offsets that each group has to be given again."""
     wanted: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for retry in retries:
         wanted[(retry.topic, retry.message_id)].add(retry.group)

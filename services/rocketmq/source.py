@@ -38,7 +38,7 @@ class RocketmqLog:
         return self.segment_offsets[0] if self.segment_offsets else 0
 
     def records(self) -> Iterator[Found]:
-        """Every sound record, in log order."""
+        """Yield every sound record, in log order."""
         scan = self._scan()
         self.end_offset = self.first_offset
         newest_ms = 0
@@ -51,7 +51,7 @@ class RocketmqLog:
         self.damaged = [one for one in scan.damaged if one.end_offset <= self.end_offset]
 
     def _scan(self) -> LogScan:
-        """All that lies in the segments counts as durable, so that damage is told from the end."""
+        """Return all that lies in the segments counts as durable, so that damage is told from the end."""
         behind = self.segment_offsets[-1] + self.segment_bytes if self.segment_offsets else 0
         disk = Overlay(self.files)
         if behind:
@@ -61,7 +61,7 @@ class RocketmqLog:
 
 
 def open_log(root: Path) -> RocketmqLog:
-    """The log of the RocketMQ store in folder `root`; raises a `StoreError` that says what is wrong."""
+    """Return the log of the RocketMQ store in folder `root`; raise a `StoreError` that says what is wrong."""
     if not root.is_dir():
         raise NotAStore(f"{root} is no folder. Give the folder that holds a broker's commitlog.")
     files = StoreFiles(root)
@@ -74,7 +74,7 @@ def open_log(root: Path) -> RocketmqLog:
 
 
 def _whole_segments(files: StoreFiles) -> RocketmqLog:
-    """All segments but an empty last one, which RocketMQ would delete."""
+    """Return all segments but an empty last one, which RocketMQ would delete."""
     offsets = layout.segment_offsets(Overlay(files))
     sizes = {offset: files.size(layout.segment_path(offset)) for offset in offsets}
     if offsets and sizes[offsets[-1]] == 0:
@@ -94,7 +94,7 @@ def _whole_segments(files: StoreFiles) -> RocketmqLog:
 
 
 def refuse_if_live(root: Path) -> None:
-    """Raises `StoreLocked` if a broker holds the store; a shared lock on the byte it locks cannot be had."""
+    """Raise `StoreLocked` if a broker holds the store; a shared lock on the byte it locks cannot be had."""
     path = root / "lock"
     if not path.exists():
         return

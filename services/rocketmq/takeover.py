@@ -91,7 +91,7 @@ class Takeover:
         }
 
     def take(self, record: Record) -> None:
-        """Takes one record; raises `LibraryMissing` if nobody could read its body here."""
+        """Take one record; raise `LibraryMissing` if nobody could read its body here."""
         check_library(record.sys_flag)
         self.record_count += 1
         self.last_store_ms = max(self.last_store_ms, record.store_ms)
@@ -104,12 +104,12 @@ class Takeover:
         self._takers.get(record.topic, self._message)(record)
 
     def waiting(self) -> Iterator[Waiting]:
-        """The delayed messages of user topics that were not delivered, by due time."""
+        """Return the delayed messages of user topics that were not delivered, by due time."""
         kept = (one for one in self._waiting.values() if not is_broker_topic(one.topic))
         return iter(sorted(kept, key=lambda one: one.due_ms))
 
     def halves(self) -> list[Half]:
-        """The open and the expired halves, in log order."""
+        """Return the open and the expired halves, in log order."""
         first = self._config.half_offset()
         return [
             half
@@ -118,17 +118,17 @@ class Takeover:
         ]
 
     def retries(self) -> list[Retry]:
-        """The copies of messages that a group failed on and has not been given again, or had in hand."""
+        """Return copies of messages that a group failed on and was not given again, or had in hand."""
         held = {(one.topic, one.queue_id, one.queue_offset) for one in self._receipts.in_hand()}
         stored = [retry for at, (retry, is_given) in self._retries.items() if not is_given or at in held]
         return [*stored, *(one.retry for one in self._waiting.values() if one.retry is not None)]
 
     def in_hand(self) -> list[InHand]:
-        """The messages of user topics that consumers held."""
+        """Return the messages of user topics that consumers held."""
         return [one for one in self._receipts.in_hand() if not is_broker_topic(one.topic)]
 
     def notes(self) -> list[str]:
-        """What was found odd."""
+        """Return what was found odd."""
         lost_count = sum(one.is_counted for one in self.waiting())
         if not lost_count:
             return []

@@ -98,7 +98,7 @@ class AdminClients:
         )
 
     def _session(self, request: Any) -> Session:
-        """The client that is meant, if it is of the group that is named; raises `ClientNotFound`."""
+        """Return the client that is meant, if it is of the group that is named; raise `ClientNotFound`."""
         session = self._sessions.find(request.client_id)
         if session is None or session.group != stored_name(request.group):
             raise unknown(request.client_id)
@@ -112,7 +112,7 @@ class AdminClients:
         return session
 
     def _statuses(self, session: Session) -> dict[str, Any]:
-        """What a consumer measured, by topic: mean times in milliseconds, and failures."""
+        """Return what a consumer measured, by topic: mean times in milliseconds, and failures."""
         statuses: dict[str, Any] = {}
         for key, value in self._measured.of(session.client_id).items():
             if not isinstance(value, Spread) or not value.count:
@@ -136,7 +136,7 @@ class Rates:
         self._asked, self._totals, self._rates = began, (0, 0), (0.0, 0.0)
 
     def now(self, asked: float, totals: tuple[int, int]) -> tuple[float, float]:
-        """The rates since the question before; what was told then if that was just now."""
+        """Return the rates since the question before; what was told then if that was just now."""
         seconds = asked - self._asked
         if seconds >= SECONDS_MIN:
             before, self._asked, self._totals = self._totals, asked, totals

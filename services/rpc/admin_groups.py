@@ -116,7 +116,7 @@ class AdminGroups:
     def _info(
         self, one: Subscription, namespace: str, by: tuple[Session, FilterExpression] | None = None
     ) -> Any:
-        """A subscription as all its clients have it, or as one does."""
+        """Return a subscription as all its clients have it, or as one does."""
         subscribers = [by] if by else one.subscribers
         info = wire.SubscriptionInfo(
             group=wire_name(one.group, namespace),
@@ -132,7 +132,7 @@ class AdminGroups:
         return info
 
     def _agree(self, one: Subscription) -> bool:
-        """Whether all clients of the group have the same filter for the topic."""
+        """Return whether all clients of the group have the same filter for the topic."""
         members = sum(session.group == one.group and not session.is_producer for session in self._sessions)
         filters = {(expression.type, expression.expression) for _, expression in one.subscribers}
         return len(filters) <= 1 and members == len(one.subscribers)
@@ -159,7 +159,7 @@ class AdminGroups:
         )
 
     def _stored_ms(self, queue: QueueView, offset: int) -> int:
-        """When a message of a queue was stored; 0 if it is not there."""
+        """Return when a message of a queue was stored; 0 if it is not there."""
         if not queue.min_offset <= offset < queue.end_offset:
             return 0
         found = self._live.query(self._live.core.finding.read, queue.topic, queue.queue_id, offset, 1)
@@ -167,19 +167,19 @@ class AdminGroups:
 
 
 def namespace_of(request: Any) -> str:
-    """The namespace of what a request names."""
+    """Return the namespace of what a request names."""
     return str(request.group.resource_namespace or request.topic.resource_namespace)
 
 
 def some(resources: Any) -> Any:
-    """As many as a request may name; raises `ClientMistake`."""
+    """Return as many as a request may name; raise `ClientMistake`."""
     if len(resources) > ENTRIES_PER_REQUEST_MAX:
         raise ClientMistake(f"{len(resources)} topics; at most {ENTRIES_PER_REQUEST_MAX} may be asked about.")
     return resources
 
 
 def queues_of(view: GroupView, topic: str) -> list[QueueView]:
-    """The queues of one topic of a group; raises `NotFound`."""
+    """Return the queues of one topic of a group; raise `NotFound`."""
     queues = [queue for queue in view.queues if queue.topic == topic]
     if not queues:
         raise NotFound(f"{view.name} does not receive {topic[:255]!r}. See: tidewheel group show {view.name}")
@@ -194,7 +194,7 @@ def subscribed(session: Session) -> Iterator[tuple[str, FilterExpression]]:
 
 
 def client_info(session: Session) -> Any:
-    """A client as it said of itself; its address is the one that its calls come from."""
+    """Return a client as it said of itself; its address is the one that its calls come from."""
     described = session.described
     return wire.ClientInfo(
         client_id=session.client_id,

@@ -104,7 +104,7 @@ class AdminTopics:
 
 
 def is_wanted(one: Delivery, request: Any) -> bool:
-    """Whether a message was stored within the time, and in the queue, that a request names."""
+    """Return whether a message was stored within the time, and in the queue, that a request names."""
     begin_ms, end_ms = wall_ms(request.begin_timestamp), wall_ms(request.end_timestamp)
     is_of_queue = not request.HasField("queue_id") or request.queue_id == one.queue_id
     return is_of_queue and begin_ms <= one.store_ms and (not end_ms or one.store_ms <= end_ms)

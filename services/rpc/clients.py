@@ -128,7 +128,7 @@ class Clients:
         self._producers.can_be_asked(session)
 
     def _farewell(self, session: Session | None) -> list[Stream]:
-        """Turn the metrics of a client off that goes; returns the streams that are to end before it may.
+        """Turn the metrics of a client off that goes; return the streams that are to end before it may.
 
         Python's client leaves its exporter running, which would hold up the end of its process for seconds
         once we are gone. As it is turned off it tells at once what it has not told yet.
@@ -156,7 +156,7 @@ class Clients:
             self._renew_later()
 
     def _watch(self, session: Session) -> None:
-        """A connection of a client broke off: see whether it comes back."""
+        """See whether a client comes back whose connection broke off."""
         leaves = partial(self._leave_unless_back, session.client_id, self._live.now_ms())
         self._live.later(LEAVE_AFTER_SECONDS, leaves)
 
@@ -166,7 +166,7 @@ class Clients:
             self._leave(client_id)
 
     def _dismiss(self, user: str) -> None:
-        """A user's secret is void: all its clients go, and come again if they know the new one."""
+        """Send all clients of a user away whose secret is void: they come again if they know the new one."""
         for session in self._sessions:
             if session.user == user:
                 self._leave(session.client_id)

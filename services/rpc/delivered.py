@@ -68,7 +68,7 @@ class Shown:
         return wire.Message.FromString(self._head(delivery) + delivery.record.body)
 
     def _head(self, delivery: Delivery) -> bytes:
-        """The bytes of a message (topic 1, user's properties 2, system properties 3) up to its body (4)."""
+        """Return a message's bytes up to its body (4): topic (1), user's (2) and system properties (3)."""
         record, attempt, receipt_handle, _ = delivery
         given, handle, body = properties.pairs(record.properties), receipt_handle.encode(), record.body
         if VERB_TOPIC in given:

@@ -36,7 +36,7 @@ class Exported(NamedTuple):
 
 
 def of_otlp(request: Any) -> Iterator[Exported | None]:
-    """What an OTLP request says; None for what is passed over."""
+    """Yield what an OTLP request says; None for what is passed over."""
     scopes = (scope for part in request.resource_metrics for scope in part.scope_metrics)
     for metric in (metric for scope in scopes for metric in scope.metrics):
         name, kind = metric.name, metric.WhichOneof("data")
@@ -55,7 +55,7 @@ def of_otlp(request: Any) -> Iterator[Exported | None]:
 
 
 def of_opencensus(request: Any) -> Iterator[Exported | None]:
-    """What a request to an OpenCensus agent says; None for what is passed over."""
+    """Yield what a request to an OpenCensus agent says; None for what is passed over."""
     for metric in request.metrics:
         name = metric.metric_descriptor.name
         labels = [label.key for label in metric.metric_descriptor.label_keys]
@@ -66,7 +66,7 @@ def of_opencensus(request: Any) -> Iterator[Exported | None]:
 
 
 def measured(name: str, points: Any) -> Value | None:
-    """The newest of an OpenCensus series' points."""
+    """Return the newest of an OpenCensus series' points."""
     if not points:
         return None
     kind, newest = points[-1].WhichOneof("value"), points[-1]
@@ -80,7 +80,7 @@ def measured(name: str, points: Any) -> Value | None:
 
 
 def attributes(point: Any) -> dict[str, str]:
-    """The attributes of an OTLP data point that are text."""
+    """Return the attributes of an OTLP data point that are text."""
     return {one.key: one.value.string_value for one in point.attributes}
 
 

@@ -8,7 +8,7 @@ from services.rpc.generated import definition_pb2 as wire
 
 
 def wanted(expression: wire.FilterExpression) -> Filter:
-    """Return what a client wants to receive; raises `IllegalFilter`."""
+    """Return what a client wants to receive; raise `IllegalFilter`."""
     if expression.type == wire.FilterType.SQL:
         return parse_sql(expression.expression)
     return parse_tags(expression.expression)

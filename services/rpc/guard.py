@@ -53,24 +53,24 @@ class Guard:
         self._access, self._refusals, self._clock = access, refusals, clock
 
     def admit(self, rpc: str, request: Any, caller: Caller) -> Caller:
-        """Return the caller with its user; raises `Unauthorized` or `Forbidden`."""
+        """Return the caller with its user; raise `Unauthorized` or `Forbidden`."""
         user = self._user_of(rpc, caller)
         self.check(rpc, request, user, caller.host)
         return replace(caller, user=user, client_id=f"{user}/{caller.client_id}")
 
     def check(self, rpc: str, request: Any, user: str, host: str) -> None:
-        """Raises `Forbidden` unless the user may call so at this moment."""
+        """Raise `Forbidden` unless the user may call so at this moment."""
         for need in NEEDS[rpc](request):
             if not self._access.allows(user, need):
                 self._refusals.add(FORBIDDEN, host, f"{rpc}: {need}", user)
                 raise Forbidden(f"{user!r} has not {need}. Allow it: tidewheel auth acl allow --help")
 
     def may_end(self, user: str, topic: str) -> bool:
-        """Whether a user may end the transactions of a topic, and so be asked about them."""
+        """Return whether a user may end the transactions of a topic, and so be asked about them."""
         return self._access.allows(user, Need(Verb.TRANSACT, Kind.TOPIC, topic))
 
     def may_name(self, user: str, key: Key) -> bool:
-        """Whether a user has to do with the topic and the group of what its clients measured."""
+        """Return whether a user has to do with the topic and the group of what its clients measured."""
         asked = [Need(None, Kind.TOPIC, key.topic)] + [Need(None, Kind.GROUP, key.group)] * bool(key.group)
         return all(self._access.allows(user, need) for need in asked)
 

@@ -55,13 +55,13 @@ class Health:
         self._changed = asyncio.Event()
 
     async def check(self, request: Any, caller: Caller) -> Any:
-        """Return the status; raises `Refused` for a service that nobody knows."""
+        """Return the status; raise `Refused` for a service that nobody knows."""
         if request.service not in KNOWN:
             raise Refused(Status.NOT_FOUND, f"No service {request.service!r} is served here.")
         return health_pb2.HealthCheckResponse(status=self._status)
 
     async def watch(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
-        """Yield the status now, and whenever it has changed; raises `Refused` if too many watch."""
+        """Yield the status now, and whenever it has changed; raise `Refused` if too many watch."""
         if self._watch_count >= limits.WATCHES_MAX:
             raise Refused(Status.RESOURCE_EXHAUSTED, f"{limits.WATCHES_MAX} watch already. Ask by Check.")
         self._watch_count += 1

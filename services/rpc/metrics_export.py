@@ -72,7 +72,7 @@ class Exports:
         sessions.forget_with(self._leaves)
 
     def metric_for(self, described: Settings, session: Session) -> Metric:
-        """Where a client that describes itself so is to send its metrics."""
+        """Return where a client that describes itself so is to send its metrics."""
         is_unsigned = self._may_name is not allow_all and session.language == CANNOT_SIGN
         is_exposed = session.is_encrypted and session.language == CANNOT_ENCRYPT
         if is_unsigned or is_exposed:
@@ -80,7 +80,7 @@ class Exports:
         return Metric(on=True, endpoints=self._advertised.steady(described.access_point))
 
     def table(self) -> dict[str, Rpc]:
-        """The RPCs that take metrics."""
+        """Return the RPCs that take metrics."""
         return {
             OTLP: Unary(
                 otlp.ExportMetricsServiceRequest,
@@ -116,7 +116,7 @@ class Exports:
         yield  # it is a stream of replies, if of none
 
     def _take(self, request: Any, read: Callable[[Any], Iterable[Exported | None]], caller: Caller) -> int:
-        """Take one request; returns how many series of it were not taken."""
+        """Take one request; return how many series of it were not taken."""
         if request.ByteSize() > EXPORT_BYTES_MAX:
             raise ClientMistake(
                 f"Metrics of {request.ByteSize():,} B; at most {EXPORT_BYTES_MAX:,} are taken."
@@ -136,7 +136,7 @@ class Exports:
         return self._metrics.report(client_id, series, is_there=is_there)
 
     def _session(self, one: Exported, caller: Caller) -> Session | None:
-        """The client that is meant: one of the caller's own user."""
+        """Return the client that is meant: one of the caller's own user."""
         client_id = f"{caller.user}/{one.client_id}" if caller.user else one.client_id
         return self._sessions.find(client_id) or self._left.get(client_id)
 
@@ -157,7 +157,7 @@ class Exports:
         return Reported(Key(one.name, topic, group, one.status), one.value, one.began_ms, one.is_new)
 
     def _exists(self, key: Key) -> bool:
-        """Whether there is such a topic, and such a group that receives it."""
+        """Return whether there is such a topic, and such a group that receives it."""
         if key.group:
             return self._live.core.groups.receives(key.group, key.topic)
         try:

@@ -19,7 +19,7 @@ CHARACTERS_KEPT_MAX = 2 * limits.TOPIC_CHARACTERS_MAX
 
 
 def stored_name(resource: Resource) -> str:
-    """Return the word under which the store knows a topic or a group; raises `IllegalTopic`."""
+    """Return the word under which the store knows a topic or a group; raise `IllegalTopic`."""
     namespace, name = resource.resource_namespace, resource.name
     if not namespace or not name:
         return name[:CHARACTERS_KEPT_MAX]

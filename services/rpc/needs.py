@@ -31,7 +31,7 @@ def on_topic(verb: Verb | None, topic: Resource) -> Need:
 
 
 def sending(request: Any) -> Iterator[Need]:
-    """Every message's topic, and those of the timers that they name."""
+    """Yield every message's topic, and those of the timers that they name."""
     for message in request.messages[:ENTRIES_PER_REQUEST_MAX]:  # with more it is refused anyway
         yield on_topic(Verb.SEND, message.topic)
         if message.system_properties.message_type == wire.MessageType.TRANSACTION:
@@ -42,34 +42,34 @@ def sending(request: Any) -> Iterator[Need]:
 
 
 def ending(request: Any) -> Iterator[Need]:
-    """The topic whose transaction is ended."""
+    """Yield the topic whose transaction is ended."""
     yield on_topic(Verb.TRANSACT, request.topic)
 
 
 def recalling(request: Any) -> Iterator[Need]:
-    """The topic whose message is taken back."""
+    """Yield the topic whose message is taken back."""
     yield on_topic(Verb.SEND, request.topic)
 
 
 def receiving(request: Any) -> Iterator[Need]:
-    """The topic that is received from, as the group."""
+    """Yield the topic that is received from, as the group."""
     yield on_topic(Verb.RECEIVE, request.message_queue.topic)
     yield Need(Verb.RECEIVE, Kind.GROUP, stored_name(request.group))
 
 
 def answering(request: Any) -> Iterator[Need]:
-    """The same for what becomes of a delivery, and for a subscription to lite topics."""
+    """Yield the same for what becomes of a delivery, and for a subscription to lite topics."""
     yield on_topic(Verb.RECEIVE, request.topic)
     yield Need(Verb.RECEIVE, Kind.GROUP, stored_name(request.group))
 
 
 def looking(request: Any) -> Iterator[Need]:
-    """A topic that a user has to do with in any way; a look may create it."""
+    """Yield a topic that a user has to do with in any way; a look may create it."""
     yield on_topic(None, request.topic)
 
 
 def operating(request: Any) -> Iterator[Need]:
-    """Every topic and group that an operator names; if it names none, all there are."""
+    """Yield every topic and group that an operator names; if it names none, all there are."""
     fields = request.DESCRIPTOR.fields_by_name
     topics = [*request.topics[: ENTRIES_PER_REQUEST_MAX + 1]] if "topics" in fields else []
     topics += [request.topic] if "topic" in fields else []

@@ -67,13 +67,13 @@ class Producers:
         self._halves = halves
 
     def can_be_asked(self, session: Session) -> None:
-        """A client can be asked, perhaps again."""
+        """Take in that a client can be asked, perhaps again."""
         for topic in self._halves.unasked_topics() if self._halves else ():
             if session.client_id in self._lines.get(topic, ()):
                 self._tell_of(topic, session.client_id)
 
     def all_can_be_asked(self) -> None:
-        """Rights have changed: perhaps others can be asked."""
+        """Take in that rights have changed: perhaps others can be asked."""
         for topic in self._halves.unasked_topics() if self._halves else ():
             for client_id in self._lines.get(topic, ()):
                 self._tell_of(topic, client_id)
@@ -101,7 +101,7 @@ class Producers:
         ]
 
     def ask(self, question: CheckBack, read: Read) -> str:
-        """Ask the next producer that can be reached; returns its id, empty when there is none."""
+        """Ask the next producer that can be reached; return its id, empty when there is none."""
         line = self._lines.get(question.topic, {})
         for client_id, namespace in list(line.items()):
             del line[client_id]

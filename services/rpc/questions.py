@@ -48,11 +48,11 @@ class Questions:
         return sorted(map(view, self._sessions), key=lambda one: one.client_id)
 
     def view(self, client_id: str) -> ClientView:
-        """Return one who is there; raises `ClientNotFound`."""
+        """Return one who is there; raise `ClientNotFound`."""
         return view(self._found(client_id))
 
     async def stack(self, client_id: str) -> str:
-        """Return what the threads of a client do; raises `ClientNotFound` or `ClientSilent`."""
+        """Return what the threads of a client do; raise `ClientNotFound` or `ClientSilent`."""
         nonce = self._nonce()
         command = PrintThreadStackTraceCommand(nonce=nonce)
         question = TelemetryCommand(print_thread_stack_trace_command=command)
@@ -60,14 +60,14 @@ class Questions:
         return str(answer.thread_stack_trace.thread_stack_trace)
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Return what code a push consumer gives after consuming a message once more; raises likewise."""
+        """Return what code a push consumer gives after consuming a message once more; raise likewise."""
         nonce = self._nonce()
         command = VerifyMessageCommand(nonce=nonce, message=Shown("", 0, "").message(delivery))
         answer = await self._asked(client_id, nonce, TelemetryCommand(verify_message_command=command))
         return str(Code.Name(answer.status.code))
 
     def reconnect(self, client_id: str) -> None:
-        """Tell a client to connect again; raises `ClientNotFound` or `ClientSilent`."""
+        """Tell a client to connect again; raise `ClientNotFound` or `ClientSilent`."""
         command = ReconnectEndpointsCommand(nonce=self._nonce())
         self._write(client_id, TelemetryCommand(reconnect_endpoints_command=command))
 

@@ -107,7 +107,7 @@ class Consuming:
     def _acknowledging(
         self, call: Asked
     ) -> tuple[tuple[str, str] | TidewheelError, Sequence[AckMessageEntry]]:
-        """The group and topic (stored names) of a call, or why it is refused, and its entries."""
+        """Return the group and topic (stored names) of a call, or why it is refused, and its entries."""
         request, caller = call
         try:
             self._sessions.seen(caller)
@@ -207,7 +207,7 @@ def remember(session: Session, answer: Lent) -> None:
 
 
 def batch_size(request: ReceiveMessageRequest) -> int:
-    """Return how many messages the answer may hold; raises `ClientMistake` when it could hold none."""
+    """Return how many messages the answer may hold; raise `ClientMistake` when it could hold none."""
     if request.batch_size < 1:
         raise ClientMistake(f"A batch size of {request.batch_size} asks for nothing. Ask for 1 or more.")
     return min(request.batch_size, RECEIVE_BATCH_MAX)

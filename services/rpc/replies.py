@@ -25,7 +25,7 @@ class Decided(NamedTuple):
 
 
 def check_count(entries: Sized) -> None:
-    """Raises `ClientMistake` for no entry at all, and for so many that they would keep others waiting."""
+    """Raise `ClientMistake` for no entry at all, and for so many that they would keep others waiting."""
     if not entries:
         raise ClientMistake("It holds no entry.")
     if len(entries) > ENTRIES_PER_REQUEST_MAX:

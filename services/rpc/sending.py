@@ -71,7 +71,7 @@ class Producing:
         return told
 
     def _send(self, sent: wire.Message, caller: Caller, now_ms: int) -> Answer:
-        """Store a message; returns its receipt, or why it is refused."""
+        """Store a message; return its receipt, or why it is refused."""
         live, offset_ms = self._live, self._live.clock.offset_ms
         try:
             message = dated(from_wire(sent, caller), now_ms - offset_ms)

@@ -249,7 +249,7 @@ def welcome(rpc: Unary | Streaming, caller: Caller) -> Caller:
 
 
 def is_let_in(reply: Any) -> bool:
-    """Whether a reply is for somebody who has said who it is, or whom nobody asks."""
+    """Return whether a reply is for somebody who has said who it is, or whom nobody asks."""
     return bool(getattr(reply, "status", None) is None or reply.status.code != Code.UNAUTHORIZED)
 
 

@@ -156,7 +156,7 @@ async def parsed(rpc: Streaming, messages: AsyncIterator[bytes]) -> AsyncGenerat
 
 
 def caller_of(connection: Connection, head: Head) -> Caller:
-    """Return who calls, from the header fields and the connection; raises `Refused`."""
+    """Return who calls, from the header fields and the connection; raise `Refused`."""
     kept = connection.callers.get(id(head.fields))
     if kept is not None and kept[0] is head.fields:
         caller: Caller = kept[1]
@@ -187,6 +187,6 @@ def constant_caller(connection: Connection, fields: Mapping[str, str]) -> Caller
 
 
 def with_deadline(caller: Caller, head: Head) -> Caller:
-    """Return the caller with what is left of its call's time; raises `Refused`."""
+    """Return the caller with what is left of its call's time; raise `Refused`."""
     timeout = head.get("grpc-timeout")
     return replace(caller, seconds_left=seconds_of(timeout)) if timeout else caller

@@ -62,7 +62,7 @@ class Backlog:
         return self.waiting_bytes >= limits.COMMANDS_WAITING_ALL_BYTES_MAX
 
     def refused(self, stream: Stream) -> None:
-        """A stream had no room."""
+        """Count a stream that had no room."""
         self._refused[stream] = None
 
     def left(self, stream: Stream, left_bytes: int) -> None:
@@ -185,7 +185,7 @@ class Session:
         return self.client_type == ClientType.PRODUCER
 
     def describe(self, settings: Settings) -> None:
-        """Take over what the client says about itself; raises `IllegalTopic`, and then nothing of it."""
+        """Take over what the client says about itself; raise `IllegalTopic`, and then nothing of it."""
         group = stored_name(settings.subscription.group)
         for topic in (
             *settings.publishing.topics,
@@ -252,7 +252,7 @@ class Sessions:
     def seen(self, caller: Caller) -> Session:
         """Return the session of somebody who calls, made if need be.
 
-        Raises `TooManyRequests` when there are as many clients as may be.
+        Raise `TooManyRequests` when there are as many clients as may be.
         """
         now_ms = self._clock()
         session = self._sessions.get(caller.client_id)
@@ -305,7 +305,7 @@ class Sessions:
     def receiving(self, session: Session) -> Iterator[None]:
         """Count an open receive of the client; one that breaks off may mean that the client is gone.
 
-        Raises `TooManyRequests` when the client, or all clients, have as many open as may be.
+        Raise `TooManyRequests` when the client, or all clients, have as many open as may be.
         """
         if session.receives >= POLLS_PER_CLIENT_MAX or self._receives >= POLLS_MAX:
             raise TooManyRequests(

@@ -106,7 +106,7 @@ def topics_of(settings: Settings) -> list[str]:
 
 
 def is_fifo(topic: str, live: LiveBroker) -> bool:
-    """Whether a topic takes FIFO messages only; one that is not made yet does not."""
+    """Return whether a topic takes FIFO messages only; one that is not made yet does not."""
     try:
         return live.core.topics.get(topic).message_type is MessageType.FIFO
     except TopicNotFound:

@@ -132,7 +132,7 @@ class Turns:
             self._decide(call.rpc, [call])
 
     def _keep(self, task: asyncio.Task[None]) -> None:
-        """A loop holds its tasks weakly."""
+        """Hold a task until it ends: a loop holds its tasks weakly."""
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 

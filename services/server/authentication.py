@@ -30,9 +30,9 @@ class Authentication(NamedTuple):
 
 
 def check_exposure(settings: ServeSettings) -> None:
-    """Raises `OpenToAll` for an address that others can reach and may use without saying who they are.
+    """Raise `OpenToAll` for an address that others can reach and may use without saying who they are.
 
-    Raises `ConfigurationError` for plaintext beside client certificates: nobody would need one.
+    Raise `ConfigurationError` for plaintext beside client certificates: nobody would need one.
     """
     if settings.tls_clients and settings.plaintext == "on":
         raise ConfigurationError(
@@ -51,7 +51,7 @@ def check_exposure(settings: ServeSettings) -> None:
 
 
 def authentication(settings: ServeSettings, live: LiveBroker, clock: Callable[[], int]) -> Authentication:
-    """Return what both ports ask; raises `ConfigurationError` for a key or a token that cannot be used."""
+    """Return what both ports ask; raise `ConfigurationError` for a key or a token that cannot be used."""
     refusals = Refusals(clock)
     live.access.lock_with(partial(auth_key, settings.auth_key or key_of(settings.store)))
     guard = None
@@ -69,6 +69,6 @@ def http_names(settings: ServeSettings) -> Names:
 
 
 def is_http_tls(settings: ServeSettings) -> bool:
-    """Whether HTTP is served over TLS: unless told otherwise, where others than this machine reach it."""
+    """Return whether HTTP is served over TLS: by default where others than this machine reach it."""
     auto = "off" if is_loopback(settings.http.host) and not settings.http.is_tls else "on"
     return (auto if settings.http_tls == "auto" else settings.http_tls) == "on"

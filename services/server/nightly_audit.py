@@ -59,7 +59,7 @@ class Nightly:
     is_first_now: bool = False
 
     def trigger(self) -> CronTrigger:
-        """When it runs; raises `ConfigurationError` for a time or zone that there is not."""
+        """Return when it runs; raise `ConfigurationError` for a time or zone that there is not."""
         found = _CLOCK.fullmatch(self.at)
         if found is None:
             raise ConfigurationError(f"--at is {self.at!r}: write it as 02:00.")
@@ -67,7 +67,7 @@ class Nightly:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """A time zone; raises `ConfigurationError`."""
+    """Return a time zone; raise `ConfigurationError`."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -83,7 +83,7 @@ class AuditJob:
     _is_stopping: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> int | None:
-        """Run the audit to its end and tidy up; returns its exit code, None when the scheduler stops."""
+        """Run the audit to its end and tidy up; return its exit code, None when the scheduler stops."""
         if self._is_stopping.is_set():
             return None
         with open(self.nightly.out / "scheduler.log", "ab") as words:
@@ -115,14 +115,14 @@ class AuditJob:
 
 
 def command(arguments: Sequence[str]) -> list[str]:
-    """The command line of a run, in this very Python."""
+    """Return the command line of a run, in this very Python."""
     return [*COMMAND, "audit", "run", *arguments]
 
 
 def serve(nightly: Nightly, announce: Callable[[datetime, Address | None], None]) -> None:
     """Run audits until SIGTERM or Ctrl-C; `announce` is told the next time and where metrics are.
 
-    Raises `ConfigurationError`, `PortTaken`, and `RefusedByState` when the folder has a scheduler.
+    Raise `ConfigurationError`, `PortTaken`, and `RefusedByState` when the folder has a scheduler.
     """
     trigger, job = nightly.trigger(), AuditJob(nightly)
     scheduler = BlockingScheduler(timezone=trigger.timezone)
@@ -134,14 +134,14 @@ def serve(nightly: Nightly, announce: Callable[[datetime, Address | None], None]
 
 
 def next_time(trigger: CronTrigger) -> datetime:
-    """When the trigger fires next."""
+    """Return when the trigger fires next."""
     found: datetime = trigger.get_next_fire_time(None, datetime.now(trigger.timezone))
     return found
 
 
 @contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Be the only scheduler of a folder; raises `ConfigurationError`, `RefusedByState`."""
+    """Be the only scheduler of a folder; raise `ConfigurationError`, `RefusedByState`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         file = open(out / "scheduler.lock", "ab")  # noqa: SIM115  closed below, after the whole block
@@ -159,7 +159,7 @@ def lock(out: Path) -> Iterator[None]:
 
 @contextmanager
 def measuring(nightly: Nightly) -> Iterator[Address | None]:
-    """Serve the metrics, if an address for them is given; raises `PortTaken`."""
+    """Serve the metrics, if an address for them is given; raise `PortTaken`."""
     if nightly.metrics is None:
         yield None
         return

@@ -94,7 +94,7 @@ def wall_clock_ms() -> int:
 def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     """Run a broker until SIGTERM or Ctrl-C; `announce` is called once it serves.
 
-    Raises `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start. Whatever the system
+    Raise `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start. Whatever the system
     refuses of a file on the way, at the start or at the end, is a `StoreError` that names the file.
     """
     memory.keep_little()
@@ -170,7 +170,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
 
 
 def listen_on(address: Address, flag: str) -> socket.socket:
-    """Return a socket that listens; raises `PortTaken` or `ConfigurationError` naming the flag.
+    """Return a socket that listens; raise `PortTaken` or `ConfigurationError` naming the flag.
 
     asyncio switches Nagle's algorithm off (an answer would wait 40 ms for the client's acknowledgement of the
     one before) only where the socket says that it is TCP.
@@ -203,7 +203,7 @@ def opened(root: Path) -> Iterator[RealDisk]:
 
 
 def count_boot(root: Path) -> int:
-    """Count one more start of a store, in its file `boots`; returns 0 the first time.
+    """Count one more start of a store, in its file `boots`; return 0 the first time.
 
     A power cut may leave that file empty; then counting begins again at 1. A disk that is full or fails keeps
     nobody from starting here: the number only tells clients of two starts apart.
@@ -283,7 +283,7 @@ async def serving_port(
 
 
 def tls_files(settings: ServeSettings) -> TlsFiles:
-    """Return the certificate to serve TLS with; raises `ConfigurationError` for half of one."""
+    """Return the certificate to serve TLS with; raise `ConfigurationError` for half of one."""
     given = settings.tls_certificate, settings.tls_key
     if given[0] and given[1]:
         return TlsFiles(given[0], given[1], settings.tls_clients)
@@ -357,7 +357,7 @@ def told_to_stop() -> Iterator[asyncio.Future[str]]:
 
 
 async def until(told: asyncio.Future[str], live: LiveBroker) -> str:
-    """Return the signal that told us to stop; raises what broke the core, if anything does."""
+    """Return the signal that told us to stop; raise what broke the core, if anything does."""
     futures: set[asyncio.Future[Any]] = {told, live.broken}
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     if live.broken.done():
@@ -373,7 +373,7 @@ class Shutdown:
         self._why, self._began_s, self._durable_offset = "", 0.0, 0
 
     def begin(self, why: str, live: LiveBroker) -> None:
-        """A signal has come."""
+        """Take in a signal."""
         self._why, self._live, self._began_s = why, live, time.monotonic()
         self._durable_offset = live.core.durable_offset
         end_offset = live.core.gauges().log_end_offset

@@ -39,12 +39,12 @@ class Address(NamedTuple):
 
     @staticmethod
     def parse(text: object) -> Address:
-        """Read HOST:PORT; raises ValueError with a sentence that says what is missing."""
+        """Read HOST:PORT; raise ValueError with a sentence that says what is missing."""
         return parse_address(text)
 
 
 def parse_address(text: object) -> Address:
-    """Read HOST:PORT (IPv6 in brackets), also as http://HOST:PORT/; raises ValueError that says how."""
+    """Read HOST:PORT (IPv6 in brackets), also as http://HOST:PORT/; raise ValueError that says how."""
     if isinstance(text, Address):
         return text
     host, _, port = str(text).removeprefix("http://").removesuffix("/").rpartition(":")
@@ -80,7 +80,7 @@ class HttpAddress(NamedTuple):
 
     @staticmethod
     def parse(text: object) -> HttpAddress:
-        """Read [http[s]://]HOST:PORT[/]; raises ValueError with a sentence that says what is missing."""
+        """Read [http[s]://]HOST:PORT[/]; raise ValueError with a sentence that says what is missing."""
         if isinstance(text, HttpAddress):
             return text
         scheme, marked, rest = str(text).rpartition("://")
@@ -91,7 +91,7 @@ class HttpAddress(NamedTuple):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; of names only `localhost` is known to be one."""
+    """Return whether only this machine reaches an address; of names only `localhost` is known to be one."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -269,7 +269,7 @@ Settings = TypeVar("Settings", bound="DataclassInstance")
 def load(kind: type[Settings], config: Path | None = None, **flags: Any) -> Settings:
     """Return settings from flags (None: not given), environment, file and defaults.
 
-    `config` is the file that was named by a flag. Raises `ConfigurationError`.
+    `config` is the file that was named by a flag. Raise `ConfigurationError`.
     """
     found = look_up(settings_of(kind), flags, config)
     return kind(**{name: one.value for name, one in found.items()})
@@ -278,7 +278,7 @@ def load(kind: type[Settings], config: Path | None = None, **flags: Any) -> Sett
 def look_up(
     settings: Mapping[str, Setting], flags: Mapping[str, Any], config: Path | None = None
 ) -> dict[str, Found]:
-    """Return each setting's value and where it is from; raises `ConfigurationError`."""
+    """Return each setting's value and where it is from; raise `ConfigurationError`."""
     return resolve(settings, all_settings(), flags, os.environ, file_to_read(config, os.environ))
 
 
@@ -288,7 +288,7 @@ def all_settings() -> dict[str, Setting]:
 
 
 def secret_in(path: Path | None, name: str) -> str:
-    """Return what a small file holds, nothing without one; raises `ConfigurationError`."""
+    """Return what a small file holds, nothing without one; raise `ConfigurationError`."""
     try:
         return path.read_text().strip() if path else ""
     except (OSError, UnicodeDecodeError) as error:

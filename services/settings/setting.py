@@ -52,7 +52,7 @@ class Setting(NamedTuple):
         return f"{VARIABLE_PREFIX}{self.name.upper()}"
 
     def parse(self, value: object) -> Any:
-        """Return a value of the setting's type; raises ValueError that says what it must be."""
+        """Return a value of the setting's type; raise ValueError that says what it must be."""
         if self.choices:
             if value not in self.choices:
                 raise ValueError(f"it must be {' or '.join(map(repr, self.choices))}")

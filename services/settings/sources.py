@@ -59,7 +59,7 @@ def resolve(
     environ: Mapping[str, str],
     file: Path | None,
 ) -> dict[str, Found]:
-    """Return the value of each setting; raises `ConfigurationError` that names every source that is wrong.
+    """Return the value of each setting; raise `ConfigurationError` that names every source that is wrong.
 
     `flags` hold what was given (None: not given); `known` are all names that a file or variable may have.
     """
@@ -113,7 +113,7 @@ def file_to_read(named: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 
 def read_file(file: Path, known: Iterable[str]) -> dict[str, Any]:
-    """Return the keys and values of a file; raises `InputUnreadable`, or `UnknownSetting` for a key."""
+    """Return the keys and values of a file; raise `InputUnreadable`, or `UnknownSetting` for a key."""
     import tomllib
 
     try:
@@ -130,7 +130,7 @@ def read_file(file: Path, known: Iterable[str]) -> dict[str, Any]:
 
 
 def refuse_unknown(environ: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raises `UnknownSetting` for a variable that looks like a setting and is none."""
+    """Raise `UnknownSetting` for a variable that looks like a setting and is none."""
     variables = {f"{VARIABLE_PREFIX}{name.upper()}" for name in known} | OTHER_VARIABLES.keys()
     for name in environ:
         if name.startswith(VARIABLE_PREFIX) and name not in variables and not KUBERNETES.fullmatch(name):

@@ -20,7 +20,7 @@ _FIELDS: Final = ("key", "check", "offset", "at", "extra")
 
 
 def beyond(facts: Iterator[Facts], others: Iterator[Facts]) -> Iterator[Facts]:
-    """The facts that are not among the others just so; both come in order."""
+    """Yield the facts that are not among the others just so; both come in order."""
     for both in sorted_runs.passes([_sided(facts, 0), _sided(others, 1)], "key", "check"):
         ordered = both[np.lexsort([both[name] for name in ("side", *reversed(_FIELDS))])]
         is_alone = ordered["side"] == 0
@@ -30,7 +30,7 @@ def beyond(facts: Iterator[Facts], others: Iterator[Facts]) -> Iterator[Facts]:
 
 
 def kinds(facts: Iterator[Facts]) -> Iterator[Facts]:
-    """Ends without the time until which they are kept, which is a matter of settings."""
+    """End without the time until which they are kept, which is a matter of settings."""
     for chunk in facts:
         plain = chunk.copy()
         plain["extra"] >>= np.uint64(KIND_SHIFT)
@@ -38,7 +38,7 @@ def kinds(facts: Iterator[Facts]) -> Iterator[Facts]:
 
 
 def unrecorded_offsets(timers: StoredTimers) -> Numbers:
-    """The timers that are over and whose end no record says: it is said to be where they were set."""
+    """Return the timers that are over and whose end no record says: it is said to be where they were set."""
     found = [chunk["key"][chunk["key"] == chunk["offset"]] for chunk in timers.ends.newest(timers.disk)]
     return np.concatenate([NO_OFFSETS, *found])
 
@@ -59,7 +59,7 @@ def kept_ms(timers: StoredTimers) -> int | None:
 
 
 def ended_offsets(timers: StoredTimers) -> Numbers:
-    """The offsets of all timers whose end is known, ascending: 8 bytes each."""
+    """Return the offsets of all timers whose end is known, ascending: 8 bytes each."""
     return np.concatenate([NO_OFFSETS, *(chunk["key"].copy() for chunk in timers.ends.newest(timers.disk))])
 
 

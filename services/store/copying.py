@@ -51,7 +51,7 @@ class Copied:
 
 
 def copy_store(root: Path, target: Path, progress: Progress = unseen, *, with_key: bool = False) -> Copied:
-    """Copies the store in `root` to the folder `target`, which must be empty or not there.
+    """Copy the store in `root` to the folder `target`, which must be empty or not there.
 
     The key of its users is left out unless it is asked for: then it must be where a broker looks for it.
     """
@@ -90,7 +90,7 @@ class _Taken:
 
 
 def _take(root: Path, stack: ExitStack) -> _Taken:
-    """Holds a consistent set of files; looks again when the broker rolled or deleted one meanwhile."""
+    """Hold a consistent set of files; look again when the broker rolled or deleted one meanwhile."""
     for _ in range(_TRIES_MAX):
         opened = stack.enter_context(ExitStack())
         files = StoreFiles(root)
@@ -177,7 +177,7 @@ def _write_file(disk: RealDisk, path: str, chunks: Iterator[tuple[int, bytes]]) 
 
 
 def _file_bytes(descriptor: int) -> int:
-    """The length of an open file."""
+    """Return the length of an open file."""
     return os.fstat(descriptor).st_size
 
 

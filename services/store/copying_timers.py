@@ -26,9 +26,9 @@ class HeldFile(NamedTuple):
 
 
 def held_timers(files: StoreFiles, newest: Snapshot | None, stack: ExitStack) -> dict[str, HeldFile] | None:
-    """The files of timers by path, held open; None if the broker has deleted one since.
+    """Return the files of timers by path, held open; None if the broker has deleted one since.
 
-    Raises `StoreDamaged` if one is missing though the newest snapshot names it.
+    Raise `StoreDamaged` if one is missing though the newest snapshot names it.
     """
     held: dict[str, HeldFile] = {}
     for path, length in ({} if newest is None else timer_files(newest)).items():

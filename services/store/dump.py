@@ -29,7 +29,7 @@ _KINDS: Final = {**BY_TOPIC, AUTH_TOPIC: "access"}
 
 
 def log_lines(store: OpenStore, from_offset: int, topic: str | None) -> Iterator[Line]:
-    """The records that begin at `from_offset` or behind it; only those of `topic`, if it is given.
+    """Yield the records that begin at `from_offset` or behind it; only those of `topic`, if it is given.
 
     A half or timer belongs to its real topic as well as to the broker's own.
     """
@@ -68,7 +68,7 @@ def record_line(record: Record, record_bytes: int) -> Line:
 
 
 def kind_of(record: Record) -> str:
-    """What a record means: message, commit, delivered, dead letter, or one of the broker's own kinds."""
+    """Return what a record means: message, commit, delivered, dead letter, or a kind of the broker's."""
     if record.topic in _KINDS:
         return _KINDS[record.topic]
     if record.topic.startswith(DEAD_LETTER_PREFIX):
@@ -81,7 +81,7 @@ def kind_of(record: Record) -> str:
 
 
 def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -> Iterator[Line]:
-    """The entries that one queue's files hold; raises `TopicNotFound` if there are no such files."""
+    """Yield the entries that one queue's files hold; raise `TopicNotFound` if there are no such files."""
     files = QueueFiles(store, topic, queue_id)
     if files.end_offset == 0:
         raise TopicNotFound(
@@ -100,7 +100,7 @@ def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -
 
 
 def timer_lines(state: State, topic: str | None) -> Iterator[Line]:
-    """The delayed messages that wait, by due time, then those whose end is remembered.
+    """Return the delayed messages that wait, by due time, then those whose end is remembered.
 
     Of those, the topic is known while the log has their records.
     """
@@ -109,13 +109,13 @@ def timer_lines(state: State, topic: str | None) -> Iterator[Line]:
 
 
 def half_lines(state: State) -> Iterator[Line]:
-    """The half messages that are open or expired, then those whose end is remembered."""
+    """Return the half messages that are open or expired, then those whose end is remembered."""
     waiting_first = sorted(state.halves, key=lambda one: one.state not in ("OPEN", "EXPIRED"))
     return (asdict(one) for one in waiting_first)
 
 
 def group_lines(state: State, topic: str | None) -> Iterator[Line]:
-    """How far each group is on each queue."""
+    """Return how far each group is on each queue."""
     return ({**asdict(one), "lag": one.lag} for one in state.groups if topic in (None, one.topic))
 
 

@@ -72,14 +72,14 @@ class Info:
     parts: list[PartSize]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as JSON can hold it."""
+        """Return all of it as JSON can hold it."""
         topics = [{**asdict(one.topic), "message_count": one.message_count} for one in self.topics]
         groups = [{**asdict(one), "lag": one.lag} for one in self.groups]
         return {**asdict(self), "topics": topics, "groups": groups}
 
 
 def info(root: Path, now_ms: int) -> Info:
-    """Looks at the store in folder `root`; raises a `StoreError` if it is none, or cannot be read."""
+    """Look at the store in folder `root`; raise a `StoreError` if it is none, or cannot be read."""
     store = open_store(root)
     state = fold(store, now_ms)
     return Info(

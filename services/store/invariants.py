@@ -67,7 +67,7 @@ class Invariants:
         self._kept = kept
 
     def see(self, record: Record) -> Iterator[Breach]:
-        """The rules that this record breaks, given those before it."""
+        """Yield the rules that this record breaks, given those before it."""
         if is_indexed(record):
             yield from self._place(record)
         if self.is_copied(record.physical_offset):
@@ -86,16 +86,16 @@ class Invariants:
                 yield from _early(record, ending.due_ms)
 
     def is_lost(self, offset: int) -> bool:
-        """Whether damage covers this place of the log."""
+        """Return whether damage covers this place of the log."""
         at = bisect_left(self._damaged, offset, key=lambda one: one.end_offset - 1)
         return at < len(self._damaged) and self._damaged[at].first_offset <= offset
 
     def must_hold(self, offset: int) -> bool:
-        """Whether a record that something names must be in the log that was seen."""
+        """Return whether a record that something names must be in the log that was seen."""
         return offset >= self._known_from and offset not in self._kept and not self.is_lost(offset)
 
     def is_copied(self, offset: int) -> bool:
-        """Whether another broker wrote this place of the log."""
+        """Return whether another broker wrote this place of the log."""
         return offset < self._imported_until
 
     def _begin_epoch(self, record: Record) -> Iterator[Breach]:
@@ -113,7 +113,7 @@ class Invariants:
             yield Breach(record.physical_offset, f"ends a {pairs.name} at {named}, where there is none")
 
     def _end_half(self, record: Record) -> Iterator[Breach]:
-        """An expiry may be followed by the end that an operator chose; else there is one end."""
+        """Yield an expiry may be followed by the end that an operator chose; else there is one end."""
         if record.topic != OUTCOME_TOPIC or outcome_of(record) is not State.EXPIRED:
             yield from self._end(self.halves, record.half_offset, record)
             return
@@ -143,7 +143,7 @@ class Invariants:
 def breaches(
     records: Iterable[Found], first_offset: int, damaged: Sequence[Damage], imported_until: int = 0
 ) -> list[Breach]:
-    """All breaches of a log, given by its records in order."""
+    """Return all breaches of a log, given by its records in order."""
     rules = Invariants(first_offset, damaged, imported_until)
     return [breach for found in records for breach in rules.see(found.record)]
 

@@ -35,19 +35,19 @@ class KeepFiles:
 
 
 def quarantine_path(damage: Damage) -> str:
-    """Where a copy of damaged bytes of the log is kept."""
+    """Return where a copy of damaged bytes of the log is kept."""
     digits = layout.OFFSET_DIGITS
     return f"{QUARANTINE}/{damage.first_offset:0{digits}d}-{damage.end_offset:0{digits}d}"
 
 
 def quarantined(store: OpenStore, damage: Damage) -> bool:
-    """Whether just these damaged bytes are in quarantine: the damage is known."""
+    """Return whether just these damaged bytes are in quarantine: the damage is known."""
     path = quarantine_path(damage)
     return store.files.size(path) >= 0 and bytes(store.files.view(path)) == damaged_bytes(store, damage)
 
 
 def set_aside(disk: Disk, path: str) -> None:
-    """Moves a file to quarantine, durably; there may be none."""
+    """Move a file to quarantine, durably; there may be none."""
     if disk.size(path) >= 0:
         copy = f"{QUARANTINE}/{path.replace('/', '-')}"
         put_aside(disk, copy, bytes(disk.view(path)))
@@ -55,7 +55,7 @@ def set_aside(disk: Disk, path: str) -> None:
 
 
 def put_aside(disk: Disk, path: str, content: bytes) -> None:
-    """Writes a file in quarantine, durably."""
+    """Write a file in quarantine, durably."""
     disk.delete(path)
     disk.write(path, 0, content)
     disk.sync(path)
@@ -63,7 +63,7 @@ def put_aside(disk: Disk, path: str, content: bytes) -> None:
 
 
 def damaged_bytes(store: OpenStore, damage: Damage) -> bytes:
-    """The bytes of a damaged region as they are; shorter where a segment file is."""
+    """Return the bytes of a damaged region as they are; shorter where a segment file is."""
     parts = []
     at = damage.first_offset
     while at < damage.end_offset:

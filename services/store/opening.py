@@ -41,7 +41,7 @@ class OpenStore:
         return self.segment_offsets[0] if self.segment_offsets else self.durable_offset
 
     def overlay(self, until: int | None = None) -> Overlay:
-        """A disk over the store's files on which the log ends at `until` (a record's start), durably."""
+        """Return a disk over the store's files on which the log ends durably at `until`, a record's start."""
         end = self.durable_offset if until is None else until
         disk = Overlay(self.files)
         layout.reset_durable(disk, end)
@@ -51,13 +51,13 @@ class OpenStore:
         return disk
 
     def scan(self, start_at: int = 0, until: int | None = None) -> LogScan:
-        """A pass over the log from `start_at` up to `until`, or to the durable offset."""
+        """Return a pass over the log from `start_at` up to `until`, or to the durable offset."""
         end = self.durable_offset if until is None else until
         return LogScan(self.overlay(end), self.segment_bytes, start_at, end)
 
 
 def open_store(root: Path) -> OpenStore:
-    """The store in folder `root`; raises a `StoreError` that says what is wrong and what to do."""
+    """Return the store in folder `root`; raise a `StoreError` that says what is wrong and what to do."""
     if root.exists() and not root.is_dir():
         raise NotAStore(f"{root} is a file. Give --store the folder of a broker.")
     if not root.exists():
@@ -66,7 +66,7 @@ def open_store(root: Path) -> OpenStore:
 
 
 def look_at(files: Reader, name: str) -> OpenStore:
-    """The store whose files these are; `name` is what errors call it."""
+    """Return the store whose files these are; `name` is what errors call it."""
     disk = Overlay(files)
     found = _format_of(disk, name)
     snapshot_offsets = snapshot.offsets(disk)
@@ -88,7 +88,7 @@ def look_at(files: Reader, name: str) -> OpenStore:
 
 
 def _proven_offset(disk: Overlay, segment_bytes: int, start_at: int) -> int:
-    """How far the log goes, where nothing says so: as the next start will find it."""
+    """Return how far the log goes, where nothing says so: as the next start will find it."""
     scan = LogScan(disk, segment_bytes, start_at)
     for _ in scan:
         pass
@@ -96,7 +96,7 @@ def _proven_offset(disk: Overlay, segment_bytes: int, start_at: int) -> int:
 
 
 def _format_of(disk: Overlay, name: str) -> Format:
-    """What the store says of itself; raises `NotAStore` or `StoreTooNew`."""
+    """Return what the store says of itself; raise `NotAStore` or `StoreTooNew`."""
     try:
         found = store_format.read(disk)
     except (NotAStore, StoreTooNew) as error:

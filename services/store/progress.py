@@ -9,4 +9,4 @@ Progress = Callable[[str, int, int], None]
 
 
 def unseen(what: str, done_bytes: int, total_bytes: int) -> None:
-    """The progress that nobody looks at."""
+    """Tell nobody of progress."""

@@ -26,16 +26,16 @@ class Reader(Protocol):
     """The reading half of `commitlog.disk.Disk`."""
 
     def list(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; none if there is no such folder."""
 
     def size(self, path: str) -> int:
-        """The file's length in bytes; -1 if there is no such file."""
+        """Return the file's length in bytes; -1 if there is no such file."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer at the end of the file."""
 
     def view(self, path: str) -> View:
-        """The whole file to read in place."""
+        """Return the whole file to read in place."""
 
 
 class StoreFiles:
@@ -78,7 +78,7 @@ class StoreFiles:
         return View(lambda position, wanted: self.read(path, position, wanted), length)
 
     def open(self, path: str) -> int:
-        """A descriptor to read one file, to be closed by the caller; raises `StoreError`."""
+        """Return a descriptor to read one file, to be closed by the caller; raise `StoreError`."""
         try:
             return os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -131,7 +131,7 @@ class Overlay:
         return below + bytes(patched.tail[start : start + length - kept])
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
-        """The bytes of many (position, length) back to back."""
+        """Return the bytes of many (position, length) back to back."""
         return b"".join([self.read(path, position, length) for position, length in spans])
 
     def view(self, path: str) -> View:
@@ -173,20 +173,20 @@ class Overlay:
         self.write(path, position, data)
 
     def sync(self, path: str) -> None:
-        """Nothing is to be kept."""
+        """Keep nothing."""
 
     def sync_folder(self, folder: str) -> None:
-        """Nothing is to be kept."""
+        """Keep nothing."""
 
     def will_need(self, path: str) -> None:
-        """Nothing is read ahead for a look."""
+        """Read nothing ahead: this is a look."""
 
     def usage(self) -> tuple[int, int]:
         """As an empty disk: whoever only looks never makes room."""
         return 1, 1
 
     def _patch(self, path: str, position: int) -> _Patched:
-        """The patch of a file, made so that `position` does not lie in what is kept from below."""
+        """Return the patch of a file, made so that `position` does not lie in what is kept from below."""
         patched = self._patched.get(path)
         size = -1 if self._is_deleted(path) else self._below.size(path)
         if patched is None:

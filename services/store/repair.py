@@ -64,7 +64,7 @@ class Plan:
     hopeless: list[Finding]
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as JSON can hold it."""
+        """Return the plan as JSON can hold it."""
         runs = {"mends": [run.path for run in self.mends], "gives_up": [run.path for run in self.gives_up]}
         return asdict(replace(self, mends=[], gives_up=[])) | runs
 
@@ -77,7 +77,7 @@ class Plan:
 
 
 def plan(store: OpenStore, now_ms: int, progress: Progress = unseen, gives_up: bool = False) -> Plan:
-    """What is to be done about a store; `gives_up`: also about names and ends that cannot be read."""
+    """Return what is to be done about a store; `gives_up`: also about names and ends that cannot be read."""
     verdict = verify(store, now_ms, progress)
     bad = [one for one in verdict.findings if one.is_damage]
     mends_timers = any(one.part in (PARTITION, MISSING) for one in bad)
@@ -117,7 +117,7 @@ def plan(store: OpenStore, now_ms: int, progress: Progress = unseen, gives_up: b
 
 @contextmanager
 def locked(root: Path) -> Iterator[OpenStore]:
-    """The store in folder `root`, while no broker can open it; raises `StoreLocked`, `StoreError`."""
+    """Yield the store in folder `root`, while no broker can open it; raise `StoreLocked`, `StoreError`."""
     open_store(root)
     lock = StoreLock(root)
     lock.acquire()
@@ -128,7 +128,7 @@ def locked(root: Path) -> Iterator[OpenStore]:
 
 
 def carry_out(planned: Plan, root: Path, store: OpenStore, now_ms: int) -> None:
-    """Does what is planned to the store in folder `root`; its lock must be held."""
+    """Do what is planned to the store in folder `root`; its lock must be held."""
     disk = RealDisk(root)
     try:
         carry_out_on(disk, planned, store, now_ms)
@@ -137,7 +137,7 @@ def carry_out(planned: Plan, root: Path, store: OpenStore, now_ms: int) -> None:
 
 
 def carry_out_on(disk: Disk, planned: Plan, store: OpenStore, now_ms: int) -> None:
-    """Does what is planned; what a death or a failure leaves undone the next repair plans again."""
+    """Do what is planned; what a death or a failure leaves undone the next repair plans again."""
     for damage in planned.quarantine:
         put_aside(disk, quarantine_path(damage), damaged_bytes(store, damage))
     for path in planned.bad_snapshots:
@@ -156,14 +156,14 @@ def carry_out_on(disk: Disk, planned: Plan, store: OpenStore, now_ms: int) -> No
 
 
 def _make_derived(disk: Disk, now_ms: int) -> None:
-    """Starts the core once without its derived files, and keeps what that made."""
+    """Start the core once without its derived files, and keep what that made."""
     disk.delete(layout.CONSUMEQUEUE)
     disk.delete(layout.KEYINDEX)
     Broker.open(disk, BrokerSettings(), now_ms).checkpoint(now_ms).write(disk)
 
 
 def _mend_timers(disk: Disk, now_ms: int) -> list[Damaged]:
-    """Has the core see to the damaged files of timers, and keeps what that made; no time passes for it."""
+    """Have the core see to the damaged files of timers, and keep what that made; no time passes for it."""
     broker = Broker.open(disk, BrokerSettings(), now_ms)
     found: list[Damaged] = []
     while broker.mending.is_wanted:
@@ -182,7 +182,7 @@ def _set_aside_all_but_newest(disk: Disk) -> None:
 
 
 def _lost_timers(store: OpenStore, now_ms: int) -> Iterator[str]:
-    """What a repair of the files of timers rebuilds, and what it has to give up."""
+    """Yield what a repair of the files of timers rebuilds, and what it has to give up."""
     for one in _mend_timers(store.overlay(), now_ms):
         if one.part == PARTITION and one.lost_count:
             yield one.what
@@ -197,7 +197,7 @@ def _lost(verdict: Verdict, quarantine: list[Damage]) -> Iterator[str]:
 
 
 def _damaged_runs(store: OpenStore, bad: list[Finding]) -> tuple[list[FactRun], list[FactRun]]:
-    """The damaged runs of names and ends: those that can be written again, and the others."""
+    """Return the damaged runs of names and ends: those that can be written again, and the others."""
     disk = store.overlay()
     paths = {one.path for one in bad if one.part in PARTS.values()}
     damaged = [run for run in named_runs(sound_snapshots(store)) if run.path in paths]
@@ -213,6 +213,6 @@ def _unread(run: FactRun) -> str:
 
 
 def _is_breach(finding: Finding, verdict: Verdict) -> bool:
-    """Whether the bytes of the log are whole and only contradict each other."""
+    """Return whether the bytes of the log are whole and only contradict each other."""
     damaged = {one.first_offset for one in verdict.damaged}
     return finding.part == "log" and finding.first_offset not in damaged

@@ -53,7 +53,7 @@ Fact = tuple[int, int, int, int, int]
 
 
 def is_whole(run: FactRun, disk: Disk) -> bool:
-    """Whether all facts of a run can be read, whatever became of the rest of its file."""
+    """Return whether all facts of a run can be read, whatever became of the rest of its file."""
     lost_blocks: list[int] = []
     count, first_offset, end_offset = 0, run.end_offset, 0
     for facts in run.readable(disk, lost_blocks):
@@ -65,12 +65,12 @@ def is_whole(run: FactRun, disk: Disk) -> bool:
 
 
 def mend(run: FactRun, disk: Disk) -> None:
-    """Writes a run again of which all facts can be read."""
+    """Write a run again of which all facts can be read."""
     timerindex.write_run(disk, run.folder, run.number, run.readable(disk, []), run.entry_count)
 
 
 def give_up(store: OpenStore, disk: Disk, lost: Iterable[FactRun], now_ms: int) -> None:
-    """Makes names and ends without the lost runs; the store's lock must be held."""
+    """Make names and ends without the lost runs; the store's lock must be held."""
     newest = snapshot.newest(disk)
     assert newest is not None, "without a snapshot there is no run that it names"
     lost = list(lost)
@@ -150,7 +150,7 @@ def _ends(store: OpenStore, newest: Snapshot) -> Iterator[Fact]:
 
 
 def _over(timers: StoredTimers) -> Iterator[Fact]:
-    """Ends of the timers that have a name, do not wait, and of which no end is known."""
+    """Yield ends of the timers that have a name, do not wait, and of which no end is known."""
     known = np.union1d(timers.offsets(), ended_offsets(timers))
     for facts in timers.names.newest(timers.disk):
         for _, _, timer_offset, due_ms, _ in facts[~np.isin(facts["offset"], known)].tolist():

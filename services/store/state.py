@@ -120,11 +120,11 @@ class State:
         )
 
     def pending_timers(self) -> Iterator[TimerState]:
-        """The delayed messages that wait, by due time."""
+        """Return the delayed messages that wait, by due time."""
         return map(_pending, self.timers.waiting())
 
     def ended_timers(self) -> Iterator[TimerState]:
-        """Those whose end is known; topic and message id only while the log has their records."""
+        """Yield those whose end is known; topic and message id only while the log has their records."""
         for facts in self.timers.ends.newest(self.timers.disk):
             for timer_offset, _, ended_offset, ended_ms, extra in facts.tolist():
                 topic, message_id = self._names(timer_offset)
@@ -132,7 +132,7 @@ class State:
                 yield TimerState(timer_offset, topic, message_id, end, None, ended_ms, ended_offset)
 
     def halves_in(self, *states: str) -> list[HalfState]:
-        """The halves in some of the states."""
+        """Return the halves in some of the states."""
         return [one for one in self.halves if one.state in states]
 
     def _names(self, timer_offset: int) -> tuple[str, str]:
@@ -146,7 +146,7 @@ class State:
 
 
 def fold(store: OpenStore, now_ms: int, until: int | None = None, newest: int | None = None) -> State:
-    """The state at `until` (a record's start; None: the durable offset).
+    """Return the state at `until` (a record's start; None: the durable offset).
 
     The fold begins at the newest snapshot, or at the newest one that is not behind `newest`.
     """
@@ -165,14 +165,14 @@ def _hide(disk: Overlay, snapshot_offset: int) -> None:
 
 
 def stored_state(store: OpenStore, found: snapshot.Snapshot) -> State:
-    """The state that a snapshot holds."""
+    """Return the state that a snapshot holds."""
     return State(
         found.offset, found.parts, StoredTimers.of_snapshot(store.overlay(), found.parts, reader(store))
     )
 
 
 def reader(store: OpenStore, until: int | None = None) -> Read:
-    """Reads records of a store's log."""
+    """Read records of a store's log."""
     end = store.durable_offset if until is None else until
     return CommitLog(store.overlay(end), store.segment_bytes, store.first_offset, end).read
 

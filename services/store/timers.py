@@ -61,7 +61,7 @@ class FactSource:
 
     @classmethod
     def of(cls, taken: FactsToWrite) -> FactSource:
-        """What a broker holds."""
+        """Return what a broker holds."""
         return cls(taken.runs, taken.recents)
 
     @property
@@ -70,7 +70,7 @@ class FactSource:
         return sum(run.entry_count for run in self.runs) + sum(map(len, self.recents))
 
     def newest(self, disk: Disk) -> Iterator[Facts]:
-        """The newest fact about each, in order; what is damaged is left out."""
+        """Return the newest fact about each, in order; what is damaged is left out."""
         sources = [run.readable(disk, []) for run in self.runs]
         sources += [recent.chunks() for recent in self.recents]
         return map(newest_of, sorted_runs.passes(sources, "key", "check"))
@@ -92,7 +92,7 @@ class StoredTimers:
     def of_checkpoint(
         cls, disk: Disk, taken: TimersToWrite, parts: Mapping[str, Any], read: Read
     ) -> StoredTimers:
-        """What a broker takes away for a checkpoint."""
+        """Return what a broker takes away for a checkpoint."""
         partitions = taken.partitions
         listing = _listing(disk, partitions.files, (partitions.writing,), partitions.watermark)
         names, ends = FactSource.of(taken.ends.names), FactSource.of(taken.ends.ends)
@@ -100,7 +100,7 @@ class StoredTimers:
 
     @classmethod
     def of_snapshot(cls, disk: Disk, parts: Mapping[str, Any], read: Read) -> StoredTimers:
-        """What a snapshot names."""
+        """Return what a snapshot names."""
         named = parts[TIMER_FILES]
         partitions = named["partitions"] or {"files": {}, "frontier": (0, 0)}
         files = {slot_named(name): File(*fields) for name, fields in partitions["files"].items()}
@@ -115,20 +115,20 @@ class StoredTimers:
         return sum(self.counted.values())
 
     def places(self) -> Iterator[tuple[Rows, str | None]]:
-        """All that wait in the order of their places, and the file that holds them."""
+        """Return all that wait in the order of their places, and the file that holds them."""
         return self.listing.scan(0, _FOREVER_MS, None)
 
     def offsets(self) -> Numbers:
-        """The offsets of all that wait, ascending: 8 bytes each."""
+        """Return the offsets of all that wait, ascending: 8 bytes each."""
         found = [rows["timer_offset"].copy() for rows, _ in self.places()]
         return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
 
     def next_due_ms(self) -> int | None:
-        """When the next one is due."""
+        """Return when the next one is due."""
         return next((int(rows[0]["due_ms"]) for rows, _ in self.places()), None)
 
     def waiting(self) -> Iterator[Waiting]:
-        """All that wait with their records, in the order of their places."""
+        """Yield all that wait with their records, in the order of their places."""
         for rows, path in self.places():
             for row in rows:
                 yield self._waiting(row, path)
@@ -152,7 +152,7 @@ class StoredTimers:
 
 
 def timer_files(found: Snapshot) -> dict[str, int | None]:
-    """The files that a snapshot names by path, and how much of each it counts on (None: all)."""
+    """Return the files that a snapshot names by path, and how much of each it counts on (None: all)."""
     part = found.parts[TIMER_FILES]
     partitions = (part["partitions"] or {"files": {}})["files"]
     runs = (*runs_of(NAMES, part["ends"]["names"]), *runs_of(ENDS, part["ends"]["ends"]))
@@ -161,12 +161,12 @@ def timer_files(found: Snapshot) -> dict[str, int | None]:
 
 
 def timer_files_are_there(store: OpenStore, found: Snapshot) -> bool:
-    """Whether the files that a snapshot names are there, and long enough: else nothing can start from it."""
+    """Return whether a snapshot's files are there, and long enough: else nothing can start from it."""
     return all(store.files.size(path) >= (length or 0) for path, length in timer_files(found).items())
 
 
 def runs_of(folder: str, frozen: Any) -> tuple[FactRun, ...]:
-    """The runs that a snapshot names, not loaded."""
+    """Return the runs that a snapshot names, not loaded."""
     return tuple(FactRun(folder, *fields) for fields in frozen or [])
 
 

@@ -62,12 +62,12 @@ class Verdict:
         return not any(one.is_damage for one in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """The verdict as JSON can hold it."""
+        """Return the verdict as JSON can hold it."""
         return {**asdict(self), "sound": self.is_sound}
 
 
 def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdict:
-    """Looks at everything in a store."""
+    """Look at everything in a store."""
     verdict = Verdict(store.first_offset, store.durable_offset)
     kept = KeepFiles(store)
     scan = store.scan()
@@ -114,7 +114,7 @@ def _records(scan: LogScan, verdict: Verdict, progress: Progress) -> Iterator[Fo
 
 
 def _unsound(store: OpenStore) -> Iterator[Finding]:
-    """The small files that are not what was written."""
+    """Yield the small files that are not what was written."""
     for path, problem in store.unsound.items():
         yield Finding("store", path, -1, -1, f"{problem}; the next start writes it anew")
 
@@ -142,7 +142,7 @@ def _deleted_to(one: record.Record) -> int:
 
 
 def _missing(store: OpenStore, deleted_to: int) -> Iterator[Finding]:
-    """Segments before the first one that nobody has deleted; older snapshots do not tell."""
+    """Return the segments before the first one that nobody has deleted; older snapshots do not tell."""
     newest = snapshot.newest(store.overlay())
     may_begin_at = newest.parts["store"].get("may_begin_at") if newest else 0
     if may_begin_at is not None and store.first_offset > max(may_begin_at, deleted_to):
@@ -152,7 +152,7 @@ def _missing(store: OpenStore, deleted_to: int) -> Iterator[Finding]:
 
 
 def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:
-    """What a damaged region held, from the queues, or else from what can still be read of it."""
+    """Return what a damaged region held, from the queues, or else from what can still be read of it."""
     inside = [one for one in lost if damage.first_offset <= one.physical_offset < damage.end_offset]
     if inside:
         names = ", ".join(f"{one.topic} queue {one.queue_id} offset {one.queue_offset}" for one in inside[:3])
@@ -170,18 +170,18 @@ def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:
 
 
 def _adopted(store: OpenStore) -> dict[tuple[str, int], int]:
-    """How many entries of each queue the next start takes over."""
+    """Return how many entries of each queue the next start takes over."""
     return {(topic, queue_id): count for topic, queue_id, count, *_ in _frozen_queues(store)}
 
 
 def _frozen_queues(store: OpenStore) -> list[Any]:
-    """The queues that the next start takes over, as the newest snapshot has them."""
+    """Return the queues that the next start takes over, as the newest snapshot has them."""
     newest = snapshot.newest(store.overlay()) if store.files.size(layout.QUEUES_WHOLE) >= 0 else None
     return list(newest.parts["queues"] or ()) if newest else []
 
 
 def _tail(store: OpenStore) -> Iterator[Finding]:
-    """What lies behind the published end: nothing, records that a start takes over, or a torn one."""
+    """Yield what lies behind the published end: nothing, records that a start takes over, or a torn one."""
     if not store.segment_offsets:
         return
     end, segment_bytes = store.durable_offset, store.segment_bytes
@@ -208,12 +208,12 @@ def _is_zero(store: OpenStore, first_offset: int, end_offset: int) -> bool:
 
 
 def _broker_ms(store: OpenStore, now_ms: int) -> int:
-    """The time of the store's broker, which may have a virtual clock."""
+    """Return the time of the store's broker, which may have a virtual clock."""
     return now_ms + (layout.read_clock(store.overlay()) or 0)
 
 
 def _waiting(state: State, rules: Invariants, kept: KeepFiles, now_ms: int) -> Iterator[Finding]:
-    """What waits without the record that it waits with, and groups that are ahead of their queues."""
+    """Yield what waits without the record that it waits with, and groups that are ahead of their queues."""
     yield from check_waiting(state.timers, rules, kept.offsets, max(now_ms, state.last_store_ms))
     for one in state.halves_in("OPEN", "EXPIRED"):
         offset = one.half_offset

@@ -35,7 +35,7 @@ Untrue = Callable[[Facts], Iterator[str]]
 
 
 def check_facts(store: OpenStore, found: Sequence[Snapshot], rules: Invariants) -> Iterator[Finding]:
-    """What is wrong; ask when `rules` has seen every record."""
+    """Yield what is wrong; ask when `rules` has seen every record."""
     untrue: dict[str, Untrue] = {
         NAMES: lambda facts: _untrue_names(facts, rules),
         ENDS: lambda facts: _untrue_ends(facts, rules),
@@ -48,7 +48,7 @@ def check_facts(store: OpenStore, found: Sequence[Snapshot], rules: Invariants) 
 
 
 def named_runs(found: Sequence[Snapshot]) -> list[FactRun]:
-    """The runs that any of the snapshots names, each once."""
+    """Return the runs that any of the snapshots names, each once."""
     runs = {
         (run.path, *run.freeze()): run
         for one in found

@@ -33,14 +33,14 @@ class IndexCheck:
         self._store = store
 
     def see(self, record: Record) -> None:
-        """Counts the keys of the next record of the log."""
+        """Count the keys of the next record of the log."""
         if self._runs and is_indexed(record):
             for at, run in enumerate(self._runs):
                 if run.first_offset <= record.physical_offset < run.end_offset:
                     self._key_counts[at] += len(names_of(record)[1])
 
     def findings(self, damaged: Sequence[Damage]) -> Iterator[Finding]:
-        """What is wrong; ask when every record was seen."""
+        """Yield what is wrong; ask when every record was seen."""
         if self._runs and not self._store.files.list(KEYINDEX):
             yield Finding("index", KEYINDEX, -1, -1, "is not there; the next start makes it", False)
             return

@@ -36,7 +36,7 @@ _FETCHED_FIELDS: Final = ("timer_offset", "record_bytes", "queue", "tags_code", 
 def check_partitions(
     store: OpenStore, found: Sequence[Snapshot], in_log: Container[int]
 ) -> Iterator[Finding]:
-    """What is wrong; `in_log` are the timers whose records the log holds, sound."""
+    """Yield what is wrong; `in_log` are the timers whose records the log holds, sound."""
     named: dict[str, list[File]] = {}
     for one in found:
         for name, fields in (one.parts[TIMER_FILES]["partitions"] or {"files": {}})["files"].items():
@@ -95,7 +95,7 @@ class _FileCheck:
         self._counts = {file.length: [0, 0] for file in files}
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong with it."""
+        """Yield what is wrong with it."""
         length = max(file.length for file in self._files)
         size = self._disk.size(self._slot.path)
         if size < length:
@@ -112,7 +112,7 @@ class _FileCheck:
         yield from self._counted(end)
 
     def _is_mended_from(self, size: int, length: int) -> bool:
-        """Whether the timers of what the file lacks are accounted for."""
+        """Return whether the timers of what the file lacks are accounted for."""
         gaps: list[Gap] = []
         for _ in partition.batches(Window(self._disk, self._slot.path, length), gaps):
             pass
@@ -172,7 +172,7 @@ class _FileCheck:
         yield from self._unlike_log(rows, stored, sound)
 
     def _lie_within(self, batch: Batch, rows: Rows) -> bool:
-        """Whether the records fill the batch behind its rows, in due order."""
+        """Return whether the records fill the batch behind its rows, in due order."""
         ordered = rows[np.argsort(rows["due_ms"], kind="stable")]
         places, lengths = ordered["record_at"].tolist(), ordered["record_bytes"].tolist()
         ends = [place + length for place, length in zip(places, lengths, strict=True)]

@@ -52,7 +52,7 @@ class QueueFiles:
         return entry.decode_all(stored)[0] if len(stored) == ENTRY_BYTES else None
 
     def path(self, queue_offset: int) -> str:
-        """The file in which an entry lies."""
+        """Return the file in which an entry lies."""
         first_byte = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         return f"{self.folder}/{first_byte:0{layout.OFFSET_DIGITS}d}"
 
@@ -66,14 +66,14 @@ class _Queue:
     short_count: int = 0
 
     def begin(self, queue_offset: int) -> None:
-        """A record comes here: what it jumps over was not seen, what it goes back behind is void."""
+        """Take a record into account: what it jumps over was not seen, what it goes back behind is void."""
         if queue_offset > self.seen_offset + 1:
             self.unseen.append(range(self.seen_offset + 1, queue_offset))
         elif queue_offset <= self.seen_offset:
             self.wrong = [one for one in self.wrong if one < queue_offset]
 
     def compare(self, queue_offset: int, wanted: Entry) -> None:
-        """Notes whether the file holds the entry that it should."""
+        """Note whether the file holds the entry that it should."""
         self.seen_offset = queue_offset
         stored = self.files.entry(queue_offset)
         if stored is None:
@@ -102,7 +102,7 @@ class QueueCheck:
         self.entry_count = 0
 
     def see(self, found: Found) -> None:
-        """Compares the next record of the log with its entry."""
+        """Compare the next record of the log with its entry."""
         record = found.record
         if not is_indexed(record) or not self._present:
             return
@@ -113,7 +113,7 @@ class QueueCheck:
             self.entry_count += 1
 
     def lost(self, damaged: list[Damage]) -> list[LostEntry]:
-        """The entries that point into damage; ask when every record was seen."""
+        """Return the entries that point into damage; ask when every record was seen."""
         return [
             LostEntry(topic, queue_id, queue_offset, stored.physical_offset)
             for (topic, queue_id), queue in self._all()
@@ -122,7 +122,10 @@ class QueueCheck:
         ]
 
     def findings(self, damaged: list[Damage], adopted: dict[tuple[str, int], int]) -> Iterator[Finding]:
-        """What is wrong; `adopted` says how many entries the newest snapshot takes over from each queue."""
+        """Yield what is wrong.
+
+        `adopted` says how many entries the newest snapshot takes over from each queue.
+        """
         if not self._present and self._store.durable_offset > 0:
             yield Finding(
                 "queue", layout.CONSUMEQUEUE, -1, -1, "is not there; the next start makes it", False
@@ -189,7 +192,7 @@ def _unseen(queue: _Queue) -> Iterator[tuple[int, Entry]]:
 
 
 def _told(queue: _Queue, queue_offsets: list[int], adopted_count: int, what: str) -> Iterator[Finding]:
-    """Findings about these entries, those that the next start takes over apart from the others."""
+    """Yield findings about these entries, those that the next start takes over apart from the others."""
     split = bisect_left(queue_offsets, adopted_count)
     for part in _runs(queue_offsets[:split]):
         yield _finding(queue, part, what, True)

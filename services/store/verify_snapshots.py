@@ -30,7 +30,10 @@ FirstOffsets = Mapping[tuple[str, int], int]
 def check_snapshots(
     store: OpenStore, damaged: Collection[Damage], first_offsets: FirstOffsets, now_ms: int
 ) -> Iterator[Finding]:
-    """What is wrong with the snapshots of a store; `first_offsets` are those that the log still holds."""
+    """Yield what is wrong with the snapshots of a store.
+
+    `first_offsets` are those that the log still holds.
+    """
     imported_offset = imported.read(store.overlay())
     base = 0 if store.first_offset == 0 == imported_offset else None
     for offset in store.snapshot_offsets:
@@ -56,7 +59,7 @@ def check_snapshots(
 
 
 def differences(folded: State, stored: State, first_offsets: FirstOffsets) -> Iterator[str]:
-    """How a stored state contradicts the one that the log leads to."""
+    """Yield how a stored state contradicts the one that the log leads to."""
     yield from _differing("topics", set(folded.topics), set(stored.topics))
     yield from _differing("next offsets", set(folded.next_offsets.items()), set(stored.next_offsets.items()))
     yield from _differing("epochs", {folded.epoch}, {stored.epoch})

@@ -27,7 +27,7 @@ from timingwheel.partition import IN_LOG
 
 
 def check_timer_files(store: OpenStore, rules: Invariants) -> list[Finding]:
-    """What is wrong with the files that snapshots name; ask when `rules` has seen every record.
+    """Return what is wrong with the files that snapshots name; ask when `rules` has seen every record.
 
     A live broker may delete a snapshot meanwhile, and then the files that only it names: that is no damage.
     """
@@ -43,7 +43,7 @@ def check_timer_files(store: OpenStore, rules: Invariants) -> list[Finding]:
 
 
 def sound_snapshots(store: OpenStore) -> list[Snapshot]:
-    """The snapshots that can be read, of those that are still there."""
+    """Return the snapshots that can be read, of those that are still there."""
     disk = store.overlay()
     there = [at for at in store.snapshot_offsets if store.files.size(snapshot.path_of(at)) >= 0]
     return [one for at in there if (one := snapshot.read(disk, at)) is not None]
@@ -52,7 +52,7 @@ def sound_snapshots(store: OpenStore) -> list[Snapshot]:
 def check_waiting(
     timers: StoredTimers, rules: Invariants, kept: Collection[int], now_ms: int
 ) -> Iterator[Finding]:
-    """What is wrong with the timers that wait after a fold; `now_ms` is the broker's time."""
+    """Yield what is wrong with the timers that wait after a fold; `now_ms` is the broker's time."""
     waiting, known = timers.offsets(), ended_offsets(timers)
     yield from _told(waiting[1:][waiting[1:] == waiting[:-1]], "waits in more than one place")
     stored, ended = _array(rules.timers.stored), _array(rules.timers.ended)
@@ -72,7 +72,7 @@ def check_waiting(
 
 
 def _named(timers: StoredTimers, now_ms: int) -> Numbers:
-    """The timers with names that are surely still kept; none if nothing tells how long that is."""
+    """Return the timers with names that are surely still kept; none if nothing tells how long that is."""
     history_ms = kept_ms(timers)
     found = [np.empty(0, np.uint64)]
     if history_ms is None:
@@ -84,7 +84,7 @@ def _named(timers: StoredTimers, now_ms: int) -> Numbers:
 
 
 def _in_log(timers: StoredTimers) -> Numbers:
-    """The timers that wait and whose records only the log has."""
+    """Return the timers that wait and whose records only the log has."""
     found = [np.empty(0, np.uint64)]
     for rows, path in timers.places():
         is_there = rows["record_at"] == IN_LOG if path is not None else np.ones(len(rows), np.bool_)

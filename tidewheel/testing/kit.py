@@ -57,7 +57,7 @@ class Tidewheel:
         return self._process.http
 
     def advance(self, by: str | timedelta) -> None:
-        """Let time pass, such as "30m" or "1h30m"; returns when everything due on the way is stored.
+        """Let time pass, such as "30m" or "1h30m"; return when everything due on the way is stored.
 
         Consumers get it as they would: wait for what they do with it.
         """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def tidewheel_options() -> Sequence[str]:
-    """Flags for `tidewheel serve`, such as ("--no-auto-create",); override it to choose some."""
+    """Return flags for `tidewheel serve`, such as ("--no-auto-create",); override it to choose some."""
     return ()
 
 
@@ -41,7 +41,7 @@ def tidewheel_options() -> Sequence[str]:
 def tidewheel_process(
     tmp_path_factory: pytest.TempPathFactory, tidewheel_options: Sequence[str]
 ) -> Iterator[BrokerProcess]:
-    """The session's broker."""
+    """Yield the session's broker."""
     from tidewheel.testing.process import BrokerProcess
 
     process = BrokerProcess(tmp_path_factory.mktemp("tidewheel"), tidewheel_options)
@@ -54,7 +54,7 @@ def tidewheel_process(
 
 @pytest.fixture
 def tidewheel(tidewheel_process: BrokerProcess) -> Tidewheel:
-    """A real broker with a virtual clock, and a namespace of this test's own."""
+    """Return a real broker with a virtual clock, and a namespace of this test's own."""
     from tidewheel.testing.kit import Tidewheel
 
     if not tidewheel_process.is_running:

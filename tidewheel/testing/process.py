@@ -45,7 +45,7 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it and wait until it serves; raises `BrokerFailed` with its last words."""
+        """Start it and wait until it serves; raise `BrokerFailed` with its last words."""
         self._ready.unlink(missing_ok=True)
         with self._log.open("ab") as log:
             alone = {"HOME": str(self._folder), "TIDEWHEEL_CONFIG": os.devnull}
