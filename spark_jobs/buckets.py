@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs.log.crcs import crcs
-from spark_jobs.log.ragged import Integers
+from spark_jobs.log.ragged import Integers, Ranges
 
 BYTES_PER_BUCKET: Final = 1 << 30
 ROWS_PER_BUCKET: Final = 500_000
@@ -50,10 +50,8 @@ def bucket_of(ids: pa.StringArray, count: int) -> Integers:
     """The bucket of each id; none may be null."""
     if not len(ids):
         return np.zeros(0, np.uint16)
-    _, offsets, data = ids.buffers()
-    edges = np.frombuffer(offsets, np.int32)[ids.offset : ids.offset + len(ids) + 1]
-    texts = np.frombuffer(data if data is not None and data.size else b"\0", np.uint8)
-    return (crcs(texts, edges[:-1], edges[1:]) % count).astype(np.uint16)
+    texts = Ranges.of(ids)
+    return (crcs(texts.data, texts.starts, texts.starts + texts.lengths) % count).astype(np.uint16)
 
 
 def write_dealt(path: Path, table: pa.Table, count: int, **how: Any) -> None:

@@ -31,13 +31,13 @@ from commitlog.errors import StoreError
 from commitlog.published_log import holes, open_log, read_durable
 from commitlog.recovery import Damage
 from spark_jobs.datasets import ACK_COLUMNS, ACKS, dataset, ranges
-from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
-from spark_jobs.log.kept import Kept, kept_batches, kept_parts
-from spark_jobs.log.kept_timers import KeptTimers, timer_batches
+from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP, Wanted
+from spark_jobs.log.kept import kept_parts
+from spark_jobs.log.parts import Part, part_batches
 from spark_jobs.log.properties import MAP
-from spark_jobs.log.queue_index import Index, Indexed, indexed_batches, open_index
+from spark_jobs.log.queue_index import Index, open_index
 from spark_jobs.log.ranges import Range, range_of
-from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, Slice, slices
+from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
 from spark_jobs.log.walk import Check
 from tidewheel.errors import UnknownChoice
 
@@ -50,7 +50,6 @@ _SQL_TYPES: Final = {
     TIMESTAMP: "timestamp",
     MAP: "map<string,string>",
 }
-NO_SEGMENT: Final = "no segment file covers these bytes"
 
 
 def _sql(schema: pa.Schema) -> str:
@@ -83,14 +82,11 @@ class TidewheelSource(DataSource):
         return LogStreamReader(self.options, tuple(schema.fieldNames()))
 
 
-AnyPart = Slice | Indexed | Kept | KeptTimers | tuple[Damage, ...]
-
-
 @dataclass
-class Part(InputPartition):
-    """What one task reads: a slice of the log, records by the index, kept records, or holes."""
+class Task(InputPartition):
+    """What one task reads."""
 
-    part: AnyPart
+    part: Part
 
 
 class Rows:
@@ -115,19 +111,10 @@ class Rows:
             only_of_halves=chosen.only_of_halves,
         )
 
-    def of(self, part: AnyPart, within: Range | None) -> Iterator[Any]:
+    def of(self, part: Part, within: Range | None) -> Iterator[Any]:
         """The rows of one part, those of a range of time only if it is one."""
         wanted = replace(self.wanted, stored_ms=within.stored_ms if within else None)
-        if isinstance(part, Slice):
-            found = batches(part, wanted)
-        elif isinstance(part, Indexed):
-            found = indexed_batches(part, wanted)
-        elif isinstance(part, Kept):
-            found = kept_batches(part, wanted)
-        elif isinstance(part, KeptTimers):
-            found = timer_batches(part, wanted)
-        else:
-            found = iter([damage_batch(part, wanted.schema, NO_SEGMENT)] if "damage" in wanted.kinds else [])
+        found = part_batches(part, wanted)
         return (ranges(batch, self.schema) for batch in found) if self.is_acks else found
 
 
@@ -150,16 +137,16 @@ class LogReader(DataSourceReader):
         first_offset, end_offset = self._range.first_offset, self._range.end_offset
         parts: list[InputPartition] = []
         if self._index is not None:
-            parts += [Part(part) for part in self._index.parts(self._log, self._range)]
+            parts += [Task(part) for part in self._index.parts(self._log, self._range)]
             first_offset = max(first_offset, min(self._index.until, end_offset))
-        parts += [Part(part) for part in slices(self._log, self._slice_bytes, first_offset, end_offset)]
-        parts += [Part(part) for part in self._kept]
+        parts += [Task(part) for part in slices(self._log, self._slice_bytes, first_offset, end_offset)]
+        parts += [Task(part) for part in self._kept]
         missing = tuple(holes(self._log, self._range.first_offset, end_offset))
-        return [*parts, Part(missing)] if missing else parts
+        return [*parts, Task(missing)] if missing else parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The record batches of one partition."""
-        assert isinstance(partition, Part)
+        assert isinstance(partition, Task)
         return self._rows.of(partition.part, self._range)
 
     def _opened_index(self, store: Path, use: str) -> Index | None:
@@ -221,13 +208,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["offset"] < log.first_offset:
             missing = (Damage(start["offset"], min(log.first_offset, end["offset"])), *missing)
         parts: list[InputPartition] = [
-            Part(part) for part in slices(log, self._slice_bytes, start["offset"], end["offset"])
+            Task(part) for part in slices(log, self._slice_bytes, start["offset"], end["offset"])
         ]
-        return [*parts, Part(missing)] if missing else parts
+        return [*parts, Task(missing)] if missing else parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The record batches of one partition."""
-        assert isinstance(partition, Part)
+        assert isinstance(partition, Task)
         return self._rows.of(partition.part, None)
 
 

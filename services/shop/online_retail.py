@@ -73,14 +73,6 @@ class RefusedRow:
     reason: Reason
 
 
-@dataclass(slots=True, frozen=True)
-class Item:
-    """One readable row."""
-
-    customer_id: str
-    line: Line
-
-
 @dataclass(slots=True)
 class Invoice:
     """Rows of one number: an order, or the cancellation of one."""
@@ -100,19 +92,19 @@ class Invoice:
         """Whether none of its rows was accepted."""
         return not self.lines
 
-    def take(self, item: Item) -> None:
+    def take(self, customer_id: str, line: Line) -> None:
         """Add a readable row.
 
         Raises:
             Refused: when it names another customer than the rows before.
         """
-        if self.lines and item.customer_id != self.customer_id:
+        if self.lines and customer_id != self.customer_id:
             raise Refused(Reason.OTHER_CUSTOMER)
-        self.customer_id = item.customer_id
-        known = self.lines.get(item.line.sku)
-        quantity = item.line.quantity + (known.quantity if known else 0)
-        price = known.unit_price_pence if known else item.line.unit_price_pence
-        self.lines[item.line.sku] = Line(item.line.sku, quantity, price)
+        self.customer_id = customer_id
+        known = self.lines.get(line.sku)
+        if known is not None:
+            line = Line(line.sku, known.quantity + line.quantity, known.unit_price_pence)
+        self.lines[line.sku] = line
 
 
 @dataclass(slots=True)
@@ -172,15 +164,15 @@ def read_rows(rows: Iterable[tuple[int, Row]]) -> Reading:
                 raise Refused(Reason.UNREADABLE)
             invoice = invoices.setdefault(number, Invoice(number, datetime.max))
             invoice.at = min(invoice.at, date_of(row))
-            invoice.take(item_of(row))
+            invoice.take(*line_of(row))
         except Refused as refusal:
             refused.append(RefusedRow(line_number, number, refusal.reason))
     in_time = sorted(invoices.values(), key=lambda invoice: (invoice.at, invoice.number))
     return Reading(in_time, refused)
 
 
-def item_of(row: Row) -> Item:
-    """The row as an order line.
+def line_of(row: Row) -> tuple[str, Line]:
+    """Return the customer's id and the order line of a row.
 
     Raises:
         Refused: with the first reason that fits.
@@ -192,7 +184,7 @@ def item_of(row: Row) -> Item:
     customer_id = customer_of(row)
     if not cell(row, "InvoiceNo").startswith(CANCELLATION_MARK):
         refuse_unsold(quantity, price)
-    return Item(customer_id, Line(sku, int(quantity), round(price * 100)))
+    return (customer_id, Line(sku, int(quantity), round(price * 100)))
 
 
 def refuse_unsold(quantity: Decimal, price: Decimal) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
-
-SURPLUS: Final = "array<struct<sku:string,cart:bigint,ledger:bigint>>"
 
 
 def attributed(

@@ -19,8 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.staging.acknowledged import Places
-from spark_jobs.staging.events import CANCELLED, CREATED, PAID, TIMEOUTS, Code
+from spark_jobs.staging.events import CANCELLED, CREATED, MESSAGE_CODES, PAID, TIMEOUTS, Code
 from spark_jobs.staging.order_events import events_of_orders, of_whole_orders
+from spark_jobs.staging.order_facts import ENDS_OF_HALVES, ENDS_OF_TIMERS
 from spark_jobs.staging.staged import Staged
 
 EXACT: Final = pa.schema([
@@ -46,10 +47,7 @@ again and acknowledged; open_half_*: the oldest half without an end; the rest ar
 Acknowledged = dict[int, Places]
 """What the acting group of each of the shop's topics has acknowledged."""
 
-_ENDS_OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
 _DELIVERIES: Final = (Code.DELIVERED, Code.FIRED)
-_ENDS_OF_TIMERS: Final = (*_DELIVERIES, Code.CANCEL, Code.MOVED, Code.REPLACED)
-_MESSAGES: Final = (Code.COMMIT, Code.NORMAL, *_DELIVERIES)
 _NONE: Final = -1
 
 
@@ -104,7 +102,7 @@ class _Orders:
 
     def messages(self, topic: int, acknowledged: Acknowledged) -> Flags:
         """Which events are messages of a topic that its acting group has acknowledged."""
-        flags: Flags = (self.topic == topic) & self.are(*_MESSAGES)
+        flags: Flags = (self.topic == topic) & self.are(*MESSAGE_CODES)
         flags[flags] = acknowledged[topic].has(self.queue[flags]) if topic in acknowledged else False
         return flags
 
@@ -144,7 +142,7 @@ def _redelivered(orders: _Orders, topic: int, acknowledged: Acknowledged) -> Fla
 
 def _of_halves(orders: _Orders) -> dict[str, Any]:
     names_half = orders.ref >= 0
-    ends = orders.about[orders.are(*_ENDS_OF_HALVES) & names_half]
+    ends = orders.about[orders.are(*ENDS_OF_HALVES) & names_half]
     is_open = orders.are(Code.HALF) & ~np.isin(orders.own, ends)
     oldest = orders.firsts(np.flatnonzero(is_open))
     commits = orders.about[orders.are(Code.COMMIT, Code.TIMER) & names_half]
@@ -163,7 +161,7 @@ def _of_timers(orders: _Orders) -> dict[str, Any]:
     is_deadline = orders.topic == TIMEOUTS
     delivered = orders.about[is_deadline & orders.are(*_DELIVERIES)]
     cancelled = orders.about[is_deadline & orders.are(Code.CANCEL)]
-    ended = orders.about[is_deadline & orders.are(*_ENDS_OF_TIMERS)]
+    ended = orders.about[is_deadline & orders.are(*ENDS_OF_TIMERS)]
     still_open = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & ~np.isin(orders.own, ended))
     first_due = orders.firsts(still_open[np.argsort(orders.due_ms[still_open], kind="stable")])
     return {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,18 +34,13 @@ _GROUP: Final = ("topic", "queue_id", "message_group")
 def gaps(spark: SparkSession, staged: Staged, acknowledged: Acknowledged) -> DataFrame:
     """The first passed over message of each order, as `GAPS`: the place in its queue."""
     schema, folder = SCHEMAS["grouped"], Path(tempfile.mkdtemp(prefix="passed-", dir=staged.folder)) / "open"
-
-    def find_open(names: Sequence[str]) -> Iterator[pa.Table]:
-        return left_open(staged, names, acknowledged)
-
-    def find_done(names: Sequence[str]) -> Iterator[pa.Table]:
-        return done_of_groups(staged, names, acknowledged, folder)
-
     if staged.has("grouped"):
+        find_open = partial(left_open, staged, acknowledged)
         of_parts(spark, staged, "grouped", find_open, schema).write.parquet(str(folder))
     if not folder.exists() or not ds.dataset(folder, format="parquet").count_rows():
         return spark.createDataFrame([], from_arrow_schema(GAPS))
     left = _with_queue_id(spark.read.schema(from_arrow_schema(schema)).parquet(str(folder)))
+    find_done = partial(done_of_groups, staged, acknowledged, folder)
     done = _with_queue_id(of_parts(spark, staged, "grouped", find_done, schema))
     reached = done.groupBy(*_GROUP).agg(F.max("queue").alias("reached"))
     passed = left.join(reached, list(_GROUP)).filter(F.col("queue") < F.col("reached"))
@@ -52,7 +48,7 @@ def gaps(spark: SparkSession, staged: Staged, acknowledged: Acknowledged) -> Dat
     return passed.groupBy("order_id").agg(F.min(offset).alias("fifo_gap_offset"))
 
 
-def left_open(staged: Staged, names: Sequence[str], acknowledged: Acknowledged) -> Iterator[pa.Table]:
+def left_open(staged: Staged, acknowledged: Acknowledged, names: Sequence[str]) -> Iterator[pa.Table]:
     """The messages of some parts that are not acknowledged, where a later place of their queue is."""
     for name in names:
         file = staged.path("grouped") / name
@@ -63,7 +59,7 @@ def left_open(staged: Staged, names: Sequence[str], acknowledged: Acknowledged) 
 
 
 def done_of_groups(
-    staged: Staged, names: Sequence[str], acknowledged: Acknowledged, folder: Path
+    staged: Staged, acknowledged: Acknowledged, folder: Path, names: Sequence[str]
 ) -> Iterator[pa.Table]:
     """The messages of some parts that are acknowledged and of a message group that is in `folder`."""
     files = [staged.path("grouped") / name for name in names]

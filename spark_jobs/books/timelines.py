@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.inputs.mapping import Mapping
-from spark_jobs.staging.events import QUEUE_BITS, Code
+from spark_jobs.staging.events import MESSAGE_CODES, QUEUE_BITS, Code
 from spark_jobs.staging.order_events import Event, by_order
+from spark_jobs.staging.order_facts import ENDS_OF_TIMERS
 from spark_jobs.staging.staged import SCHEMAS, Staged
 
 TIMELINES_MAX: Final = 100_000
@@ -48,9 +49,7 @@ TIMELINES: Final = pa.schema([
         ("topic", pa.string()), ("note", pa.string()),
     ]))),
 ])  # fmt: skip
-_MESSAGES: Final = (Code.COMMIT, Code.NORMAL, Code.DELIVERED, Code.FIRED)
 _OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.ASKED)
-_OF_TIMERS: Final = (Code.DELIVERED, Code.FIRED, Code.CANCEL, Code.MOVED, Code.REPLACED)
 
 Acks = dict[tuple[int, int], tuple[int, int]]
 """(topic, place in its queue) -> (log offset, store time) of the record that acknowledged it."""
@@ -67,7 +66,7 @@ def timeline(events: list[Event], acks: Acks, names: tuple[str, ...]) -> list[di
     listed = [_entry(event, names) for event in events]
     for event in events:
         place = event["topic"], event["queue"]
-        if event["code"] in _MESSAGES and place in acks:
+        if event["code"] in MESSAGE_CODES and place in acks:
             offset, store_ms = acks[place]
             note = f"place {event['queue'] & (1 << QUEUE_BITS) - 1} of queue {event['queue'] >> QUEUE_BITS}"
             listed.append(_listed(offset, store_ms, ACKNOWLEDGED, names[event["topic"]], note))
@@ -91,7 +90,7 @@ def _note(event: Event) -> str:
     notes = []
     if code in _OF_HALVES and ref >= 0:
         notes.append(f"the half at {ref}")
-    if code in _OF_TIMERS and ref >= 0:
+    if code in ENDS_OF_TIMERS and ref >= 0:
         notes.append(f"the timer at {ref}")
     if code in (Code.TIMER, Code.DELIVERED, Code.FIRED) and due_ms >= 0:
         notes.append(f"due {_moment(due_ms)}")
@@ -107,7 +106,7 @@ def _moment(ms: int) -> str:
 
 def _acks_of(events: DataFrame, staged: Staged) -> Acks:
     """Which records acknowledged the messages among the events."""
-    messages = events.filter(F.col("code").isin(*map(int, _MESSAGES))).select("topic", "queue").toArrow()
+    messages = events.filter(F.col("code").isin(*map(int, MESSAGE_CODES))).select("topic", "queue").toArrow()
     found: Acks = {}
     for topic in np.unique(messages["topic"].to_numpy()).tolist():
         mine = messages["queue"].to_numpy()[messages["topic"].to_numpy() == topic]

@@ -80,7 +80,7 @@ class OpenInputs:
 
     def export_carts(self, folder: Path) -> list[str]:
         """Writes carts, ledger and differences (see `carts`); returns the fields that could not be read."""
-        return self._carts.export(folder)
+        return self._carts(folder)
 
     def export_order_lines(self, folder: Path) -> RowCounts:
         """Writes `order_lines.parquet`: the lines of the orders of every customer whose cart differs from its

@@ -176,10 +176,15 @@ def _chosen(records: Records, wanted: Wanted) -> Records:
         records = records.chosen(records.numbers("half_offset") != 0)
     if wanted.topics != ALL and len(records):
         records = records.chosen(_is_of(topics_of(records), wanted.topics))
-    if wanted.stored_ms and len(records):
-        stored_ms, (first_ms, end_ms) = records.numbers("store_ms"), wanted.stored_ms
-        records = records.chosen((stored_ms >= first_ms) & (stored_ms < end_ms))
-    return records
+    return stored_within(records, wanted.stored_ms)
+
+
+def stored_within(records: Records, span_ms: tuple[int, int] | None) -> Records:
+    """Return the records stored from the first to before the second millisecond since 1970; all for None."""
+    if span_ms is None or not len(records):
+        return records
+    stored_ms = records.numbers("store_ms")
+    return records.chosen((stored_ms >= span_ms[0]) & (stored_ms < span_ms[1]))
 
 
 def _is_of(topic: pa.StringArray, topics: frozenset[str]) -> Flags:
@@ -219,19 +224,11 @@ class Columns:
             return pa.array(self._records.numbers(name))
         if name in PROPERTIES:
             stored_name, kind = PROPERTIES[name]
-            return _typed(self._properties.values(stored_name), kind)
+            values = self._properties.values(stored_name)
+            return text(values) if kind == pa.string() else numbers(values, kind)
         if name in TIMES:
             return _timestamps(self.column(TIMES[name]))
         return _MAKERS[name](self)
-
-    def _offsets(self) -> pa.Array:
-        return pa.array(self._records.numbers("physical_offset"))
-
-    def _nothing(self) -> pa.Array:
-        return pa.nulls(len(self._records), pa.string())
-
-    def _user_properties(self) -> pa.MapArray:
-        return self._properties.of_users()
 
     @property
     def _properties(self) -> Properties:
@@ -245,12 +242,12 @@ class Columns:
 
     def _encoded_topics(self) -> pa.DictionaryArray:
         if self._wanted.property_names:
-            return self._properties.topics()
+            return self._properties.topics
         return pc.dictionary_encode(topics_of(self._records))
 
     def _kinds(self) -> pa.StringArray:
         delivers_timer = self._properties.has(names.TIMER_OFFSET)
-        return kinds_of(self._properties.topics(), self._records.numbers("sys_flag"), delivers_timer)
+        return kinds_of(self._properties.topics, self._records.numbers("sys_flag"), delivers_timer)
 
     def _bodies(self) -> pa.BinaryArray:
         records, topics = self._records, self._wanted.bodies
@@ -269,7 +266,7 @@ class Columns:
 
 
 _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
-    "physical_offset": Columns._offsets,
+    "physical_offset": lambda made: pa.array(made._records.numbers("physical_offset")),
     "record_bytes": lambda made: pa.array(made._records.lengths),
     "topic": Columns._topics,
     "kind": Columns._kinds,
@@ -277,8 +274,8 @@ _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
     "born_host": lambda made: hosts(made._records, "born_host"),
     "store_host": lambda made: hosts(made._records, "store_host"),
     "delivery_attempt": lambda made: pa.array(made._records.numbers("reconsume_times") + 1),
-    "user_properties": Columns._user_properties,
-    "damage": Columns._nothing,
+    "user_properties": lambda made: made._properties.of_users(),
+    "damage": lambda made: pa.nulls(len(made._records), pa.string()),
 }
 
 
@@ -293,10 +290,6 @@ def _timestamps(ms: pa.Array) -> pa.Array:
 
 
 _MS_MAX: Final = 9_000_000_000_000_000
-
-
-def _typed(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
-    return text(values) if kind == pa.string() else numbers(values, kind)
 
 
 def _unpacked(stored: pa.BinaryArray, sys_flags: Integers) -> pa.BinaryArray:

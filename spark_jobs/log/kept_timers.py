@@ -27,7 +27,7 @@ from commitlog.disk import Disk
 from commitlog.published_log import open_log
 from commitlog.record import CRC_BYTES, RECORD_BYTES_MIN
 from commitlog.recovery import Damage
-from spark_jobs.log.decode import ALL, SCHEMA, Columns, Wanted, damage_batch
+from spark_jobs.log.decode import ALL, SCHEMA, Columns, Wanted, damage_batch, stored_within
 from spark_jobs.log.kinds import KINDS, TOPICS
 from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.log.records import Records
@@ -70,10 +70,7 @@ def timer_batches(part: KeptTimers, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(chunk: Chunk, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    records = chunk.records
-    if wanted.stored_ms:
-        stored_ms, (first_ms, end_ms) = records.numbers("store_ms"), wanted.stored_ms
-        records = records.chosen((stored_ms >= first_ms) & (stored_ms < end_ms))
+    records = stored_within(chunk.records, wanted.stored_ms)
     is_topic = wanted.topics == ALL or _TOPIC in wanted.topics
     if len(records) and is_topic and "timer" in wanted.kinds and not wanted.only_of_halves:
         yield _rows(records, wanted)

@@ -58,12 +58,9 @@ class Properties:
         left = self._bare[records.properties_bytes[self._bare] > 0]
         self._others = self._split(left) if len(left) else None
 
+    @cached_property
     def topics(self) -> pa.DictionaryArray:
         """The topic under which each record lies, by its place among a few."""
-        return self._topics
-
-    @cached_property
-    def _topics(self) -> pa.DictionaryArray:
         bare = pc.dictionary_encode(topics_of(self._records.chosen(self._bare)))
         codes = self._shape_of.astype(np.int32)
         codes[self._bare] = len(self._shapes.known) + bare.indices.to_numpy()

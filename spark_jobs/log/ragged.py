@@ -28,7 +28,8 @@ _POOL: Final = pa.system_memory_pool()
 
 def ragged(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
     """The ranges of `data` as a binary column."""
-    return _even(data, starts, int(lengths[0])) if _are_even(lengths) else _uneven(data, starts, lengths)
+    is_even = len(lengths) > 0 and lengths[0] > 0 and bool((lengths == lengths[0]).all())
+    return _even(data, starts, int(lengths[0])) if is_even else _uneven(data, starts, lengths)
 
 
 def spread(values: pa.BinaryArray, places: Integers, count: int) -> pa.BinaryArray:
@@ -43,10 +44,6 @@ def spread(values: pa.BinaryArray, places: Integers, count: int) -> pa.BinaryArr
     validity = pa.py_buffer(np.packbits(is_there, bitorder="little"))
     offsets = pa.py_buffer(np.cumsum(steps, dtype=np.int32))
     return pa.Array.from_buffers(values.type, count, [validity, offsets, stored])
-
-
-def _are_even(lengths: Integers) -> bool:
-    return len(lengths) > 0 and lengths[0] > 0 and bool((lengths == lengths[0]).all())
 
 
 def _even(data: Bytes, starts: Integers, length: int) -> pa.BinaryArray:

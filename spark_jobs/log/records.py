@@ -48,12 +48,11 @@ _FIELDS: Final = FIXED | {
     "store_v4": Fixed(64, "<u8", 1),
     "body_bytes": Fixed(84, ">i4", 2),
 }
-_HEAD: Final = np.dtype(
-    [("record_bytes", ">u4"), ("magic", ">u4"), ("body_crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"),
-     ("queue_offset", ">i8"), ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
-     ("born_v4", "<u8"), ("store_ms", ">i8"), ("store_v4", "<u8"), ("reconsume_times", ">i4"),
-     ("half_offset", ">i8"), ("body_bytes", ">i4")]
-)  # fmt: skip
+_HEAD: Final = np.dtype({
+    "names": list(_FIELDS),
+    "formats": [one.numpy_type for one in _FIELDS.values()],
+    "offsets": [one.offset for one in _FIELDS.values()],
+})  # fmt: skip
 _V6: Final = record.BORN_HOST_V6 | record.STORE_HOST_V6
 
 

@@ -96,6 +96,18 @@ def crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
     return flags
 
 
+def likely_record(view: memoryview, first_offset: int, position: int, until: int) -> int:
+    """Return where the first record of a segment seems to start from `position` on; -1 if none does.
+
+    The record's magic lies before `until`, and the record names its own log offset; nothing else is checked.
+    """
+    for match in _MAGIC.finditer(view, position + 4, until):
+        start = match.start() - 4
+        if _OFFSET.unpack_from(view, start + 28)[0] == first_offset + start:
+            return start
+    return -1
+
+
 class _Walk:
     def __init__(self, data: Bytes, part: Slice, check: Check) -> None:
         self._data = data
@@ -158,7 +170,7 @@ class _Walk:
         end = min(position + _ABREAST_BYTES, self._until)
         starts = [position]
         for stretch in range(position + _STRETCH_BYTES, end - _STRETCH_BYTES, _STRETCH_BYTES):
-            start = self._likely_record(stretch, stretch + _STRETCH_BYTES)
+            start = likely_record(self._view, self._first_offset, stretch, stretch + _STRETCH_BYTES)
             if start < 0:
                 break
             starts.append(start)
@@ -183,13 +195,6 @@ class _Walk:
                 places = np.minimum(places + lengths_at[places].astype(np.int64), behind)
                 steps.append(places)
         return np.array(steps)
-
-    def _likely_record(self, position: int, until: int) -> int:
-        for match in _MAGIC.finditer(self._view, position + 4, until):
-            start = match.start() - 4
-            if _OFFSET.unpack_from(self._view, start + 28)[0] == self._first_offset + start:
-                return start
-        return -1
 
     def _sound(self, records: Records) -> Flags:
         return sound(records, self._first_offset, self._part.end, self._check, self._part.may_lack_crc)

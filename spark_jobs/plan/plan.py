@@ -183,7 +183,7 @@ def tell_change(row: Row, planning: Planning, change: Change) -> Step:
 
 def change_row(row: Row, planning: Planning, change: Change) -> Step:
     """Change the row as its committed message says, if nothing else has happened to the order."""
-    at_ms = row["paid_message_ms"] if change is PAYMENT else told_ms(row, planning, change)
+    at_ms = row["paid_message_ms"] if change is PAYMENT else told_ms(row, change)
     if row["status"] not in change.expected or at_ms is None:
         return look(
             row["why"], f"The row says {row['status']}: only a person can say which of the two is right."
@@ -197,7 +197,7 @@ def change_row(row: Row, planning: Planning, change: Change) -> Step:
     return statement(f"Make the row {change.status}, as its committed message says.", "orders", sql, safe)
 
 
-def told_ms(row: Row, planning: Planning, change: Change) -> int | None:
+def told_ms(row: Row, change: Change) -> int | None:
     """When the committed message of a change was stored."""
     at = (
         event["store_ms"] for event in row["timeline"] or [] if event["physical_offset"] == row[change.offset]

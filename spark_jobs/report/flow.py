@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from spark_jobs.cases.names import BALANCED, IN_FLIGHT, NOT_COVERED
+from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.report.summary import Window
 
 STAGES: Final = {
@@ -55,9 +56,6 @@ CLASSES: Final = (BALANCED, IN_FLIGHT, NOT_COVERED, FINDING)
 _EVENT_TIMES: Final = ("placed_ms", "half_ms", "committed_ms")
 _WORDS: Final = ("case", "status")
 _COLUMNS: Final = dict.fromkeys((*_WORDS, "total_pence", *_EVENT_TIMES, *STAGES.values()))
-
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Arrow(NamedTuple):

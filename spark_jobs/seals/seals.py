@@ -30,7 +30,7 @@ from spark_jobs.layout import RunFolders
 from spark_jobs.runs import Run
 from spark_jobs.seals.carried import account
 from spark_jobs.seals.changes import ChangedWindow, Verification, compare
-from spark_jobs.seals.files import CORRECTIONS, OPEN, Account, Seal, SealFolder, Windows
+from spark_jobs.seals.files import CORRECTIONS, OPEN, Seal, SealFolder, Windows
 from spark_jobs.seals.identities import (
     IDENTITIES,
     STAGES,
@@ -42,9 +42,6 @@ from spark_jobs.seals.identities import (
     open_orders,
 )
 from tidewheel.errors import ConfigurationError
-
-WATERMARK_MS: Final = 600_000
-"""How late an event may be written down, unless told otherwise."""
 
 _ROW_TIMES: Final = ("placed_ms", "paid_ms", "timed_out_ms", "cancelled_ms")
 
@@ -154,18 +151,12 @@ def _write(
         from_ms=span.from_ms,
         to_ms=span.to_ms,
         before=before.digest if before else None,
-        account=_account(orders, carried, span, run, fresh / "open.parquet"),
+        account=account(orders, carried, span, run.covered_from_ms, fresh / "open.parquet", run.has_carts),
         windows=windows,
         corrected=_write_corrections(changed, fresh / "corrections.parquet"),
     )
     folder.finish(fresh, made)
     return made
-
-
-def _account(orders: Any, carried: set[str], span: Span, run: Run, file: Path) -> Account:
-    return account(
-        orders, carried, span.from_ms, span.to_ms, run.covered_from_ms, file, has_carts=run.has_carts
-    )
 
 
 def _write_identities(orders: Any, span: Span, file: Path) -> Windows:

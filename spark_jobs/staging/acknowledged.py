@@ -14,9 +14,6 @@ import numpy as np
 from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.staging.events import QUEUE_BITS
 
-Range = tuple[int, int]
-"""The first place and the one behind the last."""
-
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -50,9 +47,3 @@ class Places:
         ranges_before = np.searchsorted(self.firsts, places, "right")
         flags: Flags = ranges_before < np.searchsorted(self.firsts, next_queue)
         return flags
-
-
-def places_of(queue_id: int, first: int, count: int) -> Range:
-    """A range of one queue in places of all queues (see `events.QUEUE_BITS`)."""
-    start = (queue_id << QUEUE_BITS) | first
-    return start, start + count

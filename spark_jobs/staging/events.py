@@ -77,6 +77,9 @@ NAMES: Final = (*KINDS, "rollback", "expired", "fired", "unreadable")
 MESSAGES: Final = ("normal", "commit", "delivered", "fired")
 """What consumers can get, by name."""
 
+MESSAGE_CODES: Final = (Code.COMMIT, Code.NORMAL, Code.DELIVERED, Code.FIRED)
+"""The same as events."""
+
 QUEUE_BITS: Final = 40
 """A place in a queue as one number: queue id above, queue offset in so many bits."""
 
@@ -125,16 +128,16 @@ class Events:
 
     def chosen(self, kept: Flags) -> Events:
         """Some of these events."""
-        return Events(*(getattr(self, name)[kept] for name in _FIELDS))
+        return Events(*(getattr(self, name)[kept] for name in FIELDS))
 
     @classmethod
     def joined(cls, parts: Iterable[Events]) -> Events:
         """Parts one behind the other."""
         listed = list(parts)
-        return cls(*(np.concatenate([getattr(one, name) for one in listed]) for name in _FIELDS))
+        return cls(*(np.concatenate([getattr(one, name) for one in listed]) for name in FIELDS))
 
 
-_FIELDS: Final = tuple(field.name for field in fields(Events))
+FIELDS: Final = tuple(field.name for field in fields(Events))
 
 
 class Said:

@@ -22,32 +22,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from commitlog.published_log import StoreLog, holes
-from commitlog.recovery import Damage
 from spark_jobs.buckets import bucket_count, write_dealt
 from spark_jobs.encodings import encodings
 from spark_jobs.inputs.mapping import Mapping
-from spark_jobs.log.decode import Wanted, chunk_batches, damage_batch, mapped
-from spark_jobs.log.kept import Kept, kept_batches, kept_parts
-from spark_jobs.log.kept_timers import KeptTimers, timer_batches
+from spark_jobs.log.decode import Wanted, chunk_batches, mapped
+from spark_jobs.log.kept import kept_parts
+from spark_jobs.log.kinds import TOPICS
+from spark_jobs.log.parts import Part, part_batches
 from spark_jobs.log.shapes import Shapes
 from spark_jobs.log.slices import Slice, slices
 from spark_jobs.log.walk import Check, Chunk, walk
-from spark_jobs.source import NO_SEGMENT
 from spark_jobs.staging.acknowledged import Places
 from spark_jobs.staging.events import COLUMNS
 from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.staging.tally import Tally
 from spark_jobs.tasks import in_tasks, whole
-
-Part = Slice | Kept | KeptTimers | tuple[Damage, ...]
 
 SLICE_BYTES: Final = 256 * 1024 * 1024
 ROW_BITS: Final = 32
@@ -100,7 +97,6 @@ DEALT: Final = ("facts", "pushes")
 
 MESSAGE_ID: Final = "message_id"
 _IDS: Final = Wanted((MESSAGE_ID,))
-_SQL: Final = {pa.int8(): "tinyint", pa.int64(): "bigint", pa.string(): "string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,31 +112,6 @@ class Staged:
     def path(self, name: str) -> Path:
         """The folder of one data set."""
         return self.folder / name
-
-    @property
-    def counts(self) -> Path:
-        """The log by kind, topic and minute."""
-        return self.path("counts")
-
-    @property
-    def lateness(self) -> Path:
-        """How late timers and runs of schedules were delivered."""
-        return self.path("lateness")
-
-    @property
-    def ends(self) -> Path:
-        """How timers ended."""
-        return self.path("ends")
-
-    @property
-    def damaged(self) -> Path:
-        """Bytes that are no record."""
-        return self.path("damaged")
-
-    def frame(self, spark: SparkSession, name: str) -> DataFrame:
-        """One data set for Spark, also where it has no file."""
-        fields = ", ".join(f"`{field.name}` {_SQL[field.type]}" for field in SCHEMAS[name])
-        return spark.read.schema(fields).parquet(str(self.path(name)))
 
     def has(self, name: str) -> bool:
         """Whether a data set has any row."""
@@ -220,16 +191,10 @@ def stage_part(number: int, part: Part, check: Check, mapping: Mapping, staged: 
 
 
 def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
-    bodies = _bodies_of(mapping)
-    kept = Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check)
+    bodies = frozenset((*mapping.topics.all, TOPICS["ack"]))
     if isinstance(part, Slice):
-        yield from _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check, encoded=True))
-    elif isinstance(part, Kept):
-        yield from kept_batches(part, kept)
-    elif isinstance(part, KeptTimers):
-        yield from timer_batches(part, kept)
-    else:
-        yield damage_batch(part, kept.schema, NO_SEGMENT)
+        return _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check, encoded=True))
+    return part_batches(part, Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check))
 
 
 def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -244,19 +209,12 @@ def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
-def _bodies_of(mapping: Mapping) -> frozenset[str]:
-    return frozenset((*mapping.topics.all, "TW_SYS_ACK"))
-
-
 def _write(path: Path, name: str, table: pa.Table, bucket_count: int) -> None:
-    if name in DEALT:
-        write_dealt(path, table, bucket_count, **_encoding(table))
-    else:
-        pq.write_table(table, path, **_encoding(table))
-
-
-def _encoding(table: pa.Table) -> dict[str, Any]:
-    """Of events, differences are so short that compressing them again would cost more than it saves."""
     kinds = [field.name for field in table.schema if field.type != pa.int64() and field.name != "order_id"]
+    # Differences of events are so short that compressing them again would cost more than it saves.
     compression = "none" if table.schema == EVENTS else "lz4"
-    return {"compression": compression, **encodings(table.schema, kinds)}
+    how = {"compression": compression, **encodings(table.schema, kinds)}
+    if name in DEALT:
+        write_dealt(path, table, bucket_count, **how)
+    else:
+        pq.write_table(table, path, **how)

@@ -18,7 +18,7 @@ from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.log.ragged import Flags, Integers, Ranges
 from spark_jobs.staging.ack_records import acks_table
 from spark_jobs.staging.bodies import readable
-from spark_jobs.staging.events import MESSAGES, NAMES, PUSHES, Events, Said, Words, events_of, present
+from spark_jobs.staging.events import FIELDS, MESSAGES, NAMES, PUSHES, Events, Said, Words, events_of, present
 from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, Fact, facts_of, schema
 
 MINUTE_MS: Final = 60_000
@@ -278,11 +278,7 @@ def _shown(said: Said, place: int) -> dict[str, Any]:
 
 
 def _events_table(events: Events, order_row: pa.Array) -> pa.Table:
-    return pa.table({
-        "order_row": order_row, "code": events.code, "topic": events.topic,
-        "physical_offset": events.physical_offset, "store_ms": events.store_ms, "ref": events.ref,
-        "due_ms": events.due_ms, "queue": events.queue,
-    })  # fmt: skip
+    return pa.table({"order_row": order_row} | {name: getattr(events, name) for name in FIELDS[1:]})
 
 
 def _facts_table(

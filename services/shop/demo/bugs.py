@@ -24,10 +24,9 @@ as short as this run is.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
-from services.shop.faults import Fault
+from services.shop.faults import Fault, written_down
 from tidewheel.errors import UnknownChoice
 
 if TYPE_CHECKING:
@@ -116,8 +115,7 @@ def armed(cases: Iterable[str], service: str) -> str:
 
 def truth(fault_log: Path) -> Found:
     """What was really done, and to whom."""
-    lines = [json.loads(line) for line in fault_log.read_text().splitlines()] if fault_log.exists() else []
-    done = {(TELLING.get(line["fault"], ""), line["subject"]) for line in lines}
+    done = {(TELLING.get(line["fault"], ""), line["subject"]) for line in written_down(fault_log)}
     return {(case, subject) for case, subject in done if case and subject in subjects(case)}
 
 

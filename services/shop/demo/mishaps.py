@@ -7,11 +7,10 @@ some as new messages.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from services.shop.faults import Fault
+from services.shop.faults import Fault, written_down
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +55,5 @@ def armed_carts(order_count: int) -> list[str]:
 
 def injected(fault_log: Path) -> dict[str, int]:
     """How often each fault has struck."""
-    lines = fault_log.read_text().splitlines() if fault_log.exists() else []
-    counts = Counter(json.loads(line)["fault"] for line in lines)
+    counts = Counter(line["fault"] for line in written_down(fault_log))
     return {fault: counts[fault] for fault in Fault}

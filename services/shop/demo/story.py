@@ -137,7 +137,7 @@ class Run:
             with self._phase("Leaving the shop without its broker for a while"):
                 story.while_the_broker_is_away(orders)
             with self._phase("Losing services for good"):
-                story.until_services_are_gone(orders, pushes)
+                story.until_services_are_gone(pushes)
 
     def _start_broker(self, processes: Processes) -> dict[str, Any]:
         store = ("--store", str(self.layout.store), "--segment-bytes", str(SEGMENT_BYTES))
