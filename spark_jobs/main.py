@@ -59,9 +59,9 @@ _SHUFFLE_PARTITIONS_MAX: Final = 64
 def audit(
     store: Path, inputs: Inputs, out: Path, options: AuditOptions, on_progress: Progress
 ) -> AuditSummary:
-    """Compares a broker's store with the shop's databases and carts; adds a run to the folder `out`.
+    """Compare a broker's store with the shop's databases and carts; add a run to the folder `out`.
 
-    Raises `NotAStore`, `StoreTooNew`, `StoreError`, `DatabaseUnreadable`, `JavaMissing`, `ConfigurationError`
+    Raise `NotAStore`, `StoreTooNew`, `StoreError`, `DatabaseUnreadable`, `JavaMissing`, `ConfigurationError`
     for an `out` that cannot be written, and `TidewheelError` when Spark gives up.
     """
     sources = Sources(store, inputs)
@@ -92,7 +92,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextmanager
 def _spark_failures(run: RunFolders) -> Iterator[None]:
-    """Turns what Spark throws into one sentence; its own words are in its log."""
+    """Turn what Spark throws into one sentence; its own words are in its log."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -109,7 +109,7 @@ def compare(
     on_progress: Progress,
     begun: Staged | None = None,
 ) -> AuditSummary:
-    """The audit from exported books on, with a given Spark session.
+    """Audit exported books with a given Spark session; return the summary.
 
     `begun`: what was read of the log while the books were exported; the rest is read here.
     """

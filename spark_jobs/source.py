@@ -65,20 +65,20 @@ class TidewheelSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name to give to `spark.read.format`."""
+        """Return the name to give to `spark.read.format`."""
         return FORMAT
 
     def schema(self) -> str:
-        """The columns of a load that names none."""
+        """Return the columns of a load that names none."""
         is_acks = self.options.get("dataset") == "acks"
         return _sql(ACKS if is_acks else pa.schema([SCHEMA.field(name) for name in DEFAULT]))
 
     def reader(self, schema: StructType) -> LogReader:
-        """Reads the columns of `schema` from the store at the given path."""
+        """Return the reader of the columns of `schema` from the store at the given path."""
         return LogReader(self.options, tuple(schema.fieldNames()))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
-        """The same as a stream."""
+        """Return the reader of a stream of the columns of `schema`."""
         return LogStreamReader(self.options, tuple(schema.fieldNames()))
 
 
@@ -93,7 +93,7 @@ class Rows:
     """The rows that the options ask for, from any part of the log."""
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
-        """Raises `UnknownChoice`."""
+        """Raise `UnknownChoice`."""
         self.is_acks = options.get("dataset") == "acks"
         known = ACKS if self.is_acks else SCHEMA
         unknown = [name for name in columns if name not in known.names]
@@ -112,7 +112,7 @@ class Rows:
         )
 
     def of(self, part: Part, within: Range | None) -> Iterator[Any]:
-        """The rows of one part, those of a range of time only if it is one."""
+        """Return the rows of one part, those of a range of time only if it is one."""
         wanted = replace(self.wanted, stored_ms=within.stored_ms if within else None)
         found = part_batches(part, wanted)
         return (ranges(batch, self.schema) for batch in found) if self.is_acks else found
@@ -133,7 +133,9 @@ class LogReader(DataSourceReader):
         self._index = self._opened_index(store, options.get("index", "auto"))
 
     def partitions(self) -> list[InputPartition]:
-        """One per slice, or per segment that the index leads to, and one for all holes if there are any."""
+        """Return one per slice, or per segment that the index leads to, and one for all holes if there are
+        any.
+        """
         first_offset, end_offset = self._range.first_offset, self._range.end_offset
         parts: list[InputPartition] = []
         if self._index is not None:
@@ -145,7 +147,7 @@ class LogReader(DataSourceReader):
         return [*parts, Task(missing)] if missing else parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The record batches of one partition."""
+        """Return the record batches of one partition."""
         assert isinstance(partition, Task)
         return self._rows.of(partition.part, self._range)
 
@@ -174,7 +176,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows = Rows(options, columns)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Where `from` says, else where the log begins."""
+        """Return where `from` says, else where the log begins."""
         try:
             log = open_log(self._store)
         except StoreError:
@@ -182,15 +184,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": range_of(log, self._first, None).first_offset if self._first else log.first_offset}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """So many bytes of log in one batch, if there is a limit."""
+        """Return so many bytes of log in one batch, if there is a limit."""
         return ReadMaxBytes(self._bytes_max) if self._bytes_max else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on nothing newer: a query with that trigger ends where the log ended at its start."""
+        """Remember where the log ends now: a query with that trigger ends there."""
         self._stop_offset = read_durable(self._store) or 0
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """The durable offset, or what the limit allows."""
+        """Return the durable offset, or what the limit allows."""
         durable_offset = self._stop_offset
         if durable_offset is None:
             durable_offset = read_durable(self._store) or 0
@@ -200,7 +202,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": end_offset}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """The slices between two offsets."""
+        """Return the slices between two offsets."""
         if start["offset"] >= end["offset"]:
             return []
         log = open_log(self._store)
@@ -213,7 +215,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [*parts, Task(missing)] if missing else parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The record batches of one partition."""
+        """Return the record batches of one partition."""
         assert isinstance(partition, Task)
         return self._rows.of(partition.part, None)
 

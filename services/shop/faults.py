@@ -95,7 +95,9 @@ class Trigger:
     subject: str | None = None
 
     def strikes(self, reached: int, subject: str) -> bool:
-        """Whether the point that has now been reached that often, this time for `subject`, is struck."""
+        """Return whether the point that has now been reached that often, this time for `subject`, is
+        struck.
+        """
         if self.subject is not None:
             return subject == self.subject
         return reached == self.count if self.once else reached % self.count == 0
@@ -112,7 +114,7 @@ class Faults:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Faults:
-        """The faults that the environment arms; usually none.
+        """Return the faults that the environment arms; usually none.
 
         Raises:
             UnknownChoice: when the variable cannot be read.

@@ -131,7 +131,7 @@ class Orders:
         return changed
 
     def get(self, order_id: str) -> Row[Any]:
-        """One order's row.
+        """Return one order's row.
 
         Raises:
             NotFound: when there is no such order.
@@ -186,7 +186,7 @@ def changes(
 
 
 def refuse_other(known: Row[Any], order: NewOrder) -> Row[Any]:
-    """The known order, unless its id was used for another customer or sum."""
+    """Return the known order, unless its id was used for another customer or sum."""
     if (known.customer_id, known.total_pence) != (order.customer_id, order.total_pence):
         raise RefusedByState(f"Order id {order.order_id} belongs to another order. Choose a new id.")
     return known

@@ -54,13 +54,15 @@ _NONE: Final = -1
 def exact_facts(
     spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int, acknowledged: Acknowledged
 ) -> DataFrame:
-    """A row of `EXACT` for each order of `ids` that has events."""
+    """Return a row of `EXACT` for each order of `ids` that has events."""
     events = events_of_orders(spark, staged, ids, id_count)
     return of_whole_orders(events, lambda its: exactly(its, acknowledged), EXACT)
 
 
 def exactly(events: pa.Table, acknowledged: Acknowledged) -> pa.Table:
-    """A row of `EXACT` for each order; `events` (`lookups.ORDER_EVENTS`) by order, and then in log order."""
+    """Return a row of `EXACT` for each order; `events` (`lookups.ORDER_EVENTS`) by order, and then in log
+    order.
+    """
     orders = _Orders(events)
     facts = {
         "order_id": orders.ids,
@@ -85,45 +87,49 @@ class _Orders:
         self.queue = events["queue"].to_numpy()
 
     def are(self, *codes: Code) -> Flags:
-        """Which events are of one of these codes."""
+        """Return which events are of one of these codes."""
         flags: Flags = np.isin(self.code, codes)
         return flags
 
     def have(self, flags: Flags) -> Flags:
-        """Which orders have any of these events."""
+        """Return which orders have any of these events."""
         found: Flags = np.bincount(self.order[flags], minlength=len(self.ids)) > 0
         return found
 
     def firsts(self, places: Integers) -> Integers:
-        """Of each order the first of these places of events; `_NONE` where it has none."""
+        """Return the first of these places (of events, ascending) for each order; `_NONE` for an order
+        without.
+        """
         found = np.full(len(self.ids), _NONE)
         found[self.order[places][::-1]] = places[::-1]
         return found
 
     def messages(self, topic: int, acknowledged: Acknowledged) -> Flags:
-        """Which events are messages of a topic that its acting group has acknowledged."""
+        """Return which events are messages of a topic that its acting group has acknowledged."""
         flags: Flags = (self.topic == topic) & self.are(*MESSAGE_CODES)
         flags[flags] = acknowledged[topic].has(self.queue[flags]) if topic in acknowledged else False
         return flags
 
     @cached_property
     def _ranks(self) -> tuple[Integers, Integers]:
-        """All numbers that are an event's place or its ref, ascending, and each event's key for both."""
+        """Return all numbers that are an event's place or its ref, ascending, and each event's key for
+        both.
+        """
         numbers, ranks = np.unique(np.concatenate([self.offset, self.ref]), return_inverse=True)
         return numbers, ranks + np.tile(self.order, 2) * len(numbers)
 
     @property
     def own(self) -> Integers:
-        """The key of each event's own place in the log."""
+        """Return the key of each event's own place in the log."""
         return self._ranks[1][: len(self.order)]
 
     @property
     def about(self) -> Integers:
-        """The key of what each event names in `ref`."""
+        """Return the key of what each event names in `ref`."""
         return self._ranks[1][len(self.order) :]
 
     def least(self, keys: Integers) -> pa.Array:
-        """Of each order the least number among these keys, which ascend; null where it has none."""
+        """Return the least number among these keys (ascending) for each order; null for an order without."""
         numbers = self._ranks[0]
         orders, ranks = np.divmod(keys[::-1], max(1, len(numbers)))
         found = np.full(len(self.ids), _NONE)
@@ -132,7 +138,7 @@ class _Orders:
 
 
 def _redelivered(orders: _Orders, topic: int, acknowledged: Acknowledged) -> Flags:
-    """Which messages came after the last dead letter of their order and were acknowledged."""
+    """Return which messages came after the last dead letter of their order and were acknowledged."""
     dead = np.flatnonzero((orders.topic == topic) & orders.are(Code.DEAD))
     last = np.full(len(orders.ids), np.iinfo(np.int64).max)
     last[orders.order[dead]] = orders.offset[dead]
@@ -173,12 +179,12 @@ def _of_timers(orders: _Orders) -> dict[str, Any]:
 
 
 def _repeated(keys: Integers) -> Integers:
-    """The keys that occur more than once, ascending."""
+    """Return the keys that occur more than once, ascending."""
     found, counts = np.unique(keys, return_counts=True)
     repeated: Integers = found[counts > 1]
     return repeated
 
 
 def _taken(values: Any, places: Integers) -> pa.Array:
-    """The values at these places; null where there is none."""
+    """Return the values at these places; null where there is none."""
     return pa.array(values).take(pa.array(places, mask=places == _NONE))

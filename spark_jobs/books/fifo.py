@@ -32,7 +32,7 @@ _GROUP: Final = ("topic", "queue_id", "message_group")
 
 
 def gaps(spark: SparkSession, staged: Staged, acknowledged: Acknowledged) -> DataFrame:
-    """The first passed over message of each order, as `GAPS`: the place in its queue."""
+    """Return the first passed over message of each order, as `GAPS`: the place in its queue."""
     schema, folder = SCHEMAS["grouped"], Path(tempfile.mkdtemp(prefix="passed-", dir=staged.folder)) / "open"
     if staged.has("grouped"):
         find_open = partial(left_open, staged, acknowledged)
@@ -49,7 +49,7 @@ def gaps(spark: SparkSession, staged: Staged, acknowledged: Acknowledged) -> Dat
 
 
 def left_open(staged: Staged, acknowledged: Acknowledged, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The messages of some parts that are not acknowledged, where a later place of their queue is."""
+    """Yield the messages of some parts that are not acknowledged, where a later place of their queue is."""
     for name in names:
         file = staged.path("grouped") / name
         places = columns_of(file, ["topic", "queue"])
@@ -61,7 +61,7 @@ def left_open(staged: Staged, acknowledged: Acknowledged, names: Sequence[str]) 
 def done_of_groups(
     staged: Staged, acknowledged: Acknowledged, folder: Path, names: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """The messages of some parts that are acknowledged and of a message group that is in `folder`."""
+    """Yield the messages of some parts that are acknowledged and of a message group that is in `folder`."""
     files = [staged.path("grouped") / name for name in names]
     messages = pa.concat_tables([columns_of(file, SCHEMAS["grouped"].names) for file in files])
     messages = messages.filter(are_in(messages["message_group"], folder, "message_group"))
@@ -69,7 +69,7 @@ def done_of_groups(
 
 
 def _flags(messages: pa.Table, acknowledged: Acknowledged, is_done: bool) -> Flags:
-    """Which messages are acknowledged; or which are not, although the group went on behind them."""
+    """Return which messages are acknowledged; or which are not, although the group went on behind them."""
     topic, queue = messages["topic"].to_numpy(), messages["queue"].to_numpy()
     flags = np.zeros(len(topic), np.bool_)
     for number, places in acknowledged.items():

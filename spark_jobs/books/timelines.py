@@ -56,13 +56,13 @@ Acks = dict[tuple[int, int], tuple[int, int]]
 
 
 def timelines(events: DataFrame, staged: Staged, mapping: Mapping) -> DataFrame:
-    """A row of `TIMELINES` for each order of `events` (see `order_events.events_of_orders`)."""
+    """Return a row of `TIMELINES` for each order of `events` (see `order_events.events_of_orders`)."""
     names, acks = mapping.topics.all, _acks_of(events, staged)
     return by_order(events, lambda its: {"timeline": timeline(its, acks, names)}, TIMELINES)
 
 
 def timeline(events: list[Event], acks: Acks, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The events of one order, and the acknowledgements of its messages, in log order."""
+    """Return the events of one order, and the acknowledgements of its messages, in log order."""
     listed = [_entry(event, names) for event in events]
     for event in events:
         place = event["topic"], event["queue"]
@@ -85,7 +85,7 @@ def _listed(offset: int, store_ms: int, kind: str, topic: str, note: str) -> dic
 
 
 def _note(event: Event) -> str:
-    """What a record is about beside its order."""
+    """Return what a record is about beside its order."""
     code, ref, due_ms = event["code"], event["ref"], event["due_ms"]
     notes = []
     if code in _OF_HALVES and ref >= 0:
@@ -105,7 +105,7 @@ def _moment(ms: int) -> str:
 
 
 def _acks_of(events: DataFrame, staged: Staged) -> Acks:
-    """Which records acknowledged the messages among the events."""
+    """Return which records acknowledged the messages among the events."""
     messages = events.filter(F.col("code").isin(*map(int, MESSAGE_CODES))).select("topic", "queue").toArrow()
     found: Acks = {}
     for topic in np.unique(messages["topic"].to_numpy()).tolist():

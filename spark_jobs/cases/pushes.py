@@ -43,7 +43,7 @@ def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
 
 
 def sums(pushes: DataFrame) -> DataFrame:
-    """The pushes of each schedule, and all single ones, that do not add up: schedule, why."""
+    """Return the pushes of each schedule, and all single ones, that do not add up: schedule, why."""
     schedule = F.coalesce("schedule_id", F.lit(ONE_OFF))
     counts = {status: F.count_if(F.col("status") == status).alias(status) for status in KNOWN}
     whole = pushes.groupBy(schedule.alias("schedule")).agg(F.count("*").alias("total"), *counts.values())

@@ -49,12 +49,14 @@ class Meaning:
 
 
 def verdicts(books: DataFrame) -> DataFrame:
-    """The books with each order's `case`, `why` (null if it is balanced), and the other cases in `also`."""
+    """Return the books with each order's `case`, `why` (null if it is balanced), and the other cases in
+    `also`.
+    """
     return told(judged(books))
 
 
 def judged(books: DataFrame) -> DataFrame:
-    """The books with a column for each case: why it holds, or null.
+    """Return the books with a column for each case: why it holds, or null.
 
     All at once, since Spark looks through all columns again for each that is added by itself.
     """
@@ -62,12 +64,12 @@ def judged(books: DataFrame) -> DataFrame:
 
 
 def holds_any() -> Column:
-    """Whether a judged order is in any case."""
+    """Return whether a judged order is in any case."""
     return reduce(lambda one, other: one | other, (F.col(name).isNotNull() for name in ALL_CASES))
 
 
 def told(judged: DataFrame) -> DataFrame:
-    """`case`, `why` and `also` in place of the columns of the cases."""
+    """Return `case`, `why` and `also` in place of the columns of the cases."""
     holding = F.array_compact(F.array(*(F.when(F.col(name).isNotNull(), F.lit(name)) for name in ALL_CASES)))
     return (
         judged.withColumn("holding", holding)
@@ -79,7 +81,7 @@ def told(judged: DataFrame) -> DataFrame:
 
 
 def meaning(function: Callable[..., object]) -> Meaning:
-    """The three parts of a case's docstring."""
+    """Return the three parts of a case's docstring."""
     text = " ".join((inspect.getdoc(function) or "").split())
     what, _, rest = text.partition(" Wrong: ")
     wrong, _, repair = rest.partition(" Repair: ")

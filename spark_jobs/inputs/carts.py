@@ -133,7 +133,7 @@ class FolderOfCarts:
         return []
 
     def _compare(self, folder: Path) -> None:
-        """Deals carts and ledger into buckets of customers, and compares those one by one."""
+        """Deal carts and ledger into buckets of customers, and compare bucket by bucket."""
         sources = {"carts": (self._path("carts"), CARTS), "ledger": (self._path("ledger"), LEDGER)}
         rows = max(ds.dataset(path).count_rows() for path, _ in sources.values())
         count = min(1 + rows // _ROWS_PER_BUCKET, _BUCKETS_MAX)
@@ -169,7 +169,7 @@ class FolderOfCarts:
 
 
 def differences(carts: pa.Table, ledger: pa.Table) -> pa.Table:
-    """Every customer and article whose cart is not additions minus removals; see the module."""
+    """Return every customer and article whose cart is not additions minus removals; see the module."""
     moved = ledger.filter(pc.and_(pc.is_valid(ledger["sku"]), _is_known(ledger)))
     sign = pc.if_else(pc.equal(moved["entry"], ADD), 1, -1)
     signed = moved.append_column("signed", pc.multiply(moved["quantity"], sign))
@@ -229,7 +229,7 @@ def _unknown_entries(ledger: pa.Table) -> list[str]:
 
 
 def _deal(source: Path, schema: pa.Schema, folder: Path, count: int) -> None:
-    """Deals the rows of a file into `count` files, by a checksum of their customer."""
+    """Deal the rows of a file into `count` files, by a checksum of their customer."""
     with ExitStack() as files:
         writers = [files.enter_context(RowWriter(folder / part_name(one), schema)) for one in range(count)]
         for batch in ds.dataset(source, schema=schema, format="parquet").to_batches(batch_readahead=2):

@@ -45,7 +45,7 @@ class Sources:
         self._inputs = inputs.open()
 
     def export(self, folder: Path) -> Exported:
-        """Reads them in the one order that keeps effects after causes (see `books`)."""
+        """Read them in the one order that keeps effects after causes (see `books`)."""
         orders = self._inputs.export_orders(folder, self.bucket_count)
         pushes = self._inputs.export_pushes(folder, self.bucket_count)
         log = open_log(self._store)

@@ -114,7 +114,7 @@ class Wanted:
 
     @property
     def property_names(self) -> list[str]:
-        """The stored names of the properties that are to be read."""
+        """Return the stored names of the properties that are to be read."""
         needed = {NEEDS.get(name, name) for name in self.columns}
         if self.kinds < frozenset(KINDS):
             needed.add(NEEDS["kind"])
@@ -122,7 +122,7 @@ class Wanted:
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the batches."""
+        """Return the Arrow schema of the batches."""
         schema = pa.schema([SCHEMA.field(name) for name in self.columns])
         if self.encoded and "topic" in self.columns:
             place = self.columns.index("topic")
@@ -131,14 +131,14 @@ class Wanted:
 
 
 def batches(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The records and damaged regions of one slice of the log, in log order per batch."""
+    """Yield the records and damaged regions of one slice of the log, in log order per batch."""
     data, shapes = mapped(part.segment.path), Shapes()
     for chunk in walk(data, part, wanted.check):
         yield from chunk_batches(chunk, wanted, shapes)
 
 
 def mapped(path: str) -> Bytes:
-    """The bytes of a file, read when they are looked at; only in Spark's workers.
+    """Return the bytes of a file, read when they are looked at; only in Spark's workers.
 
     A page that the disk cannot read ends the worker (SIGBUS), and so its task; a broker maps nothing.
     """
@@ -147,7 +147,7 @@ def mapped(path: str) -> Bytes:
 
 
 def damage_batch(damaged: Sequence[Damage], schema: pa.Schema, why: str) -> pa.RecordBatch:
-    """Damaged regions as rows of `schema`."""
+    """Return damaged regions as rows of `schema`."""
     given = {
         "physical_offset": [damage.first_offset for damage in damaged],
         "record_bytes": [damage.end_offset - damage.first_offset for damage in damaged],
@@ -159,7 +159,9 @@ def damage_batch(damaged: Sequence[Damage], schema: pa.Schema, why: str) -> pa.R
 
 
 def chunk_batches(chunk: Chunk, wanted: Wanted, shapes: Shapes) -> Iterator[pa.RecordBatch]:
-    """The wanted records of a chunk, and its damage, as batches; `shapes` are those of chunks before it."""
+    """Yield the wanted records of a chunk, and its damage, as batches; `shapes` are those of chunks before
+    it.
+    """
     records = _chosen(chunk.records, wanted)
     if len(records):
         columns = Columns(records, wanted, shapes)
@@ -203,18 +205,18 @@ class Columns:
         self._stored: Properties | None = None
 
     def batch(self) -> pa.RecordBatch:
-        """The wanted columns."""
+        """Return the wanted columns."""
         made = [self.column(name) for name in self._wanted.columns]
         return pa.RecordBatch.from_arrays(made, schema=self._wanted.schema)
 
     def of_kinds(self) -> Flags:
-        """Which records are of a wanted kind."""
+        """Return which records are of a wanted kind."""
         if self._wanted.kinds >= frozenset(KINDS):
             return np.ones(len(self._records), np.bool_)
         return _is_of(self.column("kind"), self._wanted.kinds)
 
     def column(self, name: str) -> pa.Array:
-        """One column of `SCHEMA`."""
+        """Return one column of `SCHEMA`."""
         if name not in self._made:
             self._made[name] = self._make(name)
         return self._made[name]
@@ -280,7 +282,7 @@ _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
 
 
 def _timestamps(ms: pa.Array) -> pa.Array:
-    """Milliseconds as timestamps; null where they are beyond what a timestamp can hold."""
+    """Return milliseconds as timestamps; null where they are beyond what a timestamp can hold."""
     numbers_ms = pc.fill_null(ms, 0).to_numpy()
     if not (numbers_ms.min(initial=0) > -_MS_MAX and numbers_ms.max(initial=0) < _MS_MAX):
         ms = pc.if_else(pc.less(pc.abs(ms), _MS_MAX), ms, pa.scalar(None, pa.int64()))
@@ -293,9 +295,9 @@ _MS_MAX: Final = 9_000_000_000_000_000
 
 
 def _unpacked(stored: pa.BinaryArray, sys_flags: Integers) -> pa.BinaryArray:
-    """Bodies without their compression; one that does not unpack stays as it is stored.
+    """Return bodies without their compression; one that does not unpack stays as it is stored.
 
-    Raises `LibraryMissing` for what only Apache RocketMQ's stores hold (see `commitlog.compression`).
+    Raise `LibraryMissing` for what only Apache RocketMQ's stores hold (see `commitlog.compression`).
     """
     pairs = zip(stored.to_pylist(), sys_flags.tolist(), strict=True)
     return pa.array([_unpack(body, flags) if body else body for body, flags in pairs], pa.binary())
@@ -309,7 +311,7 @@ def _unpack(body: bytes, sys_flag: int) -> bytes:
 
 
 def _inflate(body: bytes) -> bytes:
-    """Zlib or gzip undone; as it was if it is neither, or has no end."""
+    """Return zlib or gzip undone; as it was if it is neither, or has no end."""
     stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
         inflated = stream.decompress(body, INFLATED_BYTES_MAX)

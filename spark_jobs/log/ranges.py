@@ -40,7 +40,7 @@ class Range:
 
 
 def range_of(log: StoreLog, first: str | None, end: str | None) -> Range:
-    """The range of two options: each a log offset, or a time as ISO 8601; raises `UnknownChoice`."""
+    """Return the range of two options: each a log offset, or a time as ISO 8601; raise `UnknownChoice`."""
     found = Range(log.first_offset, log.end_offset)
     starts, first_ms = _place(log, "from", first, found.first_offset)
     ends, end_ms = _place(log, "to", end, found.end_offset)
@@ -49,7 +49,7 @@ def range_of(log: StoreLog, first: str | None, end: str | None) -> Range:
 
 
 def _place(log: StoreLog, option: str, given: str | None, default: int) -> tuple[int, int | None]:
-    """(log offset, time in ms if it was given as a time)."""
+    """Return (log offset, time in ms if it was given as a time)."""
     if given is None:
         return default, None
     if given.isascii() and given.isdigit():
@@ -67,8 +67,8 @@ def _place(log: StoreLog, option: str, given: str | None, default: int) -> tuple
 
 
 def bounds(log: StoreLog, time_ms: int) -> tuple[int, int]:
-    """Two log offsets: what was stored before `time_ms` lies before the second, and what was not, not before
-    the first; while clocks only went forward.
+    """Return two log offsets: what was stored before `time_ms` lies before the second, and what was not, not
+    before the first; while clocks only went forward.
     """
     segments = log.segments
     at = bisect_left(segments, time_ms, key=lambda segment: _Probe(segment, log.end_offset).ms_behind(0)) - 1
@@ -90,7 +90,7 @@ class _Probe:
         self.end = min(segment.segment_bytes, log_end - segment.first_offset)
 
     def ms_behind(self, position: int) -> int:
-        """When the first record from `position` on was stored; the end of time if none follows."""
+        """Return when the first record from `position` on was stored; the end of time if none follows."""
         until = max(self.end - record.RECORD_BYTES_MIN + 8, 0)
         start = likely_record(self._data.data, self._first_offset, position, until)
         if start < 0:

@@ -38,7 +38,7 @@ def slices(
     first_offset: int = 0,
     end_offset: int | None = None,
 ) -> list[Slice]:
-    """The log cut for reading, in log order: the records that start between two log offsets."""
+    """Return the log cut for reading, in log order: the records that start between two log offsets."""
     last_offset = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
     parts = []
     for segment in log.segments:

@@ -65,12 +65,16 @@ class Chunk:
 
 
 def walk(data: Bytes, part: Slice, check: Check) -> Iterator[Chunk]:
-    """The records of `part`, in log order, in chunks of up to `RECORDS_PER_CHUNK`; `data` is its segment."""
+    """Return the records of `part`, in log order, in chunks of up to `RECORDS_PER_CHUNK`; `data` is its
+    segment.
+    """
     return _Walk(data, part, check).chunks()
 
 
 def sound(records: Records, first_offset: int, end: int, check: Check, may_lack_crc: bool) -> Flags:
-    """Which candidates are records of a segment that starts at `first_offset` and is read up to `end`."""
+    """Return which candidates are records of a segment that starts at `first_offset` and is read up to
+    `end`.
+    """
     magic = records.heads["magic"]
     flags: Flags = (magic == record.MAGIC_V1) | (magic == record.MAGIC_V2)
     flags &= records.heads["physical_offset"] == records.positions + first_offset
@@ -86,7 +90,9 @@ def sound(records: Records, first_offset: int, end: int, check: Check, may_lack_
 
 
 def crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
-    """Which records match their CRC property; with `may_lack_crc`, those without one their body's CRC."""
+    """Return which records match their CRC property; with `may_lack_crc`, those without one their body's
+    CRC.
+    """
     if not may_lack_crc:
         return records.crcs_hold()
     flags = records.has_crc()
@@ -132,7 +138,9 @@ class _Walk:
             yield chunk
 
     def _run(self, position: int, count_max: int) -> tuple[Chunk, int]:
-        """The sound records from `position` on that start in the slice, and where the next would start."""
+        """Return the sound records from `position` on that start in the slice, and where the next would
+        start.
+        """
         positions = self._candidates(position, count_max)
         records = Records.at(self._data, positions)
         flags = self._sound(records)
@@ -142,7 +150,7 @@ class _Walk:
         return Chunk(records), int(positions[-1] + records.lengths[-1]) if len(positions) else position
 
     def _candidates(self, position: int, count_max: int) -> Integers:
-        """Where records start from `position` on, if all their lengths are right."""
+        """Return where records start from `position` on, if all their lengths are right."""
         if not (len(self._ahead) and self._ahead[0] == position) and count_max == RECORDS_PER_CHUNK:
             self._ahead = self._walked_abreast(position)
         if len(self._ahead) and self._ahead[0] == position:
@@ -162,7 +170,8 @@ class _Walk:
         return np.array(positions, np.int64)
 
     def _walked_abreast(self, position: int) -> Integers:
-        """The same for the next megabytes, by many walkers at once; less, or nothing, if they do not meet.
+        """Return the same for the next megabytes, by many walkers at once; less, or nothing, if they do not
+        meet.
 
         Each walker starts at what looks like the first record of its stretch; all take a step together.
         Where one does not end at the start of the next, or a step is none, what follows is left out.
@@ -186,7 +195,7 @@ class _Walk:
         return found
 
     def _steps(self, places: Integers, ends: Integers) -> Integers:
-        """Where each walker is after each step; just behind its end once it has passed it."""
+        """Return where each walker is after each step; just behind its end once it has passed it."""
         lengths_at: Any = np.ndarray(len(self._data) - 3, ">u4", self._data, 0, (1,))
         behind = ends + 1
         steps = [places]
@@ -208,7 +217,7 @@ class _Walk:
         return bool(self._sound(Records.at(self._data, np.array([position], np.int64))).all())
 
     def _step_over(self, chunk: Chunk, position: int) -> int:
-        """Notes the damage at `position`, if it is any; returns where to go on, -1 at the end.
+        """Note the damage at `position`, if it is any; return where to go on, -1 at the end.
 
         Damage right behind a slice is still its own: the next slice starts behind it and cannot see it.
         """

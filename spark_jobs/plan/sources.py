@@ -47,7 +47,7 @@ class PlanSources:
         carts: str | None = None,
         has_lines: bool = True,
     ) -> None:
-        """Connects; raises `DatabaseUnreadable`, `NotAStore`, `StoreTooNew`, `StoreError`."""
+        """Connect; raise `DatabaseUnreadable`, `NotAStore`, `StoreTooNew`, `StoreError`."""
         self.mapping = mapping
         scheme = (carts or "redis").partition(":")[0]
         self.carts_kind = "redis" if scheme in REDIS_SCHEMES else "parquet" if scheme == "parquet" else "sql"
@@ -57,7 +57,7 @@ class PlanSources:
         self._log = open_log(store) if store else None
 
     def lines_of(self, order_ids: Sequence[str]) -> Lines | None:
-        """The lines of some orders; None where there are none to read. Raises `DatabaseUnreadable`."""
+        """Return the lines of some orders; None where there are none to read. Raise `DatabaseUnreadable`."""
         if self._lines is None:
             return None
         found: Lines = defaultdict(list)
@@ -85,7 +85,7 @@ class PlanSources:
         return transaction_id(half_offset, message_id) if half.topic == HALF_TOPIC and message_id else None
 
     def update(self, of: TableMapping, key: str, values: dict[str, Any], conditions: dict[str, Any]) -> str:
-        """An UPDATE of one row, in the words of its database.
+        """Return an UPDATE of one row, in the words of its database.
 
         Names and values are ours. A condition of None is IS NULL, one of several values IN.
         """
@@ -113,7 +113,7 @@ class PlanSources:
         return " ".join(str(words).split("\n")) + ";"
 
     def statuses(self, of: TableMapping, ours: str) -> list[str]:
-        """Their values of one of our statuses."""
+        """Return their values of one of our statuses."""
         theirs = [value for value, name in of.constants.get("status", {}).items() if name == ours]
         return theirs or [ours]
 
@@ -124,7 +124,7 @@ class PlanSources:
 
 
 def _stored(value: Any, kind: Any) -> ColumnElement[Any]:
-    """A value of ours as a column of some kind holds it."""
+    """Return a value of ours as a column of some kind holds it."""
     if isinstance(kind, DateTime | Date) and isinstance(value, int):
         return literal(datetime.fromtimestamp(value / 1000, UTC))
     is_number = kind is not None and _python_type(kind) is int

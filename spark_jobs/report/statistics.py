@@ -83,7 +83,7 @@ class LogStatistics:
 
 
 def log_statistics(staged: Staged) -> LogStatistics:
-    """The figures of a log, from the counts that were made when it was read."""
+    """Return the figures of a log, from the counts that were made when it was read."""
     figures = LogStatistics()
     counts = staged.table("counts").to_pylist()
     for row in counts:
@@ -152,7 +152,7 @@ def _integers(table: pa.Table, name: str) -> Integers:
 
 
 def _groups(keys: Integers) -> Iterator[tuple[int, Integers]]:
-    """Each key, ascending, with the places that have it."""
+    """Yield each key, ascending, with the places that have it."""
     order = np.argsort(keys, kind="stable")
     found, firsts = np.unique(keys[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, firsts[1:]), strict=True)

@@ -56,10 +56,10 @@ class Sealing:
 
 
 def seal(out: Path, run: Run, window_ms: int, watermark_ms: int, is_accepting: bool = False) -> Sealing:
-    """Seals the windows that have closed since the last seal, by the orders of a run.
+    """Seal the windows that have closed since the last seal, by the orders of a run.
 
     `watermark_ms` is the allowance. Changes of earlier windows are reported; `is_accepting` takes them into
-    the seal as corrections. Raises `ConfigurationError` for a run over a part of the orders or another width
+    the seal as corrections. Raise `ConfigurationError` for a run over a part of the orders or another width
     of windows, `StoreDamaged` for seals that are not what was sealed.
     """
     folder, orders = SealFolder(out), _orders_of(out, run)
@@ -80,7 +80,7 @@ def seal(out: Path, run: Run, window_ms: int, watermark_ms: int, is_accepting: b
 
 
 def verify(out: Path, run: Run) -> Verification:
-    """Compares every sealed window with the orders of a run; raises as `seal`."""
+    """Compare every sealed window with the orders of a run; raise as `seal`."""
     folder, orders = SealFolder(out), _orders_of(out, run)
     return compare(folder, folder.read(), orders, run.covered_from_ms)
 
@@ -88,9 +88,9 @@ def verify(out: Path, run: Run) -> Verification:
 def changed_windows(
     out: Path, orders: Path, covered_from_ms: int, from_ms: int | None = None, to_ms: int | None = None
 ) -> list[ChangedWindow]:
-    """The sealed windows that are not what the orders of a run (a folder of Parquet) say.
+    """Return the sealed windows that are not what the orders of a run (a folder of Parquet) say.
 
-    None for a run over a part of the orders, [from_ms, to_ms): it cannot tell. Raises `StoreDamaged`.
+    None for a run over a part of the orders, [from_ms, to_ms): it cannot tell. Raise `StoreDamaged`.
     """
     folder = SealFolder(out)
     seals = folder.read()
@@ -119,7 +119,7 @@ def _refuse_other_width(before: Seal | None, window_ms: int) -> None:
 
 
 def _closed_ms(orders: Any, run: Run, window_ms: int, watermark_ms: int) -> int:
-    """The end of the last window that has closed; 0 for none."""
+    """Return the end of the last window that has closed; 0 for none."""
     newest = newest_ms(orders, _ROW_TIMES)
     if newest is None:
         return 0

@@ -110,39 +110,39 @@ class Staged:
     bucket_count: int = 1
 
     def path(self, name: str) -> Path:
-        """The folder of one data set."""
+        """Return the folder of one data set."""
         return self.folder / name
 
     def has(self, name: str) -> bool:
-        """Whether a data set has any row."""
+        """Return whether a data set has any row."""
         return any(self.path(name).glob("*.parquet"))
 
     def table(self, name: str) -> pa.Table:
-        """One of the small data sets, in memory."""
+        """Return one of the small data sets, in memory."""
         return ds.dataset(self.path(name), SCHEMAS[name], format="parquet").to_table()
 
     def acknowledged(self, topic: int) -> Places:
-        """What the acting group of a topic has acknowledged."""
+        """Return what the acting group of a topic has acknowledged."""
         rows = ds.dataset(self.path("acks"), SCHEMAS["acks"], format="parquet")
         mine = rows.to_table(columns=["first_place", "end_place"], filter=ds.field("topic") == topic)
         return Places.merged(mine["first_place"].to_numpy(), mine["end_place"].to_numpy())
 
 
 def stage(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, folder: Path) -> Staged:
-    """Reads the whole log once, a task for each part of it."""
+    """Read the whole log once, a task for each part of it."""
     count = bucket_count(log.end_offset - log.first_offset)
     return stage_rest(spark, store, log, mapping, Staged(folder, bucket_count=count))
 
 
 def stage_rest(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, staged: Staged) -> Staged:
-    """Reads what a staged log does not have yet: what was written since, what was kept, and holes."""
+    """Read what a staged log does not have yet: what was written since, what was kept, and holes."""
     return stage_parts(spark, parts_of(store, log, staged.until), log, mapping, staged)
 
 
 def stage_parts(
     spark: SparkSession, parts: Sequence[Part], log: StoreLog, mapping: Mapping, staged: Staged
 ) -> Staged:
-    """Adds some parts of the log to what is staged, a task for each; they get the next numbers."""
+    """Add some parts of the log to what is staged, a task for each; they get the next numbers."""
     for name in SCHEMAS:
         staged.path(name).mkdir(parents=True, exist_ok=True)
     check = Check.RECORD if log.ours else Check.BODY
@@ -158,12 +158,12 @@ def stage_parts(
 
 
 def _until(part: Part) -> int:
-    """The log offset up to which records that start before it are in this part."""
+    """Return the log offset up to which records that start before it are in this part."""
     return part.segment.first_offset + part.until if isinstance(part, Slice) else 0
 
 
 def first_stored_ms(log: StoreLog) -> int:
-    """When the first record that is left of the log was stored; 0 if there is none."""
+    """Return when the first record that is left of the log was stored; 0 if there is none."""
     for part in slices(log, SLICE_BYTES):
         for chunk in walk(mapped(part.segment.path), part, Check.NONE):
             if len(chunk.records):
@@ -172,14 +172,16 @@ def first_stored_ms(log: StoreLog) -> int:
 
 
 def parts_of(store: Path, log: StoreLog, after: int = 0) -> list[Part]:
-    """What is to be read: slices that begin at an offset or behind it, kept records, and holes in the log."""
+    """Return what is to be read: slices that begin at an offset or behind it, kept records, and holes in the
+    log.
+    """
     parts: list[Part] = list(slices(log, SLICE_BYTES, after))
     missing = tuple(holes(log))
     return [*parts, *kept_parts(store, log), *([missing] if missing else [])]
 
 
 def stage_part(number: int, part: Part, check: Check, mapping: Mapping, staged: Staged) -> int:
-    """Reads one part and writes its files; returns how many records it had."""
+    """Read one part and writes its files; return how many records it had."""
     tally = Tally(mapping)
     for batch in _batches(part, check, mapping):
         tally.add(batch)
@@ -198,7 +200,9 @@ def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBa
 
 
 def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The records of a slice; with their message ids where a schedule sent any: they say when it was due."""
+    """Yield the records of a slice; with their message ids where a schedule sent any: they say when it was
+    due.
+    """
     data, shapes, id_shapes = mapped(part.segment.path), Shapes(), Shapes()
     for chunk in walk(data, part, wanted.check):
         for batch in chunk_batches(chunk, wanted, shapes):

@@ -48,7 +48,7 @@ class Tally:
         self.records = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes in a batch of records, or of damage."""
+        """Take in a batch of records, or of damage."""
         if batch.column("damage").null_count < len(batch):
             damaged = batch.select(["physical_offset", "record_bytes", "damage"])
             self._damaged += damaged.rename_columns(["physical_offset", "record_bytes", "why"]).to_pylist()
@@ -65,7 +65,7 @@ class Tally:
         self._add_grouped(said, ids)
 
     def tables(self, first_row: int) -> dict[str, pa.Table]:
-        """Everything, by data set; `first_row` is the number of the part's first order."""
+        """Return everything, by data set; `first_row` is the number of the part's first order."""
         return {
             **self._of_events(first_row),
             "acks": acks_table(self._acks, self._mapping.consumers, self._topics),
@@ -98,7 +98,7 @@ class Tally:
         return tables
 
     def _count(self, said: Said, ids: pa.StringArray) -> None:
-        """Counts records by name, topic and minute; keeps the first of the unreadable messages."""
+        """Count records by name, topic and minute; keeps the first of the unreadable messages."""
         is_unreadable, lacks_key = self._unreadable_messages(said, ids)
         store_ms, offsets = said.numbers("store_ms"), said.numbers("physical_offset")
         minutes, minute = np.unique(store_ms // MINUTE_MS, return_inverse=True)
@@ -119,7 +119,9 @@ class Tally:
         }))  # fmt: skip
 
     def _unreadable_messages(self, said: Said, ids: pa.StringArray) -> tuple[Flags, Flags]:
-        """Which of the shop's messages are not what their topics promise, and which of them lack a key."""
+        """Return which of the shop's messages are not what their topics promise, and which of them lack a
+        key.
+        """
         is_message = said.is_named(*MESSAGES) & (said.shop_topic >= 0)
         topic = np.where(is_message, said.shop_topic, -1)
         named = _named_in_bodies(said.batch, ids)
@@ -139,7 +141,7 @@ class Tally:
         return pa.table([*columns, whole["minute_ms"], *numbers], _COUNTS)
 
     def _add_lateness(self, said: Said) -> None:
-        """Counts how late timers and runs of schedules were stored for their consumers."""
+        """Count how late timers and runs of schedules were stored for their consumers."""
         due_ms = said.numbers("due_ms")
         for recurs, due, places in (
             (False, due_ms, np.flatnonzero(said.is_named("delivered") & (due_ms >= 0))),
@@ -205,7 +207,9 @@ _COUNTS: Final = ["kind", "topic", "minute_ms", *(name for name, _ in _COUNTED)]
 
 
 def _numbered(*columns: Integers) -> tuple[list[Integers], Integers]:
-    """The different rows of some columns of small numbers from 0 on, and the place of each row among them."""
+    """Return the different rows of some columns of small numbers from 0 on, and the place of each row among
+    them.
+    """
     sizes = tuple(int(column.max(initial=0)) + 1 for column in columns)
     rows = np.ravel_multi_index(columns, sizes)
     if (row_count := prod(sizes)) > _ROWS_MAX:
@@ -218,12 +222,12 @@ def _numbered(*columns: Integers) -> tuple[list[Integers], Integers]:
 
 
 def _only(ids: pa.StringArray, kept: Flags) -> pa.StringArray:
-    """Some of the ids at their places; the others' do not come up again."""
+    """Return some of the ids at their places; the others' do not come up again."""
     return pc.if_else(pa.array(kept), ids, None) if (present(ids) & ~kept).any() else ids
 
 
 def _ids(batch: pa.RecordBatch) -> pa.StringArray:
-    """The order or push of each record: its first key; of a schedule's message the occurrence's id."""
+    """Return the order or push of each record: its first key; of a schedule's message the occurrence's id."""
     keys = batch.column("keys")
     if _have_spaces(keys):
         keys = pc.struct_field(pc.extract_regex(keys, r"^(?P<key>[^ ]+)"), "key")
@@ -241,7 +245,7 @@ def _have_spaces(keys: pa.StringArray) -> bool:
 
 
 def _occurrence(key: str | None, schedule: str | None, message_id: str | None) -> str | None:
-    """`<schedule id>@<time>`: a schedule's messages have the id `<schedule>@<time>`."""
+    """Return `<schedule id>@<time>`: a schedule's messages have the id `<schedule>@<time>`."""
     if not schedule:
         return key
     _, _, time = (message_id or "").rpartition("@")
@@ -249,7 +253,9 @@ def _occurrence(key: str | None, schedule: str | None, message_id: str | None) -
 
 
 def _named_in_bodies(batch: pa.RecordBatch, ids: pa.StringArray) -> pa.StringArray:
-    """The ids that bodies promise to hold; a schedule sends one body each time, which can only name it."""
+    """Return the ids that bodies promise to hold; a schedule sends one body each time, which can only name
+    it.
+    """
     schedules = batch.column("schedule")
     if schedules.null_count == len(schedules):
         return ids
@@ -258,7 +264,7 @@ def _named_in_bodies(batch: pa.RecordBatch, ids: pa.StringArray) -> pa.StringArr
 
 
 def _runs(said: Said) -> tuple[Integers, Integers]:
-    """When each record was due as a run of a schedule, and the places of those that are runs."""
+    """Return when each record was due as a run of a schedule, and the places of those that are runs."""
     due_ms = np.full(len(said.batch), -1)
     schedules = said.batch.column("schedule")
     if schedules.null_count < len(schedules):
@@ -284,7 +290,7 @@ def _events_table(events: Events, order_row: pa.Array) -> pa.Table:
 def _facts_table(
     events: Events, rows: Integers, kept: Flags, ids: pa.StringArray, first_row: int, facts: tuple[Fact, ...]
 ) -> pa.Table:
-    """The rows of the orders, or pushes, that any of the events which are `kept` is about."""
+    """Return the rows of the orders, or pushes, that any of the events which are `kept` is about."""
     is_there = np.bincount(rows[kept], minlength=len(ids)) > 0
     numbers = np.flatnonzero(is_there)
     place_of = np.cumsum(is_there) - 1

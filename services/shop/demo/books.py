@@ -69,13 +69,13 @@ def timeout_lateness(engine: Engine) -> Lateness:
 
 
 def push_lateness(engine: Engine) -> Lateness:
-    """How late pushes were delivered."""
+    """Return how late pushes were delivered."""
     late_ms = select(pushes.c.delivered_ms - pushes.c.due_ms).where(pushes.c.delivered_ms.is_not(None))
     return lateness_of(values(engine, late_ms))
 
 
 def values(engine: Engine, query: Any) -> list[int]:
-    """The only column of a query."""
+    """Return the only column of a query."""
     with engine.connect() as connection:
         return list(connection.execute(query).scalars())
 

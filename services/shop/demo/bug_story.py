@@ -121,7 +121,7 @@ class BugStory:
             self.caller.call(self._orders.Pay, shop_pb2.OrderRequest(order_id=order_id))
 
     def _place_and_die(self, order_id: str) -> None:
-        """The service dies at this order, as it is armed to; nobody starts it again."""
+        """Place an order at which the service dies, as armed; nobody starts the service again."""
         self.processes.leave_dead("orders")
         try:
             self._orders.Place(place_request(order_id, NEVER_MS), timeout=CALL_TIMEOUT_S)
@@ -154,12 +154,12 @@ class BugStory:
 
 
 def customer_of(order_id: str) -> str:
-    """Every such order has a customer of its own, so that its cart is its own."""
+    """Return the customer of an order: each order of the bugs has a customer, and so a cart, of its own."""
     return f"customer-of-{order_id}"
 
 
 def place_request(order_id: str, timeout_ms: int) -> shop_pb2.PlaceRequest:
-    """An order of two books."""
+    """Return an order of two books."""
     lines = [shop_pb2.Line(sku="book", quantity=2, unit_price_pence=995)]
     return shop_pb2.PlaceRequest(
         order_id=order_id, customer_id=customer_of(order_id), lines=lines, timeout_ms=timeout_ms

@@ -36,7 +36,7 @@ CART_DEATH_COUNT = 2
 
 
 def armed_orders(order_count: int) -> list[str]:
-    """What is armed at each start of the order service; its deaths are spread over the replay.
+    """Return what is armed at each start of the order service; its deaths are spread over the replay.
 
     Fewer orders are paid than placed, so the deaths in paying count half as far.
     """
@@ -48,12 +48,12 @@ def armed_orders(order_count: int) -> list[str]:
 
 
 def armed_carts(order_count: int) -> list[str]:
-    """What is armed at each start of the cart service."""
+    """Return what is armed at each start of the cart service."""
     apart = max(1, order_count // (CART_DEATH_COUNT + 2))
     return [f"{Fault.DIE_BEFORE_ACK}@{apart}"] * CART_DEATH_COUNT
 
 
 def injected(fault_log: Path) -> dict[str, int]:
-    """How often each fault has struck."""
+    """Return how often each fault has struck."""
     counts = Counter(line["fault"] for line in written_down(fault_log))
     return {fault: counts[fault] for fault in Fault}

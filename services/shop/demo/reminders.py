@@ -68,7 +68,7 @@ def push_request(push_id: str, due_ms: int) -> shop_pb2.SendRequest:
 
 
 def delivered_count(engine: Engine) -> int:
-    """How many occurrences of the schedule were delivered."""
+    """Return how many occurrences of the schedule were delivered."""
     mine = (pushes.c.schedule_id == SCHEDULE_ID, pushes.c.status == PushStatus.DELIVERED)
     with engine.connect() as connection:
         return connection.execute(select(func.count()).select_from(pushes).where(*mine)).scalar_one()

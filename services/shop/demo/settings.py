@@ -74,10 +74,10 @@ class Reporter(Protocol):
     """How a run shows its progress."""
 
     def begin(self, phase: str, steps: int | None = None) -> None:
-        """A new phase begins; `steps` is how far it has to go, where that is known."""
+        """Begin a phase of `steps` steps, None where the count is not known."""
 
     def advance(self) -> None:
-        """One more step of the phase is done."""
+        """Count one more step of the phase as done."""
 
     def say(self, sentence: str) -> None:
-        """Something worth a line."""
+        """Show a sentence on a line of its own."""

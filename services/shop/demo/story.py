@@ -98,7 +98,7 @@ class Run:
 
     @contextlib.contextmanager
     def redis(self) -> Iterator[str]:
-        """The Redis of the carts: another one by URL, or the bundled one."""
+        """Yield the Redis of the carts: another one by URL, or the bundled one."""
         if self.settings.redis_url is not None:
             yield self.settings.redis_url
             return
@@ -148,7 +148,7 @@ class Run:
         return broker
 
     def _start_shop(self, processes: Processes, broker: dict[str, Any], carts_url: str) -> dict[str, str]:
-        """Start the three services; returns where each listens."""
+        """Start the three services; return where each listens."""
         databases = {
             "orders": ("--database", sqlite_url(self.layout.orders_database)),
             "carts": ("--redis", carts_url),
@@ -223,7 +223,7 @@ class Run:
         )
 
     def _compared(self) -> dict[str, dict[str, list[str]]]:
-        """What the bugs have done beside what the audit has found; nothing in a run without bugs."""
+        """Return what the bugs have done beside what the audit has found; nothing in a run without bugs."""
         if not self.bugs:
             return {}
         return bugs.compared(bugs.truth(self.layout.faults), bugs.found(self.audited))
@@ -245,7 +245,7 @@ class Run:
 
 
 def read_input(settings: DemoSettings) -> Reading:
-    """The invoices to replay: those of the file, or made-up ones."""
+    """Return the invoices to replay: those of the file, or made-up ones."""
     if settings.orders is None:
         return read_rows(made_up_rows(settings.seed, settings.count or MADE_UP_INVOICES))
     reading = read_file(settings.orders)
