@@ -1,4 +1,16 @@
-"""From the books to the written answer: every order with its case, every finding with its evidence."""
+"""From the books to the written answer: every order with its case, every finding with its evidence.
+
+The idea: nearly all orders balance, and of those nothing is to be said but their columns. So Spark first asks
+which orders are remarkable, then judges those again with sentences and `also`; the others are copied from the
+books' files, column by column (`books.order_files`).
+
+Rules:
+- An order is handed over if any case holds, if more was looked up of it, or if it is left out.
+- A finding has its evidence: the order's columns, and at most `TIMELINES_MAX` findings have a timeline.
+- Findings of several kinds are appended to one data set with one schema; what a kind does not have is null.
+
+Weak spot: the cases of remarkable orders are computed twice. That pays while they are few.
+"""
 
 from __future__ import annotations
 

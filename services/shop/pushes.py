@@ -11,6 +11,10 @@ Rules:
 - Occurrences that the broker or the shop slept through are delivered late, once: the last of them.
 
 Cost: one call to the broker and two small transactions per push; one small transaction per occurrence.
+
+Weak spot: a process that dies after the send and before the row has its message id sends a second message at
+its next start. The second delivery finds the push DELIVERED and does nothing, but the first message can no
+longer be recalled by its handle. `send_unsent` runs at a start and with each new push, not by itself.
 """
 
 from __future__ import annotations
@@ -174,6 +178,7 @@ class Pushes:
         self, connection: Connection, schedule_id: str, occurrence_ms: int, message_id: str
     ) -> bool:
         mine = push_schedules.c.schedule_id == schedule_id
+        # An update that changes nothing takes the row's lock: `cancel_schedule` waits, or has already won.
         lock = update(push_schedules).where(mine, push_schedules.c.active).values(active=True)
         if connection.execute(lock).rowcount == 0:
             return False

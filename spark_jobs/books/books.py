@@ -10,12 +10,22 @@
     surplus                                                      articles whose cart is not as the ledger says
     books_offset, covered_from_ms, as_of_ms, ..._ms              of the whole audit, the same in every row
 
-The stores are not read at one instant while a shop runs. They are read in the order databases, log, carts;
-`books_offset` is where the log ended just before. So a message newer than that may be too new for the
-database, and is in flight; every other difference is real.
+The stores are not read at one instant while a shop runs; `main` says in which order, and why a difference is
+real unless a message lies behind `books_offset`.
+
+Rules:
+- A row for each id that the database or a fact of the log has; `is_left_out` marks rows that are no order.
+- A fact of the log is a number that merges (`order_facts`). Where the numbers come out they say everything;
+  where they do not, the order's events are read one by one and the exact facts win.
+- A difference of a cart is put down to the customer's newest order of the article; without such an order the
+  difference is a finding by itself.
 
 The large sides are joined without Spark's rows (`book_rows`); what only a few orders need is worked out from
-that, and joined to it while the orders are judged: one pass, in which nothing is shuffled.
+that, and joined to it while the orders are judged: one pass, in which nothing is shuffled while few orders
+(`BROADCAST_ORDERS_MAX`) need more.
+
+Weak spot: a shop in which most orders are irregular reads the events of all of them, which takes longer than
+everything else, and shuffles.
 """
 
 from __future__ import annotations

@@ -1,6 +1,20 @@
 """All cases of orders in the order in which they are tried, and what each finding means.
 
-Every order is in the first case that holds; others that hold stay in `also`.
+The idea: a case is a function without arguments that returns one column over a row of the books: the sentence
+why the case holds, or null. It looks at no other row, so all cases of an order are judged in one pass.
+
+Rules:
+- Every order is in the first case of `ALL_CASES` that holds; others that hold stay in `also`. So the counts
+  by case add up to the count of orders.
+- What may still come right by itself (`in-flight`) and what nobody can see any more (`not-covered`) stand
+  behind all findings, and an order in no case balances.
+- A comparison with null is null, which counts as "does not hold": each case has to ask for what it needs.
+- The docstring of a case is data: what it means, `Wrong:` who, `Repair:` how (`MEANINGS`).
+
+Cost: all cases are one generated method of Java, the larger part of judging (see `session.JAVA_OPTIONS`).
+
+Weak spot: precedence hides. An order whose first case is repaired may show its next only in the next audit,
+unless somebody reads `also`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,9 @@ For every customer and article the cart holds the additions minus the removals.
 Differences are found customers by customers (a bucket of Redis, a range of customers of a database, a bucket
 of a folder's rows), so memory holds as many as one part has. A ledger's entry of another kind than the two is
 named as unreadable, and counts for nothing.
+
+Weak spot: a customer is read at one instant in Redis and a database in one view, but not all customers of
+Redis at the same one. That does no harm while nothing moves articles between customers.
 """
 
 from __future__ import annotations

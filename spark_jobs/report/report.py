@@ -3,6 +3,17 @@
 It answers in the order in which people ask: do the books balance, since when not, where are orders lost, what
 is wrong with which, and on which evidence. Its words are for those who answer for the money (`meanings`); log
 offsets stand beside them for those who look.
+
+Rules:
+- Numbers and sentences are those of `summary`, `flow` and `statistics`: nothing is judged here.
+- Of each case at most `SHOWN_PER_CASE_MAX` findings are shown, and how many there are, so the page does not
+  grow with the shop. All findings are in the Parquet files.
+- Whatever comes from a store is escaped (`autoescape`); a value that the template asks for in vain is an
+  error.
+
+Cost: the column `case` of the findings once for each case that has any, and the row groups of those shown.
+
+Weak spot: of more findings than are shown, those shown are the first of the files, not the worst.
 """
 
 from __future__ import annotations

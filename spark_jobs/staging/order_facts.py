@@ -8,6 +8,11 @@ chance has a likelihood of 2^-64.
 
 Merging is `min`, `max`, `sum` or `bit_xor` by column (`joining.merged`), so slices may be read in any order,
 and a fact row of a slice is worth as much as all its events: one row per order and slice, not one per record.
+
+Cost: a scatter over the slice's events for each fact (29 of orders, 11 of pushes), no loop over orders.
+
+Weak spot: a fact is one number. Which of two commits came with which half cannot be said from it; hence
+`is_regular`, and event by event for the orders that are not.
 """
 
 from __future__ import annotations
@@ -143,6 +148,7 @@ def _column(fact: Fact, events: Events, rows: Integers, row_count: int, places: 
     if fact.value in _NEEDS:
         places = places[getattr(events, _NEEDS[fact.value])[places] >= 0]
     if fact.merge == "min":
+        # Of several assignments to one row numpy keeps the last: so the first event has to come last.
         places = places[::-1]
     column = np.full(row_count, EMPTY[fact.merge], np.int64)
     if fact.merge == "sum":
@@ -198,6 +204,7 @@ def is_regular(rows: pa.Table) -> Flags:
     timer at most and one end of it, nothing redriven. All of it can then be said by the row alone.
     """
     count = {name: pc.fill_null(rows[name], 0).to_numpy() for name in COUNTS}
+    # Equal counts alone would pass a half without an end beside an end without a half; the link tells them.
     flags: Flags = (count["halves"] == count["half_ends"]) & (count["half_link"] == 0)
     flags &= (count["commits"] <= 1) & (count["redriven"] == 0) & (count["timers"] <= 1)
     is_ended_once = (count["timer_ends"] == 1) & (count["timer_link"] == 0)

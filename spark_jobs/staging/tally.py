@@ -1,7 +1,17 @@
 """The events, facts and counts of one part of the log, gathered batch by batch.
 
 Numbers are kept as columns until the part ends; then its orders are numbered, and everything becomes tables
-(see `staged`). Memory: about 150 bytes an event, so 200 MB for a part of 256 MB of log.
+(see `staged`).
+
+Rules:
+- The order (or push) of a record is the first of its keys; a schedule's message is `<schedule id>@<time>`.
+- Ids are kept as texts of the batch and numbered once, when the part ends: a dictionary of the whole part.
+- Every record is counted, by name, topic and minute; only events about the shop's topics are kept one by one.
+
+Memory: about 150 bytes an event, so 200 MB for a part of 256 MB of log.
+
+Weak spot: a message with a key that is no order id makes an order of its own, which the database does not
+know. Of a part only the first `UNREADABLE_MAX` unreadable messages are shown; all are counted.
 """
 
 from __future__ import annotations

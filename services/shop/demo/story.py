@@ -5,6 +5,14 @@ read the orders -> plan their fates -> start broker and services -> replay -> wa
 -> sum up.
 
 Redis outlives the services, because the audit reads it; what the audit is given are paths and URLs only.
+
+Rules:
+- The plan depends on the input and the seed only; what died and what was repeated is in the fault log.
+- Nothing is audited before nothing is in flight, so a finding of a run without bugs is a mistake.
+- Bugs and sabotage exclude each other: of a finding it must be known who has made it.
+
+Weak spot: waiting is by the clock. What has not settled in `SETTLING_PATIENCE_S` beyond the deadline is told
+as in flight, and the run counts as not balanced, whatever the reason.
 """
 
 from __future__ import annotations
