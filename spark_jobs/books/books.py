@@ -24,8 +24,7 @@ The large sides are joined without Spark's rows (`book_rows`); what only a few o
 that, and joined to it while the orders are judged: one pass, in which nothing is shuffled while few orders
 (`BROADCAST_ORDERS_MAX`) need more.
 
-Weak spot: a shop in which most orders are irregular reads the events of all of them, which takes longer than
-everything else, and shuffles.
+Weak spot: where most orders are irregular, the events of nearly all orders are read and shuffled.
 """
 
 from __future__ import annotations

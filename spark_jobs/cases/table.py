@@ -11,7 +11,7 @@ Rules:
 - A comparison with null is null, which counts as "does not hold": each case has to ask for what it needs.
 - The docstring of a case is data: what it means, `Wrong:` who, `Repair:` how (`MEANINGS`).
 
-Cost: all cases are one generated method of Java, the larger part of judging (see `session.JAVA_OPTIONS`).
+Cost: all cases become one generated method of Java, too large for its compiler by default (`session`).
 
 Weak spot: precedence hides. An order whose first case is repaired may show its next only in the next audit,
 unless somebody reads `also`.

@@ -8,7 +8,7 @@ Redis outlives the services, because the audit reads it; what the audit is given
 
 Rules:
 - The plan depends on the input and the seed only; what died and what was repeated is in the fault log.
-- Nothing is audited before nothing is in flight, so a finding of a run without bugs is a mistake.
+- The audit comes when nothing is in flight, so a finding of a run without bugs and sabotage is a mistake.
 - Bugs and sabotage exclude each other: of a finding it must be known who has made it.
 
 Weak spot: waiting is by the clock. What has not settled in `SETTLING_PATIENCE_S` beyond the deadline is told
