@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs.log.crcs import crcs
-from spark_jobs.log.ragged import Integers
+from spark_jobs.log.ragged import Integers, Ranges
 
 BYTES_PER_BUCKET: Final = 1 << 30
 ROWS_PER_BUCKET: Final = 500_000
@@ -32,32 +32,32 @@ FILES_KNOWN_MAX: Final = 1_000
 
 
 def bucket_count(log_bytes: int) -> int:
-    """Into how many buckets what a log says is dealt."""
+    """Return into how many buckets what a log says is dealt."""
     return min(max(CORES, log_bytes // BYTES_PER_BUCKET), BUCKETS_MAX)
 
 
 def finer(count: int, rows: int) -> int:
-    """A multiple of a count of buckets, such that a bucket has about `ROWS_PER_BUCKET` of so many rows."""
+    """Return a multiple of a count of buckets, such that a bucket has about `ROWS_PER_BUCKET` of so many
+    rows.
+    """
     return count * max(1, round(rows / (count * ROWS_PER_BUCKET)))
 
 
 def count_of(folder: Path) -> int:
-    """Into how many buckets the files of a folder are dealt."""
+    """Return into how many buckets the files of a folder are dealt."""
     return max((pq.read_metadata(path).num_row_groups for path in folder.glob("*.parquet")), default=1)
 
 
 def bucket_of(ids: pa.StringArray, count: int) -> Integers:
-    """The bucket of each id; none may be null."""
+    """Return the bucket of each id; none may be null."""
     if not len(ids):
         return np.zeros(0, np.uint16)
-    _, offsets, data = ids.buffers()
-    edges = np.frombuffer(offsets, np.int32)[ids.offset : ids.offset + len(ids) + 1]
-    texts = np.frombuffer(data if data is not None and data.size else b"\0", np.uint8)
-    return (crcs(texts, edges[:-1], edges[1:]) % count).astype(np.uint16)
+    texts = Ranges.of(ids)
+    return (crcs(texts.data, texts.starts, texts.starts + texts.lengths) % count).astype(np.uint16)
 
 
 def write_dealt(path: Path, table: pa.Table, count: int, **how: Any) -> None:
-    """Writes a table, whose first column is the id, with a row group for each bucket."""
+    """Write a table, whose first column is the id, with a row group for each bucket."""
     table = table.combine_chunks()
     buckets = bucket_of(_ids(table), count)
     by_bucket = np.argsort(buckets, kind="stable")
@@ -71,7 +71,7 @@ def write_dealt(path: Path, table: pa.Table, count: int, **how: Any) -> None:
 def read_bucket(
     folder: Path, schema: pa.Schema, bucket: int, count: int, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """The rows of one bucket of `count` in all files of a folder; the first column is the id."""
+    """Return the rows of one bucket of `count` in all files of a folder; the first column is the id."""
     wanted = list(columns or schema.names)
     parts = [_read(path, bucket, count, wanted) for path in sorted(folder.glob("*.parquet"))]
     empty = pa.schema([schema.field(name) for name in wanted]).empty_table()
@@ -90,7 +90,9 @@ def _read(path: Path, bucket: int, count: int, columns: list[str]) -> pa.Table:
 
 @lru_cache(FILES_KNOWN_MAX)
 def _metadata(path: Path, modified_ns: int) -> pq.FileMetaData:
-    """Where a file's row groups are: a task reads one of many, and the next task of its process another."""
+    """Return where a file's row groups are: a task reads one of many, and the next task of its process
+    another.
+    """
     return pq.read_metadata(path)
 
 

@@ -69,14 +69,14 @@ ACK_COLUMNS: Final = ("physical_offset", "store_time", "body", "damage")
 
 
 def dataset(name: str) -> Dataset:
-    """The dataset of that name; raises `UnknownChoice`."""
+    """Return the dataset of that name; raise `UnknownChoice`."""
     if name not in DATASETS:
         raise UnknownChoice(f"dataset={name!r} is none of {', '.join(DATASETS)}.")
     return DATASETS[name]
 
 
 def ranges(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The ranges that acknowledgement records hold, as rows of `schema`, some columns of `ACKS`."""
+    """Return the ranges that acknowledgement records hold, as rows of `schema`, some columns of `ACKS`."""
     rows = [
         (row["physical_offset"], row["store_time"], group, topic, queue_id, first, count)
         for row in batch.to_pylist()

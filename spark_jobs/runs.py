@@ -33,62 +33,68 @@ class Run:
 
     @property
     def folders(self) -> RunFolders:
-        """Where its files are."""
+        """Return the places of the run's files."""
         return RunFolders(self.out, self.run_id)
 
     @property
     def is_balanced(self) -> bool:
-        """Whether it has found the books balanced."""
+        """Return whether the run has found the books balanced."""
         return bool(self.summary["balanced"])
 
     @property
     def written_ms(self) -> int:
-        """When its summary was written."""
+        """Return when the run's summary was written, in milliseconds since 1970."""
         return int(self.folders.summary.stat().st_mtime_ns // 1_000_000)
 
     @property
     def orders_count(self) -> int:
-        """How many orders it has judged."""
+        """Return how many orders the run has judged."""
         return int(self.summary["totals"].get("orders", 0))
 
     @property
     def findings_count(self) -> int:
-        """How many findings it has, about orders and others."""
+        """Return how many findings the run has, about orders and others."""
         return sum(self.finding_cases.values())
 
     @property
     def finding_cases(self) -> dict[str, int]:
-        """How many findings each case has that has any."""
+        """Return how many findings each case has that has any."""
         cases = {name: count for name, count in self.summary["cases"].items() if name in FINDINGS}
         return {name: count for name, count in (cases | self.summary.get("others", {})).items() if count}
 
     @property
     def as_of_ms(self) -> int | None:
-        """The "now" of its judgement."""
+        """Return the "now" of the run's judgement, in milliseconds since 1970; None in summaries of old
+        versions.
+        """
         return self.summary.get("as_of_ms")
 
     @property
     def covered_from_ms(self) -> int:
-        """From when on nothing of the log was deleted; 0 if nothing was."""
+        """Return the millisecond since 1970 from which on nothing of the log was deleted; 0 if nothing
+        was.
+        """
         return int(self.summary.get("covered_from_ms") or 0)
 
     @property
     def has_carts(self) -> bool:
-        """Whether it has looked at carts."""
+        """Return whether the run has looked at carts."""
         return bool(self.summary.get("has_carts", True))
 
     @property
     def is_partial(self) -> bool:
-        """Whether it looked only at the orders placed in some span."""
+        """Return whether the run looked only at the orders placed in some span."""
         options = self.summary.get("options", {})
         return any(options.get(name) is not None for name in ("from_ms", "to_ms"))
 
     def rows(self, case: str = "", subject_id: str = "") -> Iterator[dict[str, Any]]:
-        """Its findings; of one case or one subject if asked."""
+        """Yield the run's findings as rows of `layout.FINDING_COLUMNS`; of one case or one subject if
+        asked.
+        """
         return _rows(self.folders.findings, {"case": case, "subject_id": subject_id})
 
     def order(self, order_id: str) -> dict[str, Any]:
-        """One order, with its timeline where it is a finding; raises `NotFound`."""
+        """Return one order, with its timeline where it is a finding; raise `NotFound`."""
         for row in self.rows(subject_id=order_id):
             if row["subject"] == "order":
                 return row
@@ -98,13 +104,13 @@ class Run:
 
 
 def runs(out: Path) -> list[Run]:
-    """The runs of a folder, the oldest first; a summary that cannot be read is no run."""
+    """Return the runs of a folder, the oldest first; a summary that cannot be read is no run."""
     found = (_read(out, path.parent.name) for path in (out / RUNS).glob("*/summary.json"))
     return sorted((run for run in found if run), key=lambda run: run.run_id)
 
 
 def run_of(out: Path, run_id: str = NEWEST) -> Run:
-    """One run by its id, or the newest; raises `NotFound`."""
+    """Return one run by its id, or the newest; raise `NotFound`."""
     if run_id == NEWEST:
         newest = newest_run(out)
         if newest is None:
@@ -117,7 +123,7 @@ def run_of(out: Path, run_id: str = NEWEST) -> Run:
 
 
 def newest_run(out: Path) -> Run | None:
-    """The newest run; None if there is none."""
+    """Return the newest run; None if there is none."""
     names = sorted((path.parent.name for path in (out / RUNS).glob("*/summary.json")), reverse=True)
     return next((run for run in (_read(out, name) for name in names) if run), None)
 
@@ -128,7 +134,7 @@ def scratch_prefix(pid: int) -> str:
 
 
 def forget(out: Path, keep: int) -> list[str]:
-    """Delete everything older than the newest `keep` runs; returns the ids that went.
+    """Delete everything older than the newest `keep` runs; return the ids that went.
 
     What is older and did not end, whoever interrupted it, goes too. Seals hold their own identities and stay.
     """

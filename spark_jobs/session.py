@@ -59,10 +59,10 @@ since the method of all cases is so large that optimizing it takes longer than r
 def spark_session(
     scratch: Path, log_file: Path, *, quick: bool, master: str = MASTER_DEFAULT
 ) -> Iterator[SparkSession]:
-    """A session that knows the data source "tidewheel", until the block ends.
+    """Yield a session that knows the data source "tidewheel", until the block ends.
 
     Spark's temporary files go below `scratch`, its output to `log_file`; `quick` for an audit, of which Java
-    does the smaller part. Raises `JavaMissing`.
+    does the smaller part. Raise `JavaMissing`.
     """
     settings = SETTINGS | {
         "spark.master": master,
@@ -85,7 +85,7 @@ def spark_session(
 
 @contextlib.contextmanager
 def _environment(home: Path) -> Iterator[None]:
-    """What Spark's scripts and its Python workers read from the environment."""
+    """Set the variables that Spark's scripts and Python workers read, until the block ends."""
     wanted = {
         "JAVA_HOME": str(home),
         "PYSPARK_PYTHON": sys.executable,

@@ -31,13 +31,13 @@ from commitlog.errors import StoreError
 from commitlog.published_log import holes, open_log, read_durable
 from commitlog.recovery import Damage
 from spark_jobs.datasets import ACK_COLUMNS, ACKS, dataset, ranges
-from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP, Wanted, batches, damage_batch
-from spark_jobs.log.kept import Kept, kept_batches, kept_parts
-from spark_jobs.log.kept_timers import KeptTimers, timer_batches
+from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP, Wanted
+from spark_jobs.log.kept import kept_parts
+from spark_jobs.log.parts import Part, part_batches
 from spark_jobs.log.properties import MAP
-from spark_jobs.log.queue_index import Index, Indexed, indexed_batches, open_index
+from spark_jobs.log.queue_index import Index, open_index
 from spark_jobs.log.ranges import Range, range_of
-from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, Slice, slices
+from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
 from spark_jobs.log.walk import Check
 from tidewheel.errors import UnknownChoice
 
@@ -50,7 +50,6 @@ _SQL_TYPES: Final = {
     TIMESTAMP: "timestamp",
     MAP: "map<string,string>",
 }
-NO_SEGMENT: Final = "no segment file covers these bytes"
 
 
 def _sql(schema: pa.Schema) -> str:
@@ -66,38 +65,35 @@ class TidewheelSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name to give to `spark.read.format`."""
+        """Return the name to give to `spark.read.format`."""
         return FORMAT
 
     def schema(self) -> str:
-        """The columns of a load that names none."""
+        """Return the columns of a load that names none."""
         is_acks = self.options.get("dataset") == "acks"
         return _sql(ACKS if is_acks else pa.schema([SCHEMA.field(name) for name in DEFAULT]))
 
     def reader(self, schema: StructType) -> LogReader:
-        """Reads the columns of `schema` from the store at the given path."""
+        """Return the reader of the columns of `schema` from the store at the given path."""
         return LogReader(self.options, tuple(schema.fieldNames()))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
-        """The same as a stream."""
+        """Return the reader of a stream of the columns of `schema`."""
         return LogStreamReader(self.options, tuple(schema.fieldNames()))
 
 
-AnyPart = Slice | Indexed | Kept | KeptTimers | tuple[Damage, ...]
-
-
 @dataclass
-class Part(InputPartition):
-    """What one task reads: a slice of the log, records by the index, kept records, or holes."""
+class Task(InputPartition):
+    """What one task reads."""
 
-    part: AnyPart
+    part: Part
 
 
 class Rows:
     """The rows that the options ask for, from any part of the log."""
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
-        """Raises `UnknownChoice`."""
+        """Raise `UnknownChoice`."""
         self.is_acks = options.get("dataset") == "acks"
         known = ACKS if self.is_acks else SCHEMA
         unknown = [name for name in columns if name not in known.names]
@@ -115,19 +111,10 @@ class Rows:
             only_of_halves=chosen.only_of_halves,
         )
 
-    def of(self, part: AnyPart, within: Range | None) -> Iterator[Any]:
-        """The rows of one part, those of a range of time only if it is one."""
+    def of(self, part: Part, within: Range | None) -> Iterator[Any]:
+        """Return the rows of one part, those of a range of time only if it is one."""
         wanted = replace(self.wanted, stored_ms=within.stored_ms if within else None)
-        if isinstance(part, Slice):
-            found = batches(part, wanted)
-        elif isinstance(part, Indexed):
-            found = indexed_batches(part, wanted)
-        elif isinstance(part, Kept):
-            found = kept_batches(part, wanted)
-        elif isinstance(part, KeptTimers):
-            found = timer_batches(part, wanted)
-        else:
-            found = iter([damage_batch(part, wanted.schema, NO_SEGMENT)] if "damage" in wanted.kinds else [])
+        found = part_batches(part, wanted)
         return (ranges(batch, self.schema) for batch in found) if self.is_acks else found
 
 
@@ -146,20 +133,22 @@ class LogReader(DataSourceReader):
         self._index = self._opened_index(store, options.get("index", "auto"))
 
     def partitions(self) -> list[InputPartition]:
-        """One per slice, or per segment that the index leads to, and one for all holes if there are any."""
+        """Return one per slice, or per segment that the index leads to, and one for all holes if there are
+        any.
+        """
         first_offset, end_offset = self._range.first_offset, self._range.end_offset
         parts: list[InputPartition] = []
         if self._index is not None:
-            parts += [Part(part) for part in self._index.parts(self._log, self._range)]
+            parts += [Task(part) for part in self._index.parts(self._log, self._range)]
             first_offset = max(first_offset, min(self._index.until, end_offset))
-        parts += [Part(part) for part in slices(self._log, self._slice_bytes, first_offset, end_offset)]
-        parts += [Part(part) for part in self._kept]
+        parts += [Task(part) for part in slices(self._log, self._slice_bytes, first_offset, end_offset)]
+        parts += [Task(part) for part in self._kept]
         missing = tuple(holes(self._log, self._range.first_offset, end_offset))
-        return [*parts, Part(missing)] if missing else parts
+        return [*parts, Task(missing)] if missing else parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The record batches of one partition."""
-        assert isinstance(partition, Part)
+        """Return the record batches of one partition."""
+        assert isinstance(partition, Task)
         return self._rows.of(partition.part, self._range)
 
     def _opened_index(self, store: Path, use: str) -> Index | None:
@@ -187,7 +176,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows = Rows(options, columns)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Where `from` says, else where the log begins."""
+        """Return where `from` says, else where the log begins."""
         try:
             log = open_log(self._store)
         except StoreError:
@@ -195,15 +184,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": range_of(log, self._first, None).first_offset if self._first else log.first_offset}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """So many bytes of log in one batch, if there is a limit."""
+        """Return so many bytes of log in one batch, if there is a limit."""
         return ReadMaxBytes(self._bytes_max) if self._bytes_max else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on nothing newer: a query with that trigger ends where the log ended at its start."""
+        """Remember where the log ends now: a query with that trigger ends there."""
         self._stop_offset = read_durable(self._store) or 0
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """The durable offset, or what the limit allows."""
+        """Return the durable offset, or what the limit allows."""
         durable_offset = self._stop_offset
         if durable_offset is None:
             durable_offset = read_durable(self._store) or 0
@@ -213,7 +202,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": end_offset}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """The slices between two offsets."""
+        """Return the slices between two offsets."""
         if start["offset"] >= end["offset"]:
             return []
         log = open_log(self._store)
@@ -221,13 +210,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["offset"] < log.first_offset:
             missing = (Damage(start["offset"], min(log.first_offset, end["offset"])), *missing)
         parts: list[InputPartition] = [
-            Part(part) for part in slices(log, self._slice_bytes, start["offset"], end["offset"])
+            Task(part) for part in slices(log, self._slice_bytes, start["offset"], end["offset"])
         ]
-        return [*parts, Part(missing)] if missing else parts
+        return [*parts, Task(missing)] if missing else parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The record batches of one partition."""
-        assert isinstance(partition, Part)
+        """Return the record batches of one partition."""
+        assert isinstance(partition, Task)
         return self._rows.of(partition.part, None)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 
 def in_tasks(spark: SparkSession, numbers: range, work: Callable[[int], None]) -> None:
-    """Does `work` for every number, a task for each; `numbers` is a range without steps."""
+    """Do `work` for every number, a task for each; `numbers` is a range without steps."""
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -29,7 +29,7 @@ def in_tasks(spark: SparkSession, numbers: range, work: Callable[[int], None]) -
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Where to write a file that gets its name only when it is whole."""
+    """Yield where to write a file that gets its name only when it is whole."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     yield unfinished
     unfinished.replace(path)

@@ -1,4 +1,16 @@
-"""From the books to the written answer: every order with its case, every finding with its evidence."""
+"""From the books to the written answer: every order with its case, every finding with its evidence.
+
+The idea: nearly all orders balance, and of those nothing is to be said but their columns. So Spark first asks
+which orders are remarkable, then judges those again with sentences and `also`; the others are copied from the
+books' files, column by column (`books.order_files`).
+
+Rules:
+- An order is handed over if any case holds, if more was looked up of it, or if it is left out.
+- A finding has its evidence: the order's columns, and at most `TIMELINES_MAX` findings have a timeline.
+- Findings of several kinds are appended to one data set with one schema; what a kind does not have is null.
+
+Weak spot: the cases of remarkable orders are computed twice. That pays while they are few.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +45,7 @@ class Counted:
 
 
 def write_orders(books: Books, run: RunFolders) -> Working:
-    """Writes every order with its verdict; returns those that balance not, or of which more was looked up.
+    """Write every order with its verdict; return those that balance not, or of which more was looked up.
 
     They are found first and told of in a pass of their own, judged once more: both together would be one
     method too large for Java, and all orders would pay for the sentences of a few.
@@ -48,7 +60,7 @@ def write_orders(books: Books, run: RunFolders) -> Working:
 def write_findings(
     spark: SparkSession, books: Books, remarkable: Working, sides: Sides, run: RunFolders
 ) -> None:
-    """Writes every finding: orders with their timelines, carts, pushes."""
+    """Write every finding: orders with their timelines, carts, pushes."""
     is_finding = F.col("case").isin(*FINDINGS) & ~F.col("is_left_out")
     found = books.written("findings", remarkable.frame.filter(is_finding))
     if found.rows:
@@ -67,7 +79,7 @@ def write_findings(
 
 
 def append_others(spark: SparkSession, case: str, found: Iterable[tuple[str, str]], run: RunFolders) -> None:
-    """Adds findings about no order: (subject_id, why) of one case."""
+    """Add findings about no order: (subject_id, why) of one case."""
     rows = [(OTHER_FINDINGS[case], subject_id, case, why) for subject_id, why in found]
     if rows:
         columns = "subject string, subject_id string, case string, why string"
@@ -75,7 +87,7 @@ def append_others(spark: SparkSession, case: str, found: Iterable[tuple[str, str
 
 
 def count(run: RunFolders, window_ms: int) -> Counted:
-    """Counts what was written."""
+    """Count what was written."""
     findings = ds.dataset(run.findings, format="parquet")
     others = findings.to_table(["case"], filter=ds.field("subject") != "order")["case"]
     counts = {one["values"]: one["counts"] for one in others.value_counts().to_pylist()}
@@ -84,7 +96,7 @@ def count(run: RunFolders, window_ms: int) -> Counted:
 
 
 def cart_differences(books: Books) -> list[dict[str, Any]]:
-    """The first differences of carts that no order explains."""
+    """Return the first differences of carts that no order explains."""
     if not books.differences.rows:
         return []
     return [row.asDict() for row in _unexplained(books).limit(CART_DIFFERENCES_MAX).collect()]
@@ -123,7 +135,7 @@ def _append(findings: DataFrame, run: RunFolders) -> None:
 
 
 def _shaped(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """Exactly these columns; null where the frame has none."""
+    """Return exactly these columns; null where the frame has none."""
     there = set(frame.columns)
     return frame.select(
         *(

@@ -44,7 +44,7 @@ class CartService:
 
 
 def as_answer(customer_id: str, quantities: dict[str, int]) -> shop_pb2.Cart:
-    """A cart in the words of the protocol."""
+    """Return a cart in the words of the protocol."""
     return shop_pb2.Cart(customer_id=customer_id, quantities=quantities)
 
 
@@ -57,7 +57,7 @@ def clear_ordered(carts: Carts, content: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def open_carts(broker: str, redis_url: str, faults: Faults) -> Iterator[Carts]:
-    """Carts in a Redis database, orders being consumed, until the block ends."""
+    """Yield carts in a Redis database, orders being consumed, until the block ends."""
     redis = open_redis(redis_url)
     carts = FaultyCarts(redis, wall_clock_ms, faults)
 

@@ -67,7 +67,7 @@ class Carts:
         return {flat[at]: int(flat[at + 1]) for at in range(0, len(flat), 2)}
 
     def get(self, customer_id: str) -> dict[str, int]:
-        """A customer's cart as sku -> quantity; empty for an unknown customer."""
+        """Return a customer's cart as sku -> quantity; empty for an unknown customer."""
         found = self._redis.hgetall(keys_of(customer_id)[0])
         return {str(sku): int(quantity) for sku, quantity in found.items()}
 
@@ -78,7 +78,7 @@ class Carts:
 
 
 def keys_of(customer_id: str) -> list[str]:
-    """The keys of a customer's cart and ledger."""
+    """Return the keys of a customer's cart and ledger."""
     return [f"cart:{customer_id}", f"cart-ledger:{customer_id}"]
 
 

@@ -10,10 +10,12 @@ Clock = Callable[[], int]
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since 1970, from the machine's clock."""
+    """Return milliseconds since 1970, from the machine's clock."""
     return time.time_ns() // 1_000_000
 
 
 def next_full_second_ms(at_ms: int) -> int:
-    """The first full second that is not before a time: the official Python client sends delays in seconds."""
+    """Return the first full second that is not before a time: the official Python client sends delays in
+    seconds.
+    """
     return -(-at_ms // 1000) * 1000

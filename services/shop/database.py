@@ -56,7 +56,7 @@ def refuse_other_columns(engine: Engine, metadata: MetaData) -> None:
 
 
 def settings_of(url: str) -> dict[str, Any]:
-    """Engine settings: enough connections for the service's threads."""
+    """Return engine settings: enough connections for the service's threads."""
     if url.startswith("sqlite"):
         return {"connect_args": {"timeout": SQLITE_BUSY_S}, "pool_size": POOL_SIZE}
     return {"pool_size": POOL_SIZE, "pool_pre_ping": True}
@@ -69,5 +69,5 @@ def prepare_sqlite(connection: Any, _: Any) -> None:
 
 
 def sqlite_url(path: Path) -> str:
-    """The URL of an SQLite file."""
+    """Return the URL of an SQLite file."""
     return f"sqlite:///{path.absolute()}"

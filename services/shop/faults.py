@@ -41,13 +41,13 @@ import json
 import os
 import re
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from services.shop.clock import wall_clock_ms
 from tidewheel.errors import UnknownChoice
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ class Trigger:
     subject: str | None = None
 
     def strikes(self, reached: int, subject: str) -> bool:
-        """Whether the point that has now been reached that often, this time for `subject`, is struck."""
+        """Return whether the point that has now been reached that often, this time for `subject`, is
+        struck.
+        """
         if self.subject is not None:
             return subject == self.subject
         return reached == self.count if self.once else reached % self.count == 0
@@ -112,7 +114,7 @@ class Faults:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Faults:
-        """The faults that the environment arms; usually none.
+        """Return the faults that the environment arms; usually none.
 
         Raises:
             UnknownChoice: when the variable cannot be read.
@@ -132,17 +134,14 @@ class Faults:
             self._reached[fault] += 1
             if not any(one.strikes(self._reached[fault], subject) for one in self.triggers[fault]):
                 return False
-            self._write_down(fault, subject)
+            if self.log_path is not None:
+                write_down(self.log_path, fault, subject)
         return True
 
     def die_if_struck(self, fault: Fault, subject: str) -> None:
         """End the process as a crash does, without any cleaning up, when the point is struck."""
         if self.strikes(fault, subject):
             os._exit(EXIT_BY_FAULT)
-
-    def _write_down(self, fault: Fault, subject: str) -> None:
-        if self.log_path is not None:
-            write_down(self.log_path, fault, subject)
 
 
 def parse(armed: str) -> tuple[Fault, Trigger]:
@@ -161,6 +160,11 @@ def parse(armed: str) -> tuple[Fault, Trigger]:
 
 def write_down(log_path: Path, what: str, subject: str) -> None:
     """Add a line to a fault log: what has been done to whom."""
-    line = {"fault": what, "subject": subject, "at_ms": time.time_ns() // 1_000_000}
+    line = {"fault": what, "subject": subject, "at_ms": wall_clock_ms()}
     with log_path.open("a") as log:
         log.write(json.dumps(line) + "\n")
+
+
+def written_down(log_path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a fault log, in order: fault, subject, at_ms; none if there is no such file."""
+    return [json.loads(line) for line in log_path.read_text().splitlines()] if log_path.exists() else []

@@ -24,7 +24,7 @@ LINES_MAX = 5
 
 
 def made_up_rows(seed: int, invoice_count: int) -> Iterator[tuple[int, Row]]:
-    """The numbered rows of `invoice_count` invoices; the same seed makes the same rows."""
+    """Yield the numbered rows of `invoice_count` invoices; the same seed makes the same rows."""
     draw = random.Random(seed)
     customers = [str(12_000 + number) for number in range(max(1, invoice_count // 3))]
     orders: list[list[Row]] = []
@@ -40,7 +40,7 @@ def made_up_rows(seed: int, invoice_count: int) -> Iterator[tuple[int, Row]]:
 def invoice_rows(
     draw: random.Random, number: str, at: datetime, customers: list[str], orders: list[list[Row]]
 ) -> list[Row]:
-    """One invoice: mostly an order, sometimes the cancellation of an earlier one."""
+    """Return one invoice: mostly an order, sometimes the cancellation of an earlier one."""
     if orders and draw.random() < CANCELLATION_SHARE:
         cancelled = draw.choice(draw.choice(orders))
         quantity = str(-int(cancelled["Quantity"]))
@@ -53,7 +53,7 @@ def invoice_rows(
 
 
 def order_row(draw: random.Random, number: str, at: datetime, customer: str, sku: str) -> Row:
-    """One clean line of an order."""
+    """Return one clean line of an order."""
     return {
         "InvoiceNo": number,
         "StockCode": sku,
@@ -67,5 +67,5 @@ def order_row(draw: random.Random, number: str, at: datetime, customer: str, sku
 
 
 def soiled(draw: random.Random, row: Row) -> Row:
-    """The row with one of the faults that real rows have."""
+    """Return the row with one of the faults that real rows have."""
     return row | draw.choice([{"CustomerID": ""}, {"Quantity": "0"}, {"UnitPrice": "0.0"}, {"Quantity": "?"}])

@@ -50,7 +50,7 @@ def json_message(
     due_ms: int | None = None,
     properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> Message:
-    """A message about the thing called `key`, delivered at `due_ms` (a full second) or at once."""
+    """Return a message about the thing called `key`, delivered at `due_ms` (a full second) or at once."""
     message = Message()
     message.topic = topic
     message.keys = key
@@ -86,7 +86,7 @@ class JsonListener(MessageListener):  # type: ignore[misc] # the official client
 def open_producer(
     broker: str, topics: list[str], checker: TransactionChecker | None = None
 ) -> Iterator[Producer]:
-    """A started producer. Its topics are declared, so that the broker may ask it about orphaned halves.
+    """Yield a started producer. Its topics are declared, so that the broker may ask it about orphaned halves.
 
     With a checker it sends transactions, so all of its topics must take them.
     """
@@ -104,7 +104,7 @@ def open_producer(
 
 @contextlib.contextmanager
 def open_consumer(broker: str, group: str, topic: str, listener: MessageListener) -> Iterator[PushConsumer]:
-    """A started push consumer of one topic."""
+    """Yield a started push consumer of one topic."""
     consumer = PushConsumer(
         configuration_for(broker),
         group,
@@ -120,7 +120,9 @@ def open_consumer(broker: str, group: str, topic: str, listener: MessageListener
 
 
 def configuration_for(broker: str) -> ClientConfiguration:
-    """The client's settings for a broker that was found to answer, and who it is if the broker asks."""
+    """Return the client's settings for a broker that was found to answer, and who it is if the broker
+    asks.
+    """
     require_listener(broker)
     user = load(UserSettings)
     secret = secret_in(user.secret_key_file, "secret_key_file")

@@ -30,11 +30,11 @@ class NewOrder:
 
     @property
     def total_pence(self) -> int:
-        """What the customer has to pay."""
+        """Return what the customer has to pay."""
         return sum(line.quantity * line.unit_price_pence for line in self.lines)
 
     def content(self, placed_ms: int) -> dict[str, Any]:
-        """The body of its `order-created` message."""
+        """Return the body of its `order-created` message."""
         lines = [
             {"sku": line.sku, "quantity": line.quantity, "unit_price_pence": line.unit_price_pence}
             for line in self.lines
@@ -59,5 +59,5 @@ class NewOrder:
 
 
 def is_message_key(text: str) -> bool:
-    """Whether an id can be a message's key: printable, without blanks, short."""
+    """Return whether an id can be a message's key: printable, without blanks, short."""
     return 0 < len(text) <= KEY_CHARACTERS_MAX and text.isprintable() and not any(map(str.isspace, text))

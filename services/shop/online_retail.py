@@ -73,14 +73,6 @@ class RefusedRow:
     reason: Reason
 
 
-@dataclass(slots=True, frozen=True)
-class Item:
-    """One readable row."""
-
-    customer_id: str
-    line: Line
-
-
 @dataclass(slots=True)
 class Invoice:
     """Rows of one number: an order, or the cancellation of one."""
@@ -92,27 +84,27 @@ class Invoice:
 
     @property
     def is_cancellation(self) -> bool:
-        """Whether it cancels an order instead of being one."""
+        """Return whether the invoice cancels an order instead of being an order."""
         return self.number.startswith(CANCELLATION_MARK)
 
     @property
     def is_refused(self) -> bool:
-        """Whether none of its rows was accepted."""
+        """Return whether none of its rows was accepted."""
         return not self.lines
 
-    def take(self, item: Item) -> None:
+    def take(self, customer_id: str, line: Line) -> None:
         """Add a readable row.
 
         Raises:
             Refused: when it names another customer than the rows before.
         """
-        if self.lines and item.customer_id != self.customer_id:
+        if self.lines and customer_id != self.customer_id:
             raise Refused(Reason.OTHER_CUSTOMER)
-        self.customer_id = item.customer_id
-        known = self.lines.get(item.line.sku)
-        quantity = item.line.quantity + (known.quantity if known else 0)
-        price = known.unit_price_pence if known else item.line.unit_price_pence
-        self.lines[item.line.sku] = Line(item.line.sku, quantity, price)
+        self.customer_id = customer_id
+        known = self.lines.get(line.sku)
+        if known is not None:
+            line = Line(line.sku, known.quantity + line.quantity, known.unit_price_pence)
+        self.lines[line.sku] = line
 
 
 @dataclass(slots=True)
@@ -123,13 +115,13 @@ class Reading:
     refused_rows: list[RefusedRow]
 
     def first(self, count: int) -> Reading:
-        """The first `count` invoices and what was refused among their rows."""
+        """Return the first `count` invoices and what was refused among their rows."""
         kept = self.invoices[:count]
         numbers = {invoice.number for invoice in kept}
         return Reading(kept, [row for row in self.refused_rows if row.invoice in numbers])
 
     def refused_by_reason(self) -> dict[Reason, int]:
-        """How many rows were refused for each reason."""
+        """Return how many rows were refused for each reason."""
         return dict(Counter(row.reason for row in self.refused_rows).most_common())
 
 
@@ -150,7 +142,7 @@ def read_file(path: Path) -> Reading:
 
 
 def rows_of(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Row]]:
-    """The numbered rows of a file whose first line names the columns."""
+    """Yield the numbered rows of a file whose first line names the columns."""
     reader = csv.DictReader(file)
     missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
     if missing:
@@ -172,15 +164,15 @@ def read_rows(rows: Iterable[tuple[int, Row]]) -> Reading:
                 raise Refused(Reason.UNREADABLE)
             invoice = invoices.setdefault(number, Invoice(number, datetime.max))
             invoice.at = min(invoice.at, date_of(row))
-            invoice.take(item_of(row))
+            invoice.take(*line_of(row))
         except Refused as refusal:
             refused.append(RefusedRow(line_number, number, refusal.reason))
     in_time = sorted(invoices.values(), key=lambda invoice: (invoice.at, invoice.number))
     return Reading(in_time, refused)
 
 
-def item_of(row: Row) -> Item:
-    """The row as an order line.
+def line_of(row: Row) -> tuple[str, Line]:
+    """Return the customer's id and the order line of a row.
 
     Raises:
         Refused: with the first reason that fits.
@@ -192,7 +184,7 @@ def item_of(row: Row) -> Item:
     customer_id = customer_of(row)
     if not cell(row, "InvoiceNo").startswith(CANCELLATION_MARK):
         refuse_unsold(quantity, price)
-    return Item(customer_id, Line(sku, int(quantity), round(price * 100)))
+    return (customer_id, Line(sku, int(quantity), round(price * 100)))
 
 
 def refuse_unsold(quantity: Decimal, price: Decimal) -> None:
@@ -204,19 +196,19 @@ def refuse_unsold(quantity: Decimal, price: Decimal) -> None:
 
 
 def cell(row: Row, column: str) -> str:
-    """A cell without the blanks around it; empty when the row is too short."""
+    """Return a cell without the blanks around it; empty when the row is too short."""
     return (row.get(column) or "").strip()
 
 
 def name_of(text: str) -> str:
-    """A name that a message, a key and a database can carry."""
+    """Return a name that a message, a key and a database can carry."""
     if not text.isprintable() or not 0 < len(text.encode(errors="replace")) <= 60:
         raise Refused(Reason.UNREADABLE)
     return text
 
 
 def number_of(row: Row, column: str) -> Decimal:
-    """A number of believable size."""
+    """Return a number of believable size."""
     try:
         number = Decimal(cell(row, column))
     except InvalidOperation:
@@ -227,7 +219,7 @@ def number_of(row: Row, column: str) -> Decimal:
 
 
 def date_of(row: Row) -> datetime:
-    """The invoice's time, as ISO 8601 or in the form of the UCI file."""
+    """Return the invoice's time, as ISO 8601 or in the form of the UCI file."""
     text = cell(row, "InvoiceDate")
     try:
         return datetime.fromisoformat(text).replace(tzinfo=None)
@@ -240,7 +232,7 @@ def date_of(row: Row) -> datetime:
 
 
 def customer_of(row: Row) -> str:
-    """The customer's id; spreadsheets write 12923 as `12923.0`."""
+    """Return the customer's id; spreadsheets write 12923 as `12923.0`."""
     text = cell(row, "CustomerID").removesuffix(".0")
     if text.lower() in ("", "nan"):
         raise Refused(Reason.MISSING_CUSTOMER)

@@ -146,7 +146,9 @@ def watch_calls(producer: Producer, faults: Faults) -> None:
 
 
 def sending(send_once: Callable[..., Any], faults: Faults) -> Callable[..., Any]:
-    """Sends that are repeated as by a client that lost the answer (same message id), or are the last."""
+    """Return sends that are repeated as by a client that lost the answer (same message id), or are the
+    last.
+    """
 
     def send(endpoints: Any, request: Any, *arguments: Any, **settings: Any) -> Any:
         message = request.messages[0]
@@ -164,7 +166,9 @@ def sending(send_once: Callable[..., Any], faults: Faults) -> Callable[..., Any]
 
 
 def ending(end_once: Callable[..., Any], faults: Faults) -> Callable[..., Any]:
-    """Ends of halves that are the last; the answers to check-backs are not meant."""
+    """Return calls that end halves, of which the armed ones are the last; answers to check-backs are
+    exempt.
+    """
 
     def end(endpoints: Any, request: Any, *arguments: Any, **settings: Any) -> Any:
         answer = end_once(endpoints, request, *arguments, **settings)

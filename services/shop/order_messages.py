@@ -31,11 +31,11 @@ class Change:
     topic: str
 
     def values(self, at_ms: int) -> dict[str, Any]:
-        """What it writes into the row."""
+        """Return the columns that the change writes into the row."""
         return {"status": self.status, self.column: at_ms}
 
     def content(self, order: Row[Any], at_ms: int) -> dict[str, Any]:
-        """The body of its message."""
+        """Return the body of its message."""
         head = {
             "order_id": order.order_id,
             "customer_id": order.customer_id,
@@ -51,12 +51,12 @@ CANCELLATION = Change(
 
 
 def created_message(order: NewOrder, placed_ms: int) -> Message:
-    """The message that announces an order."""
+    """Return the message that announces an order."""
     return json_message(ORDER_CREATED, order.order_id, order.content(placed_ms))
 
 
 def deadline_message(order_id: str, due_ms: int) -> Message:
-    """The message that comes when the time to pay is over.
+    """Return the message that comes when the time to pay is over.
 
     Its time is a property, since the official client refuses a delivery timestamp in a transaction.
     """
@@ -66,11 +66,11 @@ def deadline_message(order_id: str, due_ms: int) -> Message:
 
 
 def change_message(change: Change, order: Row[Any], at_ms: int) -> Message:
-    """The message of a payment or cancellation, which cancels the deadline."""
+    """Return the message of a payment or cancellation, which cancels the deadline."""
     properties = {"TW_TIMER_CANCEL": timer_key(order.order_id), "TW_TIMER_TOPIC": ORDER_TIMEOUTS}
     return json_message(change.topic, order.order_id, change.content(order, at_ms), properties=properties)
 
 
 def timer_key(order_id: str) -> str:
-    """The name of an order's deadline."""
+    """Return the name of an order's deadline."""
     return f"order:{order_id}"

@@ -60,13 +60,13 @@ class OrderService:
 
 
 def as_new_order(request: shop_pb2.PlaceRequest, timeout_ms: int) -> NewOrder:
-    """The request in the words of `orders.py`; no timeout means the service's own."""
+    """Return the request in the words of `orders.py`; no timeout means the service's own."""
     lines = tuple(Line(line.sku, line.quantity, line.unit_price_pence) for line in request.lines)
     return NewOrder(request.order_id, request.customer_id, lines, request.timeout_ms or timeout_ms)
 
 
 def as_answer(row: Row[Any]) -> shop_pb2.Order:
-    """An order's row in the words of the protocol."""
+    """Return an order's row in the words of the protocol."""
     return shop_pb2.Order(
         order_id=row.order_id,
         customer_id=row.customer_id,
@@ -79,7 +79,7 @@ def as_answer(row: Row[Any]) -> shop_pb2.Order:
 
 @contextlib.contextmanager
 def open_orders(broker: str, database: str, faults: Faults) -> Iterator[Orders]:
-    """Orders over a database and a broker, deadlines being consumed, until the block ends."""
+    """Yield orders over a database and a broker, deadlines being consumed, until the block ends."""
     engine = open_database(database, order_metadata)
     barrier = Barrier(sessionmaker(engine))
     barrier.create_table()

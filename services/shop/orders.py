@@ -18,8 +18,14 @@ Rules:
 - A change that comes too late rolls its transaction back: no message, no cancel. Its half stays in the log,
   and `tidewheel txn show` tells when it came and that it was rolled back.
 
+An order's status: PLACED -> PAID | TIMED_OUT | CANCELLED, and PAID -> CANCELLED; nothing leaves the last two.
+
 Cost of placing: four calls to the broker and one database transaction with one fsync; of paying: two calls
 and one transaction.
+
+Weak spot: `time_out` is no barrier transaction and sends nothing: whoever wants to hear of a timeout has to
+consume `order-timeouts` and ask for the status. A service that dies between the database commit and the ends
+of the halves leaves them open until the broker asks back.
 """
 
 from __future__ import annotations
@@ -125,13 +131,14 @@ class Orders:
         """Time an order out if it is still unpaid and this deadline is its own; else do nothing (False)."""
         change = {"status": OrderStatus.TIMED_OUT, "timed_out_ms": self._clock_ms()}
         with self._engine.begin() as connection:
+            # An earlier deadline is not this order's own: it is of another attempt to place the order.
             is_own = orders.c.due_ms <= due_ms
             changed = changes(connection, order_id, (OrderStatus.PLACED,), change, is_own)
         log.info("deadline", order_id=order_id, timed_out=changed)
         return changed
 
     def get(self, order_id: str) -> Row[Any]:
-        """One order's row.
+        """Return one order's row.
 
         Raises:
             NotFound: when there is no such order.
@@ -152,6 +159,7 @@ class Orders:
             with self._barrier.transaction(self._producer, half) as session:
                 self._update(session, order_id, change, at_ms)
         except Overtaken as overtaken:
+            # A timeout or a rival call was faster: the half is rolled back, and the row says who has won.
             order = self.get(order_id)
             if order.status != change.status:
                 raise RefusedByState(
@@ -186,7 +194,7 @@ def changes(
 
 
 def refuse_other(known: Row[Any], order: NewOrder) -> Row[Any]:
-    """The known order, unless its id was used for another customer or sum."""
+    """Return the known order, unless its id was used for another customer or sum."""
     if (known.customer_id, known.total_pence) != (order.customer_id, order.total_pence):
         raise RefusedByState(f"Order id {order.order_id} belongs to another order. Choose a new id.")
     return known

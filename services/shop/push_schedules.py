@@ -29,7 +29,7 @@ class PushSchedules:
         self._calls = HttpCalls(http)
 
     def keep(self, schedule_id: str, wanted: dict[str, Any]) -> int:
-        """Keep a schedule; doing it again changes nothing. Returns when it occurs first."""
+        """Keep a schedule; doing it again changes nothing. Return when it occurs first."""
         answer = self._call("PUT", f"/{path_of(schedule_id)}", wanted)
         return int(answer["coming"][0]["at_ms"])
 
@@ -41,7 +41,7 @@ class PushSchedules:
             return
 
     def names(self) -> set[str]:
-        """The names of all schedules of the shop."""
+        """Return the names of all schedules of the shop."""
         found: set[str] = set()
         after: str | None = PREFIX
         while after is not None and after.startswith(PREFIX):
@@ -51,7 +51,7 @@ class PushSchedules:
         return found
 
     def occurs(self, cron: str, time_zone: str) -> bool:
-        """Whether a cron line ever occurs; refuses one that cannot be read."""
+        """Return whether a cron line ever occurs; raise what the broker refuses an unreadable line with."""
         wanted = {"cron": cron, "time_zone": time_zone, "count": 1}
         return bool(self._call("POST", "/preview", wanted)["coming"])
 
@@ -81,17 +81,17 @@ class PushSchedules:
 
 
 def name_of(schedule_id: str) -> str:
-    """The broker's name of a schedule of the shop."""
+    """Return the broker's name of a schedule of the shop."""
     return PREFIX + quote(schedule_id, safe="")
 
 
 def path_of(schedule_id: str) -> str:
-    """That name as a part of a path."""
+    """Return the broker's name of a schedule as a part of a path."""
     return quote(name_of(schedule_id), safe="")
 
 
 def below(root: type[TidewheelError]) -> Iterator[type[TidewheelError]]:
-    """An error class and all that are made from it."""
+    """Yield an error class and all that are made from it."""
     yield root
     for kind in root.__subclasses__():
         yield from below(kind)

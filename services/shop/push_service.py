@@ -79,7 +79,7 @@ class PushService:
 
 
 def as_answer(row: Row[Any] | Occurrence) -> shop_pb2.Push:
-    """A push's row in the words of the protocol."""
+    """Return a push's row in the words of the protocol."""
     return shop_pb2.Push(
         push_id=row.push_id,
         schedule_id=row.schedule_id or "",
@@ -93,7 +93,7 @@ def as_answer(row: Row[Any] | Occurrence) -> shop_pb2.Push:
 
 @contextlib.contextmanager
 def open_pushes(broker: str, http: str, database: str, faults: Faults) -> Iterator[Pushes]:
-    """Pushes over a database and a broker, being delivered, until the block ends."""
+    """Yield pushes over a database and a broker, being delivered, until the block ends."""
     engine = open_database(database, push_metadata)
     with open_producer(broker, [PUSHES]) as producer:
         pushes = FaultyPushes(engine, producer, PushSchedules(http), wall_clock_ms, faults)

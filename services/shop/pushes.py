@@ -11,6 +11,10 @@ Rules:
 - Occurrences that the broker or the shop slept through are delivered late, once: the last of them.
 
 Cost: one call to the broker and two small transactions per push; one small transaction per occurrence.
+
+Weak spot: a process that dies after the send and before the row has its message id sends a second message at
+its next start. The second delivery finds the push DELIVERED and does nothing, but the first message can no
+longer be recalled by its handle. `send_unsent` runs at a start and with each new push, not by itself.
 """
 
 from __future__ import annotations
@@ -174,6 +178,7 @@ class Pushes:
         self, connection: Connection, schedule_id: str, occurrence_ms: int, message_id: str
     ) -> bool:
         mine = push_schedules.c.schedule_id == schedule_id
+        # An update that changes nothing takes the row's lock: `cancel_schedule` waits, or has already won.
         lock = update(push_schedules).where(mine, push_schedules.c.active).values(active=True)
         if connection.execute(lock).rowcount == 0:
             return False
@@ -228,7 +233,7 @@ class Pushes:
         return push
 
     def cancel_schedule(self, schedule_id: str) -> tuple[Row[Any], int]:
-        """End a schedule, here and in the broker; returns it and how many were delivered.
+        """End a schedule, here and in the broker; return its row and the count of delivered pushes.
 
         Raises:
             NotFound: when there is no such schedule.
@@ -244,7 +249,7 @@ class Pushes:
         return row, delivered_count
 
     def get(self, push_id: str) -> Row[Any]:
-        """One push's row.
+        """Return one push's row.
 
         Raises:
             NotFound: when there is no such push.
@@ -266,7 +271,9 @@ class Pushes:
 
 
 def wanted_of(schedule: NewSchedule | Row[Any]) -> dict[str, Any]:
-    """A schedule as the broker keeps it. Its messages are known by the schedule's id and their time."""
+    """Return a schedule as the broker keeps it. Its messages are known by the schedule's id and their
+    time.
+    """
     content = {
         "push_id": schedule.schedule_id,
         "schedule_id": schedule.schedule_id,
@@ -284,12 +291,14 @@ def wanted_of(schedule: NewSchedule | Row[Any]) -> dict[str, Any]:
 
 
 def push_id_of(schedule_id: str, occurrence_ms: int) -> str:
-    """The id of an occurrence's push."""
+    """Return the id of an occurrence's push."""
     return f"{schedule_id}@{occurrence_ms}"
 
 
 def is_overtaken(schedule: Row[Any], occurrence_ms: int, now_ms: int) -> bool:
-    """Whether the next occurrence is due as well, and not just now: the shop has slept through this one."""
+    """Return whether the next occurrence is due as well, and not just now: the shop has slept through this
+    one.
+    """
     following_ms = Recurrence(schedule.cron, schedule.time_zone).next_after(occurrence_ms)
     return following_ms is not None and following_ms <= now_ms - LATE_MS_MAX
 
@@ -313,6 +322,6 @@ def change_status(connection: Connection, push_id: str, status: PushStatus, **ch
 
 
 def count_delivered(schedule_id: str) -> Any:
-    """How many pushes of a schedule were delivered."""
+    """Return how many pushes of a schedule were delivered."""
     mine = (pushes.c.schedule_id == schedule_id, pushes.c.status == PushStatus.DELIVERED)
     return select(func.count()).select_from(pushes).where(*mine)

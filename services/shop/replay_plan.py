@@ -53,12 +53,12 @@ class Plan:
 
     @property
     def orders(self) -> list[OrderStep]:
-        """The steps that place an order."""
+        """Return the steps that place an order."""
         return [step for step in self.steps if isinstance(step, OrderStep)]
 
     @property
     def cancellations(self) -> list[CancelStep]:
-        """The steps that cancel one."""
+        """Return the steps that cancel one."""
         return [step for step in self.steps if isinstance(step, CancelStep)]
 
 

@@ -67,7 +67,7 @@ def answering(verb: Verb) -> Verb:
 
 
 def status_of(error: TidewheelError) -> grpc.StatusCode:
-    """The gRPC status of an error."""
+    """Return the gRPC status of an error."""
     return next(status for kind, status in STATUS_CODES.items() if isinstance(error, kind))
 
 
@@ -101,7 +101,7 @@ def bind(server: grpc.Server, listen: str) -> str:
 
 
 def stop_signal() -> threading.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """Return an event that SIGTERM and SIGINT set."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -45,7 +45,7 @@ _PUSHES_READ: Final = PUSHES.remove(PUSHES.get_field_index("delivered_ms"))
 
 
 def _columns(schema: pa.Schema) -> list[pa.Field]:
-    """All but the id."""
+    """Return all but the id."""
     return list(schema)[1:]
 
 
@@ -88,23 +88,23 @@ class Sides:
     mapping: Mapping
 
     def path(self, name: str) -> Path:
-        """Where one of the exported tables is."""
+        """Return where one of the exported tables is."""
         return self.folder / f"{name}.parquet"
 
     def working(self, name: str) -> Path:
-        """Where a table that is worked out goes."""
+        """Return where a table that is worked out goes."""
         return self.folder / f"working-{name}"
 
     def exported(self, spark: SparkSession, name: str) -> DataFrame:
-        """One of the exported tables."""
+        """Return one of the exported tables."""
         return spark.read.parquet(str(self.path(name)))
 
     def row_count(self, name: str) -> int:
-        """How many rows that table has."""
+        """Return how many rows that table has."""
         return int(ds.dataset(self.path(name), format="parquet").count_rows())
 
     def is_exported(self, name: str) -> bool:
-        """Whether that table was exported."""
+        """Return whether that table was exported."""
         return self.path(name).exists()
 
 
@@ -129,11 +129,11 @@ class BookRows:
             self._join(("pushes",), partial(join_pushes, sides, acknowledged), count)
 
     def orders(self) -> DataFrame:
-        """A row of `ORDERS_JOINED` per order."""
+        """Return a row of `ORDERS_JOINED` per order."""
         return self._working("orders", ORDERS_JOINED).frame
 
     def write_orders(self, judged: Path, schema: pa.Schema, to: Path) -> None:
-        """Writes all orders: those that are in `judged`, and the others as `balanced` (see `order_files`)."""
+        """Write all orders: those that are in `judged`, and the others as `balanced` (see `order_files`)."""
         to.mkdir(parents=True, exist_ok=True)
         folder = self._sides.working("orders")
 
@@ -146,11 +146,11 @@ class BookRows:
         in_tasks(self._spark, range(self._order_buckets), work)
 
     def specials(self) -> Working:
-        """A row of `SPECIAL` for each order to look at closely."""
+        """Return a row of `SPECIAL` for each order to look at closely."""
         return self._working("special", SPECIAL)
 
     def pushes(self) -> DataFrame:
-        """A row of `PUSHES_JOINED` per push."""
+        """Return a row of `PUSHES_JOINED` per push."""
         return self._working("pushes", PUSHES_JOINED).frame
 
     def _join(self, writes: tuple[str, ...], join: JoinBucket, count: int) -> None:
@@ -177,7 +177,7 @@ JoinBucket = Callable[[int, int], dict[str, pa.Table]]
 
 
 def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: int) -> dict[str, pa.Table]:
-    """Orders and special ones of one bucket."""
+    """Return orders and special ones of one bucket."""
     facts = read_bucket(sides.staged.path("facts"), SCHEMAS["facts"], bucket, count)
     rows = _with_row(read_bucket(sides.path("orders"), ORDERS, bucket, count))
     entries = cleared_once(read_bucket(sides.working("cleared"), CLEARED, bucket, count))
@@ -195,7 +195,7 @@ def _with_row(rows: pa.Table) -> pa.Table:
 
 
 def specials(orders: pa.Table) -> pa.Table:
-    """The orders to look at closely."""
+    """Return the orders to look at closely."""
     regular = is_regular(orders)
     is_orphan = pc.and_(orders["has_row"].is_null(), orders["committed_offset"].is_valid())
     columns = [orders["order_id"], orders["committed_offset"], pa.array(regular), is_orphan]
@@ -203,7 +203,7 @@ def specials(orders: pa.Table) -> pa.Table:
 
 
 def join_pushes(sides: Sides, acknowledged: Acknowledged, bucket: int, count: int) -> dict[str, pa.Table]:
-    """Pushes of one bucket."""
+    """Return pushes of one bucket."""
     facts = read_bucket(sides.staged.path("pushes"), SCHEMAS["pushes"], bucket, count)
     rows = _with_row(read_bucket(sides.path("pushes"), _PUSHES_READ, bucket, count))
     whole = joined(facts, PUSH_FACTS, rows)

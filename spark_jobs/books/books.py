@@ -10,12 +10,21 @@
     surplus                                                      articles whose cart is not as the ledger says
     books_offset, covered_from_ms, as_of_ms, ..._ms              of the whole audit, the same in every row
 
-The stores are not read at one instant while a shop runs. They are read in the order databases, log, carts;
-`books_offset` is where the log ended just before. So a message newer than that may be too new for the
-database, and is in flight; every other difference is real.
+The stores are not read at one instant while a shop runs; `main` says in which order, and why a difference is
+real unless a message lies behind `books_offset`.
+
+Rules:
+- A row for each id that the database or a fact of the log has; `is_left_out` marks rows that are no order.
+- A fact of the log is a number that merges (`order_facts`). Where the numbers come out they say everything;
+  where they do not, the order's events are read one by one and the exact facts win.
+- A difference of a cart is put down to the customer's newest order of the article; without such an order the
+  difference is a finding by itself.
 
 The large sides are joined without Spark's rows (`book_rows`); what only a few orders need is worked out from
-that, and joined to it while the orders are judged: one pass, in which nothing is shuffled.
+that, and joined to it while the orders are judged: one pass, in which nothing is shuffled while few orders
+(`BROADCAST_ORDERS_MAX`) need more.
+
+Weak spot: where most orders are irregular, the events of nearly all orders are read and shuffled.
 """
 
 from __future__ import annotations
@@ -77,13 +86,14 @@ class Books:
         self._exact = self.written("exact", self._exactly(special))
 
     def orders(self) -> DataFrame:
-        """One row per order; `is_few`: of which more was looked up than the large sides say; `is_left_out`:
-        which is none, or not asked for."""
+        """Return one row per order; `is_few`: of which more was looked up than the large sides say;
+        `is_left_out`: which is none, or not asked for.
+        """
         whole = self._completed(_with_few(self._rows.orders(), self._few()))
         return whole.withColumn("is_left_out", ~(_is_order() & self._is_asked_for()))
 
     def write_orders(self, judged: DataFrame, columns: Mapping[str, str], to: Path) -> Working:
-        """Writes every order, `columns` being their SQL types; returns those of `judged`, which has all that
+        """Write every order, `columns` being their SQL types; return those of `judged`, which has all that
         are few, left out, or of a case."""
         handed = self.written("judged", judged)
         schema = to_arrow_schema(handed.frame.select(*columns).schema)
@@ -91,15 +101,15 @@ class Books:
         return handed
 
     def pushes(self) -> DataFrame:
-        """One row per push of the ledger, with what the log says of it; order_id is the push's id."""
+        """Return one row per push of the ledger, with what the log says of it; order_id is the push's id."""
         return self._with_horizon(self._rows.pushes())
 
     def _read_orphans(self, special: DataFrame) -> DataFrame:
-        """What the messages of orders that only the log knows say."""
+        """Return what the messages of orders that only the log knows say."""
         return contents(special.filter("is_orphan"), self._sides.log, self._sides.mapping.bodies)
 
     def _attributed(self) -> DataFrame:
-        """The differences of carts, each with the order that explains it, if any does."""
+        """Return the differences of carts, each with the order that explains it, if any does."""
         differences = self._sides.exported(self._spark, "differences")
         if not self._sides.row_count("differences"):
             return differences.withColumn("order_id", F.lit(None).cast("string"))
@@ -108,7 +118,7 @@ class Books:
         return attributed(differences, orders, lines, self._orphans.frame)
 
     def _exactly(self, special: Working) -> DataFrame:
-        """The exact facts of the orders whose numbers do not come out."""
+        """Return the exact facts of the orders whose numbers do not come out."""
         irregular = special.frame.filter(~F.col("is_regular")).select("order_id")
         if self._sides.staged.has("unnamed"):
             cancelled = orders_of_unnamed_cancels(self._spark, self._sides.staged)
@@ -119,7 +129,7 @@ class Books:
         return exact_facts(self._spark, self._sides.staged, ids.frame, ids.rows, self.acknowledged)
 
     def _few(self) -> Working:
-        """What a few orders have beside: exact facts, wrong articles, a gap, an unknown sender."""
+        """Return what a few orders have beside: exact facts, wrong articles, a gap, an unknown sender."""
         senders = self._orphans.frame.select(
             "order_id",
             F.col("customer_id").alias("message_customer_id"),
@@ -137,7 +147,7 @@ class Books:
         return self.written("few", reduce(_with_nulls, lacking, few))
 
     def _completed(self, frame: DataFrame) -> DataFrame:
-        """Adds what follows from the row itself, and the horizon."""
+        """Add what follows from the row itself, and the horizon."""
         is_open_timer = (F.col("timers") == 1) & (F.col("timer_ends") == 0)
         is_exact = F.col("has_open_created").isNotNull()
         filled = {
@@ -157,14 +167,14 @@ class Books:
         return frame.withColumns({name: F.lit(value).cast("bigint") for name, value in self._horizon.items()})
 
     def _is_asked_for(self) -> Column:
-        """Whether the order was placed in the range that is audited."""
+        """Return whether the order was placed in the range that is audited."""
         at_ms = F.coalesce("placed_ms", "message_placed_ms", "half_ms", "committed_ms")
         begins = F.lit(True) if self._options.from_ms is None else at_ms >= self._options.from_ms
         ends = F.lit(True) if self._options.to_ms is None else at_ms < self._options.to_ms
         return F.coalesce(begins & ends, F.lit(True))
 
     def written(self, name: str, frame: DataFrame) -> Working:
-        """A frame, worked out once."""
+        """Write a frame to Parquet, so that it is worked out once; return it as read back."""
         path = self._sides.working(name)
         frame.write.parquet(str(path))
         rows = ds.dataset(path, format="parquet").count_rows()
@@ -172,7 +182,7 @@ class Books:
 
 
 def _with_few(frame: DataFrame, few: Working) -> DataFrame:
-    """The columns that only a few orders have; all null where none has them."""
+    """Return the columns that only a few orders have; all null where none has them."""
     if not few.rows:
         return _with_nulls(frame, few.frame).withColumn("is_few", F.lit(False))
     near = F.broadcast(few.frame) if few.rows <= BROADCAST_ORDERS_MAX else few.frame
@@ -181,12 +191,12 @@ def _with_few(frame: DataFrame, few: Working) -> DataFrame:
 
 
 def _with_nulls(frame: DataFrame, of: DataFrame) -> DataFrame:
-    """The columns of another frame, without anything in them."""
+    """Return the columns of another frame, without anything in them."""
     lacking = [field for field in of.schema.fields if field.name not in frame.columns]
     return frame.withColumns({field.name: F.lit(None).cast(field.dataType) for field in lacking})
 
 
 def _is_order() -> Column:
-    """A rolled back half alone is no order: nothing has come of it."""
+    """Return whether a row is an order: a rolled back half alone is none, since nothing has come of it."""
     said = F.coalesce("committed_offset", "paid_offset", "cancelled_offset", "open_half_offset")
     return F.col("has_row") | said.isNotNull()

@@ -30,7 +30,7 @@ class Piece:
 
 
 def pieces(source: Path) -> Iterator[Piece]:
-    """A Parquet file, or a folder of some, in pieces of about `ROWS_PER_TASK` rows."""
+    """Yield a Parquet file, or a folder of some, in pieces of about `ROWS_PER_TASK` rows."""
     for fragment in ds.dataset(source, format="parquet").get_fragments():
         numbers: list[int] = []
         rows = 0
@@ -45,7 +45,7 @@ def pieces(source: Path) -> Iterator[Piece]:
 
 
 def deal_cleared(spark: SparkSession, ledger: Path, folder: Path, count: int) -> None:
-    """Writes the orders that a ledger has cleared (`joining.CLEARED`), dealt into `count` buckets."""
+    """Write the orders that a ledger has cleared (`joining.CLEARED`), dealt into `count` buckets."""
     folder.mkdir()
     listed = list(pieces(ledger))
 
@@ -58,7 +58,7 @@ def deal_cleared(spark: SparkSession, ledger: Path, folder: Path, count: int) ->
 
 
 def _orders(piece: Piece) -> pa.Table:
-    """The entries of orders."""
+    """Return the entries of orders."""
     with pq.ParquetFile(piece.path, read_dictionary=_OFTEN_ALIKE) as file:
         ledger = file.read_row_groups(piece.row_groups, _READ.names, use_threads=False)
     is_order = pc.and_(pc.equal(ledger["entry"], ORDER), ledger["entry_id"].is_valid())

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
-
-SURPLUS: Final = "array<struct<sku:string,cart:bigint,ledger:bigint>>"
 
 
 def attributed(
     differences: DataFrame, orders: DataFrame, order_lines: DataFrame, orphans: DataFrame
 ) -> DataFrame:
-    """The differences (see `carts`) with `order_id`: the customer's newest order of the article, else null.
+    """Return the differences (see `carts`) with `order_id`: the customer's newest order of the article, else
+    null.
 
     `orphans` are orders that only the log knows: order_id, customer_id, placed_ms, skus.
     """
@@ -35,7 +32,7 @@ def attributed(
 
 
 def surpluses(attributed_differences: DataFrame) -> DataFrame:
-    """Per order the articles of which its customer's cart holds more or less than it should."""
+    """Return per order the articles of which its customer's cart holds more or less than it should."""
     article = F.struct("sku", "cart", "ledger")
     return (
         attributed_differences.filter(F.col("order_id").isNotNull())

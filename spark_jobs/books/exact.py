@@ -5,6 +5,14 @@ something is still open. They are few in a shop where most goes well, and yet on
 are taken together, as columns of their events. An event's half or timer is looked for among the events of
 its own order: a key is a number together with its order.
 
+Rules:
+- A half is open if no end (commit, rollback, expiry, or the timer of its message) names it; the oldest
+  counts.
+- A timer is open likewise; of several the one that is due first counts.
+- Twice means: two commits or timers of one half, two deliveries of one timer, by the same name in `ref`.
+
+Weak spot: an end whose record names another order is not seen here, as every key is a number with its order.
+
 Cost: about 1 µs an event.
 """
 
@@ -19,8 +27,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.staging.acknowledged import Places
-from spark_jobs.staging.events import CANCELLED, CREATED, PAID, TIMEOUTS, Code
+from spark_jobs.staging.events import CANCELLED, CREATED, MESSAGE_CODES, PAID, TIMEOUTS, Code
 from spark_jobs.staging.order_events import events_of_orders, of_whole_orders
+from spark_jobs.staging.order_facts import ENDS_OF_HALVES, ENDS_OF_TIMERS
 from spark_jobs.staging.staged import Staged
 
 EXACT: Final = pa.schema([
@@ -46,23 +55,22 @@ again and acknowledged; open_half_*: the oldest half without an end; the rest ar
 Acknowledged = dict[int, Places]
 """What the acting group of each of the shop's topics has acknowledged."""
 
-_ENDS_OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
 _DELIVERIES: Final = (Code.DELIVERED, Code.FIRED)
-_ENDS_OF_TIMERS: Final = (*_DELIVERIES, Code.CANCEL, Code.MOVED, Code.REPLACED)
-_MESSAGES: Final = (Code.COMMIT, Code.NORMAL, *_DELIVERIES)
 _NONE: Final = -1
 
 
 def exact_facts(
     spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int, acknowledged: Acknowledged
 ) -> DataFrame:
-    """A row of `EXACT` for each order of `ids` that has events."""
+    """Return a row of `EXACT` for each order of `ids` that has events."""
     events = events_of_orders(spark, staged, ids, id_count)
     return of_whole_orders(events, lambda its: exactly(its, acknowledged), EXACT)
 
 
 def exactly(events: pa.Table, acknowledged: Acknowledged) -> pa.Table:
-    """A row of `EXACT` for each order; `events` (`lookups.ORDER_EVENTS`) by order, and then in log order."""
+    """Return a row of `EXACT` for each order; `events` (`lookups.ORDER_EVENTS`) by order, and then in log
+    order.
+    """
     orders = _Orders(events)
     facts = {
         "order_id": orders.ids,
@@ -87,45 +95,50 @@ class _Orders:
         self.queue = events["queue"].to_numpy()
 
     def are(self, *codes: Code) -> Flags:
-        """Which events are of one of these codes."""
+        """Return which events are of one of these codes."""
         flags: Flags = np.isin(self.code, codes)
         return flags
 
     def have(self, flags: Flags) -> Flags:
-        """Which orders have any of these events."""
+        """Return which orders have any of these events."""
         found: Flags = np.bincount(self.order[flags], minlength=len(self.ids)) > 0
         return found
 
     def firsts(self, places: Integers) -> Integers:
-        """Of each order the first of these places of events; `_NONE` where it has none."""
+        """Return the first of these places (of events, ascending) for each order; `_NONE` for an order
+        without.
+        """
         found = np.full(len(self.ids), _NONE)
         found[self.order[places][::-1]] = places[::-1]
         return found
 
     def messages(self, topic: int, acknowledged: Acknowledged) -> Flags:
-        """Which events are messages of a topic that its acting group has acknowledged."""
-        flags: Flags = (self.topic == topic) & self.are(*_MESSAGES)
+        """Return which events are messages of a topic that its acting group has acknowledged."""
+        flags: Flags = (self.topic == topic) & self.are(*MESSAGE_CODES)
         flags[flags] = acknowledged[topic].has(self.queue[flags]) if topic in acknowledged else False
         return flags
 
     @cached_property
     def _ranks(self) -> tuple[Integers, Integers]:
-        """All numbers that are an event's place or its ref, ascending, and each event's key for both."""
+        """Return all numbers that are an event's place or its ref, ascending, and each event's key for
+        both.
+        """
+        # Ranks instead of log offsets: so a number together with its order fits 64 bits in any log.
         numbers, ranks = np.unique(np.concatenate([self.offset, self.ref]), return_inverse=True)
         return numbers, ranks + np.tile(self.order, 2) * len(numbers)
 
     @property
     def own(self) -> Integers:
-        """The key of each event's own place in the log."""
+        """Return the key of each event's own place in the log."""
         return self._ranks[1][: len(self.order)]
 
     @property
     def about(self) -> Integers:
-        """The key of what each event names in `ref`."""
+        """Return the key of what each event names in `ref`."""
         return self._ranks[1][len(self.order) :]
 
     def least(self, keys: Integers) -> pa.Array:
-        """Of each order the least number among these keys, which ascend; null where it has none."""
+        """Return the least number among these keys (ascending) for each order; null for an order without."""
         numbers = self._ranks[0]
         orders, ranks = np.divmod(keys[::-1], max(1, len(numbers)))
         found = np.full(len(self.ids), _NONE)
@@ -134,7 +147,7 @@ class _Orders:
 
 
 def _redelivered(orders: _Orders, topic: int, acknowledged: Acknowledged) -> Flags:
-    """Which messages came after the last dead letter of their order and were acknowledged."""
+    """Return which messages came after the last dead letter of their order and were acknowledged."""
     dead = np.flatnonzero((orders.topic == topic) & orders.are(Code.DEAD))
     last = np.full(len(orders.ids), np.iinfo(np.int64).max)
     last[orders.order[dead]] = orders.offset[dead]
@@ -144,7 +157,7 @@ def _redelivered(orders: _Orders, topic: int, acknowledged: Acknowledged) -> Fla
 
 def _of_halves(orders: _Orders) -> dict[str, Any]:
     names_half = orders.ref >= 0
-    ends = orders.about[orders.are(*_ENDS_OF_HALVES) & names_half]
+    ends = orders.about[orders.are(*ENDS_OF_HALVES) & names_half]
     is_open = orders.are(Code.HALF) & ~np.isin(orders.own, ends)
     oldest = orders.firsts(np.flatnonzero(is_open))
     commits = orders.about[orders.are(Code.COMMIT, Code.TIMER) & names_half]
@@ -163,7 +176,7 @@ def _of_timers(orders: _Orders) -> dict[str, Any]:
     is_deadline = orders.topic == TIMEOUTS
     delivered = orders.about[is_deadline & orders.are(*_DELIVERIES)]
     cancelled = orders.about[is_deadline & orders.are(Code.CANCEL)]
-    ended = orders.about[is_deadline & orders.are(*_ENDS_OF_TIMERS)]
+    ended = orders.about[is_deadline & orders.are(*ENDS_OF_TIMERS)]
     still_open = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & ~np.isin(orders.own, ended))
     first_due = orders.firsts(still_open[np.argsort(orders.due_ms[still_open], kind="stable")])
     return {
@@ -175,12 +188,12 @@ def _of_timers(orders: _Orders) -> dict[str, Any]:
 
 
 def _repeated(keys: Integers) -> Integers:
-    """The keys that occur more than once, ascending."""
+    """Return the keys that occur more than once, ascending."""
     found, counts = np.unique(keys, return_counts=True)
     repeated: Integers = found[counts > 1]
     return repeated
 
 
 def _taken(values: Any, places: Integers) -> pa.Array:
-    """The values at these places; null where there is none."""
+    """Return the values at these places; null where there is none."""
     return pa.array(values).take(pa.array(places, mask=places == _NONE))

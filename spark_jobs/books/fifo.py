@@ -3,6 +3,14 @@
 A group goes through its queues from the front. So few messages are not acknowledged although a later place
 of their queue is; only they, and of the others those of the same message groups, are looked at.
 
+Rules:
+- A message is passed over if its group acknowledged a later place of the same queue and message group, and
+  not this place.
+- The first pass looks at places alone: not acknowledged, and the queue goes on behind. The second reads the
+  acknowledged messages of the message groups that the first has found, and nothing of the others.
+
+Weak spot: places say nothing of why. A group that an operator moved on has the same gap as a broken broker.
+
 Cost: under 1 s of processor time per million messages that have an order among them.
 """
 
@@ -10,6 +18,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,20 +40,15 @@ _GROUP: Final = ("topic", "queue_id", "message_group")
 
 
 def gaps(spark: SparkSession, staged: Staged, acknowledged: Acknowledged) -> DataFrame:
-    """The first passed over message of each order, as `GAPS`: the place in its queue."""
+    """Return the first passed over message of each order, as `GAPS`: the place in its queue."""
     schema, folder = SCHEMAS["grouped"], Path(tempfile.mkdtemp(prefix="passed-", dir=staged.folder)) / "open"
-
-    def find_open(names: Sequence[str]) -> Iterator[pa.Table]:
-        return left_open(staged, names, acknowledged)
-
-    def find_done(names: Sequence[str]) -> Iterator[pa.Table]:
-        return done_of_groups(staged, names, acknowledged, folder)
-
     if staged.has("grouped"):
+        find_open = partial(left_open, staged, acknowledged)
         of_parts(spark, staged, "grouped", find_open, schema).write.parquet(str(folder))
     if not folder.exists() or not ds.dataset(folder, format="parquet").count_rows():
         return spark.createDataFrame([], from_arrow_schema(GAPS))
     left = _with_queue_id(spark.read.schema(from_arrow_schema(schema)).parquet(str(folder)))
+    find_done = partial(done_of_groups, staged, acknowledged, folder)
     done = _with_queue_id(of_parts(spark, staged, "grouped", find_done, schema))
     reached = done.groupBy(*_GROUP).agg(F.max("queue").alias("reached"))
     passed = left.join(reached, list(_GROUP)).filter(F.col("queue") < F.col("reached"))
@@ -52,8 +56,8 @@ def gaps(spark: SparkSession, staged: Staged, acknowledged: Acknowledged) -> Dat
     return passed.groupBy("order_id").agg(F.min(offset).alias("fifo_gap_offset"))
 
 
-def left_open(staged: Staged, names: Sequence[str], acknowledged: Acknowledged) -> Iterator[pa.Table]:
-    """The messages of some parts that are not acknowledged, where a later place of their queue is."""
+def left_open(staged: Staged, acknowledged: Acknowledged, names: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the messages of some parts that are not acknowledged, where a later place of their queue is."""
     for name in names:
         file = staged.path("grouped") / name
         places = columns_of(file, ["topic", "queue"])
@@ -63,9 +67,9 @@ def left_open(staged: Staged, names: Sequence[str], acknowledged: Acknowledged) 
 
 
 def done_of_groups(
-    staged: Staged, names: Sequence[str], acknowledged: Acknowledged, folder: Path
+    staged: Staged, acknowledged: Acknowledged, folder: Path, names: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """The messages of some parts that are acknowledged and of a message group that is in `folder`."""
+    """Yield the messages of some parts that are acknowledged and of a message group that is in `folder`."""
     files = [staged.path("grouped") / name for name in names]
     messages = pa.concat_tables([columns_of(file, SCHEMAS["grouped"].names) for file in files])
     messages = messages.filter(are_in(messages["message_group"], folder, "message_group"))
@@ -73,7 +77,7 @@ def done_of_groups(
 
 
 def _flags(messages: pa.Table, acknowledged: Acknowledged, is_done: bool) -> Flags:
-    """Which messages are acknowledged; or which are not, although the group went on behind them."""
+    """Return which messages are acknowledged; or which are not, although the group went on behind them."""
     topic, queue = messages["topic"].to_numpy(), messages["queue"].to_numpy()
     flags = np.zeros(len(topic), np.bool_)
     for number, places in acknowledged.items():

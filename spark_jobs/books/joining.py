@@ -31,8 +31,8 @@ CLEARED: Final = pa.schema([
 def joined(
     facts: pa.Table, wanted: tuple[Fact, ...], *sides: pa.Table, and_of: Sequence[pa.Table] = ()
 ) -> pa.Table:
-    """One row per id of the fact rows of all parts, and of the `sides`, which have no id twice: order_id, a
-    column for each fact, the sides' columns and those of `and_of`, null where there is nothing.
+    """Return one row per id of the fact rows of all parts, and of the `sides`, which have no id twice:
+    order_id, a column for each fact, the sides' columns and those of `and_of`, null where there is nothing.
 
     The tables' first column is the id. Ids that only `and_of` has are left out.
     """
@@ -45,7 +45,9 @@ def joined(
 
 
 def _numbered(*tables: pa.Table) -> tuple[pa.StringArray, list[Integers]]:
-    """The distinct ids in the order in which they come, and the number of each table's ids among them."""
+    """Return the distinct ids in the order in which they come, and the number of each table's ids among
+    them.
+    """
     chunks = [chunk for table in tables for chunk in table.column(0).chunks]
     indexed = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode()
     edges = np.cumsum([len(table) for table in tables])[:-1]
@@ -68,7 +70,7 @@ def _fact(values: pa.Int64Array, places: Integers, is_there: Flags, fact: Fact) 
 
 
 def _placed(table: pa.Table, places: Integers, count: int) -> dict[str, pa.ChunkedArray]:
-    """The columns of a table but its first, its rows at `places` of `count`."""
+    """Return the columns of a table but its first, its rows at `places` of `count`."""
     assert np.bincount(places).max(initial=0) <= 1, "an id twice"
     is_inside = places < count
     row_of = np.full(count, -1, np.int64)
@@ -78,7 +80,7 @@ def _placed(table: pa.Table, places: Integers, count: int) -> dict[str, pa.Chunk
 
 
 def cleared(ledger: pa.Table) -> pa.Table:
-    """The orders among a ledger's entries `order`, with when, and for which customers.
+    """Return the orders among a ledger's entries `order`, with when, and for which customers.
 
     An order has an entry for each article, mostly one after the other and alike in all that is asked here.
     """
@@ -88,7 +90,7 @@ def cleared(ledger: pa.Table) -> pa.Table:
 
 
 def _is_new(rows: pa.Table) -> Flags:
-    """Which rows are not like the one before."""
+    """Return which rows are not like the one before."""
     is_new = np.ones(rows.num_rows, np.bool_)
     if rows.num_rows:
         alike = [_like_before(column.combine_chunks()) for column in rows.columns]
@@ -103,7 +105,9 @@ def _like_before(values: pa.Array) -> Flags:
 
 
 def cleared_once(entries: pa.Table) -> pa.Table:
-    """The same of several files together; one whose entry has no time was cleared all the same, at 0."""
+    """Return the same of several files together; one whose entry has no time was cleared all the same, at
+    0.
+    """
     places = entries["order_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     is_repeated = pa.array(np.bincount(places)[places] > 1)
     once, repeated = entries.filter(pc.invert(is_repeated)), entries.filter(is_repeated)
@@ -118,12 +122,12 @@ def _one_each(entries: pa.Table) -> pa.Table:
 
 
 def half_end(orders: pa.Table) -> pa.Array:
-    """How the half of order-created ended: commit, rollback, expired, or null."""
+    """Return how the half of order-created ended: commit, rollback, expired, or null."""
     ends = {"commit": "committed_offset", "rollback": "rollback_offset", "expired": "expired_offset"}
     return pc.case_when(pc.make_struct(*(orders[name].is_valid() for name in ends.values())), *ends)
 
 
 def is_acknowledged(queue_places: pa.ChunkedArray, places: Places) -> pa.BooleanArray:
-    """Whether each place is acknowledged; false for null."""
+    """Return whether each place is acknowledged; false for null."""
     asked = pc.fill_null(queue_places, -1).to_numpy()
     return pa.array(places.has(asked))

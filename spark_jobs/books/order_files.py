@@ -23,7 +23,7 @@ _KINDS: Final = ("case", "status", "half_end")
 
 
 def write_bucket(orders: Path, judged: Path, first_row: int, schema: pa.Schema, to: Path) -> None:
-    """Writes one bucket with the columns of `schema`: `orders` are its book rows, from `first_row` on;
+    """Write one bucket with the columns of `schema`: `orders` are its book rows, from `first_row` on;
     `judged` has, of any buckets, the orders that Spark hands over, and says which are to be left out."""
     file = pq.ParquetFile(orders)
     known = set(file.schema_arrow.names)
@@ -40,7 +40,7 @@ def write_bucket(orders: Path, judged: Path, first_row: int, schema: pa.Schema, 
 
 
 def _balanced(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Book rows as orders that balance."""
+    """Return book rows as orders that balance."""
     count = rows.num_rows
     none = pa.ListArray.from_arrays(np.zeros(count + 1, np.int32), pa.array([], pa.string()))
     said = {"case": pa.repeat(BALANCED, count), "also": none.cast(schema.field("also").type)}

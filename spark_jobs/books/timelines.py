@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.inputs.mapping import Mapping
-from spark_jobs.staging.events import QUEUE_BITS, Code
+from spark_jobs.staging.events import MESSAGE_CODES, QUEUE_BITS, Code
 from spark_jobs.staging.order_events import Event, by_order
+from spark_jobs.staging.order_facts import ENDS_OF_TIMERS
 from spark_jobs.staging.staged import SCHEMAS, Staged
 
 TIMELINES_MAX: Final = 100_000
@@ -48,26 +49,24 @@ TIMELINES: Final = pa.schema([
         ("topic", pa.string()), ("note", pa.string()),
     ]))),
 ])  # fmt: skip
-_MESSAGES: Final = (Code.COMMIT, Code.NORMAL, Code.DELIVERED, Code.FIRED)
 _OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.ASKED)
-_OF_TIMERS: Final = (Code.DELIVERED, Code.FIRED, Code.CANCEL, Code.MOVED, Code.REPLACED)
 
 Acks = dict[tuple[int, int], tuple[int, int]]
 """(topic, place in its queue) -> (log offset, store time) of the record that acknowledged it."""
 
 
 def timelines(events: DataFrame, staged: Staged, mapping: Mapping) -> DataFrame:
-    """A row of `TIMELINES` for each order of `events` (see `order_events.events_of_orders`)."""
+    """Return a row of `TIMELINES` for each order of `events` (see `order_events.events_of_orders`)."""
     names, acks = mapping.topics.all, _acks_of(events, staged)
     return by_order(events, lambda its: {"timeline": timeline(its, acks, names)}, TIMELINES)
 
 
 def timeline(events: list[Event], acks: Acks, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The events of one order, and the acknowledgements of its messages, in log order."""
+    """Return the events of one order, and the acknowledgements of its messages, in log order."""
     listed = [_entry(event, names) for event in events]
     for event in events:
         place = event["topic"], event["queue"]
-        if event["code"] in _MESSAGES and place in acks:
+        if event["code"] in MESSAGE_CODES and place in acks:
             offset, store_ms = acks[place]
             note = f"place {event['queue'] & (1 << QUEUE_BITS) - 1} of queue {event['queue'] >> QUEUE_BITS}"
             listed.append(_listed(offset, store_ms, ACKNOWLEDGED, names[event["topic"]], note))
@@ -86,12 +85,12 @@ def _listed(offset: int, store_ms: int, kind: str, topic: str, note: str) -> dic
 
 
 def _note(event: Event) -> str:
-    """What a record is about beside its order."""
+    """Return what a record is about beside its order."""
     code, ref, due_ms = event["code"], event["ref"], event["due_ms"]
     notes = []
     if code in _OF_HALVES and ref >= 0:
         notes.append(f"the half at {ref}")
-    if code in _OF_TIMERS and ref >= 0:
+    if code in ENDS_OF_TIMERS and ref >= 0:
         notes.append(f"the timer at {ref}")
     if code in (Code.TIMER, Code.DELIVERED, Code.FIRED) and due_ms >= 0:
         notes.append(f"due {_moment(due_ms)}")
@@ -106,8 +105,8 @@ def _moment(ms: int) -> str:
 
 
 def _acks_of(events: DataFrame, staged: Staged) -> Acks:
-    """Which records acknowledged the messages among the events."""
-    messages = events.filter(F.col("code").isin(*map(int, _MESSAGES))).select("topic", "queue").toArrow()
+    """Return which records acknowledged the messages among the events."""
+    messages = events.filter(F.col("code").isin(*map(int, MESSAGE_CODES))).select("topic", "queue").toArrow()
     found: Acks = {}
     for topic in np.unique(messages["topic"].to_numpy()).tolist():
         mine = messages["queue"].to_numpy()[messages["topic"].to_numpy() == topic]

@@ -7,62 +7,66 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def has_row() -> Column:
-    """The database has the order."""
+    """Return whether the database has the order."""
     return F.col("has_row")
 
 
 def is_committed() -> Column:
-    """The log has a committed order-created message of it."""
+    """Return whether the log has a committed order-created message of the order."""
     return F.col("committed_offset").isNotNull()
 
 
 def is_consumed() -> Column:
-    """The carts' group has acknowledged it as done, not only given it up as a dead letter."""
+    """Return whether the carts' group has acknowledged the message as done, not only as a dead letter."""
     return F.col("is_consumed") & (F.col("dead_letter_offset").isNull() | flag("is_redelivered"))
 
 
 def first_message_offset() -> Column:
-    """Where the first committed message that speaks of the order lies."""
+    """Return where the first committed message that speaks of the order lies."""
     return F.least("committed_offset", "paid_offset", "cancelled_offset")
 
 
 def is_too_new(offset: str | Column) -> Column:
-    """A record may be newer than what was read of the database."""
+    """Return whether a record may be newer than the reading of the database; null for a null offset."""
     column = F.col(offset) if isinstance(offset, str) else offset
     return column >= F.col("books_offset")
 
 
 def is_covered(ms: Column) -> Column:
-    """The part of the log in which the message of an event at this time lies is still there."""
+    """Return whether the log still has the part in which the message of an event at `ms` must lie."""
     covered_from_ms = F.col("covered_from_ms")
     return (covered_from_ms == 0) | (ms >= covered_from_ms + F.col("grace_ms"))
 
 
 def has_waited(since_ms: str, limit_ms: str) -> Column:
-    """Something waits for longer than a limit."""
+    """Return whether more than the limit has passed from `since_ms` to the "now" of the judgement."""
     return F.col("as_of_ms") - F.col(since_ms) > F.col(limit_ms)
 
 
 def flag(name: str) -> Column:
-    """A column of facts that only some orders have: false where it is null."""
+    """Return a column of facts that only some orders have: false where it is null."""
     return F.coalesce(F.col(name), F.lit(False))
 
 
 def says(text: str, *columns: str | Column) -> Column:
-    """A sentence with numbers or names in it."""
+    """Return a sentence with numbers or names in it."""
     return F.format_string(text, *columns)
 
 
 def duration(ms: Column) -> Column:
-    """Milliseconds as seconds in words."""
+    """Return milliseconds as text in seconds, such as 12.5 s."""
     return F.format_string("%.1f s", ms / 1000)
 
 
 def held_too_much() -> Column:
-    """Articles of which the cart holds more than its ledger says."""
+    """Return the articles, array<struct<sku, cart, ledger>>, of which the cart holds more than its ledger
+    says.
+    """
     return F.filter("surplus", lambda article: article.cart > article.ledger)
 
 
 def held_too_little() -> Column:
-    """Articles of which the cart holds less than its ledger says."""
+    """Return the articles, array<struct<sku, cart, ledger>>, of which the cart holds less than its ledger
+    says.
+    """
     return F.filter("surplus", lambda article: article.cart < article.ledger)

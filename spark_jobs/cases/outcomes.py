@@ -69,7 +69,7 @@ def _is_paid() -> Column:
 
 
 def _unsaid(what: str, at_ms: Column) -> Column:
-    """Of a row that says paid or cancelled: that no message does, if none does and the log would have it."""
+    """Return why a row that says paid or cancelled has no message, if the log would have the message."""
     ended = F.col(f"{what}_end_offset")
     is_unsaid = F.col(f"{what}_offset").isNull() & ~flag(f"has_open_{what}") & is_covered(at_ms)
     found = says(
@@ -80,7 +80,9 @@ def _unsaid(what: str, at_ms: Column) -> Column:
 
 
 def _unwritten(what: str) -> Column:
-    """Of a row that does not say paid or cancelled: that a message does, if one does."""
+    """Return why a row that does not say paid or cancelled contradicts a committed message, if there is
+    one.
+    """
     offset = F.col(f"{what}_offset")
     is_unwritten = has_row() & offset.isNotNull() & ~is_too_new(offset)
     why = says(f"order-{what} is committed at log offset %d; the database does not say {what}.", offset)

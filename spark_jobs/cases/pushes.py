@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.cases.columns import is_covered, is_too_new, says
@@ -30,17 +30,20 @@ def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
         F.col("delivered_offset").isNotNull() & F.col("is_acknowledged") & ~is_too_new("delivered_offset")
     )
     unsaid = is_done & F.col("status").isin("SCHEDULED", "FAILED") & F.col("dead_letter_offset").isNull()
+    is_twice = F.col("deliveries") > 1 + F.coalesce("dead_letters", F.lit(0))
+    twice = says("It was delivered %d times, first at log offset %d.", "deliveries", "delivered_offset")
+    said = "Its message was delivered at log offset %d and acknowledged; the ledger says %s."
     why = (
-        F.when(F.col("deliveries") > 1 + F.coalesce("dead_letters", F.lit(0)), _twice())
+        F.when(is_twice, twice)
         .when(never, F.lit("The ledger says delivered; the log has no delivery of it."))
-        .when(unsaid, _unsaid())
+        .when(unsaid, says(said, "delivered_offset", "status"))
         .when(~F.col("status").isin(*KNOWN), says("Its status %s is neither sent nor left.", "status"))
     )
     return pushes.withColumn(PUSHES_DO_NOT_SUM, why)
 
 
 def sums(pushes: DataFrame) -> DataFrame:
-    """The pushes of each schedule, and all single ones, that do not add up: schedule, why."""
+    """Return the pushes of each schedule, and all single ones, that do not add up: schedule, why."""
     schedule = F.coalesce("schedule_id", F.lit(ONE_OFF))
     counts = {status: F.count_if(F.col("status") == status).alias(status) for status in KNOWN}
     whole = pushes.groupBy(schedule.alias("schedule")).agg(F.count("*").alias("total"), *counts.values())
@@ -50,17 +53,3 @@ def sums(pushes: DataFrame) -> DataFrame:
         *("total", "DELIVERED", "SCHEDULED", "CANCELLED", "FAILED"),
     )
     return whole.filter(F.col("total") != total).select("schedule", why.alias("why"))
-
-
-def _twice() -> Column:
-    return says(
-        "It was delivered %d times, first at log offset %d.", F.col("deliveries"), F.col("delivered_offset")
-    )
-
-
-def _unsaid() -> Column:
-    return says(
-        "Its message was delivered at log offset %d and acknowledged; the ledger says %s.",
-        F.col("delivered_offset"),
-        F.col("status"),
-    )

@@ -1,6 +1,20 @@
 """All cases of orders in the order in which they are tried, and what each finding means.
 
-Every order is in the first case that holds; others that hold stay in `also`.
+The idea: a case is a function without arguments that returns one column over a row of the books: the sentence
+why the case holds, or null. It looks at no other row, so all cases of an order are judged in one pass.
+
+Rules:
+- Every order is in the first case of `ALL_CASES` that holds; others that hold stay in `also`. So the counts
+  by case add up to the count of orders.
+- What may still come right by itself (`in-flight`) and what nobody can see any more (`not-covered`) stand
+  behind all findings, and an order in no case balances.
+- A comparison with null is null, which counts as "does not hold": each case has to ask for what it needs.
+- The docstring of a case is data: what it means, `Wrong:` who, `Repair:` how (`MEANINGS`).
+
+Cost: all cases become one generated method of Java, too large for its compiler by default (`session`).
+
+Weak spot: precedence hides. An order whose first case is repaired may show its next only in the next audit,
+unless somebody reads `also`.
 """
 
 from __future__ import annotations
@@ -49,12 +63,14 @@ class Meaning:
 
 
 def verdicts(books: DataFrame) -> DataFrame:
-    """The books with each order's `case`, `why` (null if it is balanced), and the other cases in `also`."""
+    """Return the books with each order's `case`, `why` (null if it is balanced), and the other cases in
+    `also`.
+    """
     return told(judged(books))
 
 
 def judged(books: DataFrame) -> DataFrame:
-    """The books with a column for each case: why it holds, or null.
+    """Return the books with a column for each case: why it holds, or null.
 
     All at once, since Spark looks through all columns again for each that is added by itself.
     """
@@ -62,12 +78,12 @@ def judged(books: DataFrame) -> DataFrame:
 
 
 def holds_any() -> Column:
-    """Whether a judged order is in any case."""
+    """Return whether a judged order is in any case."""
     return reduce(lambda one, other: one | other, (F.col(name).isNotNull() for name in ALL_CASES))
 
 
 def told(judged: DataFrame) -> DataFrame:
-    """`case`, `why` and `also` in place of the columns of the cases."""
+    """Return `case`, `why` and `also` in place of the columns of the cases."""
     holding = F.array_compact(F.array(*(F.when(F.col(name).isNotNull(), F.lit(name)) for name in ALL_CASES)))
     return (
         judged.withColumn("holding", holding)
@@ -79,7 +95,7 @@ def told(judged: DataFrame) -> DataFrame:
 
 
 def meaning(function: Callable[..., object]) -> Meaning:
-    """The three parts of a case's docstring."""
+    """Return the three parts of a case's docstring."""
     text = " ".join((inspect.getdoc(function) or "").split())
     what, _, rest = text.partition(" Wrong: ")
     wrong, _, repair = rest.partition(" Repair: ")

@@ -29,7 +29,7 @@ class UnfitValue(ValueError):
 
 
 def array_of(field: pa.Field, values: Sequence[Any], constants: Mapping[str, str] | None = None) -> pa.Array:
-    """A column of the field's type; `constants` translates values.
+    """Return a column of the field's type; `constants` translates values.
 
     Raises:
         UnfitValue: when a value cannot be made one of that type.
@@ -45,7 +45,7 @@ def array_of(field: pa.Field, values: Sequence[Any], constants: Mapping[str, str
 
 
 def _plainly(values: Sequence[Any]) -> pa.Array | None:
-    """The values as Arrow takes them by itself; asked for a type, it would cut 1.5 to 1 in silence."""
+    """Return the values as Arrow takes them by itself; asked for a type, it would cut 1.5 to 1 in silence."""
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError, UnicodeError):

@@ -49,7 +49,7 @@ class Database:
     """A database to be read; `option` is the command's option that named it, for messages."""
 
     def __init__(self, url: str, option: str, *tables: TableMapping) -> None:
-        """Connects and checks that every table and column is there; raises `DatabaseUnreadable`, which tells
+        """Connect and check that every table and column is there; raise `DatabaseUnreadable`, which tells
         all that are missing.
         """
         self._option = option
@@ -63,9 +63,9 @@ class Database:
             raise self._unreadable(error) from error
 
     def export(self, ours: str, folder: Path, bucket_count: int = 0) -> RowCounts:
-        """Writes a table below `folder`, dealt into a multiple of so many buckets, if that is given.
+        """Write a table below `folder`, dealt into a multiple of so many buckets, if that is given.
 
-        Raises `DatabaseUnreadable`.
+        Raise `DatabaseUnreadable`.
         """
         table = self._tables[ours]
         with self._speaking(ours), one_view(self._engine) as connection:
@@ -75,7 +75,7 @@ class Database:
             return counts + RowCounts(without_key=table.count_without_key(connection))
 
     def export_rows_of(self, ours: str, keys: Sequence[str], folder: Path) -> RowCounts:
-        """The same, only of rows with one of these keys."""
+        """Write the rows with one of these keys; else as `export`."""
         table, path = self._tables[ours], parts_of(folder, ours)
         chunks = [
             keys[first : first + _KEYS_PER_QUESTION] for first in range(0, len(keys), _KEYS_PER_QUESTION)
@@ -87,7 +87,7 @@ class Database:
         return counts
 
     def export_by(self, names: Sequence[str], folder: Path, after_each: Callable[[int], None]) -> RowCounts:
-        """Exports tables that have the same key by the same ranges of it, one range after the other.
+        """Export tables that have the same key by the same ranges of it, one range after the other.
 
         `after_each` is called with the number of a range that has been written. The ranges are the last
         table's, which should be the largest.
@@ -106,13 +106,15 @@ class Database:
         return counts
 
     def close(self) -> None:
-        """Gives the connections back."""
+        """Give the connections back."""
         self._engine.dispose()
 
     def _read(
         self, connection: Connection, table: OpenTable, ranges: list[KeyRange], path: Path, bucket_count: int
     ) -> RowCounts:
-        """All ranges; several at a time where further connections can see what this one sees."""
+        """Write all ranges; several at a time where further connections can share the view of
+        `connection`.
+        """
         paths = [path / part_name(number) for number in range(len(ranges))]
         shared = share(connection) if len(ranges) > 1 else None
 
@@ -152,7 +154,7 @@ class Database:
         return found
 
     def _found(self, inspector: Inspector, mapping: TableMapping) -> OpenTable:
-        """The table with its columns, if all are there."""
+        """Return the table with its columns, if all are there."""
         schema, _, name = mapping.name.rpartition(".")
         if not inspector.has_table(name, schema or None):
             known = _shown([*inspector.get_table_names(schema or None)])
@@ -181,7 +183,7 @@ class Database:
     def _columnless(
         self, mapping: TableMapping, missing: dict[str, str], there: list[str]
     ) -> DatabaseUnreadable:
-        """The error about all columns that a table lacks; `missing` are ours and theirs."""
+        """Return the error about all columns that a table lacks; `missing` are ours and theirs."""
         optional = [ours for ours in missing if ours in OPTIONAL.get(mapping.ours, ())]
         may_lack = f' ("" for {_shown(optional)} if there is none)' if optional else ""
         columns = "column" if len(missing) == 1 else "columns"
@@ -194,7 +196,7 @@ class Database:
 
     @contextmanager
     def _speaking(self, ours: str) -> Iterator[None]:
-        """Turns what goes wrong while a table is read into one sentence."""
+        """Turn what goes wrong while a table is read into one sentence."""
         mapping = self._mappings[ours]
         try:
             yield
@@ -223,12 +225,14 @@ _KEYED: Final = frozenset({"orders", "pushes"})
 
 
 def _as_read(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """Timestamps are read as such, since SQLite has them as texts; everything else as the driver has it."""
+    """Return the type by which a column is read: timestamps as such, since SQLite has texts; else as the
+    driver has the values.
+    """
     return kind if isinstance(kind, DateTime | Date) else NullType()
 
 
 def _is_unique(inspector: Inspector, name: str, schema: str, key: str) -> bool:
-    """Whether the database itself lets no key occur twice."""
+    """Return whether the database itself lets no key occur twice."""
     where = schema or None
     unique = [inspector.get_pk_constraint(name, where)["constrained_columns"]]
     unique += [one["column_names"] for one in inspector.get_unique_constraints(name, where)]

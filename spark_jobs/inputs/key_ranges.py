@@ -36,14 +36,14 @@ class KeyRange:
     upto: Any = None
 
     def holds(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
-        """The condition for a row's key; of keys that are null none is in any range."""
+        """Return the condition for a row's key; of keys that are null none is in any range."""
         bounds = [] if self.after is None else [key > self.after]
         bounds += [] if self.upto is None else [key <= self.upto]
         return and_(key.is_not(None), *bounds)
 
 
 def key_ranges(connection: Connection, table: FromClause, key: ColumnElement[Any]) -> list[KeyRange]:
-    """The ranges of a table, at least one, each with about `ROWS_PER_RANGE` rows.
+    """Return the ranges of a table, at least one, each with about `ROWS_PER_RANGE` rows.
 
     Numbers are cut evenly between the first and the last, other keys by stepping through them.
     """
@@ -54,7 +54,7 @@ def key_ranges(connection: Connection, table: FromClause, key: ColumnElement[Any
 
 
 def _even(first: int, last: int, width: int) -> list[Any]:
-    """Bounds that far apart; wider where numbers are so sparse that there would be thousands."""
+    """Return bounds that far apart; wider where numbers are so sparse that there would be thousands."""
     width = max(width, (last - first) // 1_000)
     return list(range(first + width - 1, last, width))
 
@@ -71,7 +71,7 @@ def _stepped(connection: Connection, table: FromClause, key: ColumnElement[Any],
 
 
 def row_number(connection: Connection, table: FromClause) -> ColumnElement[Any] | None:
-    """SQLite's own number of a row, by which a table lies on disk; None where there is none."""
+    """Return SQLite's own number of a row, by which a table lies on disk; None where there is none."""
     if connection.dialect.name != "sqlite":
         return None
     number: ColumnElement[Any] = literal_column("rowid")
@@ -84,7 +84,7 @@ def row_number(connection: Connection, table: FromClause) -> ColumnElement[Any] 
 
 @contextmanager
 def one_view(engine: Engine) -> Iterator[Connection]:
-    """A connection in which the database stands still, as far as it can do that."""
+    """Yield a connection in which the database stands still, as far as it can do that."""
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN")
@@ -96,14 +96,14 @@ def one_view(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def same_view(engine: Engine, shared: str) -> Iterator[Connection]:
-    """A further connection (PostgreSQL's) that sees what the one sees whose `share` it has."""
+    """Yield a further connection (PostgreSQL's) that sees what the one sees whose `share` it has."""
     with one_view(engine) as connection:
         connection.exec_driver_sql(f"SET TRANSACTION SNAPSHOT '{shared}'")
         yield connection
 
 
 def share(connection: Connection) -> str | None:
-    """The name under which further connections find this one's view; None where that cannot be had."""
+    """Return the name under which further connections find this one's view; None where that cannot be had."""
     if connection.dialect.name != "postgresql":
         return None
     return str(connection.execute(text("SELECT pg_export_snapshot()")).scalar_one())

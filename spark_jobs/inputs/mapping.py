@@ -85,12 +85,12 @@ class TableMapping:
 
     @property
     def is_there(self) -> bool:
-        """Whether the user has such a table at all."""
+        """Return whether the user has such a table at all."""
         return self.name != ""
 
     @property
     def key(self) -> str:
-        """Our name of the column that names a row's subject."""
+        """Return our name of the column that names a row's subject."""
         return COLUMNS[self.ours][0]
 
 
@@ -106,12 +106,12 @@ class Topics:
 
     @property
     def of_orders(self) -> tuple[str, ...]:
-        """The topics whose messages are about an order."""
+        """Return the topics whose messages are about an order."""
         return self.order_created, self.order_timeouts, self.order_paid, self.order_cancelled
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every topic that the audit reads."""
+        """Return every topic that the audit reads."""
         return *self.of_orders, self.pushes
 
 
@@ -149,7 +149,7 @@ class RedisKeys:
 
 
 def _as_in_the_shop(ours: str) -> TableMapping:
-    """A table as the shop has it."""
+    """Return a table as the shop has it."""
     return TableMapping(ours, NAMES_DEFAULT.get(ours, ours), {name: name for name in COLUMNS[ours]})
 
 
@@ -169,7 +169,7 @@ class Mapping:
 
     @property
     def consumers(self) -> dict[str, str]:
-        """The group that acts on each topic, by the user's names."""
+        """Return the group that acts on each topic, by the user's names."""
         return {getattr(self.topics, one.name): getattr(self.groups, one.name) for one in fields(self.groups)}
 
 
@@ -180,7 +180,7 @@ Section = TypeVar("Section", Topics, Groups, Bodies, RedisKeys)
 
 
 def read_mapping(path: Path) -> Mapping:
-    """The mapping of a TOML file.
+    """Return the mapping of a TOML file.
 
     Raises:
         ConfigurationError: when there is no such file, it is no TOML, or it names what there is not.
@@ -195,7 +195,7 @@ def read_mapping(path: Path) -> Mapping:
 
 
 def as_mapping(given: dict[str, Any], shown: str) -> Mapping:
-    """The mapping that a TOML document describes; `shown` names the document in messages.
+    """Return the mapping that a TOML document describes; `shown` names the document in messages.
 
     Raises:
         ConfigurationError: when it names what there is not, or gives a name that is none.
@@ -239,7 +239,7 @@ def _table(known: TableMapping, given: dict[str, Any], where: str) -> TableMappi
 
 
 def _constants(given: Any, ours: tuple[str, ...], where: str) -> dict[str, str]:
-    """Their value -> ours."""
+    """Return their value -> ours."""
     if not isinstance(given, dict):
         raise ConfigurationError(f"{where} is no section. Write our value = theirs below it.")
     _refuse_unknown(given, list(ours), where)
@@ -266,7 +266,9 @@ def _require_text(value: Any, name: str, where: str) -> None:
 
 
 def _refuse_same_topics(topics: Topics, shown: str) -> None:
-    """Two topics of ours in one of theirs could not be told apart."""
+    """Raise `ConfigurationError` if two of our topics have one name: their messages could not be told
+    apart.
+    """
     if len(set(topics.all)) < len(topics.all):
         raise ConfigurationError(
             f"{shown} [topics] gives two of our topics the same name. Each needs its own; "

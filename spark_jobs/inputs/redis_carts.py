@@ -50,7 +50,7 @@ class RedisCarts:
     """A shop's carts in a Redis database."""
 
     def __init__(self, url: str, keys: RedisKeys) -> None:
-        """Connects; raises `DatabaseUnreadable` when nothing answers."""
+        """Connect; raise `DatabaseUnreadable` when nothing answers."""
         self._keys = keys
         self._shown = url.rpartition("@")[2] if "@" in url else url
         with self._speaking():
@@ -58,9 +58,10 @@ class RedisCarts:
             self._redis.ping()
 
     def buckets(self) -> Iterator[Iterator[CartRows]]:
-        """Bucket after bucket of customers, each a few customers at a time; a customer is in one bucket only.
+        """Yield bucket after bucket of customers, each a few customers at a time; a customer is in one bucket
+        only.
 
-        Raises `DatabaseUnreadable` when Redis stops answering.
+        Raise `DatabaseUnreadable` when Redis stops answering.
         """
         with self._speaking(), self._redis, ExitStack() as files:
             count = min(1 + self._redis.dbsize() // CUSTOMERS_PER_BUCKET, _BUCKETS_MAX)
@@ -87,7 +88,9 @@ class RedisCarts:
         return rows
 
     def _customers(self) -> Iterator[str]:
-        """Every customer, some of them more than once; a prefix that begins with the other goes first."""
+        """Yield every customer, some of them more than once; a prefix that begins with the other goes
+        first.
+        """
         prefixes = sorted((self._keys.cart, self._keys.ledger), key=len, reverse=True)
         for pattern in {_common(*prefixes)} if _common(*prefixes) else set(prefixes):
             for key in self._redis.scan_iter(match=_escaped(pattern) + "*", count=_KEYS_PER_SCAN):
@@ -132,7 +135,7 @@ def _fields(rows: CartRows, key: str, answer: dict[str, str] | ResponseError) ->
 
 
 def _lines(entry: str, value: Any) -> Rows:
-    """The (sku, quantity, at_ms) rows of one ledger entry."""
+    """Return the (sku, quantity, at_ms) rows of one ledger entry."""
     at_ms = int(value["at_ms"])
     if entry == ADD:
         return [(str(value["sku"]), _quantity(value["quantity"]), at_ms)]
@@ -150,7 +153,7 @@ def _quantity(value: Any) -> int:
 
 
 def _common(one: str, other: str) -> str:
-    """What both texts begin with."""
+    """Return what both texts begin with."""
     length = next(
         (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
         min(len(one), len(other)),
@@ -159,5 +162,5 @@ def _common(one: str, other: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text as SCAN's patterns take it literally."""
+    """Return a text as SCAN's patterns take it literally."""
     return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in text)

@@ -35,33 +35,17 @@ class Sources:
 
     def __init__(self, store: Path, inputs: Inputs) -> None:
         self._store = store
-        self._log = open_log(store)
-        self._mapping = inputs.mapping
+        self.log = open_log(store)
+        """The log as it was before anything was read."""
+        self.log_bytes = self.log.end_offset - self.log.first_offset
+        self.bucket_count = bucket_count(self.log_bytes)
+        """Into how many buckets orders and pushes are dealt (`buckets`)."""
+        self.mapping = inputs.mapping
         self._has_carts = inputs.carts is not None
         self._inputs = inputs.open()
 
-    @property
-    def mapping(self) -> Mapping:
-        """What everything is called."""
-        return self._mapping
-
-    @property
-    def log(self) -> StoreLog:
-        """The log as it was before anything was read."""
-        return self._log
-
-    @property
-    def log_bytes(self) -> int:
-        """How much log there is to read."""
-        return self._log.end_offset - self._log.first_offset
-
-    @property
-    def bucket_count(self) -> int:
-        """Into how many buckets orders and pushes are dealt (`buckets`)."""
-        return bucket_count(self.log_bytes)
-
     def export(self, folder: Path) -> Exported:
-        """Reads them in the one order that keeps effects after causes (see `books`)."""
+        """Read them in the one order that keeps effects after causes (see `books`)."""
         orders = self._inputs.export_orders(folder, self.bucket_count)
         pushes = self._inputs.export_pushes(folder, self.bucket_count)
         log = open_log(self._store)
@@ -70,9 +54,9 @@ class Sources:
         counts = _push_counts(folder) if pushes else {}
         return Exported(
             folder,
-            self._log.end_offset,
+            self.log.end_offset,
             log,
-            self._mapping,
+            self.mapping,
             counts,
             unreadable,
             orders,

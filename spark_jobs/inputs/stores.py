@@ -49,11 +49,11 @@ class Inputs:
 
     @property
     def has_lines(self) -> bool:
-        """Whether lines of orders are read: they say which order explains a cart."""
+        """Return whether lines of orders are read: they say which order explains a cart."""
         return self.carts is not None and self.mapping.order_lines.is_there
 
     def open(self) -> OpenInputs:
-        """Connects to all and looks whether every table and column is there; raises `DatabaseUnreadable`."""
+        """Connect to all and look whether every table and column is there; raise `DatabaseUnreadable`."""
         return OpenInputs(self)
 
 
@@ -75,15 +75,15 @@ class OpenInputs:
             raise DatabaseUnreadable(" ".join(problems))
 
     def export_orders(self, folder: Path, bucket_count: int = 1) -> RowCounts:
-        """Writes `orders.parquet`: one row per order, dealt into a multiple of so many `buckets`."""
+        """Write `orders.parquet`: one row per order, dealt into a multiple of so many `buckets`."""
         return self._orders.export("orders", folder, bucket_count)
 
     def export_carts(self, folder: Path) -> list[str]:
-        """Writes carts, ledger and differences (see `carts`); returns the fields that could not be read."""
-        return self._carts.export(folder)
+        """Write carts, ledger and differences (see `carts`); return the fields that could not be read."""
+        return self._carts(folder)
 
     def export_order_lines(self, folder: Path) -> RowCounts:
-        """Writes `order_lines.parquet`: the lines of the orders of every customer whose cart differs from its
+        """Write `order_lines.parquet`: the lines of the orders of every customer whose cart differs from its
         ledger, which are the only ones that an audit asks for. Goes after the orders and the carts."""
         order_ids = _orders_in_question(folder)
         if not self._has_lines:
@@ -98,7 +98,7 @@ class OpenInputs:
             self._orders.close()
 
     def export_pushes(self, folder: Path, bucket_count: int = 1) -> RowCounts | None:
-        """Writes `pushes.parquet`, dealt in the same way; None without a push database."""
+        """Write `pushes.parquet`, dealt into buckets likewise; return None without a push database."""
         if self._pushes is None:
             return None
         try:
@@ -108,7 +108,7 @@ class OpenInputs:
 
 
 def _orders_in_question(folder: Path) -> list[str]:
-    """The orders of customers with differences, as far as they were exported; written down as well."""
+    """Return the orders of customers with differences, as far as they were exported; written down as well."""
     differing = ds.dataset(folder / "differences.parquet", format="parquet")
     customers = pc.unique(differing.to_table(columns=["customer_id"])["customer_id"])
     if not len(customers):

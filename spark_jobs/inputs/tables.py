@@ -61,7 +61,7 @@ class RowWriter:
         self._file.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Adds a batch."""
+        """Add a batch."""
         self._held.append(batch)
         self._rows += batch.num_rows
         if self._rows >= ROWS_PER_GROUP:
@@ -73,7 +73,7 @@ class RowWriter:
         self._held, self._rows = [], 0
 
     def write_rows(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Adds rows, each in the order of the schema; raises `UnfitValue`."""
+        """Add rows, each in the order of the schema; raise `UnfitValue`."""
         for first in range(0, len(rows), ROWS_PER_BATCH):
             self.write(batch_of(self._schema, rows[first : first + ROWS_PER_BATCH]))
 
@@ -94,7 +94,7 @@ class DealtWriter:
             write_dealt(self._path, table, self._bucket_count, use_dictionary=self._schema.names[1:])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Adds a batch."""
+        """Add a batch."""
         self._held.append(batch)
 
 
@@ -104,7 +104,7 @@ def batch_of(
     names: Sequence[str] | None = None,
     constants: Mapping[str, Mapping[str, str]] | None = None,
 ) -> pa.RecordBatch:
-    """A batch of rows that have the columns `names` (else all, in order); the other columns are null.
+    """Return a batch of rows that have the columns `names` (else all, in order); the other columns are null.
 
     Raises:
         UnfitValue: when a value cannot be made one of its column's type.
@@ -136,18 +136,20 @@ class OpenTable:
 
     @property
     def key(self) -> ColumnElement[Any]:
-        """The column that names a row's subject."""
+        """Return the column that names a row's subject."""
         return self.columns[self.schema.names[0]]
 
     def range_key(self, connection: Connection) -> ColumnElement[Any]:
-        """By what to cut it: as it lies on disk, if that is known and no key has to be looked for twice."""
+        """Return by what to cut it: as it lies on disk, if that is known and no key has to be looked for
+        twice.
+        """
         number = row_number(connection, self.source) if self.is_unique else None
         return self.key if number is None else number
 
     def write(
         self, connection: Connection, condition: ColumnElement[bool], path: Path, bucket_count: int = 0
     ) -> RowCounts:
-        """Writes the rows that hold a condition to one file; dealt into so many buckets, if that is given."""
+        """Write the rows that hold a condition to one file; dealt into so many buckets, if that is given."""
         query = select(*self.columns.values()).where(condition, self.key.is_not(None))
         to = DealtWriter(path, self.schema, bucket_count) if bucket_count else RowWriter(path, self.schema)
         with to as writer, no_cycles():
@@ -156,11 +158,11 @@ class OpenTable:
             return self._copy_first(connection, query.order_by(self.key), writer)
 
     def count(self, connection: Connection) -> int:
-        """How many rows there are."""
+        """Return how many rows there are."""
         return connection.execute(select(func.count()).select_from(self.source)).scalar_one()
 
     def count_without_key(self, connection: Connection) -> int:
-        """How many rows have no key."""
+        """Return how many rows have no key."""
         query = select(func.count()).select_from(self.source).where(self.key.is_(None))
         return connection.execute(query).scalar_one()
 
@@ -172,7 +174,7 @@ class OpenTable:
         return RowCounts(count)
 
     def _copy_first(self, connection: Connection, query: Select[Any], writer: Writer) -> RowCounts:
-        """Of rows that come in the order of their key, the first of each key."""
+        """Write the first row of each key, of rows in the order of their key; return the counts."""
         counts, last = RowCounts(), None
         for batch in self._batches(connection, query):
             keys = batch.column(0)
@@ -186,7 +188,9 @@ class OpenTable:
         return counts
 
     def _batches(self, connection: Connection, query: Select[Any]) -> Iterator[pa.RecordBatch]:
-        """SQLite's cursor streams by itself, and is half as fast when it is asked to."""
+        """Yield the rows of a query as batches; SQLite's cursor streams unasked, and asked is half as
+        fast.
+        """
         streams = {} if connection.dialect.name == "sqlite" else {"stream_results": True}
         result = connection.execution_options(**streams).execute(query)
         while rows := result.fetchmany(ROWS_PER_BATCH):
@@ -195,7 +199,9 @@ class OpenTable:
 
 @contextmanager
 def no_cycles() -> Iterator[None]:
-    """Rows hold no cycles; without a collector that looks for some, reading takes half the time."""
+    """Stop the garbage collector until the block ends: rows hold no cycles, and reading takes half the
+    time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -206,12 +212,12 @@ def no_cycles() -> Iterator[None]:
 
 
 def parts_of(folder: Path, name: str) -> Path:
-    """The folder `<name>.parquet` of a table's files, made."""
+    """Return the folder `<name>.parquet` of a table's files, made."""
     path = folder / f"{name}.parquet"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def part_name(number: int) -> str:
-    """The name of the file of a range."""
+    """Return the name of the file of a range."""
     return f"part-{number:05d}.parquet"

@@ -26,7 +26,7 @@ class ReadAhead:
         self._asked = 0
 
     def reached(self, position: int) -> None:
-        """The walk is at this place."""
+        """Ask the disk for the next `_AHEAD_BYTES` behind `position`, where the walk is now."""
         if self._mapped is None:
             return
         self._asked = max(self._asked, position // _STEP_BYTES * _STEP_BYTES)

@@ -31,7 +31,7 @@ _JOINS: Final = (
 
 
 def crcs(data: Bytes, starts: Integers, ends: Integers) -> Integers:
-    """The CRC-32 of each range of `data`, without its highest bit, as records hold it."""
+    """Return the CRC-32 of each range of `data`, without its highest bit, as records hold it."""
     view, crc32 = data.data, isal_zlib.crc32
     found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
     return np.frombuffer(array("I", found), np.uint32) & np.uint32(record.CRC_MASK)
@@ -45,13 +45,13 @@ class Tails:
         self._tails: Any = items(data, f"V{_TAIL.itemsize}")[places].view(_TAIL)
 
     def are_crcs(self) -> Flags:
-        """Which of them begin like a CRC property."""
+        """Return which of the tails begin like a CRC property."""
         flags: Flags = self._tails["name"] == _NAME
         flags &= self._tails["name_end"] == record.CRC_NAME[8]
         return flags
 
     def say(self, found: Integers) -> Flags:
-        """Which of them are a CRC property with this number."""
+        """Return which of the tails are a CRC property that holds the number in `found`."""
         low = self._tails["low"] ^ _ZEROS
         high = self._tails["high"].astype(np.uint64) ^ (_ZEROS & np.uint64(0xFFFF))
         stored = _joined(low) + _joined(high) * np.uint64(100_000_000)

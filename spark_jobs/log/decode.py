@@ -9,6 +9,12 @@ A damaged region of the log is a row too: `physical_offset` and `record_bytes` s
 `kind` is "damage" and all else is null. So nothing is lost without a trace, and a filter on any other column
 leaves it out.
 
+Rows are chosen before columns are made: by half offset, topic and store time, which need no property. The
+kind of a record needs one, so kinds are chosen last.
+
+Weak spot: the file is mapped. A page that the disk cannot read ends the worker process by SIGBUS, and Spark
+repeats the task until the job fails; a file cut off while it is read does the same.
+
 Measured: `benchmarks/audit.py decode`.
 """
 
@@ -114,7 +120,7 @@ class Wanted:
 
     @property
     def property_names(self) -> list[str]:
-        """The stored names of the properties that are to be read."""
+        """Return the stored names of the properties that are to be read."""
         needed = {NEEDS.get(name, name) for name in self.columns}
         if self.kinds < frozenset(KINDS):
             needed.add(NEEDS["kind"])
@@ -122,7 +128,7 @@ class Wanted:
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the batches."""
+        """Return the Arrow schema of the batches."""
         schema = pa.schema([SCHEMA.field(name) for name in self.columns])
         if self.encoded and "topic" in self.columns:
             place = self.columns.index("topic")
@@ -131,14 +137,14 @@ class Wanted:
 
 
 def batches(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The records and damaged regions of one slice of the log, in log order per batch."""
+    """Yield the records and damaged regions of one slice of the log, in log order per batch."""
     data, shapes = mapped(part.segment.path), Shapes()
     for chunk in walk(data, part, wanted.check):
         yield from chunk_batches(chunk, wanted, shapes)
 
 
 def mapped(path: str) -> Bytes:
-    """The bytes of a file, read when they are looked at; only in Spark's workers.
+    """Return the bytes of a file, read when they are looked at; only in Spark's workers.
 
     A page that the disk cannot read ends the worker (SIGBUS), and so its task; a broker maps nothing.
     """
@@ -147,7 +153,7 @@ def mapped(path: str) -> Bytes:
 
 
 def damage_batch(damaged: Sequence[Damage], schema: pa.Schema, why: str) -> pa.RecordBatch:
-    """Damaged regions as rows of `schema`."""
+    """Return damaged regions as rows of `schema`."""
     given = {
         "physical_offset": [damage.first_offset for damage in damaged],
         "record_bytes": [damage.end_offset - damage.first_offset for damage in damaged],
@@ -159,7 +165,9 @@ def damage_batch(damaged: Sequence[Damage], schema: pa.Schema, why: str) -> pa.R
 
 
 def chunk_batches(chunk: Chunk, wanted: Wanted, shapes: Shapes) -> Iterator[pa.RecordBatch]:
-    """The wanted records of a chunk, and its damage, as batches; `shapes` are those of chunks before it."""
+    """Yield the wanted records of a chunk, and its damage, as batches; `shapes` are those of chunks before
+    it.
+    """
     records = _chosen(chunk.records, wanted)
     if len(records):
         columns = Columns(records, wanted, shapes)
@@ -176,10 +184,15 @@ def _chosen(records: Records, wanted: Wanted) -> Records:
         records = records.chosen(records.numbers("half_offset") != 0)
     if wanted.topics != ALL and len(records):
         records = records.chosen(_is_of(topics_of(records), wanted.topics))
-    if wanted.stored_ms and len(records):
-        stored_ms, (first_ms, end_ms) = records.numbers("store_ms"), wanted.stored_ms
-        records = records.chosen((stored_ms >= first_ms) & (stored_ms < end_ms))
-    return records
+    return stored_within(records, wanted.stored_ms)
+
+
+def stored_within(records: Records, span_ms: tuple[int, int] | None) -> Records:
+    """Return the records stored from the first to before the second millisecond since 1970; all for None."""
+    if span_ms is None or not len(records):
+        return records
+    stored_ms = records.numbers("store_ms")
+    return records.chosen((stored_ms >= span_ms[0]) & (stored_ms < span_ms[1]))
 
 
 def _is_of(topic: pa.StringArray, topics: frozenset[str]) -> Flags:
@@ -198,18 +211,18 @@ class Columns:
         self._stored: Properties | None = None
 
     def batch(self) -> pa.RecordBatch:
-        """The wanted columns."""
+        """Return the wanted columns."""
         made = [self.column(name) for name in self._wanted.columns]
         return pa.RecordBatch.from_arrays(made, schema=self._wanted.schema)
 
     def of_kinds(self) -> Flags:
-        """Which records are of a wanted kind."""
+        """Return which records are of a wanted kind."""
         if self._wanted.kinds >= frozenset(KINDS):
             return np.ones(len(self._records), np.bool_)
         return _is_of(self.column("kind"), self._wanted.kinds)
 
     def column(self, name: str) -> pa.Array:
-        """One column of `SCHEMA`."""
+        """Return one column of `SCHEMA`."""
         if name not in self._made:
             self._made[name] = self._make(name)
         return self._made[name]
@@ -219,19 +232,11 @@ class Columns:
             return pa.array(self._records.numbers(name))
         if name in PROPERTIES:
             stored_name, kind = PROPERTIES[name]
-            return _typed(self._properties.values(stored_name), kind)
+            values = self._properties.values(stored_name)
+            return text(values) if kind == pa.string() else numbers(values, kind)
         if name in TIMES:
             return _timestamps(self.column(TIMES[name]))
         return _MAKERS[name](self)
-
-    def _offsets(self) -> pa.Array:
-        return pa.array(self._records.numbers("physical_offset"))
-
-    def _nothing(self) -> pa.Array:
-        return pa.nulls(len(self._records), pa.string())
-
-    def _user_properties(self) -> pa.MapArray:
-        return self._properties.of_users()
 
     @property
     def _properties(self) -> Properties:
@@ -245,12 +250,12 @@ class Columns:
 
     def _encoded_topics(self) -> pa.DictionaryArray:
         if self._wanted.property_names:
-            return self._properties.topics()
+            return self._properties.topics
         return pc.dictionary_encode(topics_of(self._records))
 
     def _kinds(self) -> pa.StringArray:
         delivers_timer = self._properties.has(names.TIMER_OFFSET)
-        return kinds_of(self._properties.topics(), self._records.numbers("sys_flag"), delivers_timer)
+        return kinds_of(self._properties.topics, self._records.numbers("sys_flag"), delivers_timer)
 
     def _bodies(self) -> pa.BinaryArray:
         records, topics = self._records, self._wanted.bodies
@@ -269,7 +274,7 @@ class Columns:
 
 
 _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
-    "physical_offset": Columns._offsets,
+    "physical_offset": lambda made: pa.array(made._records.numbers("physical_offset")),
     "record_bytes": lambda made: pa.array(made._records.lengths),
     "topic": Columns._topics,
     "kind": Columns._kinds,
@@ -277,13 +282,13 @@ _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
     "born_host": lambda made: hosts(made._records, "born_host"),
     "store_host": lambda made: hosts(made._records, "store_host"),
     "delivery_attempt": lambda made: pa.array(made._records.numbers("reconsume_times") + 1),
-    "user_properties": Columns._user_properties,
-    "damage": Columns._nothing,
+    "user_properties": lambda made: made._properties.of_users(),
+    "damage": lambda made: pa.nulls(len(made._records), pa.string()),
 }
 
 
 def _timestamps(ms: pa.Array) -> pa.Array:
-    """Milliseconds as timestamps; null where they are beyond what a timestamp can hold."""
+    """Return milliseconds as timestamps; null where they are beyond what a timestamp can hold."""
     numbers_ms = pc.fill_null(ms, 0).to_numpy()
     if not (numbers_ms.min(initial=0) > -_MS_MAX and numbers_ms.max(initial=0) < _MS_MAX):
         ms = pc.if_else(pc.less(pc.abs(ms), _MS_MAX), ms, pa.scalar(None, pa.int64()))
@@ -295,14 +300,10 @@ def _timestamps(ms: pa.Array) -> pa.Array:
 _MS_MAX: Final = 9_000_000_000_000_000
 
 
-def _typed(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
-    return text(values) if kind == pa.string() else numbers(values, kind)
-
-
 def _unpacked(stored: pa.BinaryArray, sys_flags: Integers) -> pa.BinaryArray:
-    """Bodies without their compression; one that does not unpack stays as it is stored.
+    """Return bodies without their compression; one that does not unpack stays as it is stored.
 
-    Raises `LibraryMissing` for what only Apache RocketMQ's stores hold (see `commitlog.compression`).
+    Raise `LibraryMissing` for what only Apache RocketMQ's stores hold (see `commitlog.compression`).
     """
     pairs = zip(stored.to_pylist(), sys_flags.tolist(), strict=True)
     return pa.array([_unpack(body, flags) if body else body for body, flags in pairs], pa.binary())
@@ -316,7 +317,7 @@ def _unpack(body: bytes, sys_flag: int) -> bytes:
 
 
 def _inflate(body: bytes) -> bytes:
-    """Zlib or gzip undone; as it was if it is neither, or has no end."""
+    """Return zlib or gzip undone; as it was if it is neither, or has no end."""
     stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
         inflated = stream.decompress(body, INFLATED_BYTES_MAX)

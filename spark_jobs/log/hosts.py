@@ -22,7 +22,7 @@ _FIELDS: Final = {
 
 
 def hosts(records: Records, name: str) -> pa.StringArray:
-    """`born_host` or `store_host` of each record."""
+    """Return `born_host` or `store_host` of each record."""
     offset, hosts_before, v6_flag = _FIELDS[name]
     if records.shifts is None:
         words = records.numbers(name.replace("host", "v4"))
@@ -46,6 +46,6 @@ def _repeated(written: str, count: int) -> pa.StringArray:
 
 
 def _text(stored: bytes) -> str:
-    """An address of 4 or 16 bytes, and its port in 4."""
+    """Return an address of 4 or 16 bytes, and its port in 4."""
     address, port = ipaddress.ip_address(stored[:-4]), int.from_bytes(stored[-4:], "big")
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

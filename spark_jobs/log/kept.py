@@ -33,7 +33,7 @@ class Kept:
 
 
 def kept_parts(store: Path, log: StoreLog) -> list[Kept | KeptTimers]:
-    """What to read beside the log; nothing while the log has its beginning."""
+    """Return what to read beside the log; nothing while the log has its beginning."""
     if log.first_offset == 0 or not log.ours:
         return []
     parts: list[Kept | KeptTimers] = []
@@ -49,7 +49,7 @@ def _holds_files(folder: Path) -> bool:
 
 
 def kept_batches(part: Kept, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The kept records that are wanted; a file that goes while it is read is no longer needed."""
+    """Yield the kept records that are wanted; a file that goes while it is read is no longer needed."""
     seen: set[int] = set()
     for path in sorted(Path(part.folder).iterdir()):
         try:

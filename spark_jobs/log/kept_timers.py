@@ -27,7 +27,7 @@ from commitlog.disk import Disk
 from commitlog.published_log import open_log
 from commitlog.record import CRC_BYTES, RECORD_BYTES_MIN
 from commitlog.recovery import Damage
-from spark_jobs.log.decode import ALL, SCHEMA, Columns, Wanted, damage_batch
+from spark_jobs.log.decode import ALL, SCHEMA, Columns, Wanted, damage_batch, stored_within
 from spark_jobs.log.kinds import KINDS, TOPICS
 from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.log.records import Records
@@ -54,7 +54,7 @@ class KeptTimers:
 
 
 def timer_batches(part: KeptTimers, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The rows of these timers that are wanted."""
+    """Yield the rows of these timers that are wanted."""
     seen = np.zeros(0, np.int64)
     for _ in range(_ATTEMPTS_MAX):
         is_whole = True
@@ -70,10 +70,7 @@ def timer_batches(part: KeptTimers, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(chunk: Chunk, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    records = chunk.records
-    if wanted.stored_ms:
-        stored_ms, (first_ms, end_ms) = records.numbers("store_ms"), wanted.stored_ms
-        records = records.chosen((stored_ms >= first_ms) & (stored_ms < end_ms))
+    records = stored_within(chunk.records, wanted.stored_ms)
     is_topic = wanted.topics == ALL or _TOPIC in wanted.topics
     if len(records) and is_topic and "timer" in wanted.kinds and not wanted.only_of_halves:
         yield _rows(records, wanted)
@@ -82,7 +79,7 @@ def _batches(chunk: Chunk, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(records: Records, wanted: Wanted) -> pa.RecordBatch:
-    """The timers of messages that are made ready for their queues."""
+    """Return the timers of messages that are made ready for their queues."""
     has_bodies = wanted.bodies == ALL or _TOPIC in wanted.bodies
     made = Columns(
         records,
@@ -103,7 +100,7 @@ def _rows(records: Records, wanted: Wanted) -> pa.RecordBatch:
 
 
 def _named_files(store: Path) -> list[tuple[str, int]]:
-    """(path, length) of each partition file of the newest snapshot."""
+    """Return (path, length) of each partition file of the newest snapshot."""
     _, parts = newest_parts(store, open_log(store))
     named = (parts.get(_TIMER_FILES) or {}).get("partitions") or {"files": {}}
     return [(f"{layout.TIMERS}/{name}", fields[0]) for name, fields in sorted(named["files"].items())]
@@ -138,7 +135,7 @@ def _chunks(part: KeptTimers, path: str, length: int, seen: Integers) -> Iterato
 
 
 def _chunk(window: Window, batch: Batch, rows: Any, imported_until: int) -> Chunk:
-    """The records of these rows; those that are not what was written, as damage."""
+    """Return the records of these rows; those that are not what was written, as damage."""
     stored = window.bytes_at(batch.position, batch.end - batch.position)
     data = np.frombuffer(stored, np.uint8)
     positions = rows["record_at"].astype(np.int64) - batch.position

@@ -17,7 +17,7 @@ TOPICS: Final = {kind: topic for topic, kind in BY_TOPIC.items()}
 
 
 def kinds_of(topics: pa.DictionaryArray, sys_flags: Integers, delivers_timer: Flags) -> pa.StringArray:
-    """The kind of each record."""
+    """Return the kind of each record."""
     by_topic = np.array([KINDS.index(kind_of_topic(name)) for name in topics.dictionary.to_pylist()], np.int8)
     codes = by_topic[topics.indices.to_numpy()]
     is_normal = codes == 0

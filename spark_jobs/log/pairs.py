@@ -39,7 +39,7 @@ class _Names:
         self._factor, self._table = self._without_collision()
 
     def code(self, mixed: Integers, firsts: Integers, lasts: Integers, lengths: Integers) -> Integers:
-        """The number of each name by `mix` of its words and length; 0 for a name without meaning."""
+        """Return the number of each name by `mix` of its words and length; 0 for a name without meaning."""
         codes = self._table[_slots(mixed, self._factor)]
         is_same = (self._firsts[codes] == firsts) & (self._lasts[codes] == lasts)
         codes *= is_same & (self._lengths[codes] == lengths)
@@ -57,7 +57,7 @@ class _Names:
 
 
 def mix(firsts: Integers, lasts: Integers, lengths: Integers) -> Integers:
-    """One number for each name: unequal ones come of unequal names."""
+    """Return one number for each name: unequal ones come of unequal names."""
     mixed: Integers = firsts ^ (lasts << np.uint64(1)) ^ (lengths.astype(np.uint64) << np.uint64(56))
     return mixed
 
@@ -78,7 +78,9 @@ class Pairs:
     """All pairs of regular strings, in order, by their places in the one data buffer."""
 
     def __init__(self, rows: Integers, marks: Integers, data: Bytes) -> None:
-        """A word of bytes follows the end of every name in `data`."""
+        """Take `rows` (edges of strings) and `marks` of `data`, in which 8 bytes follow the end of every
+        name.
+        """
         self._data = data
         self._rows = rows
         self._name_ends = marks[0::2]
@@ -93,7 +95,7 @@ class Pairs:
 
     @classmethod
     def of(cls, stored: pa.BinaryArray) -> Pairs | None:
-        """The pairs of `stored`; None if any string is not regular."""
+        """Return the pairs of `stored`; None if any string is not regular."""
         _, offsets, values = stored.buffers()
         rows = np.frombuffer(offsets, np.int32)[stored.offset : stored.offset + len(stored) + 1]
         if len(stored) == 0 or values is None or rows[0] != 0:
@@ -107,7 +109,9 @@ class Pairs:
         return cls(rows, marks, data)
 
     def places(self, names: Sequence[str]) -> tuple[Integers, Integers]:
-        """(starts of the values in their strings, lengths) of each name, a row each; length -1 for none."""
+        """Return (starts of the values in their strings, lengths) of each name, a row each; length -1 for
+        none.
+        """
         pair_of = self._placed(names)
         starts = self._name_ends[pair_of] + 1
         lengths = self._pair_ends[pair_of] - starts
@@ -115,7 +119,9 @@ class Pairs:
         return starts - self._rows[:-1], lengths
 
     def of_users(self) -> Integers:
-        """Pairs whose names are not reserved: rows of string, name's start and length, value's likewise."""
+        """Return pairs whose names are not reserved: rows of string, name's start and length, value's
+        likewise.
+        """
         found = np.flatnonzero((self._codes == 0) | (self._codes == KNOWN.codes[_TIMER_KEY]))
         found = found[self._has_value[found]]
         strings = self._record_of_pair[found]
@@ -129,7 +135,7 @@ class Pairs:
         )
 
     def _last_of_name(self, found: Integers) -> Integers:
-        """The places in `found` of the last pair of each name in each string."""
+        """Return the places in `found` of the last pair of each name in each string."""
         data, starts, ends = self._data.tobytes(), self._name_starts[found], self._name_ends[found]
         names = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         pairs = zip(self._record_of_pair[found].tolist(), names, strict=True)
@@ -137,7 +143,7 @@ class Pairs:
         return np.array(sorted(places.values()), np.int64)
 
     def _placed(self, names: Sequence[str]) -> Integers:
-        """For each of `names` a row: which pair each string has of that name, -1 for none."""
+        """Return for each of `names` a row: which pair each string has of that name, -1 for none."""
         column_of_code = np.full(256, len(names), np.uint8)
         column_of_code[[KNOWN.codes[name.encode()] for name in names]] = range(len(names))
         columns = column_of_code[self._codes]
@@ -148,7 +154,7 @@ class Pairs:
         return placed[:-1]
 
     def _recognised(self) -> Integers:
-        """The code of each pair's name."""
+        """Return the code of each pair's name."""
         lengths = self._name_ends - self._name_starts
         words = np.ndarray(len(self._data) - _WORD + 1, "<u8", self._data, 0, (1,))
         firsts = words[self._name_starts] & _MASKS[np.minimum(lengths, _WORD)]
@@ -168,7 +174,7 @@ class Pairs:
 
 
 def _may_repeat(names: Integers, strings: Integers) -> bool:
-    """Whether two pairs of one string could have equal names."""
+    """Return whether two pairs of one string could have equal names."""
     distance_max = int(np.bincount(strings).max()) if len(strings) else 0
     if distance_max > _NEIGHBOURS_MAX:
         return True
@@ -179,7 +185,7 @@ def _may_repeat(names: Integers, strings: Integers) -> bool:
 
 
 def _is_regular(data: Bytes, rows: Integers, marks: Integers) -> bool:
-    """Marks alternate over the whole buffer and every string ends with a pair's end."""
+    """Return whether marks alternate over the whole buffer and every string ends with a pair's end."""
     kinds = data[marks]
     ends = rows[1:][rows[1:] > rows[:-1]] - 1
     return bool(

@@ -47,7 +47,9 @@ class Properties:
     """The topics and properties of some records; of the latter those of some names, and users'."""
 
     def __init__(self, records: Records, names: Sequence[str], shapes: Shapes) -> None:
-        """Each of `names` is one that is reserved or known (see `commitlog.properties`)."""
+        """Take the records and the `names` to look for, each reserved or known (see
+        `commitlog.properties`).
+        """
         self._records = records
         self._data = records.data
         self._starts = records.properties_starts
@@ -58,12 +60,9 @@ class Properties:
         left = self._bare[records.properties_bytes[self._bare] > 0]
         self._others = self._split(left) if len(left) else None
 
-    def topics(self) -> pa.DictionaryArray:
-        """The topic under which each record lies, by its place among a few."""
-        return self._topics
-
     @cached_property
-    def _topics(self) -> pa.DictionaryArray:
+    def topics(self) -> pa.DictionaryArray:
+        """Return the topic under which each record lies, by its place among a few."""
         bare = pc.dictionary_encode(topics_of(self._records.chosen(self._bare)))
         codes = self._shape_of.astype(np.int32)
         codes[self._bare] = len(self._shapes.known) + bare.indices.to_numpy()
@@ -71,12 +70,12 @@ class Properties:
         return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
 
     def has(self, name: str) -> Flags:
-        """Which records have a property of that name."""
+        """Return which records have a property of that name."""
         flags: Flags = self._lengths(name) >= 0
         return flags
 
     def values(self, name: str) -> pa.BinaryArray:
-        """The value of one of the names in each record, null where it has none."""
+        """Return the value of one of the names in each record, null where it has none."""
         lengths = self._lengths(name)
         places = np.flatnonzero(lengths >= 0)
         starts = self._starts[places] + self._shapes.places(name)[0][self._shape_of[places]]
@@ -87,21 +86,21 @@ class Properties:
         return spread(ragged(self._data, starts, lengths[places]), places, len(lengths))
 
     def of_users(self) -> pa.MapArray:
-        """Those that users set: all but the names that are reserved."""
+        """Return the properties that users set, per record: all but the reserved names."""
         edges, pairs = self._users()
         names, values = (text(ragged(self._data, pairs[row], pairs[row + 1])) for row in (0, 2))
         return pa.MapArray.from_arrays(pa.array(edges), names, values)
 
     def _lengths(self, name: str) -> Integers:
-        """How long each record's value of a name is; -1 where it has none."""
+        """Return how long each record's value of a name is; -1 where it has none."""
         lengths: Integers = self._shapes.places(name)[1][self._shape_of]
         if self._others is not None:
             lengths[self._others.records] = self._others.lengths[self._rows[name]]
         return lengths
 
     def _users(self) -> tuple[Integers, Integers]:
-        """Users' pairs as they lie in the log: where each record's begin, and rows of place and length of the
-        name, then of the value.
+        """Return users' pairs as they lie in the log: where each record's begin, and rows of place and length
+        of the name, then of the value.
         """
         known = self._shapes.known
         counts = np.array([*(len(shape.users) for shape in known), 0])
@@ -145,12 +144,14 @@ class Properties:
 
 
 def topics_of(records: Records) -> pa.StringArray:
-    """The topic under which each record lies."""
+    """Return the topic under which each record lies."""
     return text(ragged(records.data, records.topic_starts, records.topic_bytes))
 
 
 def _last_of_name(stored: bytes) -> dict[str, tuple[int, int, int, int]]:
-    """Name's start and length, value's start and length, of the last pair of each name that has a value."""
+    """Return name's start and length, value's start and length, of the last pair of each name that has a
+    value.
+    """
     found: dict[str, tuple[int, int, int, int]] = {}
     start = 0
     for pair in stored.split(b"\x02"):

@@ -60,7 +60,7 @@ class Index:
     files: tuple[tuple[str, int], ...]
 
     def parts(self, log: StoreLog, wanted: Range) -> list[Indexed]:
-        """A part for each segment of the range, as far as the index reaches."""
+        """Return a part for each segment of the range, as far as the index reaches."""
         end_offset = min(self.until, wanted.end_offset)
         return [
             Indexed(
@@ -77,7 +77,7 @@ class Index:
 
 
 def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | None:
-    """The index of these topics; None if the log has to be scanned for them."""
+    """Return the index of these topics; None if the log has to be scanned for them."""
     if not log.ours:
         found = files_of(store, topics)
         return None if found is None else Index(believed_until(store, log), tuple(found))
@@ -95,7 +95,7 @@ def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | No
 
 
 def indexed_batches(part: Indexed, wanted: Wanted) -> Iterator[Any]:
-    """The records of a part as batches; an entry that leads to no sound record is a damaged region."""
+    """Yield the records of a part as batches; an entry that leads to no sound record is a damaged region."""
     data = mapped(part.segment.path)
     positions, sizes = _places(part)
     shapes = Shapes()
@@ -123,7 +123,7 @@ def _checked(
 
 
 def _places(part: Indexed) -> tuple[Integers, Integers]:
-    """(positions in the segment, sizes) of the part's records, in log order, each once."""
+    """Return (positions in the segment, sizes) of the part's records, in log order, each once."""
     found = []
     for path, count in part.files:
         entries = np.fromfile(path, ENTRY, count)
@@ -140,7 +140,7 @@ def _places(part: Indexed) -> tuple[Integers, Integers]:
 
 
 def _add_files(files: list[tuple[str, int]], folder: Path, count: int, crcs: list[tuple[int, int]]) -> bool:
-    """Adds the files of one queue; False if one is missing or differs. Old ones may have been deleted."""
+    """Add the files of one queue; False if one is missing or differs. Old ones may have been deleted."""
     kept = sorted(crcs)
     while kept and not _path(folder, kept[0][0]).exists():
         kept.pop(0)

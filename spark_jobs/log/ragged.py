@@ -27,12 +27,15 @@ _POOL: Final = pa.system_memory_pool()
 
 
 def ragged(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
-    """The ranges of `data` as a binary column."""
-    return _even(data, starts, int(lengths[0])) if _are_even(lengths) else _uneven(data, starts, lengths)
+    """Return the ranges of `data` as a binary column."""
+    is_even = len(lengths) > 0 and lengths[0] > 0 and bool((lengths == lengths[0]).all())
+    return _even(data, starts, int(lengths[0])) if is_even else _uneven(data, starts, lengths)
 
 
 def spread(values: pa.BinaryArray, places: Integers, count: int) -> pa.BinaryArray:
-    """The values of a new column at these places of one of `count`, ascending, and nulls between them."""
+    """Return the values of a new column at these places of one of `count`, ascending, and nulls between
+    them.
+    """
     if len(values) in (0, count):
         return values if len(values) == count else pa.nulls(count, values.type)
     _, edges, stored = values.buffers()
@@ -45,12 +48,8 @@ def spread(values: pa.BinaryArray, places: Integers, count: int) -> pa.BinaryArr
     return pa.Array.from_buffers(values.type, count, [validity, offsets, stored])
 
 
-def _are_even(lengths: Integers) -> bool:
-    return len(lengths) > 0 and lengths[0] > 0 and bool((lengths == lengths[0]).all())
-
-
 def _even(data: Bytes, starts: Integers, length: int) -> pa.BinaryArray:
-    """Ranges of one length: as items of a type of that length, so that numpy copies them."""
+    """Return ranges of one length: as items of a type of that length, so that numpy copies them."""
     edges = np.arange(0, (len(starts) + 1) * length, length, dtype=np.int32)
     return pa.Array.from_buffers(
         pa.binary(), len(starts), [None, pa.py_buffer(edges), pa.py_buffer(items(data, f"V{length}")[starts])]
@@ -78,7 +77,7 @@ class Ranges:
 
     @classmethod
     def of(cls, values: pa.Array) -> Ranges:
-        """The values of a binary or text column; null has no bytes."""
+        """Return the values of a binary or text column; null has no bytes."""
         _, edges, stored = values.buffers()
         offsets = np.frombuffer(edges, np.int32)[values.offset : values.offset + len(values) + 1]
         lengths = np.diff(offsets)
@@ -90,20 +89,20 @@ class Ranges:
         return len(self.starts)
 
     def chosen(self, kept: Flags | Integers) -> Ranges:
-        """Some of these ranges."""
+        """Return some of these ranges."""
         return Ranges(self.data, self.starts[kept], self.lengths[kept])
 
     def one(self, at: int) -> bytes:
-        """The bytes of one range."""
+        """Return the bytes of one range."""
         start = self.starts[at]
         return self.data[start : start + self.lengths[at]].tobytes()
 
     def have_at(self, places: Integers | int, wanted: bytes) -> Flags:
-        """Which ranges have these bytes at their place, counted from their start."""
+        """Return which ranges have these bytes at their place, counted from their start."""
         return self._equal_at(places, len(wanted), np.void(wanted))
 
     def equal_at(self, places: Integers | int, others: Ranges) -> Flags:
-        """Which ranges have the bytes of their other at their place; not if those are none."""
+        """Return which ranges have the bytes of their other at their place; not if those are none."""
         if len(others) and (others.lengths == others.lengths[0]).all():
             length = int(others.lengths[0])
             return self._equal_at(places, length, others._items(others.starts, length))
@@ -122,18 +121,18 @@ class Ranges:
         return is_inside
 
     def _items(self, starts: Integers, length: int) -> Any:
-        """So many bytes from each start on, which is -1 or more; one too near the end is moved."""
+        """Return `length` bytes from each start (-1 or more) on; a start too near the end is moved back."""
         return items(self.data, f"V{length}")[np.minimum(starts, len(self.data) - length)]
 
 
 def items(data: Bytes, numpy_type: str) -> Any:
-    """An item of that type at every byte of `data`, however aligned."""
+    """Return an item of that type at every byte of `data`, however aligned."""
     kind = np.dtype(numpy_type)
     return np.ndarray(max(0, len(data) - kind.itemsize + 1), kind, data, 0, (1,))
 
 
 def numbers_at(data: Bytes, places: Integers, numpy_type: str) -> Integers:
-    """The numbers at `places` of `data`, in native byte order; a place outside is moved inside."""
+    """Return the numbers at `places` of `data`, in native byte order; a place outside is moved inside."""
     kind = np.dtype(numpy_type)
     inside = np.minimum(np.maximum(places, 0), len(data) - kind.itemsize)
     found: Integers = items(data, numpy_type)[inside].astype(kind.newbyteorder("="), copy=False)
@@ -141,7 +140,7 @@ def numbers_at(data: Bytes, places: Integers, numpy_type: str) -> Integers:
 
 
 def text(values: pa.BinaryArray) -> pa.StringArray:
-    """Binary as text; bytes that are not UTF-8 become replacement characters."""
+    """Return binary as text; bytes that are not UTF-8 become replacement characters."""
     try:
         return pc.cast(values, pa.string())
     except pa.ArrowInvalid:
@@ -152,7 +151,7 @@ def text(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def numbers(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
-    """Decimal text as integers; null where it is no number of that width."""
+    """Return decimal text as integers; null where it is no number of that width."""
     try:
         return pc.cast(text(values), kind)
     except pa.ArrowInvalid:

@@ -8,8 +8,6 @@ row's own store time decides in the end. Cost: about twenty probes of a few hund
 
 from __future__ import annotations
 
-import re
-import struct
 from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,14 +20,13 @@ from commitlog.published_log import Segment, StoreLog
 from spark_jobs.log.decode import mapped
 from spark_jobs.log.ragged import Bytes
 from spark_jobs.log.records import Records
+from spark_jobs.log.walk import likely_record
 from tidewheel.errors import UnknownChoice
 
 MARGIN_MS: Final = 60_000
 """A clock set back by less than this loses no row of a range of time."""
 
 _STEP_BYTES: Final = 64 * 1024
-_MAGIC: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]")
-_OFFSET: Final = struct.Struct(">q")
 _FOREVER_MS: Final = 1 << 62
 
 
@@ -43,7 +40,7 @@ class Range:
 
 
 def range_of(log: StoreLog, first: str | None, end: str | None) -> Range:
-    """The range of two options: each a log offset, or a time as ISO 8601; raises `UnknownChoice`."""
+    """Return the range of two options: each a log offset, or a time as ISO 8601; raise `UnknownChoice`."""
     found = Range(log.first_offset, log.end_offset)
     starts, first_ms = _place(log, "from", first, found.first_offset)
     ends, end_ms = _place(log, "to", end, found.end_offset)
@@ -52,7 +49,7 @@ def range_of(log: StoreLog, first: str | None, end: str | None) -> Range:
 
 
 def _place(log: StoreLog, option: str, given: str | None, default: int) -> tuple[int, int | None]:
-    """(log offset, time in ms if it was given as a time)."""
+    """Return (log offset, time in ms if it was given as a time)."""
     if given is None:
         return default, None
     if given.isascii() and given.isdigit():
@@ -70,8 +67,8 @@ def _place(log: StoreLog, option: str, given: str | None, default: int) -> tuple
 
 
 def bounds(log: StoreLog, time_ms: int) -> tuple[int, int]:
-    """Two log offsets: what was stored before `time_ms` lies before the second, and what was not, not before
-    the first; while clocks only went forward.
+    """Return two log offsets: what was stored before `time_ms` lies before the second, and what was not, not
+    before the first; while clocks only went forward.
     """
     segments = log.segments
     at = bisect_left(segments, time_ms, key=lambda segment: _Probe(segment, log.end_offset).ms_behind(0)) - 1
@@ -89,15 +86,13 @@ class _Probe:
 
     def __init__(self, segment: Segment, log_end: int) -> None:
         self._data: Bytes = mapped(segment.path)
-        self._view = self._data.data
         self._first_offset = segment.first_offset
         self.end = min(segment.segment_bytes, log_end - segment.first_offset)
 
     def ms_behind(self, position: int) -> int:
-        """When the first record from `position` on was stored; the end of time if none follows."""
-        until = self.end - record.RECORD_BYTES_MIN + 8
-        for match in _MAGIC.finditer(self._view, position + 4, max(until, 0)):
-            start = match.start() - 4
-            if _OFFSET.unpack_from(self._view, start + 28)[0] == self._first_offset + start:
-                return int(Records.at(self._data, np.array([start])).numbers("store_ms")[0])
-        return _FOREVER_MS
+        """Return when the first record from `position` on was stored; the end of time if none follows."""
+        until = max(self.end - record.RECORD_BYTES_MIN + 8, 0)
+        start = likely_record(self._data.data, self._first_offset, position, until)
+        if start < 0:
+            return _FOREVER_MS
+        return int(Records.at(self._data, np.array([start])).numbers("store_ms")[0])

@@ -48,12 +48,11 @@ _FIELDS: Final = FIXED | {
     "store_v4": Fixed(64, "<u8", 1),
     "body_bytes": Fixed(84, ">i4", 2),
 }
-_HEAD: Final = np.dtype(
-    [("record_bytes", ">u4"), ("magic", ">u4"), ("body_crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"),
-     ("queue_offset", ">i8"), ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
-     ("born_v4", "<u8"), ("store_ms", ">i8"), ("store_v4", "<u8"), ("reconsume_times", ">i4"),
-     ("half_offset", ">i8"), ("body_bytes", ">i4")]
-)  # fmt: skip
+_HEAD: Final = np.dtype({
+    "names": list(_FIELDS),
+    "formats": [one.numpy_type for one in _FIELDS.values()],
+    "offsets": [one.offset for one in _FIELDS.values()],
+})  # fmt: skip
 _V6: Final = record.BORN_HOST_V6 | record.STORE_HOST_V6
 
 
@@ -79,7 +78,9 @@ class Records:
 
     @classmethod
     def at(cls, data: Bytes, positions: Integers) -> Records:
-        """The records of segment `data` at `positions`, each with `RECORD_BYTES_MIN` readable bytes."""
+        """Return the records of segment `data` at `positions`, each with `RECORD_BYTES_MIN` readable
+        bytes.
+        """
         heads = items(data, f"V{HEAD_BYTES}")[positions].view(_HEAD)
         sys_flags = heads["sys_flag"].astype(np.int32)
         shifts = _shifts(sys_flags) if (sys_flags & _V6).any() else None
@@ -106,7 +107,7 @@ class Records:
         )  # fmt: skip
 
     def chosen(self, kept: Flags | Integers | slice) -> Records:
-        """Some of these records."""
+        """Return some of these records."""
         parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in _PER_RECORD:
             parts[name] = parts[name][kept]
@@ -115,7 +116,7 @@ class Records:
         return Records(**parts)
 
     def numbers(self, name: str) -> Integers:
-        """One of the fixed fields, in native byte order."""
+        """Return one of the fixed fields, in native byte order."""
         field = _FIELDS[name]
         if self.shifts is not None and field.hosts_before:
             places = self.positions + field.offset + self.shifts[field.hosts_before]
@@ -124,17 +125,19 @@ class Records:
         return native
 
     def body_crcs_hold(self) -> Flags:
-        """Which bodies match their CRC; only of records that add up."""
+        """Return which bodies match their CRC; only of records that add up."""
         found = crcs(self.data, self.body_starts, self.body_starts + self.body_bytes)
         flags: Flags = found == self.heads["body_crc"]
         return flags
 
     def has_crc(self) -> Flags:
-        """Which records end with a CRC property, right or wrong; only of records of at least 111 bytes."""
+        """Return which records end with a CRC property, right or wrong; only of records of at least 111
+        bytes.
+        """
         return Tails(self.data, self.positions + self.lengths).are_crcs()
 
     def crcs_hold(self) -> Flags:
-        """Which records match their CRC property (see `commitlog.record.crc_holds`)."""
+        """Return which records match their CRC property (see `commitlog.record.crc_holds`)."""
         ends = self.positions + self.lengths
         found = crcs(self.data, self.positions, ends - record.CRC_BYTES)
         return Tails(self.data, ends).say(found)
@@ -144,7 +147,7 @@ _PER_RECORD: Final = tuple(field.name for field in fields(Records) if field.name
 
 
 def _shifts(sys_flags: Integers) -> Integers:
-    """By how much fields lie further on, for 0, 1 and 2 hosts before them: three rows."""
+    """Return by how much fields lie further on, for 0, 1 and 2 hosts before them: three rows."""
     born = 12 * (sys_flags & record.BORN_HOST_V6 > 0).astype(np.int64)
     store = 12 * (sys_flags & record.STORE_HOST_V6 > 0).astype(np.int64)
     return np.array([np.zeros(len(sys_flags), np.int64), born, born + store])

@@ -37,7 +37,9 @@ _MARGIN_MS: Final = 3_000
 
 
 def believed_until(store: Path, log: StoreLog) -> int:
-    """The log offset below which the queue files tell of every message; 0 if they cannot be believed."""
+    """Return the log offset below which the queue files tell of every message; 0 if they cannot be
+    believed.
+    """
     until = min(max(map(_last_end, _queues(store)), default=0), log.end_offset)
     if (store / _ABORT).exists():
         until = min(until, _checkpointed(store, log))
@@ -45,7 +47,9 @@ def believed_until(store: Path, log: StoreLog) -> int:
 
 
 def files_of(store: Path, topics: frozenset[str]) -> list[tuple[str, int]] | None:
-    """(path, entries that count) of each queue file of the topics; None if one of the topics is in doubt."""
+    """Return (path, entries that count) of each queue file of the topics; None if one of the topics is in
+    doubt.
+    """
     files: list[tuple[str, int]] = []
     for topic in topics:
         queues = _folders(store / layout.CONSUMEQUEUE / topic)
@@ -73,14 +77,14 @@ def _queue_files(queue: Path) -> list[tuple[str, int]] | None:
 
 
 def _used(entries: Any) -> int | None:
-    """How many entries are written; None if there are unwritten ones between them."""
+    """Return how many entries are written; None if there are unwritten ones between them."""
     is_written = entries["record_bytes"] != 0
     count = int(np.count_nonzero(is_written))
     return count if bool(is_written[:count].all()) else None
 
 
 def _last_end(queue: Path) -> int:
-    """The log offset behind the last record that a queue names; 0 if it names none."""
+    """Return the log offset behind the last record that a queue names; 0 if it names none."""
     for path in reversed(_numbered(queue)):
         entries = _entries(path)
         last = _last_written(entries["record_bytes"])
@@ -90,7 +94,7 @@ def _last_end(queue: Path) -> int:
 
 
 def _last_written(lengths: Integers) -> int:
-    """The last entry in front of the zeros at the end of a file, by bisection; -1 if there is none."""
+    """Return the last entry in front of the zeros at the end of a file, by bisection; -1 if there is none."""
     low, high = -1, len(lengths)
     while high - low > 1:
         middle = (low + high) // 2
@@ -116,7 +120,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _numbered(folder: Path) -> list[Path]:
-    """The files of a queue, in order."""
+    """Return the files of a queue, in order."""
     names = (path for path in folder.iterdir() if path.name.isdigit() and path.stat().st_size >= ENTRY_BYTES)
     return sorted(names, key=lambda path: int(path.name))
 

@@ -60,7 +60,7 @@ class Shape:
 
     @classmethod
     def of(cls, example: bytes, topic_bytes: int) -> Shape | None:
-        """The shape of an example; None if it is not regular."""
+        """Return the shape of an example; None if it is not regular."""
         head_bytes = topic_bytes + _LENGTH_BYTES
         stored = example[head_bytes:]
         pairs = _parsed(stored)
@@ -87,7 +87,7 @@ def _name(example: bytes, pair: tuple[int, int, int, int]) -> str:
 
 
 def _parsed(example: bytes) -> list[tuple[int, int, int, int]] | None:
-    """Name's start and length, value's start and length of each pair; None if it is not regular."""
+    """Return name's start and length, value's start and length of each pair; None if it is not regular."""
     if not example.endswith(b"\x02") or 0 in example:
         return None
     pairs, start = [], 0
@@ -109,7 +109,7 @@ class Shapes:
     _places: dict[str, Integers] = field(default_factory=dict)
 
     def match(self, records: Records) -> Integers:
-        """The place in `known` of each record's shape, or `NO_SHAPE`."""
+        """Return the place in `known` of each record's shape, or `NO_SHAPE`."""
         shape_of = np.full(len(records), NO_SHAPE, np.int16)
         lengths = records.topic_bytes + _LENGTH_BYTES + records.properties_bytes
         order = np.argsort(np.minimum(lengths, _STRING_BYTES_MAX).astype(np.uint16), kind="stable")
@@ -120,7 +120,9 @@ class Shapes:
         return shape_of
 
     def places(self, name: str) -> Integers:
-        """Where the value of a name lies in each of the shapes: starts and lengths; of none 0 and -1."""
+        """Return where the value of a name lies in each of the shapes: starts and lengths; of none 0 and
+        -1.
+        """
         found = self._places.get(name)
         if found is None or len(found[0]) <= len(self.known):
             values = [shape.values.get(name, _NOTHING) for shape in self.known]
@@ -128,7 +130,7 @@ class Shapes:
         return found
 
     def _match_even(self, records: Records, some: Integers, length: int, shape_of: Integers) -> None:
-        """Fills in the shapes of records whose strings have one length."""
+        """Fill in the shapes of records whose strings have one length."""
         rows = _Rows.at(records, some, length)
         places = self._of_length.setdefault(length, [])
         tried = 0
@@ -172,11 +174,11 @@ class _Rows:
         return _Rows(self.words[kept], self.topic_bytes[kept], self.length)
 
     def example(self) -> tuple[bytes, int]:
-        """The first string, and how long its topic is."""
+        """Return the first string, and how long its topic is."""
         return self.words[0].tobytes()[-self.length :], int(self.topic_bytes[0])
 
     def of_shape(self, shape: Shape) -> Flags | None:
-        """Which rows are of the shape; None for all."""
+        """Return which rows are of the shape; None for all."""
         differing = self.words & shape.masks
         differing ^= shape.words
         is_low = self.words.view(np.uint8) < _BELOW_MARKS

@@ -15,7 +15,9 @@ _HEAD_BYTES: Final = 20
 
 
 def newest_parts(store: Path, log: StoreLog) -> tuple[int, dict[str, Any]]:
-    """(log offset, the state of each part) of the newest sound snapshot within the log; else (0, {})."""
+    """Return (log offset, the state of each part) of the newest sound snapshot within the log; else (0,
+    {}).
+    """
     folder = store / layout.SNAPSHOTS
     names = sorted((path.name for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else ())
     for name in reversed(names):

@@ -58,7 +58,7 @@ class Step:
     does: dict[str, Any]
 
     def as_json(self, row: Row) -> dict[str, Any]:
-        """A line of the plan."""
+        """Return a line of the plan."""
         named = {"subject": row["subject"], "subject_id": row["subject_id"], "case": row["case"]}
         reason = "why" if self.kind == "look" else "safe_to_repeat"
         return {"kind": self.kind, **named, "what": self.what, **self.does, reason: self.safe}
@@ -73,7 +73,7 @@ class Planning:
 
 
 def write(run: Run, sources: PlanSources) -> Counter[str]:
-    """Writes the plan of a run; returns how many steps there are of each kind."""
+    """Write the plan of a run; return how many steps there are of each kind."""
     counts: Counter[str] = Counter()
     fresh = run.folders.plan.with_suffix(".new")
     with fresh.open("w") as file:
@@ -85,7 +85,7 @@ def write(run: Run, sources: PlanSources) -> Counter[str]:
 
 
 def planned(rows: Iterable[Row], sources: PlanSources) -> Iterator[tuple[Row, Step]]:
-    """Each finding with each of its steps, at least one."""
+    """Yield each finding with each of its steps, at least one."""
     remaining = iter(rows)
     while turn := list(islice(remaining, ROWS_PER_TURN)):
         unannounced = [row["order_id"] for row in turn if row["case"] in ANNOUNCED]
@@ -96,13 +96,13 @@ def planned(rows: Iterable[Row], sources: PlanSources) -> Iterator[tuple[Row, St
 
 
 def steps(row: Row, planning: Planning) -> Iterable[Step]:
-    """The steps for one finding."""
+    """Return the steps for one finding, at least one."""
     found = list(REPAIRS[row["case"]](row, planning)) if row["case"] in REPAIRS else []
     return found or [look(row["why"] or "", UNSAFE.get(row["case"], UNSAFE_ELSE))]
 
 
 def look(what: str, why: str) -> Step:
-    """Nothing that could be done safely without a person."""
+    """Return nothing that could be done safely without a person."""
     return Step("look", f"Look by hand: {what}", why, {})
 
 
@@ -131,7 +131,7 @@ def announce(row: Row, planning: Planning) -> Iterator[Step]:
 def message(
     what: str, topic: str, key: str, body: Any, safe: str, properties: dict[str, str] | None = None
 ) -> Step:
-    """A message to be sent."""
+    """Return a message to be sent."""
     sent = {"topic": topic, "key": key, "sent_as": SENT_AS, "properties": properties or {}, "body": body}
     return Step("message", what, safe, {"message": sent})
 
@@ -183,7 +183,7 @@ def tell_change(row: Row, planning: Planning, change: Change) -> Step:
 
 def change_row(row: Row, planning: Planning, change: Change) -> Step:
     """Change the row as its committed message says, if nothing else has happened to the order."""
-    at_ms = row["paid_message_ms"] if change is PAYMENT else told_ms(row, planning, change)
+    at_ms = row["paid_message_ms"] if change is PAYMENT else told_ms(row, change)
     if row["status"] not in change.expected or at_ms is None:
         return look(
             row["why"], f"The row says {row['status']}: only a person can say which of the two is right."
@@ -197,8 +197,8 @@ def change_row(row: Row, planning: Planning, change: Change) -> Step:
     return statement(f"Make the row {change.status}, as its committed message says.", "orders", sql, safe)
 
 
-def told_ms(row: Row, planning: Planning, change: Change) -> int | None:
-    """When the committed message of a change was stored."""
+def told_ms(row: Row, change: Change) -> int | None:
+    """Return when the committed message of a change was stored."""
     at = (
         event["store_ms"] for event in row["timeline"] or [] if event["physical_offset"] == row[change.offset]
     )
@@ -206,7 +206,7 @@ def told_ms(row: Row, planning: Planning, change: Change) -> int | None:
 
 
 def statement(what: str, store: str, sql: str, safe: str) -> Step:
-    """A statement for one of the databases."""
+    """Return a statement for one of the databases."""
     return Step("statement", what, safe, {"store": store, "statement": sql})
 
 
@@ -232,7 +232,7 @@ def resolve_halves(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:
-    """The halves of an order without an outcome, as (log offset, topic).
+    """Return the halves of an order without an outcome, as (log offset, topic).
 
     An outcome names its half; the commit of a half with a delivery time is a timer of its topic behind it.
     """
@@ -321,7 +321,7 @@ def redrive(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def timer_key(row: Row) -> str:
-    """The name of an order's deadline."""
+    """Return the name of an order's deadline."""
     return f"order:{row['order_id']}"
 
 

@@ -16,13 +16,12 @@ from typing import Any, Final
 import pyarrow.dataset as ds
 from sqlalchemy import ColumnElement, Date, DateTime, column, create_engine, inspect, literal
 from sqlalchemy import table as sql_table
-from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.default import DefaultDialect
 
 from commitlog import properties, record
 from commitlog.errors import StoreError
 from commitlog.kinds import HALF_TOPIC
-from commitlog.published_log import StoreLog, open_log
+from commitlog.published_log import open_log
 from spark_jobs.inputs.databases import Database
 from spark_jobs.inputs.mapping import SHOP, Mapping, TableMapping
 from txn.half import transaction_id
@@ -48,7 +47,7 @@ class PlanSources:
         carts: str | None = None,
         has_lines: bool = True,
     ) -> None:
-        """Connects; raises `DatabaseUnreadable`, `NotAStore`, `StoreTooNew`, `StoreError`."""
+        """Connect; raise `DatabaseUnreadable`, `NotAStore`, `StoreTooNew`, `StoreError`."""
         self.mapping = mapping
         scheme = (carts or "redis").partition(":")[0]
         self.carts_kind = "redis" if scheme in REDIS_SCHEMES else "parquet" if scheme == "parquet" else "sql"
@@ -58,7 +57,7 @@ class PlanSources:
         self._log = open_log(store) if store else None
 
     def lines_of(self, order_ids: Sequence[str]) -> Lines | None:
-        """The lines of some orders; None where there are none to read. Raises `DatabaseUnreadable`."""
+        """Return the lines of some orders; None where there are none to read. Raise `DatabaseUnreadable`."""
         if self._lines is None:
             return None
         found: Lines = defaultdict(list)
@@ -69,11 +68,24 @@ class PlanSources:
         return found
 
     def transaction_at(self, half_offset: int) -> str | None:
-        """The id of the transaction whose half lies at a log offset; None without a store or such a half."""
-        return None if self._log is None else _transaction_at(self._log, half_offset)
+        """Return the id of the transaction whose half lies at a log offset; None without such a half."""
+        segments = self._log.segments if self._log else []
+        segment = next((one for one in segments if one.first_offset <= half_offset < one.end_offset), None)
+        if self._log is None or segment is None or half_offset >= self._log.end_offset:
+            return None
+        with open(segment.path, "rb") as file:
+            file.seek(half_offset - segment.first_offset)
+            size = file.read(_SIZE_BYTES)
+            record_bytes = size + file.read(max(0, int.from_bytes(size, "big") - _SIZE_BYTES))
+        try:
+            half = record.decode(record_bytes)
+        except StoreError:
+            return None
+        message_id = properties.value_of(half.properties, properties.MESSAGE_ID)
+        return transaction_id(half_offset, message_id) if half.topic == HALF_TOPIC and message_id else None
 
     def update(self, of: TableMapping, key: str, values: dict[str, Any], conditions: dict[str, Any]) -> str:
-        """An UPDATE of one row, in the words of its database.
+        """Return an UPDATE of one row, in the words of its database.
 
         Names and values are ours. A condition of None is IS NULL, one of several values IN.
         """
@@ -96,19 +108,14 @@ class PlanSources:
             for ours, value in values.items()
             if ours in theirs and value is not None
         }
-        words = statement.values(changed).compile(
-            dialect=self._dialect, compile_kwargs={"literal_binds": True}
-        )
+        dialect = self._engine.dialect if self._engine else DefaultDialect()
+        words = statement.values(changed).compile(dialect=dialect, compile_kwargs={"literal_binds": True})
         return " ".join(str(words).split("\n")) + ";"
 
     def statuses(self, of: TableMapping, ours: str) -> list[str]:
-        """Their values of one of our statuses."""
+        """Return their values of one of our statuses."""
         theirs = [value for value, name in of.constants.get("status", {}).items() if name == ours]
         return theirs or [ours]
-
-    @property
-    def _dialect(self) -> Dialect:
-        return self._engine.dialect if self._engine else DefaultDialect()
 
     def _kinds(self, name: str, schema: str) -> dict[str, Any]:
         if self._engine is None:
@@ -117,7 +124,7 @@ class PlanSources:
 
 
 def _stored(value: Any, kind: Any) -> ColumnElement[Any]:
-    """A value of ours as a column of some kind holds it."""
+    """Return a value of ours as a column of some kind holds it."""
     if isinstance(kind, DateTime | Date) and isinstance(value, int):
         return literal(datetime.fromtimestamp(value / 1000, UTC))
     is_number = kind is not None and _python_type(kind) is int
@@ -130,19 +137,3 @@ def _python_type(kind: Any) -> type | None:
     except NotImplementedError:  # a type that Python has nothing for, such as one of a dialect
         return None
     return found
-
-
-def _transaction_at(log: StoreLog, half_offset: int) -> str | None:
-    segment = next((one for one in log.segments if one.first_offset <= half_offset < one.end_offset), None)
-    if segment is None or half_offset >= log.end_offset:
-        return None
-    with open(segment.path, "rb") as file:
-        file.seek(half_offset - segment.first_offset)
-        size = file.read(_SIZE_BYTES)
-        record_bytes = size + file.read(max(0, int.from_bytes(size, "big") - _SIZE_BYTES))
-    try:
-        half = record.decode(record_bytes)
-    except StoreError:
-        return None
-    message_id = properties.value_of(half.properties, properties.MESSAGE_ID)
-    return transaction_id(half_offset, message_id) if half.topic == HALF_TOPIC and message_id else None

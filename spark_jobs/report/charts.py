@@ -68,12 +68,12 @@ class Group:
 
     @property
     def total(self) -> float:
-        """The height of the stack."""
+        """Return the height of the stack."""
         return sum(value for _, value in self.values)
 
 
 def draw(title: str, groups: Sequence[Group], has_legend: bool) -> Chart:
-    """The chart of some groups from left to right."""
+    """Return the chart of some groups from left to right."""
     series = list(dict.fromkeys(name for group in groups for name, _ in group.values))
     chart = Chart(title, series=series, has_legend=has_legend)
     top = _round_up(max((group.total for group in groups), default=0))
@@ -90,7 +90,7 @@ def draw(title: str, groups: Sequence[Group], has_legend: bool) -> Chart:
 
 
 def messages_per_minute(statistics: LogStatistics) -> Chart:
-    """How many messages became available to consumers per minute, by topic."""
+    """Return how many messages became available to consumers per minute, by topic."""
     width, topics = statistics.bar_ms, sorted(statistics.messages_by_topic)
     first = statistics.first_ms // width * width
     groups = [
@@ -104,7 +104,7 @@ def messages_per_minute(statistics: LogStatistics) -> Chart:
 
 
 def lateness(statistics: LogStatistics) -> Chart:
-    """How many deliveries were how late."""
+    """Return how many deliveries were how late."""
     names = ["early", *(duration(edge) if edge else "0" for edge in LATENESS_EDGES_MS)]
     colours = ["early", *(["lateness"] * len(LATENESS_EDGES_MS))]
     bars = zip(names, colours, statistics.lateness_bars, strict=True)
@@ -135,7 +135,7 @@ def _stack(group: Group, x: float, step: float, scale: float) -> list[Bar]:
 
 
 def _round_up(value: float) -> float:
-    """The next of 2, 4, 10, 20, 40, 100, ... so that half of it is a round number too."""
+    """Return the next of 2, 4, 10, 20, 40, 100, ... so that half of it is a round number too."""
     power = 1
     while power * 10 < value:
         power *= 10
@@ -150,12 +150,12 @@ def _short(value: float) -> str:
 
 
 def each(ms: int) -> str:
-    """Every span of that width: each minute, each 5 min."""
+    """Return every span of that width: each minute, each 5 min."""
     return "each minute" if ms == 60_000 else f"each {duration(ms)}"
 
 
 def duration(ms: int) -> str:
-    """A span in its largest unit."""
+    """Return a span in its largest unit."""
     for limit, unit in (
         (604_800_000, "w"),
         (86_400_000, "d"),
@@ -169,7 +169,7 @@ def duration(ms: int) -> str:
 
 
 def time_of_day(ms: int, width_ms: int) -> str:
-    """A moment as an axis of such wide bars names it, in UTC."""
+    """Return a moment as an axis of such wide bars names it, in UTC."""
     moment = datetime.fromtimestamp(ms / 1000, UTC)
     if width_ms >= 86_400_000:
         return moment.strftime("%d %b")

@@ -41,7 +41,9 @@ class CurveChart:
 
 
 def lateness_over_time(statistics: LogStatistics) -> CurveChart | None:
-    """The percentiles of lateness by minute, or by longer stretches in a long log; None without any."""
+    """Return the percentiles of lateness by minute, or by longer stretches in a long log; None without
+    any.
+    """
     points, width_ms = statistics.lateness_over_time, statistics.point_ms
     if not points:
         return None

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from spark_jobs.cases.names import BALANCED, IN_FLIGHT, NOT_COVERED
+from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.report.summary import Window
 
 STAGES: Final = {
@@ -55,9 +56,6 @@ CLASSES: Final = (BALANCED, IN_FLIGHT, NOT_COVERED, FINDING)
 _EVENT_TIMES: Final = ("placed_ms", "half_ms", "committed_ms")
 _WORDS: Final = ("case", "status")
 _COLUMNS: Final = dict.fromkeys((*_WORDS, "total_pence", *_EVENT_TIMES, *STAGES.values()))
-
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Arrow(NamedTuple):
@@ -93,18 +91,18 @@ class Flow:
     in_window: Counter[tuple[int, str]] = field(default_factory=Counter)
 
     def arrows(self) -> Iterator[Arrow]:
-        """Every arrow with its counts."""
+        """Yield every arrow with its counts."""
         for source, targets in BRANCHES:
             for target in targets:
                 yield Arrow(source, target, self.passed[source, target], self.extra[source, target])
 
     def rests(self) -> Iterator[Rest]:
-        """What is left over at every branch."""
+        """Yield what is left over at every branch."""
         for source, targets in BRANCHES:
             yield Rest(source, targets, {name: self.left[source, targets, name] for name in CLASSES})
 
     def windows(self, window_ms: int) -> list[Window]:
-        """The windows that have orders, in order of time."""
+        """Return the windows that have orders, in order of time."""
         starts = sorted({start for start, _ in self.in_window})
         return [
             Window(start, start + window_ms, *(self.in_window[start, name] for name in CLASSES))
@@ -113,7 +111,7 @@ class Flow:
 
 
 def flow(orders: Path, window_ms: int) -> Flow:
-    """The flow of the judged orders below a folder; columns that a run does not have are empty."""
+    """Return the flow of the judged orders below a folder; columns that a run does not have are empty."""
     found = Flow()
     dataset = ds.dataset(orders, format=ds.ParquetFileFormat(dictionary_columns=set(_WORDS)))
     names = [name for name in _COLUMNS if name in dataset.schema.names]
@@ -136,7 +134,7 @@ class _Orders:
         self.pence = self._numbers("total_pence")
 
     def event_ms(self) -> Integers:
-        """When each order came up; -1 where no store says."""
+        """Return when each order came up; -1 where no store says."""
         found = np.full(self._batch.num_rows, -1, np.int64)
         for name in _EVENT_TIMES:
             found = np.where(found < 0, self._numbers(name, -1), found)
@@ -159,14 +157,14 @@ class _Orders:
 
 
 def _classes(cases: pa.Array) -> Integers:
-    """The place in `CLASSES` of each case."""
+    """Return the place in `CLASSES` of each case."""
     places = pc.index_in(cases, pa.array(CLASSES[:-1]))
     numbers: Integers = pc.fill_null(places, len(CLASSES) - 1).to_numpy(zero_copy_only=False)
     return numbers
 
 
 def _counts(values: pa.Array) -> dict[Any, int]:
-    """How often each value occurs, null among them."""
+    """Return how often each value occurs, null among them."""
     counted = pc.value_counts(values)
     return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
 
@@ -206,7 +204,7 @@ def _add_windows(found: Flow, orders: _Orders, window_ms: int) -> None:
 
 
 def merged(shown: Sequence[Window], count_max: int, window_ms: int) -> list[Window]:
-    """At most so many windows in a row, empty ones included, neighbours joined where there are too many."""
+    """Return at most `count_max` windows in a row, empty ones included, joined where there are more."""
     if not shown:
         return []
     span_ms = shown[-1].end_ms - shown[0].first_ms

@@ -104,7 +104,7 @@ class FlowChart:
 
 
 def flow_chart(flow: Flow, shape: Shape, hidden: Collection[str] = ()) -> FlowChart:
-    """The drawing of a flow in one shape, without the `hidden` stages, of which nothing is known."""
+    """Return the drawing of a flow in one shape, without the `hidden` stages, of which nothing is known."""
     titles = {stage: title for stage, title in TITLES.items() if stage not in hidden}
     boxes = [Box(*_corner(stage, shape), title, flow.stages[stage]) for stage, title in titles.items()]
     arrows, most = [one for one in flow.arrows() if one.target in titles], max(1, flow.stages["placed"])
@@ -123,7 +123,7 @@ def _corner(stage: str, shape: Shape) -> tuple[float, float]:
 
 
 def _ends(source: str, target: str, shape: Shape) -> tuple[float, float, float, float]:
-    """Where an arrow leaves its source's box and meets its target's."""
+    """Return where an arrow leaves its source's box and meets its target's."""
     (x1, y1), (x2, y2) = _corner(source, shape), _corner(target, shape)
     if shape.is_upright:
         half = shape.box_width / 2
@@ -146,7 +146,7 @@ def _thickness(share: float) -> float:
 
 
 def _arrow_texts(one: Arrow, shape: Shape) -> list[Text]:
-    """How many came this way, and in red how many came from nowhere."""
+    """Return how many came this way, and in red how many came from nowhere."""
     x, y = _beside(one.source, one.target, shape)
     above = y - 12 if not shape.is_upright else y - 8
     texts = [Text(x, above, f"{one.passed:,}", "good")]
@@ -156,7 +156,7 @@ def _arrow_texts(one: Arrow, shape: Shape) -> list[Text]:
 
 
 def _beside(source: str, target: str, shape: Shape) -> tuple[float, float]:
-    """Where on an arrow its words stand: nearer to the target, where arrows are apart."""
+    """Return where on an arrow its words stand: nearer to the target, where arrows are apart."""
     x1, y1, x2, y2 = _ends(source, target, shape)
     eased = 3 * _ALONG**2 - 2 * _ALONG**3
     across, along = (eased, _ALONG) if shape.is_upright else (_ALONG, eased)
@@ -164,7 +164,7 @@ def _beside(source: str, target: str, shape: Shape) -> tuple[float, float]:
 
 
 def _rest_texts(one: Rest, shape: Shape) -> list[Text]:
-    """What is left over: under the arrow, or under the box if it has a choice of arrows."""
+    """Return what is left over: under the arrow, or under the box if it has a choice of arrows."""
     x, y = _rest_place(one, shape)
     shown = [
         (tone, f"{count:,} {word}")

@@ -3,6 +3,17 @@
 It answers in the order in which people ask: do the books balance, since when not, where are orders lost, what
 is wrong with which, and on which evidence. Its words are for those who answer for the money (`meanings`); log
 offsets stand beside them for those who look.
+
+Rules:
+- Numbers and sentences are those of `summary`, `flow` and `statistics`: nothing is judged here.
+- Of each case at most `SHOWN_PER_CASE_MAX` findings are shown, and how many there are, so the page does not
+  grow with the shop. All findings are in the Parquet files.
+- Whatever comes from a store is escaped (`autoescape`); a value that the template asks for in vain is an
+  error.
+
+Cost: the column `case` of the findings once for each case that has any, and the row groups of those shown.
+
+Weak spot: of more findings than are shown, those shown are the first of the files, not the worst.
 """
 
 from __future__ import annotations
@@ -60,7 +71,7 @@ def write(
     store: Path,
     run: RunFolders,
 ) -> None:
-    """Writes `summary.report_path` from a run's Parquet and figures; `found` is the flow of its orders."""
+    """Write `summary.report_path` from a run's Parquet and figures; `found` is the flow of its orders."""
     options: dict[str, Any] = summary.about.get("options", {})
     window_ms = options.get("window_ms", WINDOW_MS)
     has_carts = summary.about.get("has_carts", True)
@@ -96,7 +107,9 @@ def write(
 
 
 def _case_rows(summary: AuditSummary) -> list[tuple[str, int, str]]:
-    """Every case of orders with its count and tone: findings that there are, the rest, other findings."""
+    """Return every case of orders with its count and tone: findings that there are, the rest, other
+    findings.
+    """
     counts = summary.cases
     found = [(case, counts[case], "bad") for case in FINDINGS if counts.get(case)]
     tones = {IN_FLIGHT: "wait", NOT_COVERED: "quiet", BALANCED: "good"}
@@ -106,20 +119,20 @@ def _case_rows(summary: AuditSummary) -> list[tuple[str, int, str]]:
 
 
 def _shown(summary: AuditSummary, run: RunFolders) -> dict[str, tuple[int, list[Finding]]]:
-    """Of each finding case how many there are, and the first of them."""
+    """Return the count and the first findings of each finding case that has any."""
     counts = summary.cases | summary.others
     wanted = [case for case in (*FINDINGS, *OTHER_FINDINGS) if counts.get(case)]
     return {case: (counts[case], _read(run.findings, case, SHOWN_PER_CASE_MAX)) for case in wanted}
 
 
 def _examples(summary: AuditSummary, run: RunFolders) -> dict[str, tuple[int, list[Finding]]]:
-    """Some of the orders that are no finding and not balanced."""
+    """Return some of the orders that are no finding and not balanced."""
     wanted = [case for case in CASES if case in (IN_FLIGHT, NOT_COVERED) and summary.cases.get(case)]
     return {case: (summary.cases[case], _read(run.orders, case, EXAMPLES_MAX)) for case in wanted}
 
 
 def _read(folder: Path, case: str, count_max: int) -> list[Finding]:
-    """Some rows of one case, by subject."""
+    """Return some rows of one case, by subject."""
     found = [
         Finding(
             row.get("subject") or "order", row.get("subject_id") or row["order_id"], case, row["why"], row
@@ -130,7 +143,7 @@ def _read(folder: Path, case: str, count_max: int) -> list[Finding]:
 
 
 def _pushes(totals: dict[str, int]) -> dict[str, int]:
-    """The pushes by what became of them; known words first, and whatever else a ledger says."""
+    """Return the pushes by what became of them; known words first, and whatever else a ledger says."""
     prefix = "pushes "
     counts = {name.removeprefix(prefix): count for name, count in totals.items() if name.startswith(prefix)}
     known = {word: counts.pop(status, 0) for status, word in _PUSH_WORDS.items()} if counts else {}
@@ -161,37 +174,37 @@ def _environment() -> Environment:
 
 
 def moment(ms: float) -> str:
-    """Milliseconds since 1970 as UTC time."""
+    """Return milliseconds since 1970 as UTC time."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def minute(ms: float) -> str:
-    """Milliseconds since 1970 as UTC time, to the minute."""
+    """Return milliseconds since 1970 as UTC time, to the minute."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def number(value: Any) -> str:
-    """A number with its thousands apart."""
+    """Return a number with its thousands apart."""
     return f"{value:,}"
 
 
 def pence(value: int) -> str:
-    """A sum in hundredths."""
+    """Return a sum in hundredths."""
     return f"{value / 100:,.2f}"
 
 
 def plural(count: int, word: str) -> str:
-    """How many there are: 1 order, 2 orders."""
+    """Return how many there are: 1 order, 2 orders."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def slug(text: str) -> str:
-    """A series' name as a CSS class."""
+    """Return a series' name as a CSS class."""
     return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
 
 
 def tone(window: Window) -> str:
-    """The colour of a window: the worst that is in it."""
+    """Return the colour of a window: the worst that is in it."""
     if window.findings:
         return "bad"
     if window.not_covered:
@@ -202,7 +215,7 @@ def tone(window: Window) -> str:
 
 
 def words(window: Window) -> str:
-    """What is in a window, in words."""
+    """Return what is in a window, in words."""
     counts: Iterable[tuple[int, str]] = (
         (window.findings, "in findings"),
         (window.not_covered, "not covered"),

@@ -17,10 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+
+from spark_jobs.log.ragged import Integers
+from spark_jobs.staging.events import MESSAGES
+from spark_jobs.staging.staged import Staged
 
 LATENESS_EDGES_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 """Where a histogram's bars begin; the first bar is what is early."""
@@ -30,21 +34,10 @@ POINTS_MAX: Final = 1_440
 BAR_WIDTHS_MS: Final = (60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000)
 DAMAGED_MAX: Final = 100
 SAMPLES_MAX: Final = 20
-MESSAGE_KINDS: Final = ("normal", "commit", "delivered", "fired")
-"""The kinds of record that a consumer gets."""
-
 RECURRING: Final = ", by a schedule"
 """What stands behind a topic's name where its recurring messages have a line of their own."""
 
 _PERCENTS: Final = (0.5, 0.99, 0.999)
-Integers = np.ndarray[Any, np.dtype[np.int64]]
-
-
-class Staged(Protocol):
-    """What was counted when the log was read."""
-
-    def table(self, name: str) -> pa.Table:
-        """One of the data sets above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,7 @@ class LogStatistics:
 
 
 def log_statistics(staged: Staged) -> LogStatistics:
-    """The figures of a log, from the counts that were made when it was read."""
+    """Return the figures of a log, from the counts that were made when it was read."""
     figures = LogStatistics()
     counts = staged.table("counts").to_pylist()
     for row in counts:
@@ -122,7 +115,7 @@ def _add_count(figures: LogStatistics, row: dict[str, Any]) -> None:
 
 
 def _add_bar(figures: LogStatistics, row: dict[str, Any]) -> None:
-    if row["kind"] in MESSAGE_KINDS:
+    if row["kind"] in MESSAGES:
         topic, count = row["topic"], row["records"]
         key = topic, row["minute_ms"] // figures.bar_ms * figures.bar_ms
         figures.bars[key] = figures.bars.get(key, 0) + count
@@ -159,7 +152,7 @@ def _integers(table: pa.Table, name: str) -> Integers:
 
 
 def _groups(keys: Integers) -> Iterator[tuple[int, Integers]]:
-    """Each key, ascending, with the places that have it."""
+    """Yield each key, ascending, with the places that have it."""
     order = np.argsort(keys, kind="stable")
     found, firsts = np.unique(keys[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, firsts[1:]), strict=True)

@@ -39,11 +39,11 @@ class Finding:
 
     @property
     def order_id(self) -> str:
-        """The id of the subject, which mostly is an order."""
+        """Return the id of the subject, which mostly is an order."""
         return self.subject_id
 
     def as_json(self) -> dict[str, Any]:
-        """The finding as plain values."""
+        """Return the finding as plain values."""
         order = {"order_id": self.subject_id} if self.subject == "order" else {}
         named = {"subject": self.subject, "subject_id": self.subject_id, **order}
         return named | {"case": self.case, "why": self.why, "evidence": self.evidence}
@@ -81,7 +81,7 @@ class AuditSummary:
     about: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The summary as plain values."""
+        """Return the summary as plain values."""
         return {
             "run_id": self.run_id,
             **self.about,
@@ -97,7 +97,7 @@ class AuditSummary:
 
 
 def read_findings(run: RunFolders) -> list[Finding]:
-    """The first findings, by case and subject."""
+    """Return the first findings, by case and subject."""
     found: list[Finding] = []
     for case in (*FINDINGS, *OTHER_FINDINGS):
         found += read_case(run.findings, case, FINDINGS_MAX - len(found))
@@ -107,12 +107,15 @@ def read_findings(run: RunFolders) -> list[Finding]:
 
 
 def read_case(dataset: Path, case: str, count_max: int) -> list[Finding]:
-    """Some rows of one case, of the run's orders or of its findings, by id."""
+    """Return some rows of one case, of the run's orders or of its findings, by id."""
     return sorted(map(_finding, case_rows(dataset, case, count_max)), key=lambda one: one.subject_id)
 
 
 def case_rows(dataset: Path, case: str, count_max: int) -> list[dict[str, Any]]:
-    """The same as they are written. Where no row is of the case only the column `case` is read."""
+    """Return at most `count_max` rows of one case as they are written, in the order of the files.
+
+    Cost: where no row of a row group is of the case only the column `case` is read.
+    """
     found: list[dict[str, Any]] = []
     for path in sorted(dataset.glob("[!.]*.parquet")):
         with pq.ParquetFile(path, read_dictionary=["case"]) as file:
@@ -133,5 +136,5 @@ def _finding(row: dict[str, Any]) -> Finding:
 
 
 def in_case_order(counts: dict[str, int]) -> dict[str, int]:
-    """Every case with its count, the findings first; of `not-covered` only where there is any."""
+    """Return every case with its count, the findings first; of `not-covered` only where there is any."""
     return {case: counts.get(case, 0) for case in CASES if case != NOT_COVERED or case in counts}

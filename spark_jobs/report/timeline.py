@@ -38,7 +38,7 @@ class Line:
 
 
 def timeline(evidence: dict[str, Any]) -> list[Line]:
-    """The lines of a finding, from its columns and the events that were read for it."""
+    """Return the lines of a finding, from its columns and the events that were read for it."""
     found = [Known(evidence[name], None, what, where, "") for name, (where, what) in FROM_STORES.items()
              if evidence.get(name) is not None]  # fmt: skip
     found += [
@@ -57,7 +57,7 @@ def timeline(evidence: dict[str, Any]) -> list[Line]:
 
 
 def gap(ms: int) -> str:
-    """A span by its two largest units, such as 13 m 7 s; empty for none."""
+    """Return a span by its two largest units, such as 13 m 7 s; empty for none."""
     for place, (unit, unit_ms) in enumerate(_UNITS_MS):
         if ms >= unit_ms:
             rest_unit, rest_ms = _UNITS_MS[min(place + 1, len(_UNITS_MS) - 1)]

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_jobs.seals.files import OPEN, Account
-from spark_jobs.seals.identities import EVENT_COLUMNS
+from spark_jobs.seals.identities import EVENT_COLUMNS, Span
 
 _NEVER: Final = np.iinfo(np.int64).max
 _BATCH_ROWS: Final = 65_536
@@ -40,22 +40,17 @@ class _Tally:
 
 
 def account(
-    orders: Any,
-    carried: set[str],
-    from_ms: int,
-    to_ms: int,
-    covered_from_ms: int,
-    file: Path,
-    has_carts: bool = True,
+    orders: Any, carried: set[str], span: Span, covered_from_ms: int, file: Path, has_carts: bool = True
 ) -> Account:
-    """Writes the orders that are open at `to_ms` to `file`; returns how it adds up since `from_ms`.
+    """Write the orders that are open at the end of `span` to `file`; return how orders add up.
 
-    `carried` are the ids of those that were open at `from_ms`; from `covered_from_ms` on nothing of the log
-    was deleted, 0 if nothing was. Without carts no order waits for one.
+    `orders` is a data set with `EVENT_COLUMNS`; `carried` are the ids of the orders that were open when the
+    span began; from `covered_from_ms` on nothing of the log was deleted, 0 if nothing was. Without carts no
+    order waits for clearing.
     """
     tally, ids = _Tally(), pa.array(sorted(carried), pa.string())
     for batch in orders.to_batches(columns=["order_id", *EVENT_COLUMNS], batch_size=_BATCH_ROWS):
-        _add(tally, _Life(batch, to_ms, covered_from_ms, has_carts), ids, from_ms)
+        _add(tally, _Life(batch, span.to_ms, covered_from_ms, has_carts), ids, span.from_ms)
     rows = sorted(tally.rows, key=lambda row: str(row["order_id"]))
     pq.write_table(pa.Table.from_pylist(rows, OPEN), file)
     digest = hashlib.sha256("".join(f"{row['order_id']}\n" for row in rows).encode()).hexdigest()

@@ -59,12 +59,12 @@ class ChangedWindow:
 
     @property
     def subject_id(self) -> str:
-        """The window's name: when it begins."""
+        """Return the window's name: when it begins."""
         return moment(self.start_ms)
 
     @property
     def why(self) -> str:
-        """One sentence that counts and names."""
+        """Return one sentence that counts and names."""
         kinds = {"added": [], "removed": [], "changed": []}  # type: dict[str, list[Change]]
         for one in self.changes:
             kinds["added" if one.was is None else "removed" if one.now is None else "changed"].append(one)
@@ -85,7 +85,7 @@ class Verification:
 
 
 def compare(folder: SealFolder, seals: list[Seal], orders: Any, covered_from_ms: int) -> Verification:
-    """Compares the sealed windows with the orders of a run; raises `StoreDamaged` for broken identities."""
+    """Compare the sealed windows with the orders of a run; raise `StoreDamaged` for broken identities."""
     wanted = expected(seals)
     found = Verification(len(seals), len(wanted), seals[-1].to_ms if seals else 0)
     if not seals:
@@ -101,7 +101,7 @@ def compare(folder: SealFolder, seals: list[Seal], orders: Any, covered_from_ms:
 def _different(
     wanted: dict[int, dict[str, Contents]], orders: Any, span: Span, covered_ms: int
 ) -> dict[int, dict[Stage, Contents]]:
-    """The stages of windows whose contents are not the sealed ones, with what they hold now."""
+    """Return the stages of windows whose contents are not the sealed ones, with what they hold now."""
     different: dict[int, dict[Stage, Contents]] = defaultdict(dict)
     left = {(start_ms, stage) for start_ms in wanted for stage in STAGES}
     for start_ms, stage, holds in _contents(orders, span):
@@ -142,7 +142,7 @@ def _named_changes(
 
 
 def _sealed(folder: SealFolder, seals: list[Seal], seal: Seal, start_ms: int, stage: str) -> set[str]:
-    """The identities of one stage of a window as sealed, with the corrections of later seals."""
+    """Return the identities of one stage of a window as sealed, with the corrections of later seals."""
     path = folder.path(seal.number, "identities.parquet")
     rows = _rows(path, IDENTITIES, start_ms, stage).sort_by("identity")
     if contents(rows).get(start_ms, NOTHING) != seal.windows.get(start_ms, {}).get(stage, NOTHING):
@@ -167,7 +167,7 @@ def _rows(path: Any, schema: pa.Schema, start_ms: int, stage: str) -> pa.Table:
 
 
 def _paired(stage: str, gone: Iterable[str], new: Iterable[str]) -> list[Change]:
-    """Changes by order: what is gone and what is new of the same order is one change."""
+    """Return changes by order: what is gone and what is new of the same order is one change."""
     was = {order_id_of(identity): identity for identity in sorted(gone)}
     now = {order_id_of(identity): identity for identity in sorted(new)}
     paired = [Change(stage, one, was.get(one), now.get(one)) for one in sorted(was.keys() | now.keys())]
@@ -184,5 +184,5 @@ def _named(changes: list[Change]) -> str:
 
 
 def moment(ms: int) -> str:
-    """Milliseconds since 1970 as UTC time, to the second."""
+    """Return milliseconds since 1970 as UTC time, to the second."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -84,7 +84,7 @@ class Seal:
     corrected: Windows = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The seal as plain values, its digest among them."""
+        """Return the seal as plain values, its digest among them."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         plain |= {"account": asdict(self.account)}
         plain |= {name: _listed(getattr(self, name)) for name in ("windows", "corrected")}
@@ -92,12 +92,12 @@ class Seal:
 
     @property
     def digest(self) -> str:
-        """What the next seal names."""
+        """Return the seal's digest (64 hexadecimal digits), which the next seal names."""
         return str(self.as_json()["digest"])
 
     @property
     def identities_count(self) -> int:
-        """How many identities its windows hold."""
+        """Return how many identities its windows hold."""
         return sum(stage.count for stages in self.windows.values() for stage in stages.values())
 
 
@@ -114,11 +114,13 @@ class SealFolder:
         self.folder = out / SEALS
 
     def path(self, number: int, name: str) -> Path:
-        """One file of a seal."""
+        """Return one file of a seal."""
         return self.folder / f"{number:0{_DIGITS}d}" / name
 
     def read(self) -> list[Seal]:
-        """All seals, the oldest first; raises `StoreDamaged` when one is not what was sealed, or missing."""
+        """Return all seals, the oldest first; raise `StoreDamaged` when one is not what was sealed, or
+        missing.
+        """
         found = sorted(path for path in self.folder.glob("[0-9]" * _DIGITS) if path.is_dir())
         seals: list[Seal] = []
         for number, path in enumerate(found, 1):
@@ -126,7 +128,9 @@ class SealFolder:
         return seals
 
     def newest_end_ms(self) -> int | None:
-        """Up to when the books are closed, without a look at the chain; None where nothing is sealed."""
+        """Return up to when the books are closed, without a look at the chain; None where nothing is
+        sealed.
+        """
         found = sorted(self.folder.glob("[0-9]" * _DIGITS + "/seal.json"))
         try:
             return int(json.loads(found[-1].read_text())["to_ms"]) if found else None
@@ -134,14 +138,14 @@ class SealFolder:
             return None
 
     def begin(self, number: int) -> Path:
-        """An empty folder to write the files of a seal into."""
+        """Return an empty folder to write the files of a seal into."""
         fresh = self.folder / f"{number:0{_DIGITS}d}{_NEW}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         return fresh
 
     def finish(self, fresh: Path, seal: Seal) -> None:
-        """Make a folder that was begun a seal; raises `RefusedByState` if somebody else was faster."""
+        """Make a folder that was begun a seal; raise `RefusedByState` if somebody else was faster."""
         (fresh / "seal.json").write_text(json.dumps(seal.as_json(), indent=1) + "\n")
         whole = fresh.with_name(fresh.name.removesuffix(_NEW))
         try:
@@ -199,7 +203,7 @@ def _digest(plain: dict[str, Any]) -> str:
 
 
 def expected(seals: list[Seal]) -> Windows:
-    """What each sealed window holds, corrections included."""
+    """Return what each sealed window holds, corrections included."""
     windows: Windows = {}
     for seal in seals:
         windows |= seal.windows

@@ -113,12 +113,12 @@ class Span:
 
 
 def open_orders(folder: Path) -> Any:
-    """The orders of a run as a data set of the columns that make identities; empty without files."""
+    """Return the orders of a run as a data set of the columns that make identities; empty without files."""
     return ds.dataset(folder, schema=_ORDERS, format="parquet")
 
 
 def newest_ms(orders: Any, columns: Iterable[str]) -> int | None:
-    """The newest time in any of the columns."""
+    """Return the newest time in any of the columns."""
     newest = [
         top
         for batch in orders.to_batches(columns=list(columns), batch_size=_BATCH_ROWS)
@@ -129,7 +129,7 @@ def newest_ms(orders: Any, columns: Iterable[str]) -> int | None:
 
 
 def groups(orders: Any, span: Span) -> Iterator[Span]:
-    """The span in parts of about `IDENTITIES_PER_GROUP` identities, without empty ends."""
+    """Yield the span in parts of about `IDENTITIES_PER_GROUP` identities, without empty ends."""
     counts = _identities_by_window(orders, span)
     first, held = None, 0
     for window in sorted(counts):
@@ -153,7 +153,7 @@ def _identities_by_window(orders: Any, span: Span) -> Counter[int]:
 
 
 def identities(orders: Any, stage: Stage, span: Span) -> pa.Table:
-    """The identities of one stage in a span, as `IDENTITIES`, by window and then by their bytes."""
+    """Return the identities of one stage in a span, as `IDENTITIES`, by window and then by their bytes."""
     tables = [_identities(orders, stage, event, span) for event in stage.events]
     return pa.concat_tables(tables).sort_by([("window_ms", "ascending"), ("identity", "ascending")])
 
@@ -181,7 +181,7 @@ def _joined(rows: pa.Table, event: Event) -> Any:
 
 
 def _text(column: Any) -> Any:
-    """A column as text in which no separator occurs."""
+    """Return a column as text in which no separator occurs."""
     if not pa.types.is_string(column.type):
         return column.cast(pa.string())
     if not pc.any(pc.match_substring_regex(column, r"[\\|\n]")).as_py():
@@ -192,12 +192,14 @@ def _text(column: Any) -> Any:
 
 
 def order_id_of(identity: str) -> str:
-    """The order that an identity is of."""
+    """Return the order that an identity is of."""
     return _ESCAPED.sub(lambda found: _WRITTEN[found[0]], identity.partition(_SEPARATOR)[0])
 
 
 def contents(sorted_identities: pa.Table) -> dict[int, Contents]:
-    """The contents of each window of one stage's identities, which are sorted as `identities` sorts them."""
+    """Return the contents of each window of one stage's identities, which are sorted as `identities` sorts
+    them.
+    """
     windows = sorted_identities["window_ms"].to_numpy()
     empty, newline = (pa.scalar(text, pa.large_string()) for text in ("", "\n"))
     lines = pc.binary_join_element_wise(sorted_identities["identity"], empty, newline).combine_chunks()

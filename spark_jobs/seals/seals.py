@@ -30,7 +30,7 @@ from spark_jobs.layout import RunFolders
 from spark_jobs.runs import Run
 from spark_jobs.seals.carried import account
 from spark_jobs.seals.changes import ChangedWindow, Verification, compare
-from spark_jobs.seals.files import CORRECTIONS, OPEN, Account, Seal, SealFolder, Windows
+from spark_jobs.seals.files import CORRECTIONS, OPEN, Seal, SealFolder, Windows
 from spark_jobs.seals.identities import (
     IDENTITIES,
     STAGES,
@@ -42,9 +42,6 @@ from spark_jobs.seals.identities import (
     open_orders,
 )
 from tidewheel.errors import ConfigurationError
-
-WATERMARK_MS: Final = 600_000
-"""How late an event may be written down, unless told otherwise."""
 
 _ROW_TIMES: Final = ("placed_ms", "paid_ms", "timed_out_ms", "cancelled_ms")
 
@@ -59,10 +56,10 @@ class Sealing:
 
 
 def seal(out: Path, run: Run, window_ms: int, watermark_ms: int, is_accepting: bool = False) -> Sealing:
-    """Seals the windows that have closed since the last seal, by the orders of a run.
+    """Seal the windows that have closed since the last seal, by the orders of a run.
 
     `watermark_ms` is the allowance. Changes of earlier windows are reported; `is_accepting` takes them into
-    the seal as corrections. Raises `ConfigurationError` for a run over a part of the orders or another width
+    the seal as corrections. Raise `ConfigurationError` for a run over a part of the orders or another width
     of windows, `StoreDamaged` for seals that are not what was sealed.
     """
     folder, orders = SealFolder(out), _orders_of(out, run)
@@ -83,7 +80,7 @@ def seal(out: Path, run: Run, window_ms: int, watermark_ms: int, is_accepting: b
 
 
 def verify(out: Path, run: Run) -> Verification:
-    """Compares every sealed window with the orders of a run; raises as `seal`."""
+    """Compare every sealed window with the orders of a run; raise as `seal`."""
     folder, orders = SealFolder(out), _orders_of(out, run)
     return compare(folder, folder.read(), orders, run.covered_from_ms)
 
@@ -91,9 +88,9 @@ def verify(out: Path, run: Run) -> Verification:
 def changed_windows(
     out: Path, orders: Path, covered_from_ms: int, from_ms: int | None = None, to_ms: int | None = None
 ) -> list[ChangedWindow]:
-    """The sealed windows that are not what the orders of a run (a folder of Parquet) say.
+    """Return the sealed windows that are not what the orders of a run (a folder of Parquet) say.
 
-    None for a run over a part of the orders, [from_ms, to_ms): it cannot tell. Raises `StoreDamaged`.
+    None for a run over a part of the orders, [from_ms, to_ms): it cannot tell. Raise `StoreDamaged`.
     """
     folder = SealFolder(out)
     seals = folder.read()
@@ -122,7 +119,7 @@ def _refuse_other_width(before: Seal | None, window_ms: int) -> None:
 
 
 def _closed_ms(orders: Any, run: Run, window_ms: int, watermark_ms: int) -> int:
-    """The end of the last window that has closed; 0 for none."""
+    """Return the end of the last window that has closed; 0 for none."""
     newest = newest_ms(orders, _ROW_TIMES)
     if newest is None:
         return 0
@@ -154,18 +151,12 @@ def _write(
         from_ms=span.from_ms,
         to_ms=span.to_ms,
         before=before.digest if before else None,
-        account=_account(orders, carried, span, run, fresh / "open.parquet"),
+        account=account(orders, carried, span, run.covered_from_ms, fresh / "open.parquet", run.has_carts),
         windows=windows,
         corrected=_write_corrections(changed, fresh / "corrections.parquet"),
     )
     folder.finish(fresh, made)
     return made
-
-
-def _account(orders: Any, carried: set[str], span: Span, run: Run, file: Path) -> Account:
-    return account(
-        orders, carried, span.from_ms, span.to_ms, run.covered_from_ms, file, has_carts=run.has_carts
-    )
 
 
 def _write_identities(orders: Any, span: Span, file: Path) -> Windows:

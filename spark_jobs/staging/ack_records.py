@@ -27,7 +27,7 @@ _NAMES: Final = ("topic", "first_place", "end_place", "physical_offset", "store_
 def acks_table(
     records: Sequence[pa.RecordBatch], acting: Mapping[str, str], numbers: Mapping[str, int]
 ) -> pa.Table:
-    """A row for each range that the acting group of a topic acknowledged, in log order.
+    """Return a row for each range that the acting group of a topic acknowledged, in log order.
 
     `records` have body, physical_offset and store_ms; `acting` has groups and `numbers` numbers by topic.
     """
@@ -47,9 +47,10 @@ def acks_table(
 
 
 def _acknowledged(bodies: Ranges, heads: Mapping[int, bytes]) -> Integers:
-    """Rows of: the body's place, the topic's number, the queue, where ranges start in `data`, how many.
+    """Return rows of: the body's place, the topic's number, the queue, where ranges start in `data`, how
+    many.
 
-    What was passed over, an entry behind one without names and ranges, has none. Raises `ValueError` for a
+    What was passed over, an entry behind one without names and ranges, has none. Raise `ValueError` for a
     body that ends within an entry.
     """
     found = [np.zeros((5, 0), np.int64)]

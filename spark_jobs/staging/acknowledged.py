@@ -14,9 +14,6 @@ import numpy as np
 from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.staging.events import QUEUE_BITS
 
-Range = tuple[int, int]
-"""The first place and the one behind the last."""
-
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -27,7 +24,7 @@ class Places:
 
     @classmethod
     def merged(cls, firsts: Integers, ends: Integers) -> Places:
-        """Any ranges, put together."""
+        """Return places from any ranges [first, end), which may touch and overlap."""
         if not len(firsts):
             return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
         by_first = np.argsort(firsts, kind="stable")
@@ -37,7 +34,7 @@ class Places:
         return cls(firsts[is_new], reached[last])
 
     def has(self, places: Integers) -> Flags:
-        """Which places are acknowledged."""
+        """Return which places are acknowledged."""
         if not len(self.firsts):
             return np.zeros(len(places), np.bool_)
         at = np.searchsorted(self.firsts, places, side="right") - 1
@@ -45,14 +42,8 @@ class Places:
         return flags
 
     def go_on_behind(self, places: Integers) -> Flags:
-        """Behind which places another range of their queue begins."""
+        """Return behind which places another range of their queue begins."""
         next_queue = (places >> QUEUE_BITS) + 1 << QUEUE_BITS
         ranges_before = np.searchsorted(self.firsts, places, "right")
         flags: Flags = ranges_before < np.searchsorted(self.firsts, next_queue)
         return flags
-
-
-def places_of(queue_id: int, first: int, count: int) -> Range:
-    """A range of one queue in places of all queues (see `events.QUEUE_BITS`)."""
-    start = (queue_id << QUEUE_BITS) | first
-    return start, start + count

@@ -22,7 +22,7 @@ _EXAMPLES_MAX: Final = 8
 
 
 def promised(bodies: Bodies) -> dict[int, tuple[str, ...]]:
-    """The fields of each topic's bodies by the topic's number; the first is the message's id."""
+    """Return the fields of each topic's bodies by the topic's number; the first is the message's id."""
     return {
         CREATED: (bodies.order_id, bodies.customer_id, bodies.lines),
         TIMEOUTS: (bodies.order_id, bodies.due_ms),
@@ -33,7 +33,7 @@ def promised(bodies: Bodies) -> dict[int, tuple[str, ...]]:
 
 
 def readable(body: pa.BinaryArray, ids: pa.StringArray, topic: Integers, bodies: Bodies) -> Flags:
-    """Which messages keep the promise of their topic; without an id, or of no topic, none does."""
+    """Return which messages keep the promise of their topic; without an id, or of no topic, none does."""
     flags = np.zeros(len(body), np.bool_)
     stored, named = Ranges.of(body), Ranges.of(ids)
     for number, names in promised(bodies).items():
@@ -46,7 +46,7 @@ def readable(body: pa.BinaryArray, ids: pa.StringArray, topic: Integers, bodies:
 
 
 def _at_a_glance(body: Ranges, ids: Ranges, names: tuple[str, ...]) -> Flags:
-    """Which bodies need no parsing; of none that is not what was promised."""
+    """Return which bodies need no parsing; of none that is not what was promised."""
     found = np.zeros(len(body), np.bool_)
     for stem in _ID_STARTS:
         if not found.all():
@@ -58,7 +58,7 @@ def _at_a_glance(body: Ranges, ids: Ranges, names: tuple[str, ...]) -> Flags:
 
 
 def _begin(body: Ranges, ids: Ranges, stem: bytes) -> Flags:
-    """Which bodies begin with these bytes, their id and a quotation mark."""
+    """Return which bodies begin with these bytes, their id and a quotation mark."""
     flags = body.have_at(0, stem)
     if flags.any():
         flags &= body.equal_at(len(stem), ids)
@@ -67,7 +67,7 @@ def _begin(body: Ranges, ids: Ranges, stem: bytes) -> Flags:
 
 
 def _has(body: Ranges, wanted: bytes) -> Flags:
-    """Which bodies have these bytes anywhere."""
+    """Return which bodies have these bytes anywhere."""
     found, left = np.zeros(len(body), np.bool_), np.arange(len(body))
     for _ in range(_EXAMPLES_MAX):
         if not len(left):
@@ -87,14 +87,14 @@ def _has(body: Ranges, wanted: bytes) -> Flags:
 
 
 def is_promised(body: bytes | None, message_id: str | None, names: tuple[str, ...]) -> bool:
-    """Whether one body, parsed, is what was promised."""
+    """Return whether one body, parsed, is what was promised."""
     content = parsed(body)
     is_whole = all(content.get(name) is not None for name in names)
     return is_whole and message_id is not None and content[names[0]] == message_id
 
 
 def parsed(body: bytes | None) -> dict[str, Any]:
-    """The content of a body; empty if it is no JSON object."""
+    """Return the content of a body; empty if it is no JSON object."""
     try:
         content = json.loads(body or b"")
     except (ValueError, RecursionError):

@@ -77,6 +77,9 @@ NAMES: Final = (*KINDS, "rollback", "expired", "fired", "unreadable")
 MESSAGES: Final = ("normal", "commit", "delivered", "fired")
 """What consumers can get, by name."""
 
+MESSAGE_CODES: Final = (Code.COMMIT, Code.NORMAL, Code.DELIVERED, Code.FIRED)
+"""The same as events."""
+
 QUEUE_BITS: Final = 40
 """A place in a queue as one number: queue id above, queue offset in so many bits."""
 
@@ -124,24 +127,24 @@ class Events:
         return len(self.code)
 
     def chosen(self, kept: Flags) -> Events:
-        """Some of these events."""
-        return Events(*(getattr(self, name)[kept] for name in _FIELDS))
+        """Return some of these events."""
+        return Events(*(getattr(self, name)[kept] for name in FIELDS))
 
     @classmethod
     def joined(cls, parts: Iterable[Events]) -> Events:
-        """Parts one behind the other."""
+        """Return all parts as one, in their order."""
         listed = list(parts)
-        return cls(*(np.concatenate([getattr(one, name) for one in listed]) for name in _FIELDS))
+        return cls(*(np.concatenate([getattr(one, name) for one in listed]) for name in FIELDS))
 
 
-_FIELDS: Final = tuple(field.name for field in fields(Events))
+FIELDS: Final = tuple(field.name for field in fields(Events))
 
 
 class Said:
     """What the records of one batch, none of them damage, are and are about."""
 
     def __init__(self, batch: pa.RecordBatch, topics: Topics, words: Words) -> None:
-        """`words` numbers the topics, for several batches alike."""
+        """Take a batch with `COLUMNS`; `words` numbers the topics of all batches alike."""
         self.batch = batch
         self.topics = topics
         self._words = words
@@ -153,11 +156,11 @@ class Said:
 
     @property
     def topic_names(self) -> list[str]:
-        """The topics of this batch by their numbers."""
+        """Return the topics of this batch by their numbers."""
         return self._words.names
 
     def numbers(self, column: str) -> Integers:
-        """A column of numbers; -1 where there is none."""
+        """Return a column of numbers; -1 where there is none."""
         if column not in self._numbers:
             values = self.batch.column(column)
             self._numbers[column] = (values.fill_null(-1) if values.null_count else values).to_numpy()
@@ -165,47 +168,47 @@ class Said:
 
     @cached_property
     def shop_topic(self) -> Integers:
-        """The topic that each record is about, counted in the shop's; -1 for others."""
+        """Return the topic that each record is about, counted in the shop's; -1 for others."""
         numbers = {name: number for number, name in enumerate(self.topics.all)}
         of_shop = [numbers.get(name, -1) for name in self.topic_names]
         return np.array([*of_shop, -1], np.int8)[self.about]
 
     @cached_property
     def code(self) -> Integers:
-        """What each record says, a `Code`; -1 for what is no event."""
+        """Return what each record says, a `Code`; -1 for what is no event."""
         return _CODE_OF[self.name]
 
     @cached_property
     def is_event(self) -> Flags:
-        """Which records are events about the shop's topics."""
+        """Return which records are events about the shop's topics."""
         flags: Flags = (self.shop_topic >= 0) & (self.code >= 0)
         flags |= self.code == Code.ASKED
         return flags
 
     @cached_property
     def places(self) -> Integers:
-        """Where each record lies in its queue; see `QUEUE_BITS`."""
+        """Return where each record lies in its queue; see `QUEUE_BITS`."""
         queue_ids = self.numbers("queue_id").astype(np.int64)
         found: Integers = (queue_ids << QUEUE_BITS) | self.numbers("queue_offset")
         return found
 
     @cached_property
     def is_replacing(self) -> Flags:
-        """Which records are timers that take another's place."""
+        """Return which records are timers that take another's place."""
         return present(self.batch.column("replaces")) & self.is_named("timer")
 
     @cached_property
     def is_moving(self) -> Flags:
-        """Which of them are the same message at another time."""
+        """Return which of the replacing timers are the same message at another time."""
         return self.is_replacing & _is(self.batch.column("verb"), "MOVE")
 
     @cached_property
     def is_carrying(self) -> Flags:
-        """Which records carry the cancel of a timer, being no delivery themselves."""
+        """Return which records carry the cancel of a timer, being no delivery themselves."""
         return present(self.batch.column("cancels")) & ~present(self.batch.column("timer_offset"))
 
     def is_named(self, *names: str) -> Flags:
-        """Which records have one of these names."""
+        """Return which records have one of these names."""
         wanted = np.array([name in names for name in NAMES])
         flags: Flags = wanted[self.name]
         return flags
@@ -248,7 +251,7 @@ class Words:
         self._numbers: dict[str, int] = {}
 
     def of(self, texts: pa.Array) -> Integers:
-        """The number of each text, -1 for null."""
+        """Return the number of each text, -1 for null."""
         if texts.null_count == len(texts):
             return np.full(len(texts), -1, np.int32)
         indexed = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
@@ -257,7 +260,7 @@ class Words:
         return found
 
     def number(self, name: str) -> int:
-        """The number of one text."""
+        """Return the number of one text."""
         if name not in self._numbers:
             self._numbers[name] = len(self.names)
             self.names.append(name)
@@ -265,7 +268,9 @@ class Words:
 
 
 def events_of(said: Said, first_number: int) -> list[Events]:
-    """The events about the shop's topics in one batch; its records are numbered from `first_number` on."""
+    """Return the events about the shop's topics in one batch; its records are numbered from `first_number`
+    on.
+    """
     whole = _whole(said, first_number)
     parts = [whole if said.is_event.all() else whole.chosen(said.is_event)]
     if said.is_replacing.any():
@@ -276,7 +281,7 @@ def events_of(said: Said, first_number: int) -> list[Events]:
 
 
 def _whole(said: Said, first_number: int) -> Events:
-    """An event for every record of the batch."""
+    """Return an event for every record of the batch."""
     code = said.code
     number = np.arange(first_number, first_number + len(code), dtype=np.int32)
     half_offset = said.numbers("half_offset")
@@ -289,7 +294,7 @@ def _whole(said: Said, first_number: int) -> Events:
 
 
 def _replacing(said: Said, whole: Events) -> Events:
-    """The ends of the timers whose place others take."""
+    """Return the ends of the timers whose place others take."""
     is_replacing = said.is_replacing & (whole.topic >= 0)
     found = whole.chosen(is_replacing)
     found.code[:] = np.where(said.is_moving[is_replacing], Code.MOVED, Code.REPLACED)
@@ -298,7 +303,7 @@ def _replacing(said: Said, whole: Events) -> Events:
 
 
 def _carrying(said: Said, whole: Events) -> Events:
-    """The cancels that records carry: `<offset of a timer> <its due time>`.
+    """Return the cancels that records carry: `<offset of a timer> <its due time>`.
 
     A payment or cancellation cancels the deadline of its own order; of others the offset says whose it is.
     """
@@ -311,7 +316,7 @@ def _carrying(said: Said, whole: Events) -> Events:
 
 
 def _leading_numbers(texts: pa.StringArray, kept: Flags) -> Integers:
-    """The digits that some texts begin with, as numbers; -1 for none, or more than 18."""
+    """Return the digits that some texts begin with, as numbers; -1 for none, or more than 18."""
     stored = Ranges.of(texts).chosen(kept)
     width = stored.one(0).find(b" ")
     if 0 < width <= _DIGITS_MAX and stored.have_at(width, b" ").all():
@@ -323,7 +328,7 @@ def _leading_numbers(texts: pa.StringArray, kept: Flags) -> Integers:
 
 
 def present(values: pa.Array) -> Flags:
-    """Which values are not null."""
+    """Return which values are not null."""
     if values.null_count in (0, len(values)):
         return np.full(len(values), values.null_count == 0, np.bool_)
     flags: Flags = values.is_valid().to_numpy(zero_copy_only=False)

@@ -29,7 +29,9 @@ _WANTED: Final = Wanted(("physical_offset", "body"), bodies=ALL)
 
 
 def contents(offsets: DataFrame, log: StoreLog, bodies: Bodies) -> DataFrame:
-    """A row of `CONTENTS` for each (order_id, committed_offset), null where the body does not say."""
+    """Return a row of `CONTENTS` for each row (order_id, committed_offset), null where the body does not
+    say.
+    """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -45,7 +47,7 @@ def contents(offsets: DataFrame, log: StoreLog, bodies: Bodies) -> DataFrame:
 
 
 def _bodies(log: StoreLog, offsets: Integers) -> dict[int, bytes]:
-    """The bodies of the records at these log offsets, as far as the log has them."""
+    """Return the bodies of the records at these log offsets, as far as the log has them."""
     found: dict[int, bytes] = {}
     for segment in log.segments:
         here = np.unique(offsets[(offsets >= segment.first_offset) & (offsets < segment.end_offset)])

@@ -8,6 +8,9 @@ found something; row groups whose range, by Parquet's own statistics, holds noth
 The wanted ids lie in Parquet, where every task finds them, and are taken in turns. So a task's memory is
 that of the facts' ids of its parts and one turn, whether few orders are wanted or all.
 
+Weak spot: events without an id may be of any part, so each task reads the `unnamed` files of all parts, once
+for its anchors. They are few, unless operators cancel most of the timers.
+
 Cost: 60 million events of 10 million orders take 3 to 6 s of processor time for 300 to 20,000 orders.
 """
 
@@ -51,12 +54,12 @@ class Rows(NamedTuple):
     ids: pa.Array
 
     def ids_of(self, numbers: Integers) -> pa.Array:
-        """The ids of rows that are all among these."""
+        """Return the ids of rows that are all among these."""
         return self.ids.take(pa.array(np.searchsorted(self.numbers, numbers)))
 
 
 def of_parts(spark: SparkSession, staged: Staged, name: str, find: OfParts, schema: pa.Schema) -> DataFrame:
-    """What `find` finds in all parts that have a file in the data set `name`, as rows of `schema`."""
+    """Return what `find` finds in all parts that have a file in the data set `name`, as rows of `schema`."""
     names, cores = names_of(staged, name), spark.sparkContext.defaultParallelism
     turns = max(_TASKS_PER_CORE_MIN, -(-len(names) // (_PARTS_PER_TASK_MAX * cores)))
 
@@ -69,12 +72,12 @@ def of_parts(spark: SparkSession, staged: Staged, name: str, find: OfParts, sche
 
 
 def names_of(staged: Staged, name: str) -> list[str]:
-    """The names of the files of a data set; those that are not finished begin with a dot."""
+    """Return the names of the files of a data set; those that are not finished begin with a dot."""
     return sorted(path.name for path in staged.path(name).glob("[!.]*.parquet"))
 
 
 def events_in(staged: Staged, names: Sequence[str], ids: Path) -> Iterator[pa.Table]:
-    """The events that some parts have of the orders in `ids` (Parquet: order_id), as `ORDER_EVENTS`.
+    """Yield the events that some parts have of the orders in `ids` (Parquet: order_id), as `ORDER_EVENTS`.
 
     Behind them come the events of any part that have no id and name one of these orders' halves or timers.
     """
@@ -90,7 +93,9 @@ def events_in(staged: Staged, names: Sequence[str], ids: Path) -> Iterator[pa.Ta
 
 
 def _referring(staged: Staged, anchors: pa.Table) -> Iterator[pa.Table]:
-    """The events without an id that name a half or a timer of `anchors`, as events of its order and topic."""
+    """Yield the events without an id that name a half or a timer of `anchors`, as events of its order and
+    topic.
+    """
     anchors = anchors.sort_by("physical_offset")
     offsets = anchors["physical_offset"].to_numpy()
     columns = [field.name for field in EVENTS if field.name not in ("order_row", "topic")]
@@ -101,7 +106,7 @@ def _referring(staged: Staged, anchors: pa.Table) -> Iterator[pa.Table]:
 
 
 def unnamed_cancels(staged: Staged) -> Integers:
-    """Where the timers lie that were cancelled by records that do not name their orders, ascending."""
+    """Return where the timers lie that were cancelled by records that do not name their orders, ascending."""
     is_cancel = (ds.field("code") == int(Code.CANCEL)) & (ds.field("topic") == TIMEOUTS)
     rows = ds.dataset(staged.path("unnamed"), EVENTS, format="parquet").to_table(["ref"], filter=is_cancel)
     refs: Integers = np.unique(rows["ref"].to_numpy())
@@ -109,7 +114,7 @@ def unnamed_cancels(staged: Staged) -> Integers:
 
 
 def orders_of_timers(staged: Staged, names: Sequence[str], offsets: Integers) -> Iterator[pa.Table]:
-    """The orders whose deadlines are at these log offsets (ascending) in some parts, as `ORDER_IDS`."""
+    """Yield the orders whose deadlines are at these log offsets (ascending) in some parts, as `ORDER_IDS`."""
     is_deadline = (pc.field("code") == int(Code.TIMER)) & (pc.field("topic") == TIMEOUTS)
     columns = ["order_row", "code", "topic"]
     for name in names:
@@ -119,7 +124,7 @@ def orders_of_timers(staged: Staged, names: Sequence[str], offsets: Integers) ->
 
 
 def rows_where(path: Path, column: str, wanted: Integers, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of a file of which `column` is one of `wanted` (ascending), if there is such a file."""
+    """Yield the rows of a file of which `column` is one of `wanted` (ascending), if there is such a file."""
     if not len(wanted) or not path.exists():
         return
     with pq.ParquetFile(path) as file:
@@ -135,7 +140,7 @@ def rows_where(path: Path, column: str, wanted: Integers, columns: Sequence[str]
 
 
 def _near(wanted: Integers, statistics: Any) -> Integers:
-    """Those that a row group can have."""
+    """Return the part of `wanted` (ascending) that lies within the range of a row group's statistics."""
     if statistics is None or not statistics.has_min_max:
         return wanted
     first = np.searchsorted(wanted, statistics.min)
@@ -143,7 +148,7 @@ def _near(wanted: Integers, statistics: Any) -> Integers:
 
 
 def _rows_of(staged: Staged, names: Sequence[str], ids: Path) -> Rows:
-    """The rows that the orders of `ids` have in some parts."""
+    """Return the rows that the orders of `ids` have in some parts."""
     files = [staged.path("facts") / name for name in names]
     facts = pa.concat_tables([columns_of(file, ["order_id", "order_row"]) for file in files])
     rows = facts.filter(are_in(facts["order_id"], ids, "order_id")).sort_by("order_row")
@@ -151,13 +156,13 @@ def _rows_of(staged: Staged, names: Sequence[str], ids: Path) -> Rows:
 
 
 def columns_of(file: Path, columns: Sequence[str]) -> pa.Table:
-    """Some columns of a file."""
+    """Return some columns of a file."""
     with pq.ParquetFile(file) as opened:
         return opened.read(columns, use_threads=False)
 
 
 def are_in(values: pa.ChunkedArray, folder: Path, column: str) -> pa.Array:
-    """Which of the values are in a column of Parquet, which is read a turn at a time."""
+    """Return which of the values are in a column of Parquet, which is read a turn at a time."""
     flags = np.zeros(len(values), np.bool_)
     for turn in _turns(folder, column):
         flags |= pc.is_in(values, value_set=turn).to_numpy()

@@ -41,7 +41,7 @@ _EVENTS_PER_TURN: Final = 100_000
 
 
 def events_of_orders(spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int) -> DataFrame:
-    """All events of the orders in `ids` (order_id), with the id, as `ORDER_EVENTS`.
+    """Return all events of the orders in `ids` (order_id), with the id, as `ORDER_EVENTS`.
 
     The ids, about so many, are written down now, and the events looked up whenever they are asked for.
     """
@@ -51,7 +51,7 @@ def events_of_orders(spark: SparkSession, staged: Staged, ids: DataFrame, id_cou
 
 
 def orders_of_unnamed_cancels(spark: SparkSession, staged: Staged) -> DataFrame:
-    """The ids of the orders whose deadline was cancelled by a record that does not name them."""
+    """Return the ids of the orders whose deadline was cancelled by a record that does not name them."""
     if not len(unnamed_cancels(staged)):
         return spark.createDataFrame([], from_arrow_schema(ORDER_IDS))
 
@@ -62,7 +62,7 @@ def orders_of_unnamed_cancels(spark: SparkSession, staged: Staged) -> DataFrame:
 
 
 def by_order(events: DataFrame, make: OfOrder, schema: pa.Schema) -> DataFrame:
-    """A row of `schema` for each order: its order_id, and what `make` says."""
+    """Return a row of `schema` for each order: its order_id, and the columns of what `make` returns."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         listed = (row for batch in batches for row in batch.to_pylist())
@@ -77,7 +77,7 @@ def by_order(events: DataFrame, make: OfOrder, schema: pa.Schema) -> DataFrame:
 
 
 def of_whole_orders(events: DataFrame, make: OfOrders, schema: pa.Schema) -> DataFrame:
-    """What `make` says of all orders, as rows of `schema`."""
+    """Return the rows of `schema` that `make` returns for all orders."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for whole in whole_orders(batches, _EVENTS_PER_TURN):
@@ -87,7 +87,7 @@ def of_whole_orders(events: DataFrame, make: OfOrders, schema: pa.Schema) -> Dat
 
 
 def whole_orders(batches: Iterable[pa.RecordBatch], event_count: int) -> Iterator[pa.Table]:
-    """Events by order, about so many at a time, cut where an order ends."""
+    """Yield events by order, about so many at a time, cut where an order ends."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if not len(batch):

@@ -8,6 +8,11 @@ chance has a likelihood of 2^-64.
 
 Merging is `min`, `max`, `sum` or `bit_xor` by column (`joining.merged`), so slices may be read in any order,
 and a fact row of a slice is worth as much as all its events: one row per order and slice, not one per record.
+
+Cost: a scatter over the slice's events for each fact (29 of orders, 11 of pushes), no loop over orders.
+
+Weak spot: a fact is one number. Which of two commits came with which half cannot be said from it; hence
+`is_regular`, and event by event for the orders that are not.
 """
 
 from __future__ import annotations
@@ -105,13 +110,13 @@ EMPTY: Final = {"min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min, "s
 
 
 def schema(facts: tuple[Fact, ...]) -> pa.Schema:
-    """The columns of fact rows of one slice: `order_row` is the slice and the row's place in it."""
+    """Return the columns of fact rows of one slice: `order_row` is the slice and the row's place in it."""
     columns = [(fact.name, pa.int64()) for fact in facts]
     return pa.schema([("order_id", pa.string()), ("order_row", pa.int64()), *columns])
 
 
 def facts_of(events: Events, rows: Integers, row_count: int, facts: tuple[Fact, ...]) -> list[pa.Array]:
-    """A column for each fact, with a row for each order; `rows` has each event's.
+    """Return a column for each fact, with a row for each order; `rows` has each event's.
 
     First and last places come of assignments in log order and against it: of several to one row the last
     one stays.
@@ -129,7 +134,7 @@ class _Kinds:
         self._edges = np.searchsorted(kinds[self._order], np.arange(_CODES * _TOPICS + 1))
 
     def places(self, fact: Fact) -> Integers:
-        """Where the events lie that a fact is about; in log order if their order can matter."""
+        """Return where the events lie that a fact is about; in log order if their order can matter."""
         kinds = [topic * _CODES + code for topic in fact.topics for code in fact.codes]
         runs = [self._order[self._edges[kind] : self._edges[kind + 1]] for kind in kinds]
         runs = [run for run in runs if len(run)]
@@ -143,6 +148,7 @@ def _column(fact: Fact, events: Events, rows: Integers, row_count: int, places: 
     if fact.value in _NEEDS:
         places = places[getattr(events, _NEEDS[fact.value])[places] >= 0]
     if fact.merge == "min":
+        # Of several assignments to one row numpy keeps the last: so the first event has to come last.
         places = places[::-1]
     column = np.full(row_count, EMPTY[fact.merge], np.int64)
     if fact.merge == "sum":
@@ -158,7 +164,7 @@ def _column(fact: Fact, events: Events, rows: Integers, row_count: int, places: 
 
 
 def _settle(fact: Fact, column: Integers, rows: Integers, values: Integers) -> None:
-    """Puts right what does not ascend with the log: times, lateness, places in queues, cancels that other
+    """Put right what does not ascend with the log: times, lateness, places in queues, cancels that other
     records carry.
     """
     merge = np.minimum if fact.merge == "min" else np.maximum
@@ -176,7 +182,7 @@ def _value(fact: Fact, events: Events, places: Integers) -> Integers:
 
 
 def _link(fact: Fact, events: Events, places: Integers) -> Integers:
-    """The mixed number of the half, or timer, that each event sets or ends; 0 for none."""
+    """Return the mixed number of the half, or timer, that each event sets or ends; 0 for none."""
     first = Code.HALF if fact.value == "half link" else Code.TIMER
     is_first = events.code[places] == first
     about = np.where(is_first, events.physical_offset[places], events.ref[places])
@@ -184,7 +190,7 @@ def _link(fact: Fact, events: Events, places: Integers) -> Integers:
 
 
 def mixed(numbers: Integers) -> Integers:
-    """Each number as another that looks like chance (splitmix64)."""
+    """Return each number as another that looks like chance (splitmix64)."""
     with np.errstate(over="ignore"):
         words = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -194,9 +200,11 @@ def mixed(numbers: Integers) -> Integers:
 
 
 def is_regular(rows: pa.Table) -> Flags:
-    """Whether the numbers of each order's row come out: each half has one end and one commit, one timer at
-    most and one end of it, nothing redriven. All of it can then be said by the row alone."""
+    """Return whether the numbers of each order's row come out: each half has one end and one commit, one
+    timer at most and one end of it, nothing redriven. All of it can then be said by the row alone.
+    """
     count = {name: pc.fill_null(rows[name], 0).to_numpy() for name in COUNTS}
+    # Equal counts alone would pass a half without an end beside an end without a half; the link tells them.
     flags: Flags = (count["halves"] == count["half_ends"]) & (count["half_link"] == 0)
     flags &= (count["commits"] <= 1) & (count["redriven"] == 0) & (count["timers"] <= 1)
     is_ended_once = (count["timer_ends"] == 1) & (count["timer_link"] == 0)

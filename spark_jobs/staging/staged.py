@@ -22,32 +22,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from commitlog.published_log import StoreLog, holes
-from commitlog.recovery import Damage
 from spark_jobs.buckets import bucket_count, write_dealt
 from spark_jobs.encodings import encodings
 from spark_jobs.inputs.mapping import Mapping
-from spark_jobs.log.decode import Wanted, chunk_batches, damage_batch, mapped
-from spark_jobs.log.kept import Kept, kept_batches, kept_parts
-from spark_jobs.log.kept_timers import KeptTimers, timer_batches
+from spark_jobs.log.decode import Wanted, chunk_batches, mapped
+from spark_jobs.log.kept import kept_parts
+from spark_jobs.log.kinds import TOPICS
+from spark_jobs.log.parts import Part, part_batches
 from spark_jobs.log.shapes import Shapes
 from spark_jobs.log.slices import Slice, slices
 from spark_jobs.log.walk import Check, Chunk, walk
-from spark_jobs.source import NO_SEGMENT
 from spark_jobs.staging.acknowledged import Places
 from spark_jobs.staging.events import COLUMNS
 from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.staging.tally import Tally
 from spark_jobs.tasks import in_tasks, whole
-
-Part = Slice | Kept | KeptTimers | tuple[Damage, ...]
 
 SLICE_BYTES: Final = 256 * 1024 * 1024
 ROW_BITS: Final = 32
@@ -100,7 +97,6 @@ DEALT: Final = ("facts", "pushes")
 
 MESSAGE_ID: Final = "message_id"
 _IDS: Final = Wanted((MESSAGE_ID,))
-_SQL: Final = {pa.int8(): "tinyint", pa.int64(): "bigint", pa.string(): "string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,64 +110,39 @@ class Staged:
     bucket_count: int = 1
 
     def path(self, name: str) -> Path:
-        """The folder of one data set."""
+        """Return the folder of one data set."""
         return self.folder / name
 
-    @property
-    def counts(self) -> Path:
-        """The log by kind, topic and minute."""
-        return self.path("counts")
-
-    @property
-    def lateness(self) -> Path:
-        """How late timers and runs of schedules were delivered."""
-        return self.path("lateness")
-
-    @property
-    def ends(self) -> Path:
-        """How timers ended."""
-        return self.path("ends")
-
-    @property
-    def damaged(self) -> Path:
-        """Bytes that are no record."""
-        return self.path("damaged")
-
-    def frame(self, spark: SparkSession, name: str) -> DataFrame:
-        """One data set for Spark, also where it has no file."""
-        fields = ", ".join(f"`{field.name}` {_SQL[field.type]}" for field in SCHEMAS[name])
-        return spark.read.schema(fields).parquet(str(self.path(name)))
-
     def has(self, name: str) -> bool:
-        """Whether a data set has any row."""
+        """Return whether a data set has any row."""
         return any(self.path(name).glob("*.parquet"))
 
     def table(self, name: str) -> pa.Table:
-        """One of the small data sets, in memory."""
+        """Return one of the small data sets, in memory."""
         return ds.dataset(self.path(name), SCHEMAS[name], format="parquet").to_table()
 
     def acknowledged(self, topic: int) -> Places:
-        """What the acting group of a topic has acknowledged."""
+        """Return what the acting group of a topic has acknowledged."""
         rows = ds.dataset(self.path("acks"), SCHEMAS["acks"], format="parquet")
         mine = rows.to_table(columns=["first_place", "end_place"], filter=ds.field("topic") == topic)
         return Places.merged(mine["first_place"].to_numpy(), mine["end_place"].to_numpy())
 
 
 def stage(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, folder: Path) -> Staged:
-    """Reads the whole log once, a task for each part of it."""
+    """Read the whole log once, a task for each part of it."""
     count = bucket_count(log.end_offset - log.first_offset)
     return stage_rest(spark, store, log, mapping, Staged(folder, bucket_count=count))
 
 
 def stage_rest(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, staged: Staged) -> Staged:
-    """Reads what a staged log does not have yet: what was written since, what was kept, and holes."""
+    """Read what a staged log does not have yet: what was written since, what was kept, and holes."""
     return stage_parts(spark, parts_of(store, log, staged.until), log, mapping, staged)
 
 
 def stage_parts(
     spark: SparkSession, parts: Sequence[Part], log: StoreLog, mapping: Mapping, staged: Staged
 ) -> Staged:
-    """Adds some parts of the log to what is staged, a task for each; they get the next numbers."""
+    """Add some parts of the log to what is staged, a task for each; they get the next numbers."""
     for name in SCHEMAS:
         staged.path(name).mkdir(parents=True, exist_ok=True)
     check = Check.RECORD if log.ours else Check.BODY
@@ -187,12 +158,12 @@ def stage_parts(
 
 
 def _until(part: Part) -> int:
-    """The log offset up to which records that start before it are in this part."""
+    """Return the log offset up to which records that start before it are in this part."""
     return part.segment.first_offset + part.until if isinstance(part, Slice) else 0
 
 
 def first_stored_ms(log: StoreLog) -> int:
-    """When the first record that is left of the log was stored; 0 if there is none."""
+    """Return when the first record that is left of the log was stored; 0 if there is none."""
     for part in slices(log, SLICE_BYTES):
         for chunk in walk(mapped(part.segment.path), part, Check.NONE):
             if len(chunk.records):
@@ -201,14 +172,16 @@ def first_stored_ms(log: StoreLog) -> int:
 
 
 def parts_of(store: Path, log: StoreLog, after: int = 0) -> list[Part]:
-    """What is to be read: slices that begin at an offset or behind it, kept records, and holes in the log."""
+    """Return what is to be read: slices that begin at an offset or behind it, kept records, and holes in the
+    log.
+    """
     parts: list[Part] = list(slices(log, SLICE_BYTES, after))
     missing = tuple(holes(log))
     return [*parts, *kept_parts(store, log), *([missing] if missing else [])]
 
 
 def stage_part(number: int, part: Part, check: Check, mapping: Mapping, staged: Staged) -> int:
-    """Reads one part and writes its files; returns how many records it had."""
+    """Read one part and writes its files; return how many records it had."""
     tally = Tally(mapping)
     for batch in _batches(part, check, mapping):
         tally.add(batch)
@@ -220,20 +193,16 @@ def stage_part(number: int, part: Part, check: Check, mapping: Mapping, staged: 
 
 
 def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
-    bodies = _bodies_of(mapping)
-    kept = Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check)
+    bodies = frozenset((*mapping.topics.all, TOPICS["ack"]))
     if isinstance(part, Slice):
-        yield from _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check, encoded=True))
-    elif isinstance(part, Kept):
-        yield from kept_batches(part, kept)
-    elif isinstance(part, KeptTimers):
-        yield from timer_batches(part, kept)
-    else:
-        yield damage_batch(part, kept.schema, NO_SEGMENT)
+        return _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check, encoded=True))
+    return part_batches(part, Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check))
 
 
 def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The records of a slice; with their message ids where a schedule sent any: they say when it was due."""
+    """Yield the records of a slice; with their message ids where a schedule sent any: they say when it was
+    due.
+    """
     data, shapes, id_shapes = mapped(part.segment.path), Shapes(), Shapes()
     for chunk in walk(data, part, wanted.check):
         for batch in chunk_batches(chunk, wanted, shapes):
@@ -244,19 +213,12 @@ def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
-def _bodies_of(mapping: Mapping) -> frozenset[str]:
-    return frozenset((*mapping.topics.all, "TW_SYS_ACK"))
-
-
 def _write(path: Path, name: str, table: pa.Table, bucket_count: int) -> None:
-    if name in DEALT:
-        write_dealt(path, table, bucket_count, **_encoding(table))
-    else:
-        pq.write_table(table, path, **_encoding(table))
-
-
-def _encoding(table: pa.Table) -> dict[str, Any]:
-    """Of events, differences are so short that compressing them again would cost more than it saves."""
     kinds = [field.name for field in table.schema if field.type != pa.int64() and field.name != "order_id"]
+    # Differences of events are so short that compressing them again would cost more than it saves.
     compression = "none" if table.schema == EVENTS else "lz4"
-    return {"compression": compression, **encodings(table.schema, kinds)}
+    how = {"compression": compression, **encodings(table.schema, kinds)}
+    if name in DEALT:
+        write_dealt(path, table, bucket_count, **how)
+    else:
+        pq.write_table(table, path, **how)

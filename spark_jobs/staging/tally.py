@@ -1,7 +1,17 @@
 """The events, facts and counts of one part of the log, gathered batch by batch.
 
 Numbers are kept as columns until the part ends; then its orders are numbered, and everything becomes tables
-(see `staged`). Memory: about 150 bytes an event, so 200 MB for a part of 256 MB of log.
+(see `staged`).
+
+Rules:
+- The order (or push) of a record is the first of its keys; a schedule's message is `<schedule id>@<time>`.
+- Ids are kept as texts of the batch and numbered once, when the part ends: a dictionary of the whole part.
+- Every record is counted, by name, topic and minute; only events about the shop's topics are kept one by one.
+
+Memory: about 150 bytes an event, so 200 MB for a part of 256 MB of log.
+
+Weak spot: a message with a key that is no order id makes an order of its own, which the database does not
+know. Of a part only the first `UNREADABLE_MAX` unreadable messages are shown; all are counted.
 """
 
 from __future__ import annotations
@@ -18,7 +28,7 @@ from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.log.ragged import Flags, Integers, Ranges
 from spark_jobs.staging.ack_records import acks_table
 from spark_jobs.staging.bodies import readable
-from spark_jobs.staging.events import MESSAGES, NAMES, PUSHES, Events, Said, Words, events_of, present
+from spark_jobs.staging.events import FIELDS, MESSAGES, NAMES, PUSHES, Events, Said, Words, events_of, present
 from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, Fact, facts_of, schema
 
 MINUTE_MS: Final = 60_000
@@ -48,7 +58,7 @@ class Tally:
         self.records = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes in a batch of records, or of damage."""
+        """Take in a batch of records, or of damage."""
         if batch.column("damage").null_count < len(batch):
             damaged = batch.select(["physical_offset", "record_bytes", "damage"])
             self._damaged += damaged.rename_columns(["physical_offset", "record_bytes", "why"]).to_pylist()
@@ -65,7 +75,7 @@ class Tally:
         self._add_grouped(said, ids)
 
     def tables(self, first_row: int) -> dict[str, pa.Table]:
-        """Everything, by data set; `first_row` is the number of the part's first order."""
+        """Return everything, by data set; `first_row` is the number of the part's first order."""
         return {
             **self._of_events(first_row),
             "acks": acks_table(self._acks, self._mapping.consumers, self._topics),
@@ -98,7 +108,7 @@ class Tally:
         return tables
 
     def _count(self, said: Said, ids: pa.StringArray) -> None:
-        """Counts records by name, topic and minute; keeps the first of the unreadable messages."""
+        """Count records by name, topic and minute; keeps the first of the unreadable messages."""
         is_unreadable, lacks_key = self._unreadable_messages(said, ids)
         store_ms, offsets = said.numbers("store_ms"), said.numbers("physical_offset")
         minutes, minute = np.unique(store_ms // MINUTE_MS, return_inverse=True)
@@ -119,7 +129,9 @@ class Tally:
         }))  # fmt: skip
 
     def _unreadable_messages(self, said: Said, ids: pa.StringArray) -> tuple[Flags, Flags]:
-        """Which of the shop's messages are not what their topics promise, and which of them lack a key."""
+        """Return which of the shop's messages are not what their topics promise, and which of them lack a
+        key.
+        """
         is_message = said.is_named(*MESSAGES) & (said.shop_topic >= 0)
         topic = np.where(is_message, said.shop_topic, -1)
         named = _named_in_bodies(said.batch, ids)
@@ -139,7 +151,7 @@ class Tally:
         return pa.table([*columns, whole["minute_ms"], *numbers], _COUNTS)
 
     def _add_lateness(self, said: Said) -> None:
-        """Counts how late timers and runs of schedules were stored for their consumers."""
+        """Count how late timers and runs of schedules were stored for their consumers."""
         due_ms = said.numbers("due_ms")
         for recurs, due, places in (
             (False, due_ms, np.flatnonzero(said.is_named("delivered") & (due_ms >= 0))),
@@ -205,7 +217,9 @@ _COUNTS: Final = ["kind", "topic", "minute_ms", *(name for name, _ in _COUNTED)]
 
 
 def _numbered(*columns: Integers) -> tuple[list[Integers], Integers]:
-    """The different rows of some columns of small numbers from 0 on, and the place of each row among them."""
+    """Return the different rows of some columns of small numbers from 0 on, and the place of each row among
+    them.
+    """
     sizes = tuple(int(column.max(initial=0)) + 1 for column in columns)
     rows = np.ravel_multi_index(columns, sizes)
     if (row_count := prod(sizes)) > _ROWS_MAX:
@@ -218,12 +232,12 @@ def _numbered(*columns: Integers) -> tuple[list[Integers], Integers]:
 
 
 def _only(ids: pa.StringArray, kept: Flags) -> pa.StringArray:
-    """Some of the ids at their places; the others' do not come up again."""
+    """Return some of the ids at their places; the others' do not come up again."""
     return pc.if_else(pa.array(kept), ids, None) if (present(ids) & ~kept).any() else ids
 
 
 def _ids(batch: pa.RecordBatch) -> pa.StringArray:
-    """The order or push of each record: its first key; of a schedule's message the occurrence's id."""
+    """Return the order or push of each record: its first key; of a schedule's message the occurrence's id."""
     keys = batch.column("keys")
     if _have_spaces(keys):
         keys = pc.struct_field(pc.extract_regex(keys, r"^(?P<key>[^ ]+)"), "key")
@@ -241,7 +255,7 @@ def _have_spaces(keys: pa.StringArray) -> bool:
 
 
 def _occurrence(key: str | None, schedule: str | None, message_id: str | None) -> str | None:
-    """`<schedule id>@<time>`: a schedule's messages have the id `<schedule>@<time>`."""
+    """Return `<schedule id>@<time>`: a schedule's messages have the id `<schedule>@<time>`."""
     if not schedule:
         return key
     _, _, time = (message_id or "").rpartition("@")
@@ -249,7 +263,9 @@ def _occurrence(key: str | None, schedule: str | None, message_id: str | None) -
 
 
 def _named_in_bodies(batch: pa.RecordBatch, ids: pa.StringArray) -> pa.StringArray:
-    """The ids that bodies promise to hold; a schedule sends one body each time, which can only name it."""
+    """Return the ids that bodies promise to hold; a schedule sends one body each time, which can only name
+    it.
+    """
     schedules = batch.column("schedule")
     if schedules.null_count == len(schedules):
         return ids
@@ -258,7 +274,7 @@ def _named_in_bodies(batch: pa.RecordBatch, ids: pa.StringArray) -> pa.StringArr
 
 
 def _runs(said: Said) -> tuple[Integers, Integers]:
-    """When each record was due as a run of a schedule, and the places of those that are runs."""
+    """Return when each record was due as a run of a schedule, and the places of those that are runs."""
     due_ms = np.full(len(said.batch), -1)
     schedules = said.batch.column("schedule")
     if schedules.null_count < len(schedules):
@@ -278,17 +294,13 @@ def _shown(said: Said, place: int) -> dict[str, Any]:
 
 
 def _events_table(events: Events, order_row: pa.Array) -> pa.Table:
-    return pa.table({
-        "order_row": order_row, "code": events.code, "topic": events.topic,
-        "physical_offset": events.physical_offset, "store_ms": events.store_ms, "ref": events.ref,
-        "due_ms": events.due_ms, "queue": events.queue,
-    })  # fmt: skip
+    return pa.table({"order_row": order_row} | {name: getattr(events, name) for name in FIELDS[1:]})
 
 
 def _facts_table(
     events: Events, rows: Integers, kept: Flags, ids: pa.StringArray, first_row: int, facts: tuple[Fact, ...]
 ) -> pa.Table:
-    """The rows of the orders, or pushes, that any of the events which are `kept` is about."""
+    """Return the rows of the orders, or pushes, that any of the events which are `kept` is about."""
     is_there = np.bincount(rows[kept], minlength=len(ids)) > 0
     numbers = np.flatnonzero(is_there)
     place_of = np.cumsum(is_there) - 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from commitlog.published_log import open_log
 from services.broker.values import TimerName
@@ -23,12 +24,17 @@ PLACED = 9
 
 def joined(spark: SparkSession, staged: Staged, ids: DataFrame) -> DataFrame:
     """The events of some orders, by joins over everything."""
-    rows = staged.frame(spark, "facts").select("order_id", "order_row").join(ids, "order_id", "left_semi")
-    named = staged.frame(spark, "events").join(rows, "order_row").select(*ORDER_EVENTS.names)
+
+    def data_set(name: str) -> DataFrame:
+        schema = from_arrow_schema(staging.SCHEMAS[name])
+        return spark.read.schema(schema).parquet(str(staged.path(name)))
+
+    rows = data_set("facts").select("order_id", "order_row").join(ids, "order_id", "left_semi")
+    named = data_set("events").join(rows, "order_row").select(*ORDER_EVENTS.names)
     anchors = named.filter(F.col("code").isin(int(Code.HALF), int(Code.TIMER))).select(
         F.col("physical_offset").alias("ref"), "order_id", "topic"
     )
-    referring = staged.frame(spark, "unnamed").drop("order_row", "topic").join(anchors, "ref")
+    referring = data_set("unnamed").drop("order_row", "topic").join(anchors, "ref")
     return named.unionByName(referring.select(*ORDER_EVENTS.names))
 
 

@@ -40,7 +40,7 @@ def run_audit(layout: Layout, carts_url: str, say: Callable[[str], None], *limit
 
 
 def command(layout: Layout, carts_url: str) -> list[str]:
-    """The audit's command line, as anybody would type it."""
+    """Return the audit's command line, as anybody would type it."""
     return tidewheel(
         "audit",
         *("--store", str(layout.store)),
@@ -53,7 +53,7 @@ def command(layout: Layout, carts_url: str) -> list[str]:
 
 
 def listen(audit: subprocess.Popen[str], layout: Layout, say: Callable[[str], None]) -> str:
-    """Pass on and keep what the audit says until it ends; returns all of it."""
+    """Pass on and keep what the audit says until it ends; return all of it."""
     words = []
     assert audit.stderr is not None
     with (layout.logs / "audit.log").open("w") as log:

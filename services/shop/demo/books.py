@@ -52,7 +52,8 @@ def order_books(engine: Engine) -> OrderBooks:
 
 def push_books(engine: Engine) -> dict[str, int]:
     """Count the pushes by status."""
-    return {status.lower(): counts_by(engine, pushes.c.status).get(status, 0) for status in PushStatus}
+    counts = counts_by(engine, pushes.c.status)
+    return {status.lower(): counts.get(status, 0) for status in PushStatus}
 
 
 def counts_by(engine: Engine, column: Any) -> dict[str, int]:
@@ -62,19 +63,19 @@ def counts_by(engine: Engine, column: Any) -> dict[str, int]:
 
 
 def timeout_lateness(engine: Engine) -> Lateness:
-    """How late orders were timed out."""
+    """Return how late orders were timed out."""
     late_ms = select(orders.c.timed_out_ms - orders.c.due_ms).where(orders.c.timed_out_ms.is_not(None))
     return lateness_of(values(engine, late_ms))
 
 
 def push_lateness(engine: Engine) -> Lateness:
-    """How late pushes were delivered."""
+    """Return how late pushes were delivered."""
     late_ms = select(pushes.c.delivered_ms - pushes.c.due_ms).where(pushes.c.delivered_ms.is_not(None))
     return lateness_of(values(engine, late_ms))
 
 
 def values(engine: Engine, query: Any) -> list[int]:
-    """The only column of a query."""
+    """Return the only column of a query."""
     with engine.connect() as connection:
         return list(connection.execute(query).scalars())
 

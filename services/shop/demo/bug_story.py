@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 from sqlalchemy import func, select
 
 from services.shop.clock import next_full_second_ms, wall_clock_ms
 from services.shop.demo import bugs
+from services.shop.demo.books import values
+from services.shop.demo.reminders import push_request
 from services.shop.faults import write_down
 from services.shop.generated import shop_pb2, shop_pb2_grpc
 from services.shop.tables import PushStatus, orders, pushes
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sqlalchemy import ColumnElement, Engine
+    from sqlalchemy import Engine
 
     from services.shop.demo.processes import Processes
     from services.shop.demo.replay import Caller
@@ -82,15 +84,17 @@ class BugStory:
             self._place(order_id, PAID_IN_TIME_MS, pays=False)
         self.processes.halt("broker")
         gone_ms = wall_clock_ms()
-        dues_ms = [_values(engine, orders.c.due_ms, orders.c.order_id == order_id)[0] for order_id in late]
+        due_of = select(orders.c.due_ms)
+        dues_ms = [values(engine, due_of.where(orders.c.order_id == order_id))[0] for order_id in late]
         for order_id, due_ms in zip(late, dues_ms, strict=True):
             if due_ms > gone_ms:
                 write_down(self.fault_log, bugs.BROKER_AWAY, order_id)
-        _sleep_until(max(dues_ms) + bugs.LATE_LIMIT_MS + 500)
+        overdue_ms = max(dues_ms) + bugs.LATE_LIMIT_MS + 500
+        time.sleep(max(0, overdue_ms - wall_clock_ms()) / 1000)
         self.processes.resume("broker")
         self._await_timed_out(engine, late)
 
-    def until_services_are_gone(self, orders_engine: Engine, pushes_engine: Engine) -> None:
+    def until_services_are_gone(self, engine: Engine) -> None:
         """Leave a message unread, and a half without outcome; then let time pass in the log."""
         if self._subjects(UNREAD):
             self.processes.stop("carts")
@@ -102,7 +106,7 @@ class BugStory:
         if self._subjects(UNREAD) or self._subjects(HALF):
             self._push(CLOSING, next_full_second_ms(wall_clock_ms() + bugs.WAIT_LIMIT_MS + 1_000))
             is_closed = (pushes.c.push_id == CLOSING, pushes.c.status == PushStatus.DELIVERED)
-            self._await(lambda: bool(_values(pushes_engine, pushes.c.push_id, *is_closed)))
+            self._await(lambda: bool(values(engine, select(pushes.c.push_id).where(*is_closed))))
 
     def _subjects(self, case: str) -> list[str]:
         return bugs.subjects(case) if case in self.cases else []
@@ -117,7 +121,7 @@ class BugStory:
             self.caller.call(self._orders.Pay, shop_pb2.OrderRequest(order_id=order_id))
 
     def _place_and_die(self, order_id: str) -> None:
-        """The service dies at this order, as it is armed to; nobody starts it again."""
+        """Place an order at which the service dies, as armed; nobody starts the service again."""
         self.processes.leave_dead("orders")
         try:
             self._orders.Place(place_request(order_id, NEVER_MS), timeout=CALL_TIMEOUT_S)
@@ -126,10 +130,7 @@ class BugStory:
 
     def _push(self, push_id: str, due_ms: int) -> None:
         stub = shop_pb2_grpc.PushesStub(grpc.insecure_channel(self.addresses["pushes"]))
-        request = shop_pb2.SendRequest(
-            push_id=push_id, customer_id="everybody", text=f"This is {push_id}.", due_ms=due_ms
-        )
-        self.caller.call(stub.Send, request)
+        self.caller.call(stub.Send, push_request(push_id, due_ms))
 
     @property
     def _orders(self) -> shop_pb2_grpc.OrdersStub:
@@ -141,7 +142,8 @@ class BugStory:
 
     def _await_timed_out(self, engine: Engine, order_ids: list[str]) -> None:
         timed_out = (orders.c.order_id.in_(order_ids), orders.c.timed_out_ms.is_not(None))
-        self._await(lambda: _values(engine, func.count(), *timed_out) == [len(order_ids)])
+        count = select(func.count()).where(*timed_out)
+        self._await(lambda: values(engine, count) == [len(order_ids)])
 
     def _await(self, condition: Callable[[], bool]) -> None:
         """Wait for what must happen; what has not happened in time will be missing in the comparison."""
@@ -152,22 +154,13 @@ class BugStory:
 
 
 def customer_of(order_id: str) -> str:
-    """Every such order has a customer of its own, so that its cart is its own."""
+    """Return the customer of an order: each order of the bugs has a customer, and so a cart, of its own."""
     return f"customer-of-{order_id}"
 
 
 def place_request(order_id: str, timeout_ms: int) -> shop_pb2.PlaceRequest:
-    """An order of two books."""
+    """Return an order of two books."""
     lines = [shop_pb2.Line(sku="book", quantity=2, unit_price_pence=995)]
     return shop_pb2.PlaceRequest(
         order_id=order_id, customer_id=customer_of(order_id), lines=lines, timeout_ms=timeout_ms
     )
-
-
-def _values(engine: Engine, column: ColumnElement[Any], *conditions: ColumnElement[bool]) -> list[Any]:
-    with engine.connect() as connection:
-        return list(connection.execute(select(column).where(*conditions)).scalars())
-
-
-def _sleep_until(at_ms: int) -> None:
-    time.sleep(max(0, at_ms - wall_clock_ms()) / 1000)

@@ -24,10 +24,9 @@ as short as this run is.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
-from services.shop.faults import Fault
+from services.shop.faults import Fault, written_down
 from tidewheel.errors import UnknownChoice
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ Found = set[tuple[str, str]]
 
 
 def chosen(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The cases that are asked for, in their order.
+    """Return the cases that are asked for, in their order.
 
     Raises:
         UnknownChoice: when a case cannot be made to happen.
@@ -100,12 +99,12 @@ def chosen(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def subjects(case: str) -> list[str]:
-    """The ids of the orders (or pushes) of a case."""
+    """Return the ids of the orders (or pushes) of a case."""
     return [f"{case}-{number}" for number in range(1, 2 if case in ONLY_ONE else SUBJECTS_PER_CASE + 1)]
 
 
 def armed(cases: Iterable[str], service: str) -> str:
-    """What a service is armed with at every start."""
+    """Return what a service is armed with at every start."""
     return ",".join(
         f"{fault}={subject}"
         for case in cases
@@ -115,19 +114,18 @@ def armed(cases: Iterable[str], service: str) -> str:
 
 
 def truth(fault_log: Path) -> Found:
-    """What was really done, and to whom."""
-    lines = [json.loads(line) for line in fault_log.read_text().splitlines()] if fault_log.exists() else []
-    done = {(TELLING.get(line["fault"], ""), line["subject"]) for line in lines}
+    """Return what was really done, and to whom."""
+    done = {(TELLING.get(line["fault"], ""), line["subject"]) for line in written_down(fault_log)}
     return {(case, subject) for case, subject in done if case and subject in subjects(case)}
 
 
 def found(audited: dict[str, Any]) -> Found:
-    """What the audit says."""
+    """Return what the audit says."""
     return {(finding["case"], finding["subject_id"]) for finding in audited["findings"]}
 
 
 def compared(expected: Found, found: Found) -> dict[str, dict[str, list[str]]]:
-    """Per case: who was to be found, who of them was missed, and who was found without reason."""
+    """Return per case: who was to be found, who of them was missed, and who was found without reason."""
     return {
         case: {
             "expected": sorted(subject for one, subject in expected if one == case),

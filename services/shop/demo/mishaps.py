@@ -7,11 +7,10 @@ some as new messages.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from services.shop.faults import Fault
+from services.shop.faults import Fault, written_down
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +36,7 @@ CART_DEATH_COUNT = 2
 
 
 def armed_orders(order_count: int) -> list[str]:
-    """What is armed at each start of the order service; its deaths are spread over the replay.
+    """Return what is armed at each start of the order service; its deaths are spread over the replay.
 
     Fewer orders are paid than placed, so the deaths in paying count half as far.
     """
@@ -49,13 +48,12 @@ def armed_orders(order_count: int) -> list[str]:
 
 
 def armed_carts(order_count: int) -> list[str]:
-    """What is armed at each start of the cart service."""
+    """Return what is armed at each start of the cart service."""
     apart = max(1, order_count // (CART_DEATH_COUNT + 2))
     return [f"{Fault.DIE_BEFORE_ACK}@{apart}"] * CART_DEATH_COUNT
 
 
 def injected(fault_log: Path) -> dict[str, int]:
-    """How often each fault has struck."""
-    lines = fault_log.read_text().splitlines() if fault_log.exists() else []
-    counts = Counter(json.loads(line)["fault"] for line in lines)
+    """Return how often each fault has struck."""
+    counts = Counter(line["fault"] for line in written_down(fault_log))
     return {fault: counts[fault] for fault in Fault}

@@ -34,7 +34,7 @@ HTTP = "--http"
 
 
 def tidewheel(*arguments: str) -> list[str]:
-    """The command line of a `tidewheel` command in this very Python."""
+    """Return the command line of a `tidewheel` command in this very Python."""
     return [*COMMAND, *arguments]
 
 
@@ -107,11 +107,11 @@ class Processes:
         child.is_halted = False
 
     def leave_dead(self, name: str) -> None:
-        """When this child ends by an armed fault, it is not started again."""
+        """Start a child no more once an armed fault has ended it."""
         self._child(name).is_left_dead = True
 
     def is_running(self, name: str) -> bool:
-        """Whether a child's process runs."""
+        """Return whether a child's process runs."""
         process = self._child(name).process
         return process is not None and process.poll() is None
 
@@ -119,7 +119,7 @@ class Processes:
         return next(child for child in self._children if child.name == name)
 
     def stop_watching(self) -> None:
-        """From now on children may end."""
+        """Stop watching: from now on children may end."""
         self._stopping.set()
         if self._watch.is_alive():
             self._watch.join()
@@ -130,7 +130,7 @@ class Processes:
             raise self._failure
 
     def restarts(self) -> int:
-        """How often a child was started again after an armed crash."""
+        """Return how often a child was started again after an armed crash."""
         return sum(child.restarts for child in self._children)
 
     def _launch(self, child: Child) -> dict[str, Any]:

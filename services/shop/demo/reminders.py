@@ -40,8 +40,9 @@ class Reminders:
         """Set one-off pushes, one of them to be called off, and start the recurring one."""
         now_ms = wall_clock_ms()
         for number in range(1, ONE_OFF_COUNT + 1):
-            self._send(f"reminder-{number}", now_ms + number * SPACING_MS)
-        self._send(CALLED_OFF_ID, now_ms + CALLED_OFF_IN_MS)
+            request = push_request(f"reminder-{number}", now_ms + number * SPACING_MS)
+            self._caller.call(self._pushes.Send, request)
+        self._caller.call(self._pushes.Send, push_request(CALLED_OFF_ID, now_ms + CALLED_OFF_IN_MS))
         self._caller.call(self._pushes.Cancel, shop_pb2.PushRequest(push_id=CALLED_OFF_ID))
         schedule = shop_pb2.ScheduleRequest(
             schedule_id=SCHEDULE_ID,
@@ -52,12 +53,6 @@ class Reminders:
         )
         self._caller.call(self._pushes.Schedule, schedule)
 
-    def _send(self, push_id: str, due_ms: int) -> None:
-        request = shop_pb2.SendRequest(
-            push_id=push_id, customer_id="everybody", text=f"This is {push_id}.", due_ms=due_ms
-        )
-        self._caller.call(self._pushes.Send, request)
-
     def end(self, engine: Engine) -> None:
         """End the recurring push, once it was delivered a few times."""
         deadline = time.monotonic() + PATIENCE_S
@@ -66,8 +61,14 @@ class Reminders:
         self._caller.call(self._pushes.CancelSchedule, shop_pb2.ScheduleReference(schedule_id=SCHEDULE_ID))
 
 
+def push_request(push_id: str, due_ms: int) -> shop_pb2.SendRequest:
+    """Return the request for a push to everybody, due at `due_ms` (milliseconds since 1970)."""
+    text = f"This is {push_id}."
+    return shop_pb2.SendRequest(push_id=push_id, customer_id="everybody", text=text, due_ms=due_ms)
+
+
 def delivered_count(engine: Engine) -> int:
-    """How many occurrences of the schedule were delivered."""
+    """Return how many occurrences of the schedule were delivered."""
     mine = (pushes.c.schedule_id == SCHEDULE_ID, pushes.c.status == PushStatus.DELIVERED)
     with engine.connect() as connection:
         return connection.execute(select(func.count()).select_from(pushes).where(*mine)).scalar_one()

@@ -141,7 +141,7 @@ class Replay:
 
 
 def cart_request(step: OrderStep) -> shop_pb2.AddRequest:
-    """The ordered lines go into the cart first, as customers do it."""
+    """Return the request that puts the lines of an order into the cart before the order is placed."""
     invoice = step.invoice
     lines = [
         shop_pb2.AddLine(add_id=f"{invoice.number}/{line.sku}", sku=line.sku, quantity=line.quantity)
@@ -151,7 +151,7 @@ def cart_request(step: OrderStep) -> shop_pb2.AddRequest:
 
 
 def place_request(step: OrderStep, timeout_ms: int) -> shop_pb2.PlaceRequest:
-    """The order; one that a cancellation will end gets the long deadline."""
+    """Return the request that places an order; an order that is cancelled later gets the long deadline."""
     invoice = step.invoice
     lines = [
         shop_pb2.Line(sku=line.sku, quantity=line.quantity, unit_price_pence=line.unit_price_pence)

@@ -32,7 +32,7 @@ class Victim:
 
 
 def cart_not_cleared(engine: Engine, redis: Redis, victim: Victim) -> str:
-    """The ordered lines are in the cart again, and the ledger forgets that they had left it."""
+    """Put the ordered lines back into the cart and delete their entry of the ledger; return the order id."""
     redis.hdel(f"cart-ledger:{victim.customer_id}", f"order:{victim.order_id}")
     for sku, quantity in victim.removed.items():
         redis.hincrby(f"cart:{victim.customer_id}", sku, quantity)
@@ -40,7 +40,7 @@ def cart_not_cleared(engine: Engine, redis: Redis, victim: Victim) -> str:
 
 
 def order_without_message(engine: Engine, redis: Redis, victim: Victim) -> str:
-    """The rows of an order appear that no message ever announced."""
+    """Copy the rows of an order under a new id, which no message announces; return the new id."""
     forged = f"{victim.order_id}-forged"
     run_sql(
         engine,
@@ -55,7 +55,7 @@ def order_without_message(engine: Engine, redis: Redis, victim: Victim) -> str:
 
 
 def message_without_order(engine: Engine, redis: Redis, victim: Victim) -> str:
-    """The rows of an announced order are gone."""
+    """Delete the rows of an announced order; return the order id."""
     run_sql(
         engine,
         "DELETE FROM order_lines WHERE order_id = :order_id",
@@ -66,7 +66,7 @@ def message_without_order(engine: Engine, redis: Redis, victim: Victim) -> str:
 
 
 def paid_but_timed_out(engine: Engine, redis: Redis, victim: Victim) -> str:
-    """A paid order is timed out all the same."""
+    """Time a paid order out; return the order id."""
     run_sql(
         engine,
         "UPDATE orders SET status = 'TIMED_OUT', timed_out_ms = due_ms WHERE order_id = :order_id",
@@ -95,7 +95,7 @@ def require_known(cases: tuple[str, ...]) -> None:
 
 
 def spoil(engine: Engine, redis: Redis, cases: tuple[str, ...], seed: int) -> dict[str, str]:
-    """Spoil one order for each case, each another one; returns case -> order id.
+    """Spoil one order for each case, each another one; return case -> order id.
 
     Raises:
         NotFound: when the run has too few paid orders.
@@ -114,14 +114,14 @@ def spoil(engine: Engine, redis: Redis, cases: tuple[str, ...], seed: int) -> di
 
 
 def paid_orders(engine: Engine) -> list[tuple[str, str]]:
-    """The (order id, customer id) of all paid orders, always in the same sequence."""
+    """Return the (order id, customer id) of all paid orders, always in the same sequence."""
     query = "SELECT order_id, customer_id FROM orders WHERE status = 'PAID' ORDER BY order_id"
     with engine.connect() as connection:
         return [(row.order_id, row.customer_id) for row in connection.execute(text(query))]
 
 
 def victim_of(redis: Redis, order_id: str, customer_id: str) -> Victim | None:
-    """The order with what it took out of the cart; None when it took nothing."""
+    """Return the order with what it took out of the cart; None when it took nothing."""
     entry: Any = redis.hget(f"cart-ledger:{customer_id}", f"order:{order_id}")
     removed = json.loads(entry)["removed"] if entry else {}
     return Victim(order_id, customer_id, removed) if removed else None

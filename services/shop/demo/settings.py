@@ -27,61 +27,31 @@ class DemoSettings:
     redis_url: str | None = None
 
 
-@dataclass(slots=True, frozen=True)
 class Layout:
     """The files of a run under its out folder."""
 
-    root: Path
-
-    @property
-    def store(self) -> Path:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = root / "store"
         """The broker's store."""
-        return self.root / "store"
-
-    @property
-    def orders_database(self) -> Path:
+        self.orders_database = root / "orders.db"
         """The order service's SQLite file."""
-        return self.root / "orders.db"
-
-    @property
-    def pushes_database(self) -> Path:
+        self.pushes_database = root / "pushes.db"
         """The push service's SQLite file."""
-        return self.root / "pushes.db"
-
-    @property
-    def redis(self) -> Path:
+        self.redis = root / "redis"
         """The bundled Redis's data."""
-        return self.root / "redis"
-
-    @property
-    def logs(self) -> Path:
+        self.logs = root / "logs"
         """One log per process."""
-        return self.root / "logs"
-
-    @property
-    def home(self) -> Path:
+        self.home = root / "home"
         """The children's HOME: the official client writes its own log under `~/logs`."""
-        return self.root / "home"
-
-    @property
-    def audit(self) -> Path:
+        self.audit = root / "audit"
         """What the audit writes."""
-        return self.root / "audit"
-
-    @property
-    def refused_rows(self) -> Path:
+        self.refused_rows = root / "refused-rows.csv"
         """The refused rows of the input, one by one."""
-        return self.root / "refused-rows.csv"
-
-    @property
-    def faults(self) -> Path:
+        self.faults = root / "faults.jsonl"
         """One line of JSON for each injected fault."""
-        return self.root / "faults.jsonl"
-
-    @property
-    def summary(self) -> Path:
+        self.summary = root / "summary.json"
         """The summary as JSON."""
-        return self.root / "summary.json"
 
     def prepare(self) -> None:
         """Make the folders of a new run.
@@ -104,10 +74,10 @@ class Reporter(Protocol):
     """How a run shows its progress."""
 
     def begin(self, phase: str, steps: int | None = None) -> None:
-        """A new phase begins; `steps` is how far it has to go, where that is known."""
+        """Begin a phase of `steps` steps, None where the count is not known."""
 
     def advance(self) -> None:
-        """One more step of the phase is done."""
+        """Count one more step of the phase as done."""
 
     def say(self, sentence: str) -> None:
-        """Something worth a line."""
+        """Show a sentence on a line of its own."""

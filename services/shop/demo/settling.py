@@ -36,7 +36,7 @@ class InFlight:
 
     @property
     def nothing(self) -> bool:
-        """Whether all is settled."""
+        """Return whether all is settled."""
         return not any(asdict(self).values())
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class InFlight:
 def settle(
     processes: Processes, http: str, orders_engine: Engine, pushes_engine: Engine, patience_s: float
 ) -> InFlight:
-    """Wait until nothing is in flight, at most `patience_s`; returns what is left."""
+    """Wait until nothing is in flight, at most `patience_s`; return what is left."""
     deadline = time.monotonic() + patience_s
     while True:
         processes.require_health()
@@ -57,7 +57,7 @@ def settle(
 
 
 def look(http: str, orders_engine: Engine, pushes_engine: Engine) -> InFlight:
-    """What is in flight now."""
+    """Return what is in flight now."""
     gauges = broker_gauges(http)
     return InFlight(
         orders=order_books(orders_engine).in_flight,
@@ -68,7 +68,7 @@ def look(http: str, orders_engine: Engine, pushes_engine: Engine) -> InFlight:
 
 
 def broker_gauges(http: str) -> dict[str, int]:
-    """The broker's metrics, each summed over its labels."""
+    """Return the broker's metrics, each summed over its labels."""
     with urlopen(f"http://{http}/metrics", timeout=HTTP_TIMEOUT_S) as answer:
         text = answer.read().decode()
     return {

@@ -23,7 +23,7 @@ class InvoiceBooks:
 
     @property
     def balanced(self) -> bool:
-        """Whether every invoice has exactly one fate."""
+        """Return whether every invoice has exactly one fate."""
         fates = self.accepted + self.refused + self.cancellations_matched + self.cancellations_unmatched
         return self.invoices == fates
 
@@ -51,29 +51,31 @@ class DemoSummary:
 
     @property
     def orders_balanced(self) -> bool:
-        """Whether every accepted order stands somewhere."""
+        """Return whether every accepted order stands somewhere."""
         books = self.orders
         standing = books.paid + books.timed_out + books.cancelled + books.in_flight
         return self.invoices.accepted == standing
 
     @property
     def balanced(self) -> bool:
-        """Whether the run's sums hold, nothing is in flight, and the audit found nothing."""
+        """Return whether the run's sums hold, nothing is in flight, and the audit found nothing."""
         sums = self.invoices.balanced and self.orders_balanced
         return sums and self.in_flight.nothing and bool(self.audit["balanced"])
 
     @property
     def bugs_found(self) -> bool:
-        """Whether the audit has found exactly what the bugs have done."""
+        """Return whether the audit has found exactly what the bugs have done."""
         found = (case["expected"] and not case["missed"] + case["surplus"] for case in self.bugs.values())
         return bool(self.bugs) and all(found)
 
     @property
     def as_wanted(self) -> bool:
-        """Whether the run went as it should: the books balance, or every bug was found and nothing else."""
+        """Return whether the run went as it should: the books balance, or every bug was found and nothing
+        else.
+        """
         return self.bugs_found if self.bugs else self.balanced
 
     def as_json(self) -> str:
-        """The summary as JSON."""
+        """Return the summary as JSON."""
         verdicts = {"balanced": self.balanced} | ({"bugs_found": self.bugs_found} if self.bugs else {})
         return json.dumps(verdicts | asdict(self), indent=2, ensure_ascii=False)

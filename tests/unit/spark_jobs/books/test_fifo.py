@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs.books.fifo import done_of_groups, left_open
-from spark_jobs.staging.acknowledged import Places, places_of
+from spark_jobs.staging.acknowledged import Places
 from spark_jobs.staging.events import CREATED, PAID, QUEUE_BITS, TIMEOUTS
 from spark_jobs.staging.lookups import names_of
 from spark_jobs.staging.staged import SCHEMAS, Staged
@@ -30,9 +30,9 @@ def test_open_places_before_acknowledged_ones_and_the_others_of_their_groups(
         topic: {(queue, place) for queue in range(QUEUES) for place in range(PLACES) if random.random() < 0.7}
         for topic in (CREATED, TIMEOUTS)
     }
-    acknowledged = {topic: places([places_of(*one, 1) for one in ones]) for topic, ones in done.items()}
+    acknowledged = {topic: places([place_of(*one) for one in ones]) for topic, ones in done.items()}
     rows = [
-        {"topic": topic, "queue": places_of(queue, place, 1)[0], "message_group": f"g{random.randrange(9)}",
+        {"topic": topic, "queue": place_of(queue, place)[0], "message_group": f"g{random.randrange(9)}",
          "order_id": f"o{random.randrange(99)}"}
         for topic in (CREATED, TIMEOUTS, PAID) for queue in range(QUEUES) for place in range(PLACES)
     ]  # fmt: skip
@@ -50,12 +50,12 @@ def test_open_places_before_acknowledged_ones_and_the_others_of_their_groups(
         row for row in of_shop
         if not is_done(row) and row["queue"] < last[row["topic"], row["queue"] >> QUEUE_BITS]
     ]  # fmt: skip
-    assert in_order(left_open(staged, names, acknowledged)) == in_order([pa.Table.from_pylist(still_open)])
+    assert in_order(left_open(staged, acknowledged, names)) == in_order([pa.Table.from_pylist(still_open)])
     (tmp_path / "open").mkdir()
     pq.write_table(pa.Table.from_pylist(still_open, SCHEMAS["grouped"]), tmp_path / "open" / "0.parquet")
     groups = {row["message_group"] for row in still_open}
     expected = [row for row in of_shop if is_done(row) and row["message_group"] in groups]
-    found = done_of_groups(staged, names, acknowledged, tmp_path / "open")
+    found = done_of_groups(staged, acknowledged, tmp_path / "open", names)
     assert in_order(found) == in_order([pa.Table.from_pylist(expected)])
 
 
@@ -69,6 +69,12 @@ def staged_in_parts(folder: Path, rows: list[Row], random: Random) -> Staged:
         table = pa.Table.from_pylist(its, SCHEMAS["grouped"])
         pq.write_table(table, folder / "grouped" / f"{number:06d}.parquet", row_group_size=7)
     return Staged(folder)
+
+
+def place_of(queue_id: int, offset: int) -> tuple[int, int]:
+    """The one place of a queue, and the one behind it."""
+    place = (queue_id << QUEUE_BITS) | offset
+    return place, place + 1
 
 
 def places(ranges: list[tuple[int, int]]) -> Places:

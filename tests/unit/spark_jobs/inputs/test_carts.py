@@ -40,7 +40,7 @@ def redis(redis_url: str) -> Iterator[Redis]:
 def exported(
     url: str, folder: Path, mapping: Mapping = SHOP
 ) -> tuple[dict[str, list[dict[str, object]]], list[str]]:
-    unreadable = open_carts(url, mapping).export(folder)
+    unreadable = open_carts(url, mapping)(folder)
     names = ("carts", "ledger", "differences")
     return {name: pq.read_table(folder / f"{name}.parquet").to_pylist() for name in names}, unreadable
 

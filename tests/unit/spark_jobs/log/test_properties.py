@@ -34,7 +34,7 @@ def read(stored: Sequence[bytes], known: Shapes | None = None) -> list[Seen]:
     lengths = np.array(list(map(len, whole)))
     records = Records.at(np.frombuffer(b"".join(whole), np.uint8), np.cumsum(lengths) - lengths)
     found = Properties(records, NAMES, known or Shapes())
-    topics = found.topics().to_pylist()
+    topics = found.topics.to_pylist()
     values = {name: found.values(name).to_pylist() for name in NAMES}
     return [
         (

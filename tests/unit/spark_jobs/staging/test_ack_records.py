@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from consumequeue import acks
 from consumequeue.acks import Finished
 from spark_jobs.staging.ack_records import acks_table
-from spark_jobs.staging.acknowledged import places_of
+from spark_jobs.staging.events import QUEUE_BITS
 
 ACTING = {"created": "shop", "päid": "shop", "other": "clerk"}
 NUMBERS = {"created": 0, "päid": 2, "other": 1}
@@ -35,11 +35,11 @@ def batch(bodies: list[bytes], first: int) -> pa.RecordBatch:
 
 def one_by_one(bodies: list[bytes]) -> list[tuple[int, ...]]:
     return [
-        (NUMBERS[topic], *places_of(queue_id, *one), at, 7 * at)
+        (NUMBERS[topic], queue_id << QUEUE_BITS | first, (queue_id << QUEUE_BITS | first) + count, at, 7 * at)
         for at, body in enumerate(bodies)
         for group, topic, queue_id, found, is_passed in acks.decode(body)
         if ACTING.get(topic) == group and not is_passed
-        for one in found
+        for first, count in found
     ]
 
 

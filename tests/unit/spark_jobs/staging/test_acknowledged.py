@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.staging.acknowledged import Places, places_of
-from spark_jobs.staging.events import QUEUE_BITS
+from spark_jobs.staging.acknowledged import Places
 
 ranges = st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, 5_000)), max_size=12)
 
@@ -28,7 +27,3 @@ def test_merged_ranges_neither_touch_nor_overlap(found: list[tuple[int, int]]) -
     places = merged(found)
     assert (places.ends > places.firsts).all()
     assert (places.firsts[1:] > places.ends[:-1]).all()
-
-
-def test_queues_have_places_of_their_own() -> None:
-    assert places_of(3, 7, 2) == ((3 << QUEUE_BITS) + 7, (3 << QUEUE_BITS) + 9)
