@@ -492,10 +492,15 @@ class FactIndex:
         self._named, self._unnamed_count = file_names(self._runs), 0
 
     def failed(self, done: FactsToWrite) -> None:
-        """Use the runs that a failed checkpoint has written all the same, though no snapshot names them.
+        """Use the runs that a failed checkpoint has written all the same; a snapshot may name them."""
+        # Its snapshot may have reached the disk before it failed: while later ones fail, that is the newest
+        # there, and then the one before. So its files stay until a checkpoint succeeds, whatever merges them.
+        if done.written is not None:
+            self._named |= file_names(done.written)
+        self._use(done)
 
-        If it has not written them, make its newest facts recent again.
-        """
+    def _use(self, done: FactsToWrite) -> None:
+        """Use the runs that were written; if they were not, make the newest of their facts recent again."""
         if done.written is not None:
             self._unnamed_count += sum(map(len, done.recents))
             self._take_over(done)
@@ -517,7 +522,7 @@ class FactIndex:
                 self._spill_count = UNSAVED_MAX
             except OSError:
                 self._spill_count += UNSAVED_MAX
-            self.failed(done)
+            self._use(done)
 
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
         """Take over the runs that a snapshot names; return in words which of them are lost, empty if none is.

@@ -423,3 +423,20 @@ def _copied(disk: MemoryDisk) -> MemoryDisk:
         copy.write(path, 0, disk.read(path, 0, disk.size(path)))
         copy.sync(path)
     return copy
+
+
+def test_a_checkpoint_that_failed_may_have_a_snapshot_all_the_same() -> None:
+    disk = MemoryDisk()
+    index, _ = filled(disk, 1)
+    index.put(1, 1, 10_000, 5, 6)
+    failed = index.to_write(0)
+    failed.write(disk)
+    frozen = failed.freeze()  # its snapshot is there, but the sync of the folder has failed
+    index.failed(failed)
+    for number in range(2, 300):  # and none of the next ones comes as far, though they merge what it wrote
+        index.put(number, number, 10_000 + number, 5, 6)
+        following = index.to_write(0)
+        following.write(disk)
+        index.failed(following)
+    checkpoint(index, disk)
+    assert FactIndex(disk, FOLDER, never).adopt(frozen) == ""
