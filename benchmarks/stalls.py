@@ -228,7 +228,7 @@ class Load:
         while True:
             await asyncio.sleep(CHECKPOINT_SECONDS)
             self._live.core.housekeeping.wants_checkpoint = True
-            self._live._stir()
+            self._live._flush_and_plan()
             self.counts["checkpoints"] += 1
 
     async def _scrape(self) -> None:

@@ -54,7 +54,7 @@ class Listing:
         Raise OSError.
         """
         after = max(after or (0, 0), self.watermark)
-        for slots in _together(self._slots(max(from_ms, after[0]), until_ms)):
+        for slots in _overlapping(self._slots(max(from_ms, after[0]), until_ms)):
             sort_key, is_last, rows_max = after, False, min(_FIRST_ROWS, self.rows_max)
             while not is_last:
                 rows, is_last = self._next(slots, from_ms, until_ms, sort_key, rows_max)
@@ -138,7 +138,7 @@ class Listing:
         return file.row_count - file.tombstone_count + in_memory
 
 
-def _together(slots: list[Slot]) -> Iterator[list[Slot]]:
+def _overlapping(slots: list[Slot]) -> Iterator[list[Slot]]:
     """Yield slots in the order of their start, slots that overlap in one list."""
     held: list[Slot] = []
     for slot in slots:

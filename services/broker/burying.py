@@ -114,7 +114,7 @@ class Burying:
             return None
         key, lease = self._leases.end(generation)
         failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
-        self._stir(key, lease.message_group)
+        self._mark_lite_ready(key, lease.message_group)
         if failure is None or record is None or not self._is_last(key, lease):
             # What is gone or damaged is seen to by the next receive.
             self._groups.give_back(key, lease, failure, now_ms)
@@ -140,7 +140,7 @@ class Burying:
         flight = self._groups.in_flight(key)
         flight.withdraw(offset, message_group)
         self._dead_letters.bury(key, record, flight.attempts(offset), USED_UP, now_ms)
-        self._stir(key, properties.value_of(record.properties, properties.LITE_TOPIC))
+        self._mark_lite_ready(key, properties.value_of(record.properties, properties.LITE_TOPIC))
 
     def _record(self, key: GroupQueue, offset: int) -> Record | None:
         """Return the record of a message; None if retention or damage has taken it."""
@@ -148,7 +148,7 @@ class Burying:
         is_there = queue.min_offset <= offset < queue.end_offset
         return self._reading.record(queue.entry(offset), offset) if is_there else None
 
-    def _stir(self, key: GroupQueue, lite_topic: str) -> None:
+    def _mark_lite_ready(self, key: GroupQueue, lite_topic: str) -> None:
         """Let the next message of a lite topic go out, if this one was of any (not empty)."""
         if lite_topic:
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)

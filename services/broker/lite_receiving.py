@@ -8,8 +8,8 @@ since a start, is given nothing, and nothing is passed over for it.
 Cost: one binary search for each lite topic that is ready (`services.broker.lite_subscriptions`).
 
 Weak spot: readiness is told by whoever makes a lite topic ready, and looked for by nobody. An end of a lease
-that does not mark its lite topic ready (`Receiving._mark_lite_ready`, `Burying._stir`) leaves the rest of it
-lying until its next message.
+that does not mark its lite topic ready (`_mark_lite_ready`) leaves the rest of it lying until its next
+message.
 """
 
 from __future__ import annotations

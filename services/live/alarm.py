@@ -1,7 +1,7 @@
-"""One alarm for everything that is due later: it rings when the earliest thing is due, and is set again.
+"""One alarm for everything that is due later: it goes off when the earliest thing is due, and is set again.
 
 Rules: an alarm that is already early enough is left alone; nothing due means no alarm, so an idle broker
-sleeps; a far alarm rings every `LOOK_AGAIN_MS` at the latest, because wall time may jump while we sleep.
+sleeps; a far alarm goes off every `LOOK_AGAIN_MS` at the latest, because wall time may jump while we sleep.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ CallLater = Callable[[float, Callable[[], None]], Handle]
 
 
 class Alarm:
-    """Calls `ring` at the wall time it is set for, never before."""
+    """Calls `due` at the wall time it is set for, never before."""
 
-    def __init__(self, ring: Callable[[], None], clock: Callable[[], int], call_later: CallLater) -> None:
-        self._ring, self._clock, self._call_later = ring, clock, call_later
+    def __init__(self, due: Callable[[], None], clock: Callable[[], int], call_later: CallLater) -> None:
+        self._due, self._clock, self._call_later = due, clock, call_later
         self._handle: Handle | None = None
         self._due_ms = 0
 
     def set(self, due_ms: int | None) -> None:
-        """Ring at `due_ms` or before that time's turn; None changes nothing."""
+        """Go off at `due_ms` or before that time's turn; None changes nothing."""
         if due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
             return
         self.stop()
@@ -48,4 +48,4 @@ class Alarm:
 
     def _fire(self) -> None:
         self._handle = None
-        self._ring()
+        self._due()

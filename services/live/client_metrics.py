@@ -81,7 +81,7 @@ class ClientMetrics:
     def __init__(self, since_ms: int = 0) -> None:
         self._since_ms = since_ms
         self._there: dict[str, Series] = {}
-        self._gone: dict[str, Series] = {}
+        self._departed: dict[str, Series] = {}
         self._sums: dict[Key, Spread] = {}
         self._kept = 0
 
@@ -89,7 +89,7 @@ class ClientMetrics:
         """Take a whole report of a client, there or just gone; return how many series of it were taken."""
         series = self._there.get(client_id)
         if series is None:
-            series = self._gone.pop(client_id, {})
+            series = self._departed.pop(client_id, {})
         if is_there:
             self._there[client_id] = series
         else:
@@ -98,7 +98,7 @@ class ClientMetrics:
         self._drop(series, [key for key in series if key.name in GAUGES and key not in now])
         taken = sum(self._take(series, one) for one in reported)
         if series and not is_there:
-            self._gone[client_id] = series  # only now: it makes no room for itself
+            self._departed[client_id] = series  # only now: it makes no room for itself
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
@@ -110,7 +110,7 @@ class ClientMetrics:
         series = self._there.pop(client_id, None)
         if series:
             self._drop(series, [key for key in series if key.name in GAUGES])
-            self._gone[client_id] = series
+            self._departed[client_id] = series
 
     def sums(self) -> Mapping[Key, Spread]:
         """Return how long things took, all clients taken together."""
@@ -146,8 +146,8 @@ class ClientMetrics:
             self._sums[one.key] = plus(self._sums.get(one.key), new)
 
     def _has_room(self) -> bool:
-        while self._kept >= CLIENT_SERIES_MAX and self._gone:
-            self._kept -= len(self._gone.pop(next(iter(self._gone))))
+        while self._kept >= CLIENT_SERIES_MAX and self._departed:
+            self._kept -= len(self._departed.pop(next(iter(self._departed))))
         return self._kept < CLIENT_SERIES_MAX
 
     def _drop(self, series: Series, keys: Iterable[Key]) -> None:

@@ -151,7 +151,7 @@ class LiveBroker:
         self.answers = Answers(self._broker.durable_offset)
         self.room = Room(self._unflushed_bytes)
         self.receivers = Receivers(lambda: self._broker, self.decide, self.call, self.clock, self.answers)
-        self._alarm = Alarm(self._ring, self._clock, call_later)
+        self._alarm = Alarm(self._tick_due, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
         self._share: Share = always_alike
         self._flushing = Flushing(self, disk, executor)
@@ -169,7 +169,7 @@ class LiveBroker:
         self._retiring: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
-        self._stir()
+        self._flush_and_plan()
 
     @property
     def _broker(self) -> Broker:
@@ -251,7 +251,7 @@ class LiveBroker:
             raise
         finally:  # also after a refusal, which may rest on a record; thousands of calls a turn stir once
             if not (self._is_alarm_stale and self._flushing.will_flush):
-                self._stir()
+                self._flush_and_plan()
 
     async def _await_durable(self, answer: Resting) -> Resting:
         await self.answers.reach(answer if isinstance(answer, int) else answer.durable_at)
@@ -332,7 +332,7 @@ class LiveBroker:
         except Exception as bug:
             self.break_down(bug)
             raise
-        self._stir()
+        self._flush_and_plan()
         return bool(effects)
 
     async def durable(self, offset: int) -> None:
@@ -384,7 +384,7 @@ class LiveBroker:
         The disk stays the caller's. Raise a `StoreError` if it keeps the end from being a clean one.
         """
         self.receivers.close()
-        self._stir()
+        self._flush_and_plan()
         if self._retiring is not None:
             await self._retiring
         await self._flushing.idle()
@@ -415,7 +415,7 @@ class LiveBroker:
                 f"{kept}: the next start only has more of the log to read.",
             ) from error
 
-    def _stir(self) -> None:
+    def _flush_and_plan(self) -> None:
         """See, once a turn, to the flush and the alarm, after anything that may have appended or planned."""
         self._flushing.flush_soon()
         self._see_to_alarm()
@@ -534,7 +534,7 @@ class LiveBroker:
             core.read_ahead_failed(job)
         else:
             core.read_ahead(job)
-        self._stir()
+        self._flush_and_plan()
         if before is not None:
             await before
 
@@ -583,7 +583,7 @@ class LiveBroker:
     def _open_once(self, acknowledged_offset: int | None) -> Broker:
         return Broker.open(self._disk, self.settings, self._clock(), acknowledged_offset)
 
-    def _ring(self) -> None:
+    def _tick_due(self) -> None:
         with suppress(Exception):  # what it raises has broken us down already
             self.tick()
 
@@ -601,7 +601,7 @@ class LiveBroker:
         if client_id:
             self._advancing.asked(transaction_id)
         self._broker.transactions.check_asked(transaction_id, bool(client_id), self._clock())
-        self._stir()
+        self._flush_and_plan()
         return client_id
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:

@@ -477,7 +477,7 @@ def set_shape(receipt: SendReceipt | TidewheelError, due_ms: int) -> TimerReceip
     return receipt if isinstance(receipt, TidewheelError) else timer_receipt_shape(receipt, due_ms)
 
 
-def together(parts: Iterable[Lateness]) -> Lateness:
+def combined(parts: Iterable[Lateness]) -> Lateness:
     """Return the lateness of several topics as one."""
     whole = Lateness()
     for part in parts:
@@ -565,7 +565,7 @@ class TimersApi:
             "pending_by_topic": dict(gauges.pending_by_topic),
             "next_due_ms": str(first[0].due_ms) if first else None,
             "due": self._due(gauges.pending_timers),
-            "lateness": lateness_shape(together(lateness.values())),
+            "lateness": lateness_shape(combined(lateness.values())),
             "lateness_by_topic": {topic: lateness_shape(late) for topic, late in lateness.items()},
         }
         return JSONResponse(answer)

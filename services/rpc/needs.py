@@ -63,7 +63,7 @@ def answering(request: Any) -> Iterator[Need]:
     yield Need(Verb.RECEIVE, Kind.GROUP, stored_name(request.group))
 
 
-def looking(request: Any) -> Iterator[Need]:
+def querying(request: Any) -> Iterator[Need]:
     """Yield a topic that a user has to do with in any way; a look may create it."""
     yield on_topic(None, request.topic)
 
@@ -85,8 +85,8 @@ def nothing(request: Any) -> Iterator[Need]:
 
 
 NEEDS: Final[dict[str, NeedsOf]] = {
-    "QueryRoute": looking,
-    "QueryAssignment": looking,
+    "QueryRoute": querying,
+    "QueryAssignment": querying,
     "SendMessage": sending,
     "EndTransaction": ending,
     "RecallMessage": recalling,

@@ -19,7 +19,7 @@ _SIDED: Final = np.dtype([*((name, "<u8") for name in FACT.names or ()), ("side"
 _FIELDS: Final = ("key", "check", "offset", "at", "extra")
 
 
-def beyond(facts: Iterator[Facts], others: Iterator[Facts]) -> Iterator[Facts]:
+def difference(facts: Iterator[Facts], others: Iterator[Facts]) -> Iterator[Facts]:
     """Yield the facts that are not among the others just so; both come in order."""
     for both in sorted_runs.passes([_sided(facts, 0), _sided(others, 1)], "key", "check"):
         ordered = both[np.lexsort([both[name] for name in ("side", *reversed(_FIELDS))])]

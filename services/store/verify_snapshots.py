@@ -16,7 +16,7 @@ import numpy as np
 from commitlog import imported, snapshot
 from commitlog.recovery import Damage
 from consumequeue.offset_ranges import OffsetRanges
-from services.store.comparing import NO_OFFSETS, beyond, kinds, unrecorded_offsets
+from services.store.comparing import NO_OFFSETS, difference, kinds, unrecorded_offsets
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 from services.store.state import GroupState, State, fold, stored_state
@@ -68,7 +68,7 @@ def differences(folded: State, stored: State, first_offsets: FirstOffsets) -> It
         waiting = [{one.half_offset for one in of.halves_in(state)} for of in (folded, stored)]
         yield from _differing(f"{state.lower()} halves", *waiting)
     halves = [{(one.half_offset, one.state) for one in of.halves} for of in (folded, stored)]
-    yield from _beyond("half ends", *halves)
+    yield from _surplus("half ends", *halves)
     yield from _differing("schedules", set(folded.schedules), set(stored.schedules))
     yield from _groups(folded.groups, stored.groups, first_offsets)
 
@@ -79,11 +79,11 @@ def _timers(folded: StoredTimers, stored: StoredTimers) -> Iterator[str]:
     more, less = np.setdiff1d(waiting[1], waiting[0]), np.setdiff1d(waiting[0], waiting[1])
     if len(more) or len(less):
         yield f"its pending timers are not those of the log: {_some(more)} more, {_some(less)} less"
-    names = beyond(stored.names.newest(stored.disk), folded.names.newest(folded.disk))
+    names = difference(stored.names.newest(stored.disk), folded.names.newest(folded.disk))
     named = np.concatenate([NO_OFFSETS, *(facts["offset"] for facts in names)])
     if len(named):
         yield f"its names of timers are not in the log: {_some(named)}"
-    ends = beyond(kinds(stored.ends.newest(stored.disk)), kinds(folded.ends.newest(folded.disk)))
+    ends = difference(kinds(stored.ends.newest(stored.disk)), kinds(folded.ends.newest(folded.disk)))
     ended = np.setdiff1d(np.concatenate([NO_OFFSETS, *(facts["key"] for facts in ends)]), unrecorded)
     if len(ended):
         yield f"its timer ends are not in the log: {_some(ended)}"
@@ -115,7 +115,7 @@ def _differing(name: str, folded: AbstractSet[object], stored: AbstractSet[objec
         yield f"its {name} are not those of the log: {more} more, {less} less"
 
 
-def _beyond(name: str, folded: set[tuple[int, str]], stored: set[tuple[int, str]]) -> Iterator[str]:
+def _surplus(name: str, folded: set[tuple[int, str]], stored: set[tuple[int, str]]) -> Iterator[str]:
     if not stored <= folded:
         yield f"its {name} are not in the log: {_some(stored - folded)}"
 

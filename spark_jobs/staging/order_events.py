@@ -73,7 +73,7 @@ def by_order(events: DataFrame, make: OfOrder, schema: pa.Schema) -> DataFrame:
         while turn := list(islice(made, _ROWS_PER_BATCH)):
             yield pa.RecordBatch.from_pylist(turn, schema)
 
-    return _together(events).mapInArrow(rows, from_arrow_schema(schema))
+    return _by_order(events).mapInArrow(rows, from_arrow_schema(schema))
 
 
 def of_whole_orders(events: DataFrame, make: OfOrders, schema: pa.Schema) -> DataFrame:
@@ -83,7 +83,7 @@ def of_whole_orders(events: DataFrame, make: OfOrders, schema: pa.Schema) -> Dat
         for whole in whole_orders(batches, _EVENTS_PER_TURN):
             yield from make(whole).to_batches()
 
-    return _together(events).mapInArrow(rows, from_arrow_schema(schema))
+    return _by_order(events).mapInArrow(rows, from_arrow_schema(schema))
 
 
 def whole_orders(batches: Iterable[pa.RecordBatch], event_count: int) -> Iterator[pa.Table]:
@@ -102,5 +102,5 @@ def whole_orders(batches: Iterable[pa.RecordBatch], event_count: int) -> Iterato
         yield pa.Table.from_batches(held)
 
 
-def _together(events: DataFrame) -> DataFrame:
+def _by_order(events: DataFrame) -> DataFrame:
     return events.repartition("order_id").sortWithinPartitions("order_id", "physical_offset", "code")
