@@ -70,13 +70,13 @@ class AdminGroups:
         """Say how far a group is, over all and for each topic that is asked for."""
         if request.lite_topic:
             return wire.DescribeGroupAccumulationResponse(status=NO_LITE_TOPICS)
-        view = self._group(request)
+        view, now_ms = self._group(request), self._live.now_ms()  # one moment for all of the answer
         by_topic = {
-            asked.name: self._accumulation(queues_of(view, stored_name(asked)))
+            asked.name: self._accumulation(queues_of(view, stored_name(asked)), now_ms)
             for asked in some(request.topics)
         }
         return wire.DescribeGroupAccumulationResponse(
-            status=OK, accumulation=self._accumulation(view.queues), topic_accumulation=by_topic
+            status=OK, accumulation=self._accumulation(view.queues, now_ms), topic_accumulation=by_topic
         )
 
     async def query_time_span(self, request: Any, caller: Caller) -> Any:
@@ -85,7 +85,8 @@ class AdminGroups:
         asked = [stored_name(one) for one in some(request.topics)]
         queues = [queue for one in asked for queue in queues_of(view, one)] if asked else view.queues
         namespace = request.group.resource_namespace
-        spans = [self._span(queue, namespace) for queue in queues]
+        now_ms = self._live.now_ms()
+        spans = [self._span(queue, namespace, now_ms) for queue in queues]
         return wire.QueryTimeSpanResponse(status=OK, queue_time_span_list=spans)
 
     async def reset_offset(self, request: Any, caller: Caller) -> Any:
@@ -137,16 +138,16 @@ class AdminGroups:
         filters = {(expression.type, expression.expression) for _, expression in one.subscribers}
         return len(filters) <= 1 and members == len(one.subscribers)
 
-    def _accumulation(self, queues: list[QueueView]) -> Any:
+    def _accumulation(self, queues: list[QueueView], now_ms: int) -> Any:
         fresh = [next_ms(self._live, queue) for queue in queues]
         return wire.DescribeGroupAccumulationResponse.GroupAccumulation(
             inflight_messages=in_flight(queues),
             ready_messages=ready(queues),
             accumulation=lag(queues),
-            deliver_delay_time=duration(age_ms(fresh, self._live.now_ms())),
+            deliver_delay_time=duration(age_ms(fresh, now_ms)),
         )
 
-    def _span(self, queue: QueueView, namespace: str) -> Any:
+    def _span(self, queue: QueueView, namespace: str, now_ms: int) -> Any:
         broker = Broker(name=self._live.settings.broker_name)
         return wire.QueryTimeSpanResponse.QueueTimeSpan(
             message_queue=MessageQueue(
@@ -155,7 +156,7 @@ class AdminGroups:
             min_timestamp=self._stored_ms(queue, queue.min_offset),
             max_timestamp=self._stored_ms(queue, queue.end_offset - 1),
             consume_timestamp=self._stored_ms(queue, queue.committed_offset - 1),
-            delay_time_ms=age_ms([queue.oldest_ms], self._live.now_ms()),
+            delay_time_ms=age_ms([queue.oldest_ms], now_ms),
         )
 
     def _stored_ms(self, queue: QueueView, offset: int) -> int:
