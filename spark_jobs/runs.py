@@ -110,7 +110,7 @@ def runs(out: Path) -> list[Run]:
 
 
 def run_of(out: Path, run_id: str = NEWEST) -> Run:
-    """Return one run by its id, or the newest; raise `NotFound`."""
+    """Return the run of an id, or the newest run; raise `NotFound`."""
     if run_id == NEWEST:
         newest = newest_run(out)
         if newest is None:

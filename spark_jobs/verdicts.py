@@ -45,7 +45,7 @@ class Counted:
 
 
 def write_orders(books: Books, run: RunFolders) -> Working:
-    """Write every order with its verdict; return those that balance not, or of which more was looked up.
+    """Write every order with its verdict; return the orders with findings, or of which more was looked up.
 
     They are found first and told of in a pass of their own, judged once more: both together would be one
     method too large for Java, and all orders would pay for the sentences of a few.

@@ -50,7 +50,7 @@ class Half:
     transaction: Transaction
 
     def end(self, outcome: Outcome) -> None:
-        """End it as the table says; what cannot be told now is asked for later by the check-back.
+        """End the half as the table says; where the broker cannot be told, its check-back asks later.
 
         A refusal means that the half has ended otherwise: it expired, or somebody resolved it by hand.
         """

@@ -82,7 +82,7 @@ def table_sql(table: Table, dialect: str) -> str:
 
 
 def database_name(connection: Connection) -> str:
-    """Return the database's name for itself, chosen when somebody first asks; copies of it keep the name."""
+    """Return the name that the database has for itself, drawn at the first call; its copies keep the name."""
     query = select(database_table.c.name).where(database_table.c.number == 1)
     found = connection.execute(query).scalar_one_or_none()
     if found is None:

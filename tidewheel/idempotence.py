@@ -93,7 +93,7 @@ def consumed_sql(dialect: str) -> str:
 
 
 def identity_of(message: Message) -> str:
-    """Return what is the same for two deliveries of one message, also when a relay sent it twice."""
+    """Return the identity that all deliveries of one message share, also if a relay sent it twice."""
     return str(message.properties.get(OUTBOX_ID) or message.message_id)
 
 
@@ -125,7 +125,7 @@ async def async_once(session: AsyncSession, consumer_group: str, message_id: str
 
 
 def first_of(connection: Connection, consumer_group: str, message_id: str) -> bool:
-    """Insert the row, waiting for a rival that has inserted it; False when it was there."""
+    """Insert the row, waiting for a rival that has inserted it; False when the row was there."""
     dialect = connection.dialect.name
     if dialect not in INSERTS:
         raise UnknownChoice(f"The guard works on {' and '.join(INSERTS)}, not on {dialect}.")

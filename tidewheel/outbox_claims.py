@@ -33,7 +33,7 @@ before = outbox_table.alias("before")
 
 
 def heads(limit: int, now_ms: int) -> Select[Any]:
-    """Return the oldest unsent rows of keys, those that may be tried now and are claimed by nobody."""
+    """Return the oldest unsent row of each key that may be tried now and is not claimed."""
     earlier = exists().where(
         before.c.order_key == rows.order_key, before.c.sent_ms.is_(None), before.c.id < rows.id
     )
@@ -111,6 +111,6 @@ class LeasedRows:
 
 
 def mark(connection: Connection, sent: Sent) -> None:
-    """Write down how the rows fared; one that somebody else has marked stays as it is."""
+    """Mark how the rows fared; a row that another relay has marked stays as it is."""
     for row_id, values in sent.items():
         connection.execute(update(outbox_table).where(rows.id == row_id, unsent).values(values))

@@ -172,7 +172,7 @@ class Rights:
                 yield need.name[:length] + WILD
 
     def _measure(self, user: str, kind: Kind) -> None:
-        """Return the lengths of a user's prefixes, the longest first."""
+        """Keep the lengths of a user's prefixes, the longest first."""
         patterns = self._rules.get((user, kind), {})
         lengths = {len(pattern) - 1 for pattern in patterns if pattern.endswith(WILD)}
         self._lengths[user, kind] = sorted(lengths, reverse=True)

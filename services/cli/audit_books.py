@@ -105,7 +105,7 @@ def sentence(sealed: Seal) -> str:
 
 
 def nothing(found: Verification) -> str:
-    """That no window has closed."""
+    """Return the sentence that no window has closed."""
     return f"No window has closed since {wall(found.to_ms)}." if found.to_ms else "No window has closed yet."
 
 

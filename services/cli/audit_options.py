@@ -74,7 +74,7 @@ def field(name: str) -> str:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Whatever keeps an audit from its answer ends with 2: neither of the exit codes that are answers."""
+    """End the process with 2, which is no answer's exit code, whatever keeps an audit from its answer."""
     try:
         with needing("audit"):
             yield

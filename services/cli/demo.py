@@ -135,7 +135,7 @@ class OnStderr:
             self.say(f"{phase} ..." if steps is None else f"{phase}: {steps} steps ...")
 
     def advance(self) -> None:
-        """One more step is done."""
+        """Count one more step as done."""
         if self._task is not None:
             self._progress.advance(self._task)
 

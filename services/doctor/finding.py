@@ -25,15 +25,15 @@ class Finding:
 
 
 def fine(step: str, seen: str) -> Finding:
-    """Return that all is as it should be."""
+    """Make a finding that all is as it should be."""
     return Finding(step, Verdict.FINE, seen)
 
 
 def warning(step: str, seen: str, advice: str) -> Finding:
-    """Return that some clients cannot work with this."""
+    """Make a finding that some clients cannot work with."""
     return Finding(step, Verdict.WARNING, seen, advice)
 
 
 def wrong(step: str, seen: str, advice: str) -> Finding:
-    """Return that no client can work with this."""
+    """Make a finding that no client can work with."""
     return Finding(step, Verdict.WRONG, seen, advice)

@@ -84,7 +84,7 @@ def channel(connection: Connection) -> grpc.Channel:
 
 
 def refused(question: Question, status: wire.Status) -> Finding:
-    """Why the broker refuses, in its own words."""
+    """Make a finding of a refusal, in the broker's own words."""
     if status.code in REFUSALS:
         return wrong("rights", status.message, "Give the client an access key with rights on the topic.")
     if status.code == Code.TOPIC_NOT_FOUND:

@@ -70,7 +70,7 @@ class Explanation:
     is_cut: bool = False
 
     def as_json(self, behind_ms: int = 0) -> dict[str, Any]:
-        """As plain values, 64-bit numbers as text; times moved back by `behind_ms`, for a virtual clock."""
+        """Return plain values, 64-bit numbers as text; times less `behind_ms`, for a virtual clock."""
         before_ms: int | None = None
         shown = []
         for event in self.events:
@@ -89,7 +89,7 @@ class Explanation:
 
 
 def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
-    """Everything that the log says of a name, of messages of one topic if that is given.
+    """Return all that the log says of a name, of messages of one topic if that is given.
 
     Raise `MessageNotFound`, saying where was looked, and `ClientMistake` for what can be no name.
     """
@@ -142,7 +142,7 @@ def _carries(one: Record, name: str, topic: str) -> bool:
 
 
 def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
-    """The records that only refer to these: by a half's or timer's log offset, or by a place in a queue.
+    """Yield the records that only refer to these: by a half's or timer's log offset, or a place in a queue.
 
     Nothing refers to a half or timer after its end, so it is only looked for up to there; a half that has
     expired may still be asked for.

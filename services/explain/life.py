@@ -106,7 +106,7 @@ class Event:
     group: str = ""
 
     def as_json(self, behind_ms: int) -> dict[str, Any]:
-        """As plain values, 64-bit numbers as text; times moved back by `behind_ms`."""
+        """Return plain values, 64-bit numbers as text; times moved back by `behind_ms`."""
         return {
             "physical_offset": str(self.physical_offset),
             "store_ms": str(self.store_ms - behind_ms),

@@ -52,5 +52,5 @@ class Admission:
 
     @property
     def connection_count(self) -> int:
-        """How many there are."""
+        """The number of connections."""
         return self._connections.total()

@@ -1,13 +1,25 @@
-"""One client's connection: what its socket says goes to the calls' core, and what that says to the socket.
+"""One client's connection: the socket's bytes go to the sans-I/O core (`GrpcCalls`), and the core's to it.
 
-    socket --bytes--> GrpcCalls --events--> Service --answers--> GrpcCalls --bytes--> socket
+    socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
-All that a turn of the loop has to say to a client leaves in one write (`Writes`). While the socket takes no
-more, DATA waits in the core, whose bounds hold then as they do for windows.
+Reading. `data_received` hands the core what came and gives each event to the service. The core takes frames
+apart only up to a turn's work; where more is left, the transport is paused and the connection waits in
+`Backlog`, in which each connection has its turn, so that nobody's flood is somebody else's latency. A client
+that has used up part of its allowance of frames that bring nothing forward waits `LITTLE_SECONDS` besides.
 
-A call that a task serves (`start`) is cancelled when its caller has gone. What a task says of a stream of
-messages it may go on with when the message before has passed flow control: so `passed` returning is what
-"handed over" means.
+Writing. All that one turn of the loop has to say to a client leaves in one `write` at its end (`Writes`): one
+system call for 32 replies as for one. While the socket takes no more
+(`pause_writing`), DATA waits in the core, whose bounds hold then as they do for HTTP/2's windows. What all
+connections together wait to send is bounded as well: the one that waits with most is ended (`Unread`).
+
+Serving. A unary call is answered by the service when its result is there, without a task (`reply`). A
+streaming call is served by a task (`start`): its messages come by `messages`, go by `send_message`, which
+returns when the message has passed flow control, so that "handed over" is true when it returns. The task is
+cancelled when the caller cancels or the connection is lost.
+
+Ending. A refused client is told why by GOAWAY; the connection then half-closes and reads on for
+`CLOSE_SECONDS`, since closing a socket with unread bytes makes the kernel send RST, which would destroy the
+reason on its way.
 """
 
 from __future__ import annotations
@@ -21,10 +33,19 @@ from typing import Any, Final, Protocol, cast
 import structlog
 
 from commitlog import limits
-from services.front.grpc_calls import Began, Called, Gone, GrpcCalls, Method, Parts, Said, Silent
+from services.front.grpc_calls import (
+    CallCancelled,
+    CallReceived,
+    CallStarted,
+    GrpcCalls,
+    HalfClosed,
+    HeldBytes,
+    MessageReceived,
+    Method,
+)
 from services.front.grpc_wire import Status
 from services.front.header_fields import Field
-from services.front.http2 import Bounds, Ended, Passed
+from services.front.http2 import Bounds, ConnectionEnded, StreamDrained
 from services.front.http2_frames import Code
 
 log = structlog.get_logger()
@@ -34,10 +55,9 @@ PONG_SECONDS: Final = 10.0
 """When a client that says nothing is asked whether it is there, and how long it has to answer."""
 CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
-"""How long a client may take to read why its connection is over, and how much it may say meanwhile: if that
-were left in the socket, the system would break the connection, and with it what the client was told."""
+"""How long a client may take to read why its connection is over, and how much it may send meanwhile."""
 LITTLE_SECONDS: Final = 0.01
-"""How long one whose frames bring little waits to be read on, while others are."""
+"""How long the next read waits of a client whose frames bring nothing forward."""
 MESSAGES_AT_ONCE: Final = 32
 """How many messages of a stream are taken before others have their turn."""
 UNREAD: Final = "All answers that wait to be read are too many, and this client has most of them."
@@ -45,30 +65,30 @@ DEAD: Final = "no answer to a ping"
 
 
 class Service(Protocol):
-    """Who answers calls."""
+    """What answers calls."""
 
     def method_of(self, path: str) -> Method | None:
-        """Return what a path means; None if nothing."""
+        """Return the method of a path; None if there is none."""
 
-    def called(self, connection: Connection, call: Called) -> None:
+    def call_received(self, connection: Connection, call: CallReceived) -> None:
         """Answer a call, now or later."""
 
-    def began(self, connection: Connection, call: Began) -> None:
+    def call_started(self, connection: Connection, call: CallStarted) -> None:
         """Answer a call whose request is a stream."""
 
 
-class Door(Protocol):
-    """Through which connections have come."""
+class Acceptor(Protocol):
+    """What has accepted the connections, and counts them."""
 
     def refused(self, connection: Connection, why: str, detail: str) -> None:
-        """Somebody is hung up on: why, in few words, and what there is to say of it."""
+        """Count a connection that the server ends: why, in few words, and the details."""
 
     def lost(self, connection: Connection) -> None:
-        """Take in that a connection is gone."""
+        """Count a connection as gone."""
 
 
 class Writes:
-    """The connections that have something to say at the end of this turn of the loop."""
+    """The connections that have bytes to write at the end of this turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -107,14 +127,14 @@ class Backlog:
 
 
 class Unread:
-    """How much of answers waits to be read, by connection; of too much the one goes that has most."""
+    """The bytes of answers that wait to be read; above the bound the connection with most is ended."""
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
         self._of: dict[Connection, int] = {}
 
     def note(self, connection: Connection, waiting_bytes: int) -> None:
-        """So much waits of a connection now."""
+        """Set how many bytes of a connection wait; end the one with most if all are too many together."""
         self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
         if waiting_bytes:
             self._of[connection] = waiting_bytes
@@ -134,26 +154,26 @@ class Shared:
         self.service, self.bounds = service, bounds or Bounds()
         self.writes, self.backlog, self.unread = Writes(self.loop), Backlog(self.loop), Unread()
         self.fields: dict[bytes, Field] = {}
-        self.parts = Parts()
+        self.parts = HeldBytes()
         self.connections: set[Connection] = set()
 
 
 class Answering:
-    """A call that a task serves."""
+    """A call that a task serves: its request's messages, and what the task waits for."""
 
     __slots__ = ("inbox", "passed", "said", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.passed: asyncio.Future[None] | None = None
-        """Awaited until what was said has passed flow control."""
-        self.inbox: list[Said | None] = []
-        """Of its request the next message, and None behind the last."""
+        """Awaited until the message sent last has passed flow control."""
+        self.inbox: list[MessageReceived | None] = []
+        """The messages of the request that the task has not taken, and None behind the last."""
         self.said: asyncio.Future[None] | None = None
-        """Awaited until there is something in it."""
+        """Awaited until there is something in the inbox."""
 
-    def put(self, said: Said | None) -> None:
-        """More of the request has come."""
+    def put(self, said: MessageReceived | None) -> None:
+        """Add a message of the request, or None for its end, and wake the task."""
         self.inbox.append(said)
         if self.said is not None and not self.said.done():
             self.said.set_result(None)
@@ -163,9 +183,9 @@ class Connection(asyncio.Protocol):
     """A connection that speaks HTTP/2 from its first byte on."""
 
     __slots__ = (
+        "_acceptor",
         "_answering",
         "_discarded_bytes",
-        "_door",
         "_has_hung_up",
         "_is_behind",
         "_is_dirty",
@@ -188,29 +208,29 @@ class Connection(asyncio.Protocol):
         self,
         shared: Shared,
         host: str,
-        door: Door,
+        acceptor: Acceptor,
         *,
         is_encrypted: bool = False,
     ) -> None:
-        self._shared, self._door = shared, door
+        self._shared, self._acceptor = shared, acceptor
         self.host, self.is_encrypted = host, is_encrypted
         self.is_let_in = False
-        """Whether a call was answered otherwise than that nobody knows its caller."""
+        """Whether a call has passed authentication."""
         self.is_stranger = self.is_listed = False
-        """Whether it counts as one on which nobody was let in; and whether it is known why it ends."""
+        """Whether it counts as unauthenticated; and whether the reason for its end was counted."""
         self.protocol = ""
-        """What the two have agreed upon in a handshake of TLS."""
+        """The protocol of TLS's ALPN; empty without TLS."""
         self.callers: dict[int, tuple[dict[str, str], Any]] = {}
-        """What the service has made of header fields, by their identity."""
+        """What the service has made of header fields, by the fields' `id`: (fields, what was made)."""
         self.calls = GrpcCalls(
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
         self._answering: dict[int, Answering] = {}
         self._is_dirty = self._is_behind = self._has_hung_up = False
         self._unread_bytes = self._discarded_bytes = 0
-        """Of its answers, what waits to be read; and what came when it was over."""
+        """How many bytes of answers wait to be read; and how many came after the end."""
         self._is_refused = False
-        """Whether it ends otherwise than its client wanted."""
+        """Whether the server ends the connection, for a reason that the client shall read."""
         self.heard_at = shared.loop.time()
 
     # The socket.
@@ -224,13 +244,13 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     def data_received(self, data: bytes) -> None:
-        """Take in what the client says."""
+        """Give the core what came, and read on later if the core leaves some of it."""
         self.heard_at = now = self._shared.loop.time()
         http2 = self.calls.http2
         if http2.is_over:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES_MAX:
-                self.transport.pause_reading()
+                self.transport.pause_reading()  # who sends on this long may lose the reason
             return
         self._take(self.calls.receive(data, now))
         if (self.calls.has_unread or http2.brings_little) and not self._is_behind and not http2.is_over:
@@ -240,7 +260,7 @@ class Connection(asyncio.Protocol):
             self.write_soon()
 
     def read_on(self) -> None:
-        """Take in what the client has said in earlier turns."""
+        """Go on with what came in earlier turns."""
         self._is_behind = False
         if self.transport.is_closing():
             return
@@ -252,7 +272,7 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     def _read_later(self) -> None:
-        """Read on in a later turn, or when some have passed if what comes brings little."""
+        """Read on in a later turn; after `LITTLE_SECONDS` if the client's frames bring nothing forward."""
         self._is_behind = True
         if self.calls.http2.brings_little:
             self._shared.loop.call_later(LITTLE_SECONDS, self._shared.backlog.add, self)
@@ -269,7 +289,7 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     def eof_received(self) -> bool:
-        """Return the client says no more: what is under way is broken off."""
+        """Return False, which closes the transport: who half-closes TCP has no use for answers."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -280,23 +300,25 @@ class Connection(asyncio.Protocol):
         self.calls.drop()
         self._shared.unread.note(self, 0)
         if isinstance(error, ssl.SSLError):
-            self._door.refused(self, why_broken(error), str(error))
-        self._door.lost(self)
+            self._acceptor.refused(self, why_broken(error), str(error))
+        self._acceptor.lost(self)
 
     def write_soon(self) -> None:
-        """Have what the core has to say written at the end of this turn."""
+        """Have the core's bytes written at the end of this turn."""
         if not self._is_dirty:
             self._is_dirty = True
             self._shared.writes.add(self)
 
     def write(self) -> None:
-        """Write what the core has to say."""
+        """Write the core's bytes, and count what waits to be read."""
         self._is_dirty = False
         if self.transport.is_closing():
             return
         self._take(self.calls.events())
         if out := self.calls.http2.take():
             self.transport.write(out)
+        # The core gives out DATA in pieces: after each the transport may have called `pause_writing`, and the
+        # rest then waits in the core, where it is bounded, not in the transport's buffer, where it is not.
         while self.calls.http2.has_more:
             self._take(self.calls.resume())
             self.transport.write(self.calls.http2.take())
@@ -311,12 +333,12 @@ class Connection(asyncio.Protocol):
             self._hang_up()
 
     def break_off(self, why: str) -> None:
-        """End the connection, and say why."""
+        """End the connection with a GOAWAY that says why."""
         self.calls.http2.break_off(Code.ENHANCE_YOUR_CALM, why)
         self.write_soon()
 
     def _hang_up(self) -> None:
-        """Hang up when all is said, and read if that does not take long."""
+        """Close the connection once its last bytes are written and, within `CLOSE_SECONDS`, read."""
         if self._has_hung_up:
             return
         self._has_hung_up = True
@@ -327,14 +349,14 @@ class Connection(asyncio.Protocol):
         self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def leave(self) -> None:
-        """Tell the client that the server leaves; calls under way go on."""
+        """Tell the client to open no more calls here (GOAWAY); calls under way go on."""
         self.calls.http2.leave()
         self.write_soon()
 
     def look(self, now: float) -> None:
-        """Find out whether the client is there, and goes on with what it has begun."""
+        """Ping a silent client, drop one that has not answered, and end what does not go on."""
         if not self.calls.look(now, PING_SECONDS, PONG_SECONDS):
-            self._door.refused(self, DEAD, "")
+            self._acceptor.refused(self, DEAD, "")
             self.transport.abort()
         elif self.calls.has_news:
             self.write_soon()
@@ -344,24 +366,24 @@ class Connection(asyncio.Protocol):
     def _take(self, events: list[Any]) -> None:
         for event in events:
             match event:
-                case Called():
-                    self._shared.service.called(self, event)
-                case Began():
+                case CallReceived():
+                    self._shared.service.call_received(self, event)
+                case CallStarted():
                     self._answering[event.stream_id] = Answering()
-                    self._shared.service.began(self, event)
-                case Said(stream_id) | Silent(stream_id):
+                    self._shared.service.call_started(self, event)
+                case MessageReceived(stream_id) | HalfClosed(stream_id):
                     if (answering := self._answering.get(stream_id)) is not None:
-                        answering.put(event if isinstance(event, Said) else None)
-                case Gone(stream_id):
+                        answering.put(event if isinstance(event, MessageReceived) else None)
+                case CallCancelled(stream_id):
                     if (answering := self._answering.pop(stream_id, None)) is not None:
                         self._cancel(answering)
-                case Passed(stream_id):
+                case StreamDrained(stream_id):
                     if (answering := self._answering.get(stream_id)) is not None:
                         _release(answering.passed)
-                case Ended(code, why):
+                case ConnectionEnded(code, why):
                     if code is not Code.NO_ERROR:
                         self._is_refused = True
-                        self._door.refused(self, f"HTTP/2: {code.name.lower().replace('_', ' ')}", why)
+                        self._acceptor.refused(self, f"HTTP/2: {code.name.lower().replace('_', ' ')}", why)
                     self.write_soon()
 
     def reply(self, stream_id: int, message: bytes) -> None:
@@ -375,17 +397,17 @@ class Connection(asyncio.Protocol):
         self.calls.end(stream_id, status, text)
         self.write_soon()
 
-    async def say(self, stream_id: int, message: bytes) -> None:
-        """Say a message of an answer; return when all of it has passed flow control."""
-        self.calls.say(stream_id, message)
+    async def send_message(self, stream_id: int, message: bytes) -> None:
+        """Send a message of a streamed answer; return when all of it has passed flow control."""
+        self.calls.send_message(stream_id, message)
         self.write_soon()
-        if not self.calls.http2.passed(stream_id):
+        if not self.calls.http2.is_drained(stream_id):
             answering = self._answering[stream_id]
             answering.passed = self._shared.loop.create_future()
             await answering.passed
 
     async def messages(self, stream_id: int) -> AsyncIterator[bytes]:
-        """Yield the messages of a request, until it ends or its caller has gone."""
+        """Yield the messages of a request, until the request ends or is cancelled."""
         answering, count = self._answering.get(stream_id), 0
         while answering is not None:
             while answering.inbox:
@@ -393,7 +415,9 @@ class Connection(asyncio.Protocol):
                 if said is None:
                     return
                 yield said.message
-                self._take(self.calls.heard(stream_id))
+                # Only now does the core take the next message apart and give the client's window back: a task
+                # that is slow fills its client's window, and nothing of ours.
+                self._take(self.calls.message_read(stream_id))
                 self.write_soon()
                 count += 1
                 if count % MESSAGES_AT_ONCE == 0:
@@ -402,7 +426,7 @@ class Connection(asyncio.Protocol):
             await answering.said
 
     def start(self, stream_id: int, serving: Coroutine[Any, Any, None]) -> None:
-        """Serve a call by a task, which is cancelled if its caller goes."""
+        """Serve a call by a task, which is cancelled with the call."""
         answering = self._answering.get(stream_id)
         if answering is None:
             answering = self._answering[stream_id] = Answering()
@@ -411,7 +435,7 @@ class Connection(asyncio.Protocol):
 
     def _ended(self, stream_id: int, task: asyncio.Task[None]) -> None:
         if (answering := self._answering.pop(stream_id, None)) is not None:
-            answering.put(None)  # somebody else may still read what is asked
+            answering.put(None)  # a second task may still await the request's messages
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("bug while answering", exc_info=error)
             self.calls.abort(stream_id)
@@ -424,7 +448,7 @@ class Connection(asyncio.Protocol):
 
 
 def why_broken(error: ssl.SSLError) -> str:
-    """Why TLS is over, in few words: an alert of the client, or what is not taken of what it says."""
+    """Return why TLS failed, in few words: the client's alert, or what is wrong with its bytes."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"

@@ -1,20 +1,25 @@
 """The server's side of gRPC on one connection: bytes in, calls out; no socket, no clock.
 
-    receive(bytes) -> Called, Began, Said, Silent, Gone, Passed, Ended
-    reply, say, end                     the answers; `take()` gives the bytes to be written
+    receive(bytes) -> CallReceived                                   a unary call, whole
+                      CallStarted, MessageReceived ..., HalfClosed   a call whose request is a stream
+                      CallCancelled                                  by the client, or for a broken rule
+                      StreamDrained, ConnectionEnded                 as HTTP/2 told (`http2`)
+    reply, send_message, end   the answers; `http2.take()` gives the bytes to be written
 
-A method says whether a request is one message (`Called` when all of it has come) or a stream of them
-(`Began`, then `Said` for each message, `Silent` behind the last). What gRPC cannot take is refused here and
-never seen outside: another content type or verb (by HTTP's status), an unknown method, an unknown
-compression, a message that is too long or cut off. A sentence says why.
+Unary. `CallReceived` comes when all of the request has come: a handler never sees part of a message. Nearly
+every call is HEADERS and one DATA frame in one read, and passes `_request` alone, without an `Incoming`.
 
-A stream's next message is taken apart when the one before was `heard`: until then it stays in bytes that its
-client's window bounds, however little of it makes how many messages.
+Streams. The next message is taken apart when the one before was `message_read`. Until then it stays in bytes
+that its client's window bounds: a megabyte of compressed bytes could be a million empty messages.
 
-Bounds: of requests that have not come whole, and of messages that wait to be heard, one connection holds
-`REQUESTS_PER_CONNECTION_BYTES_MAX` and all together `REQUESTS_BYTES_MAX` (`Parts`); a call that brings more
-is refused. So is one, when somebody `look`s, that after `REQUEST_MS_MAX` comes slower than
-`REQUEST_BYTES_PER_SECOND_MIN`. What is unpacked out of nothing counts as frames that bring nothing forward.
+Refusals. What gRPC cannot take is refused here and never seen outside: another content type or verb (by
+HTTP's status), an unknown method, an unknown compression, a message that is too long or cut off. Each ends
+with a sentence that says why, since a client's log shows the status and its text and nothing else.
+
+Bounds: of requests that have not come whole, and of messages that were not read, one connection holds
+`REQUESTS_PER_CONNECTION_BYTES_MAX` and all together `REQUESTS_BYTES_MAX` (`HeldBytes`); a call that brings
+more is refused. So is one that, after `REQUEST_MS_MAX`, comes slower than `REQUEST_BYTES_PER_SECOND_MIN`
+(`look`). What is unpacked out of nothing (a bomb) counts as frames that bring nothing forward.
 """
 
 from __future__ import annotations
@@ -38,26 +43,35 @@ from services.front.grpc_wire import (
     trailers,
 )
 from services.front.header_fields import Field, Head
-from services.front.http2 import Body, Bounds, Ended, Http2, Passed, Request, Reset, TooLongRequest
+from services.front.http2 import (
+    Bounds,
+    ConnectionEnded,
+    DataReceived,
+    HeadersTooLong,
+    Http2,
+    RequestReceived,
+    StreamDrained,
+    StreamReset,
+)
 from services.front.http2_frames import Code
 
 TEXT: Final = "text/plain; charset=utf-8"
 TOO_SLOW: Final = "The request does not come. Send it again."
 NO_GRPC: Final = b"This port serves RocketMQ 5 clients by gRPC: POST with content-type application/grpc.\n"
 HEAD_BYTES, FIELD_BYTES = 1_024, 256
-"""What a request that has not come whole counts besides its message: itself, and each header field."""
+"""What a request that has not come whole counts besides its bytes: its objects, and each header field."""
 _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
 class Method(NamedTuple):
-    """What a path means: a target of the caller's own, and whether a request is a stream of messages."""
+    """A method: the service's own target for it, and whether a request is a stream of messages."""
 
     target: Any
     takes_stream: bool
     message_bytes_max: int = REQUEST_BYTES_MAX
 
 
-class Called(NamedTuple):
+class CallReceived(NamedTuple):
     """A call whose request is one message."""
 
     stream_id: int
@@ -66,7 +80,7 @@ class Called(NamedTuple):
     message: bytes
 
 
-class Began(NamedTuple):
+class CallStarted(NamedTuple):
     """A call whose request is a stream."""
 
     stream_id: int
@@ -74,37 +88,45 @@ class Began(NamedTuple):
     head: Head
 
 
-class Said(NamedTuple):
-    """One more message of a request; the next one comes when it is `heard`."""
+class MessageReceived(NamedTuple):
+    """One more message of a request; the next one comes after `message_read`."""
 
     stream_id: int
     message: bytes
 
 
-class Silent(NamedTuple):
-    """A request has ended."""
+class HalfClosed(NamedTuple):
+    """The client has sent the last message of a request."""
 
     stream_id: int
 
 
-class Gone(NamedTuple):
-    """A caller has broken its call off, or a rule: nothing can be said any more."""
+class CallCancelled(NamedTuple):
+    """The client has cancelled a call, or broken a rule on it: nothing can be answered any more."""
 
     stream_id: int
 
 
-Event = Called | Began | Said | Silent | Gone | Passed | Ended
+Event = (
+    CallReceived
+    | CallStarted
+    | MessageReceived
+    | HalfClosed
+    | CallCancelled
+    | StreamDrained
+    | ConnectionEnded
+)
 
 
-class Parts:
-    """How much of requests that have not come whole all connections hold."""
+class HeldBytes:
+    """How many bytes of requests that have not come whole all connections hold together."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
 
 
 class Incoming:
-    """A request of which more is to come."""
+    """A request that has not come whole, or whose messages were not all read."""
 
     __slots__ = (
         "began_at",
@@ -123,13 +145,13 @@ class Incoming:
     def __init__(self, method: Method, head: Head | None, messages: Messages, now: float) -> None:
         self.method, self.head, self.messages = method, head, messages
         self.began_at, self.came_bytes = now, 0
-        """Since when it comes, or a stream's message does; and how much has come since."""
+        """When the request, or a stream's present message, began to come (s); and how much has come since."""
         self.whole: bytes | None = None
         """The one message of a request that is no stream."""
         self.said_bytes = -1
-        """Of a stream: what the message has that waits to be heard; -1: none does."""
+        """Of a stream: the bytes of the message that was given out and not read; -1: there is none."""
         self.unread_bytes = 0
-        """What its client's window lacks until more is heard."""
+        """The bytes that the client's window lacks until more is read."""
         self.is_ended = False
         self.head_bytes = 0 if head is None else HEAD_BYTES + FIELD_BYTES * len(head.fields)
         if head is not None:
@@ -138,12 +160,12 @@ class Incoming:
 
     @property
     def holds_bytes(self) -> int:
-        """How much it holds now."""
+        """The bytes that the request holds in memory now."""
         return self.head_bytes + self.messages.held_bytes + len(self.whole or b"") + max(0, self.said_bytes)
 
 
 class GrpcCalls:
-    """The calls of one connection. `method_of` tells what a path means, None if nothing."""
+    """The calls of one connection. `method_of` gives the method of a path; None if there is none."""
 
     __slots__ = (
         "_begun",
@@ -164,7 +186,7 @@ class GrpcCalls:
         method_of: Callable[[str], Method | None],
         bounds: Bounds,
         kept: dict[bytes, Field],
-        parts: Parts,
+        parts: HeldBytes,
         now: float,
     ) -> None:
         self.http2 = Http2(bounds, kept, now)
@@ -172,13 +194,13 @@ class GrpcCalls:
         self._now, self._held_bytes = now, 0
         self._found: list[Event] = []
         self._later: list[Any] = []
-        """Events of HTTP/2 that wait for a later turn, since those of this one were much to unpack."""
+        """Events of HTTP/2 that wait for a later turn, since this turn has unpacked its share."""
         self._unpacked_bytes = 0
         self._incoming: dict[int, Incoming] = {}
         self._begun: set[int] = set()
-        """Streams on which the head of the answer was said."""
+        """Streams on which the answer's header block was sent."""
         self._no_grpc: dict[int, tuple[int, float]] = {}
-        """Requests that are none of gRPC: HTTP's status for each, and since when it comes."""
+        """Requests that are not gRPC: (HTTP's status for it, when it began to come in seconds)."""
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Return what the client's bytes mean."""
@@ -188,7 +210,7 @@ class GrpcCalls:
         if data or not events:
             events += self.http2.receive(data, now)
         for place, event in enumerate(events):
-            if self.http2.is_over and isinstance(event, (Request, Body)):
+            if self.http2.is_over and isinstance(event, (RequestReceived, DataReceived)):
                 continue  # it is no more use, and may be what the connection was ended for
             self._take(event, found)
             if self._unpacked_bytes >= limits.UNPACKED_PER_TURN_BYTES:
@@ -202,26 +224,26 @@ class GrpcCalls:
         return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
-        """Return the transport takes more."""
+        """Let what waits go on, as the transport takes more; return the events."""
         found: list[Event] = []
         for event in self.http2.resume():
             self._take(event, found)
         return found
 
     def events(self) -> list[Event]:
-        """Return what has come of what was said, and of a look."""
+        """Return the events that answers, and `look`, have brought about."""
         found, self._found = self._found, []
         for event in self.http2.events():
             self._take(event, found)
         return found
 
     def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Refuse requests that do not come; what `Http2.look` tells. Its events are to be asked for."""
+        """Refuse requests that come too slowly, and do what `Http2.look` does; call `events` behind it."""
         self._now = now
         late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_late(incoming)]
         for stream_id in late:
             if self._incoming[stream_id].method.takes_stream:
-                self._found.append(Gone(stream_id))
+                self._found.append(CallCancelled(stream_id))
             self.end(stream_id, Status.DEADLINE_EXCEEDED, TOO_SLOW)
         for stream_id, (_, since) in list(self._no_grpc.items()):
             if now - since >= limits.REQUEST_MS_MAX / 1000:
@@ -230,31 +252,31 @@ class GrpcCalls:
 
     @property
     def has_news(self) -> bool:
-        """Whether something is to be said, or has come of what was."""
+        """Whether there are bytes to write, or events."""
         return bool(self._found) or self.http2.has_news
 
     def drop(self) -> None:
-        """Let go of everything: the connection is gone."""
+        """Release what all requests hold: the connection is gone."""
         for stream_id in list(self._incoming):
             self._leave(stream_id)
 
     def _take(self, event: object, found: list[Event]) -> None:
         match event:
-            case Request():
+            case RequestReceived():
                 self._request(event, found)
-            case Body():
+            case DataReceived():
                 self._body(event, found)
-            case Reset(stream_id):
+            case StreamReset(stream_id):
                 self._leave(stream_id)
                 self._begun.discard(stream_id)
                 self._no_grpc.pop(stream_id, None)
-                found.append(Gone(stream_id))
-            case TooLongRequest(stream_id):
+                found.append(CallCancelled(stream_id))
+            case HeadersTooLong(stream_id):
                 self._refuse(stream_id, Status.RESOURCE_EXHAUSTED, "The request has too many header fields.")
-            case Passed() | Ended():
+            case StreamDrained() | ConnectionEnded():
                 found.append(event)
 
-    def _request(self, request: Request, found: list[Event]) -> None:
+    def _request(self, request: RequestReceived, found: list[Event]) -> None:
         stream_id, head, body, is_whole = request
         fields = head.fields
         if fields[":method"] != "POST" or not fields.get("content-type", "").startswith(GRPC):
@@ -275,21 +297,21 @@ class GrpcCalls:
             size = int.from_bytes(body[1:PREFIX_BYTES], "big")
             is_taken = size <= method.message_bytes_max
             if is_taken and len(body) == PREFIX_BYTES + size:  # nearly every call: one message in one frame
-                found.append(Called(stream_id, method, head, body[PREFIX_BYTES:]))
+                found.append(CallReceived(stream_id, method, head, body[PREFIX_BYTES:]))
                 return
         messages = Messages(method.message_bytes_max, is_gzip=encoding == "gzip")
         kept = None if method.takes_stream else head
         self._incoming[stream_id] = Incoming(method, kept, messages, self._now)
         if method.takes_stream:
-            found.append(Began(stream_id, method, head))
-        self._body(Body(stream_id, body, is_whole), found, is_counted=False)
+            found.append(CallStarted(stream_id, method, head))
+        self._body(DataReceived(stream_id, body, is_whole), found, is_counted=False)
 
-    def _body(self, body: Body, found: list[Event], *, is_counted: bool = True) -> None:
+    def _body(self, body: DataReceived, found: list[Event], *, is_counted: bool = True) -> None:
         stream_id, data, is_end = body
         incoming = self._incoming.get(stream_id)
         size = len(data) if is_counted else 0
         if incoming is None:
-            self.http2.consumed(stream_id, size)
+            self.http2.acknowledge_data(stream_id, size)
             if is_end and stream_id in self._no_grpc:
                 self._refuse_by_http(stream_id)
             return
@@ -317,13 +339,13 @@ class GrpcCalls:
             incoming.messages.excess_bytes = 0
 
     def _say_next(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
-        """Give out the next message of a stream, unless one waits to be heard."""
+        """Give out the next message of a stream, unless one is not read yet."""
         if incoming.said_bytes >= 0:
             return
         message = incoming.messages.next()
         if message is not None:
             incoming.said_bytes = len(message)
-            found.append(Said(stream_id, message))
+            found.append(MessageReceived(stream_id, message))
             return
         self._consume(stream_id, incoming, 0)
         if not incoming.messages.held_bytes:
@@ -331,7 +353,7 @@ class GrpcCalls:
         if incoming.is_ended:
             incoming.messages.end()
             self._leave(stream_id)
-            found.append(Silent(stream_id))
+            found.append(HalfClosed(stream_id))
 
     def _make_whole(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
         """Give out the one message of a request, at its end."""
@@ -346,11 +368,11 @@ class GrpcCalls:
         if incoming.whole is None or incoming.head is None:
             raise Refused(Status.INTERNAL, "The request has no message.")
         self._leave(stream_id)
-        found.append(Called(stream_id, incoming.method, incoming.head, incoming.whole))
+        found.append(CallReceived(stream_id, incoming.method, incoming.head, incoming.whole))
 
     def _consume(self, stream_id: int, incoming: Incoming, left_bytes: int) -> None:
         """Give the window back of all but so many bytes."""
-        self.http2.consumed(stream_id, incoming.unread_bytes - left_bytes)
+        self.http2.acknowledge_data(stream_id, incoming.unread_bytes - left_bytes)
         incoming.unread_bytes = left_bytes
 
     def _is_late(self, incoming: Incoming) -> bool:
@@ -364,10 +386,10 @@ class GrpcCalls:
         self._consume(stream_id, incoming, 0)
         self.end(stream_id, refused.status, refused.text)
         if incoming.method.takes_stream:
-            found.append(Gone(stream_id))
+            found.append(CallCancelled(stream_id))
 
     def _leave(self, stream_id: int) -> None:
-        """Take no more of a request."""
+        """Forget a request, and what it holds."""
         incoming = self._incoming.pop(stream_id, None)
         if incoming is not None:
             self._change(-incoming.held_bytes)
@@ -399,17 +421,17 @@ class GrpcCalls:
     # Answers.
 
     def reply(self, stream_id: int, message: bytes) -> None:
-        """Answer a call with one message, well."""
+        """Answer a call with one message and status OK."""
         self.http2.answer(stream_id, HEAD, framed(message), WELL)
 
-    def say(self, stream_id: int, message: bytes) -> None:
-        """Answer with one more message."""
+    def send_message(self, stream_id: int, message: bytes) -> None:
+        """Send one more message of an answer."""
         if stream_id not in self._begun:
             self.begin(stream_id)
         self.http2.send(stream_id, framed(message))
 
     def begin(self, stream_id: int, fields: Mapping[str, str] | None = None) -> None:
-        """Begin an answer, with header fields of its own."""
+        """Send an answer's header block, with header fields of the service's own."""
         self._begun.add(stream_id)
         self.http2.begin(stream_id, HEAD if not fields else head_block(200, GRPC, dict(fields)))
 
@@ -422,8 +444,8 @@ class GrpcCalls:
         else:
             self.http2.finish(stream_id, refusal(status, text) + more)
 
-    def heard(self, stream_id: int) -> list[Event]:
-        """Return what comes next: a message of a stream was taken."""
+    def message_read(self, stream_id: int) -> list[Event]:
+        """Give back the window of the message read; return the events: the next message, or the end."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
         if incoming is not None and incoming.said_bytes >= 0:
@@ -433,7 +455,7 @@ class GrpcCalls:
         return found
 
     def abort(self, stream_id: int) -> None:
-        """Break an answer off that cannot be ended well."""
+        """Reset a call that cannot be answered (a bug of the service)."""
         self._begun.discard(stream_id)
         self._leave(stream_id)
         self.http2.reset(stream_id, Code.INTERNAL_ERROR)

@@ -133,7 +133,7 @@ class Messages:
 
     @property
     def held_bytes(self) -> int:
-        """How much has come that is in no message yet."""
+        """The bytes that have come and are in no message yet."""
         return len(self._held)
 
     def add(self, data: bytes) -> None:

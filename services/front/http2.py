@@ -17,11 +17,11 @@ A stream is a request and its answer. Where it is says what may come:
 (2) Frames may have been under way. The last `RESET_KEPT` of those streams are remembered.
 
 Flow control. Each side may send as much DATA on a stream, and on all together, as its windows say.
-- What comes is counted at once, padding included; a window grows when its bytes were `consumed`, that of the
-  connection also for DATA on streams that are over, since whoever sent them counts them.
+- What comes is counted at once, padding included; a window grows by `acknowledge_data`. That of the
+  connection grows for DATA on streams that are over, too, since their sender counts them.
 - What goes waits in its stream until both windows allow it, and until the transport takes more (`is_full`).
   Streams take turns; one that is blocked by its own window holds back no other.
-- `passed(stream_id)` is true once all that was said on a stream has passed flow control.
+- `is_drained(stream_id)` is true once all that was sent on a stream has passed flow control.
 
 Bounds, all of `Bounds`: streams at once, bytes of a header block and of those of all streams, what waits to
 be said. A frame that brings nothing forward (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE,
@@ -101,7 +101,7 @@ class Bounds(NamedTuple):
     headers_bytes: int = limits.CONNECTION_HEADERS_BYTES_MAX
     """Of what the streams that are not over have said in their header blocks."""
     waiting_bytes: int = limits.CONNECTION_UNREAD_BYTES_MAX
-    """Of what is said and has not passed flow control; a writer waits for `Passed` before it says more."""
+    """Of what was sent and has not passed flow control; who streams waits for `StreamDrained`."""
     written_bytes: int = 64 * 1024
     """Of DATA, at once: then it is seen whether the transport is full."""
     idle_frames: int = limits.IDLE_FRAMES_MAX
@@ -112,7 +112,7 @@ class Bounds(NamedTuple):
     unread_seconds: float = limits.UNREAD_MS_MAX / 1000
 
 
-class Request(NamedTuple):
+class RequestReceived(NamedTuple):
     """A request has begun; `is_whole` if it has ended, too, with this body."""
 
     stream_id: int
@@ -121,44 +121,44 @@ class Request(NamedTuple):
     is_whole: bool
 
 
-class TooLongRequest(NamedTuple):
+class HeadersTooLong(NamedTuple):
     """A request has more header fields than may be; it is to be refused."""
 
     stream_id: int
 
 
-class Body(NamedTuple):
-    """More of a request's body; to be `consumed`. `is_end` if it is the last."""
+class DataReceived(NamedTuple):
+    """More of a request's body; `acknowledge_data` is owed for it. `is_end` if it is the last."""
 
     stream_id: int
     data: bytes
     is_end: bool
 
 
-class Reset(NamedTuple):
+class StreamReset(NamedTuple):
     """A client has broken a stream off, or broken a rule on it: nothing more can be said on it."""
 
     stream_id: int
     code: int
 
 
-class Passed(NamedTuple):
+class StreamDrained(NamedTuple):
     """All that waited of a stream has passed flow control."""
 
     stream_id: int
 
 
-class Ended(NamedTuple):
+class ConnectionEnded(NamedTuple):
     """The connection is over: once `take` is written it is to be closed. `why` is empty for a good end."""
 
     code: Code
     why: str
 
 
-Event = Request | TooLongRequest | Body | Reset | Passed | Ended
+Event = RequestReceived | HeadersTooLong | DataReceived | StreamReset | StreamDrained | ConnectionEnded
 
 
-class Broken(Exception):
+class ProtocolViolation(Exception):
     """A client has broken a rule of the whole connection."""
 
     def __init__(self, code: Code, text: str) -> None:
@@ -324,7 +324,7 @@ class Http2:
             self._take_in(self._rest + data if self._rest else data)
         except CompressionError as error:
             self.break_off(Code.COMPRESSION_ERROR, str(error))
-        except Broken as broken:
+        except ProtocolViolation as broken:
             self.break_off(broken.code, str(broken))
         return self.events()
 
@@ -332,7 +332,7 @@ class Http2:
         at, size = 0, len(data)
         if not self._is_greeted:
             if not PREFACE.startswith(data[: len(PREFACE)]):
-                raise Broken(Code.PROTOCOL_ERROR, "A connection begins with HTTP/2's preface.")
+                raise ProtocolViolation(Code.PROTOCOL_ERROR, "A connection begins with HTTP/2's preface.")
             if size < len(PREFACE):
                 self._rest = data
                 return
@@ -344,7 +344,7 @@ class Http2:
             payload_at = at + HEAD_BYTES
             end = payload_at + length
             if length > FRAME_BYTES_DEFAULT:
-                raise Broken(
+                raise ProtocolViolation(
                     Code.FRAME_SIZE_ERROR, f"A frame may have {FRAME_BYTES_DEFAULT} bytes, not {length}."
                 )
             if end > size:
@@ -358,10 +358,12 @@ class Http2:
             stream_id &= STREAM_MASK
             if self._needs_settings:
                 if kind != Type.SETTINGS or flags & ACK:
-                    raise Broken(Code.PROTOCOL_ERROR, "The first frame must be SETTINGS.")
+                    raise ProtocolViolation(Code.PROTOCOL_ERROR, "The first frame must be SETTINGS.")
                 self._needs_settings = False
             if self._block is not None and (kind != Type.CONTINUATION or stream_id != self._block[0]):
-                raise Broken(Code.PROTOCOL_ERROR, "A header block was broken off by another frame.")
+                raise ProtocolViolation(
+                    Code.PROTOCOL_ERROR, "A header block was broken off by another frame."
+                )
             handler = _HANDLERS.get(kind)
             if handler is None:
                 self._spend(1)
@@ -399,9 +401,9 @@ class Http2:
             payload = _without_padding(payload)
         if flags & PRIORITY_FLAG:
             if len(payload) < PRIORITY_BYTES:
-                raise Broken(Code.FRAME_SIZE_ERROR, "HEADERS with a priority are too short.")
+                raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "HEADERS with a priority are too short.")
             if int.from_bytes(payload[:4], "big") & STREAM_MASK == stream_id:
-                raise Broken(Code.PROTOCOL_ERROR, "A stream cannot depend on itself.")
+                raise ProtocolViolation(Code.PROTOCOL_ERROR, "A stream cannot depend on itself.")
             payload = payload[PRIORITY_BYTES:]
         if flags & END_HEADERS:
             self._header_block(stream_id, flags, payload, b"")
@@ -410,16 +412,18 @@ class Http2:
 
     def _begin_block(self, stream_id: int, flags: int, piece: bytes) -> None:
         if stream_id == 0:
-            raise Broken(Code.PROTOCOL_ERROR, "HEADERS belong to a stream.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, "HEADERS belong to a stream.")
         self._block = stream_id, flags, bytearray(piece)
 
     def _continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
         if self._block is None:
-            raise Broken(Code.PROTOCOL_ERROR, "CONTINUATION continues nothing.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, "CONTINUATION continues nothing.")
         _, first_flags, block = self._block
         self._spend(1)
         if len(block) + len(payload) > self._bounds.header_block_bytes:
-            raise Broken(Code.ENHANCE_YOUR_CALM, f"A header block may have {HEADERS_BYTES_MAX} bytes.")
+            raise ProtocolViolation(
+                Code.ENHANCE_YOUR_CALM, f"A header block may have {HEADERS_BYTES_MAX} bytes."
+            )
         block += payload
         if flags & END_HEADERS:
             self._block = None
@@ -431,7 +435,7 @@ class Http2:
             self._later_block(stream_id, flags, block)
             return
         if not stream_id & 1:
-            raise Broken(Code.PROTOCOL_ERROR, "A client's streams have odd numbers.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, "A client's streams have odd numbers.")
         if stream_id > self._last_id + 2:
             if self._skipped is None:
                 self._skipped = deque(maxlen=RESET_KEPT)
@@ -461,9 +465,9 @@ class Http2:
         if is_whole:
             stream.state = HALF_CLOSED_REMOTE
         if head is None:
-            self._events.append(TooLongRequest(stream_id))
+            self._events.append(HeadersTooLong(stream_id))
         elif self._is_declared(stream_id, stream, head, len(body), is_whole):
-            self._events.append(Request(stream_id, head, body, is_whole))
+            self._events.append(RequestReceived(stream_id, head, body, is_whole))
 
     def _is_declared(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
@@ -481,13 +485,15 @@ class Http2:
         return True
 
     def _later_block(self, stream_id: int, flags: int, block: bytes) -> None:
-        """HEADERS on a stream that has begun: the client's trailers, of which gRPC has none."""
+        """Take HEADERS on a stream that has begun: the client's trailers, of which gRPC has none."""
         stream = self._streams.get(stream_id)
         if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
-            raise Broken(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
         is_late = stream is None and stream_id in self._reset_by_us
         if not is_late and (stream is None or stream.state != OPEN):
-            raise Broken(Code.STREAM_CLOSED, f"HEADERS came on stream {stream_id}, whose request has ended.")
+            raise ProtocolViolation(
+                Code.STREAM_CLOSED, f"HEADERS came on stream {stream_id}, whose request has ended."
+            )
         is_well = self._fields.are_trailers(block) and flags & END_STREAM
         self._work -= self._fields.work
         if stream is None:
@@ -500,7 +506,9 @@ class Http2:
     def _data(self, stream_id: int, flags: int, payload: bytes) -> None:
         stream, size = self._streams.get(stream_id), len(payload)
         if stream_id == 0 or (stream is None and stream_id > self._last_id):
-            raise Broken(Code.PROTOCOL_ERROR, f"DATA came on stream {stream_id}, which has not begun.")
+            raise ProtocolViolation(
+                Code.PROTOCOL_ERROR, f"DATA came on stream {stream_id}, which has not begun."
+            )
         self._count_in(size)
         data = _without_padding(payload) if flags & PADDED else payload
         if stream is None or stream.state != OPEN:
@@ -530,11 +538,11 @@ class Http2:
         if is_end:
             self._end_request(stream_id, stream, data)
         elif data:
-            self._events.append(Body(stream_id, data, is_end=False))
+            self._events.append(DataReceived(stream_id, data, is_end=False))
 
     def _end_request(self, stream_id: int, stream: Stream, data: bytes) -> None:
         stream.state = HALF_CLOSED_REMOTE
-        self._events.append(Body(stream_id, data, is_end=True))
+        self._events.append(DataReceived(stream_id, data, is_end=True))
 
     def _was_refused(self, stream_id: int) -> bool:
         return self._closing_from is not None and stream_id > self._closing_from
@@ -542,7 +550,9 @@ class Http2:
     def _count_in(self, size: int) -> None:
         self._receive_window -= size
         if self._receive_window < 0:
-            raise Broken(Code.FLOW_CONTROL_ERROR, "More DATA came than the connection's window allows.")
+            raise ProtocolViolation(
+                Code.FLOW_CONTROL_ERROR, "More DATA came than the connection's window allows."
+            )
 
     def _give_back(self, size: int) -> None:
         """Let the connection's window grow by bytes that nobody will read, or that were read."""
@@ -565,7 +575,7 @@ class Http2:
     def _priority(self, stream_id: int, flags: int, payload: bytes) -> None:
         self._spend(1)
         if stream_id == 0:
-            raise Broken(Code.PROTOCOL_ERROR, "PRIORITY belongs to a stream.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, "PRIORITY belongs to a stream.")
         if len(payload) != PRIORITY_BYTES:
             self._break_stream(stream_id, Code.FRAME_SIZE_ERROR)
         elif int.from_bytes(payload[:4], "big") & STREAM_MASK == stream_id:
@@ -573,24 +583,24 @@ class Http2:
 
     def _rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise Broken(Code.FRAME_SIZE_ERROR, "RST_STREAM has 4 bytes.")
+            raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "RST_STREAM has 4 bytes.")
         if stream_id == 0 or stream_id > self._last_id:
-            raise Broken(Code.PROTOCOL_ERROR, f"Stream {stream_id} was reset before it began.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, f"Stream {stream_id} was reset before it began.")
         self._spend(1)
         if stream_id in self._streams:
             self._forget(stream_id)
-            self._events.append(Reset(stream_id, int.from_bytes(payload, "big")))
+            self._events.append(StreamReset(stream_id, int.from_bytes(payload, "big")))
 
     def _settings(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id:
-            raise Broken(Code.PROTOCOL_ERROR, "SETTINGS belong to the connection.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, "SETTINGS belong to the connection.")
         if flags & ACK:
             if payload:
-                raise Broken(Code.FRAME_SIZE_ERROR, "An acknowledgement of SETTINGS is empty.")
+                raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "An acknowledgement of SETTINGS is empty.")
             self._settings_acknowledged()
             return
         if len(payload) % SETTING.size:
-            raise Broken(Code.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each.")
+            raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each.")
         self._spend(1 + len(payload) // SETTING.size / 10)
         self._work -= len(payload) // 64
         window = self._stream_send_window
@@ -604,7 +614,7 @@ class Http2:
 
     def _settings_acknowledged(self) -> None:
         if not self._unacknowledged:
-            raise Broken(Code.PROTOCOL_ERROR, "SETTINGS were acknowledged that were not sent.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, "SETTINGS were acknowledged that were not sent.")
         self._unacknowledged.pop(0)()
 
     def _windows_acknowledged(self) -> None:
@@ -617,13 +627,13 @@ class Http2:
 
     def _set(self, name: int, value: int) -> None:
         if name == Setting.INITIAL_WINDOW_SIZE and value > WINDOW_MAX:
-            raise Broken(Code.FLOW_CONTROL_ERROR, "A window may have 2**31 - 1 bytes.")
+            raise ProtocolViolation(Code.FLOW_CONTROL_ERROR, "A window may have 2**31 - 1 bytes.")
         if name == Setting.MAX_FRAME_SIZE:
             if not FRAME_BYTES_DEFAULT <= value <= FRAME_BYTES_LIMIT:
-                raise Broken(Code.PROTOCOL_ERROR, f"Frames cannot be allowed {value} bytes.")
+                raise ProtocolViolation(Code.PROTOCOL_ERROR, f"Frames cannot be allowed {value} bytes.")
             self._frame_bytes = min(value, 4 * FRAME_BYTES_DEFAULT)
         elif name == Setting.ENABLE_PUSH and value > 1:
-            raise Broken(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1.")
 
     def _change_windows(self, window: int) -> None:
         """Change the windows of all streams: once for a frame, however often it says so."""
@@ -634,13 +644,13 @@ class Http2:
                 self._widen(stream_id, stream, by_bytes)
 
     def _push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
-        raise Broken(Code.PROTOCOL_ERROR, "Clients promise nothing.")
+        raise ProtocolViolation(Code.PROTOCOL_ERROR, "Clients promise nothing.")
 
     def _ping(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id:
-            raise Broken(Code.PROTOCOL_ERROR, "PING belongs to the connection.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, "PING belongs to the connection.")
         if len(payload) != PING_BYTES:
-            raise Broken(Code.FRAME_SIZE_ERROR, "PING has 8 bytes.")
+            raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "PING has 8 bytes.")
         if flags & ACK:
             self._pong(payload)
             return
@@ -649,7 +659,7 @@ class Http2:
             self._strikes += 1
         self._ping_at = self._now
         if self._strikes > PING_STRIKES_MAX:
-            raise Broken(Code.ENHANCE_YOUR_CALM, "too_many_pings")
+            raise ProtocolViolation(Code.ENHANCE_YOUR_CALM, "too_many_pings")
         self._out.append(ping(payload, is_answer=True))
 
     def _pong(self, payload: bytes) -> None:
@@ -663,24 +673,26 @@ class Http2:
         """Take in that the client opens no more streams; open ones go on."""
         self._spend(1)
         if stream_id:
-            raise Broken(Code.PROTOCOL_ERROR, "GOAWAY belongs to the connection.")
+            raise ProtocolViolation(Code.PROTOCOL_ERROR, "GOAWAY belongs to the connection.")
         if len(payload) < 8:
-            raise Broken(Code.FRAME_SIZE_ERROR, "GOAWAY has 8 bytes at least.")
+            raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "GOAWAY has 8 bytes at least.")
 
     def _window_update(self, stream_id: int, flags: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise Broken(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes.")
+            raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes.")
         by_bytes = int.from_bytes(payload, "big") & STREAM_MASK
         self._spend(1)
         if stream_id == 0:
             self._send_window += by_bytes
             if by_bytes == 0 or self._send_window > WINDOW_MAX:
                 code = Code.FLOW_CONTROL_ERROR if by_bytes else Code.PROTOCOL_ERROR
-                raise Broken(code, "The connection's window must grow, and not beyond 2**31 - 1.")
+                raise ProtocolViolation(code, "The connection's window must grow, and not beyond 2**31 - 1.")
             self._pump()
             return
         if stream_id > self._last_id:
-            raise Broken(Code.PROTOCOL_ERROR, f"The window of stream {stream_id} grew before it began.")
+            raise ProtocolViolation(
+                Code.PROTOCOL_ERROR, f"The window of stream {stream_id} grew before it began."
+            )
         stream = self._streams.get(stream_id)
         if stream is None:
             return
@@ -776,15 +788,15 @@ class Http2:
             self._forget(stream_id)
             self._refuse(stream_id, code)
 
-    def consumed(self, stream_id: int, size: int) -> None:
-        """Bytes of a body have been read: as many more may come (on a stream that is over, already)."""
+    def acknowledge_data(self, stream_id: int, size: int) -> None:
+        """Give the window back of a body's bytes that were read; for a stream that is over this was done."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.held_bytes -= size
             assert stream.held_bytes >= 0, f"more of stream {stream_id} was consumed than had come"
             self._read(stream_id, stream, size)
 
-    def passed(self, stream_id: int) -> bool:
+    def is_drained(self, stream_id: int) -> bool:
         """Return whether all that was said on a stream has passed flow control."""
         stream = self._streams.get(stream_id)
         return stream is None or stream.waiting is None
@@ -803,7 +815,7 @@ class Http2:
             self._out.append(goaway(STREAM_MASK, Code.NO_ERROR, "") + ping(_DRAIN_PING, is_answer=False))
 
     def resume(self) -> list[Event]:
-        """Return the transport takes more: what waits goes on."""
+        """Let what waits go on, as the transport takes more; return the events."""
         self.is_full = False
         ends, self._unsaid_ends = self._unsaid_ends, {}
         for stream_id in ends:
@@ -813,7 +825,7 @@ class Http2:
         return self.events()
 
     def events(self) -> list[Event]:
-        """Return what has come of what was said."""
+        """Return the events that answers have brought about."""
         events, self._events = self._events, []
         return events
 
@@ -830,7 +842,7 @@ class Http2:
         if not self.is_over:
             try:
                 self._spend(count)
-            except Broken as broken:
+            except ProtocolViolation as broken:
                 self.break_off(broken.code, str(broken))
 
     def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
@@ -859,7 +871,7 @@ class Http2:
 
     @property
     def stream_count(self) -> int:
-        """How many streams are not over."""
+        """The number of streams that are not over."""
         return len(self._streams)
 
     @property
@@ -869,12 +881,12 @@ class Http2:
 
     @property
     def has_news(self) -> bool:
-        """Whether something is to be written, or has come of what was said."""
+        """Whether there are bytes to write, or events."""
         return bool(self._out or self._events)
 
     @property
     def waiting_bytes(self) -> int:
-        """How much was said that waits for flow control."""
+        """The bytes of DATA that wait for flow control or the transport."""
         return self._waiting_bytes
 
     @property
@@ -884,7 +896,7 @@ class Http2:
 
     @property
     def has_more(self) -> bool:
-        """Whether DATA waits that could be said now."""
+        """Whether DATA waits that could be written now."""
         return bool(self._ready) and self._send_window > 0 and not self.is_full and self._room_bytes > 0
 
     def _pump(self) -> None:
@@ -903,7 +915,7 @@ class Http2:
                 stream.waiting.appendleft(left)
             if not stream.waiting:
                 stream.waiting = None
-                self._events.append(Passed(stream_id))
+                self._events.append(StreamDrained(stream_id))
                 if stream.is_ended:
                     self._end_answer(stream_id, stream)
             elif stream.send_window > 0:
@@ -963,7 +975,9 @@ class Http2:
         if self.brings_little:
             self._fill()
             if self._allowance < 0:
-                raise Broken(Code.ENHANCE_YOUR_CALM, "Too many frames came that bring nothing forward.")
+                raise ProtocolViolation(
+                    Code.ENHANCE_YOUR_CALM, "Too many frames came that bring nothing forward."
+                )
 
     def _fill(self) -> None:
         """Fill the allowance by the time that has passed."""
@@ -975,7 +989,7 @@ class Http2:
         """End a stream on which its client has broken a rule."""
         if stream_id in self._streams:
             self._forget(stream_id)
-            self._events.append(Reset(stream_id, code))
+            self._events.append(StreamReset(stream_id, code))
         self._refuse(stream_id, code)
         self._spend(1)
 
@@ -1000,19 +1014,19 @@ class Http2:
     def _end_if_idle(self) -> None:
         if not self._streams and not self.is_over:
             self.is_over = True
-            self._events.append(Ended(Code.NO_ERROR, ""))
+            self._events.append(ConnectionEnded(Code.NO_ERROR, ""))
 
     def break_off(self, code: Code, why: str) -> None:
         """End the connection, and say why."""
         self._out.append(goaway(self._last_id, code, why))
         self.is_over = True
-        self._events += [Reset(stream_id, code) for stream_id in self._streams]
+        self._events += [StreamReset(stream_id, code) for stream_id in self._streams]
         self._streams.clear()
         self._ready.clear()
         self._unsaid_ends.clear()
         self._headers_bytes, self._waiting_bytes = 0, 0
         self._rest, self._block, self.has_unread = b"", None, False
-        self._events.append(Ended(code, why))
+        self._events.append(ConnectionEnded(code, why))
 
 
 _HANDLERS: Final[dict[int, Callable[[Http2, int, int, bytes], None]]] = {
@@ -1031,8 +1045,8 @@ _HANDLERS: Final[dict[int, Callable[[Http2, int, int, bytes], None]]] = {
 
 def _without_padding(payload: bytes) -> bytes:
     if not payload:
-        raise Broken(Code.FRAME_SIZE_ERROR, "A padded frame says how much of it is padding.")
+        raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "A padded frame says how much of it is padding.")
     padding = payload[0]
     if padding >= len(payload):
-        raise Broken(Code.PROTOCOL_ERROR, "A frame has more padding than bytes.")
+        raise ProtocolViolation(Code.PROTOCOL_ERROR, "A frame has more padding than bytes.")
     return payload[1 : len(payload) - padding]

@@ -96,12 +96,12 @@ class Port:
 
     @property
     def connection_count(self) -> int:
-        """How many clients are connected."""
+        """The number of connections."""
         return self._admission.connection_count
 
     @property
     def table_count(self) -> int:
-        """Of how many connections the client uses a table of header fields."""
+        """The number of connections whose clients use a table of header fields."""
         return sum(one.calls.http2.uses_table for one in self._shared.connections)
 
     def start(self, listening: socket.socket) -> None:
@@ -282,7 +282,7 @@ class Port:
         return connection
 
     def refused(self, connection: Connection, why: str, detail: str) -> None:
-        """Somebody is hung up on; told of once, and not while the port leaves."""
+        """Count a connection that the server ends; once, and not while the port leaves."""
         if not self._is_leaving and not connection.is_listed:
             connection.is_listed = True
             self._refuse(why, connection.host, detail)
@@ -387,7 +387,7 @@ def _release(ready: asyncio.Future[None]) -> None:
 
 
 def _close(one: socket.socket) -> None:
-    """Hang up, when what has come is read: else the system would say that the connection was broken."""
+    """Close a socket once what has come is read: else the kernel's RST would destroy the answer."""
     with suppress(OSError):
         one.recv(PEEKED_BYTES)
     with suppress(OSError):

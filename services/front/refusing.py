@@ -12,7 +12,7 @@ from typing import cast
 
 from services.front.answers import Farewell
 from services.front.grpc_wire import refusal
-from services.front.http2 import Bounds, Http2, Request, TooLongRequest
+from services.front.http2 import Bounds, HeadersTooLong, Http2, RequestReceived
 from services.front.http2_frames import Code
 
 BOUNDS = Bounds(streams=8, stream_window_bytes=65_535, connection_window_bytes=65_535, idle_frames=100)
@@ -36,7 +36,7 @@ class Refusing(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Refuse a call."""
         for event in self._http2.receive(data, self._loop.time()):
-            if isinstance(event, (Request, TooLongRequest)):
+            if isinstance(event, (RequestReceived, HeadersTooLong)):
                 text = self._reason.text
                 self._http2.finish(event.stream_id, refusal(self._reason.grpc_status, text))
                 self._http2.break_off(Code.ENHANCE_YOUR_CALM, text)

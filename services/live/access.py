@@ -34,12 +34,12 @@ Dismiss = Callable[[str], None]
 
 
 def no_key(may_make: bool) -> bytes:
-    """Return no key: what a broker without a file for it has."""
+    """Return an empty key: that of a broker without a key file."""
     raise ConfigurationError("The broker has no key file for secrets. Start it with --auth-key FILE.")
 
 
 def nobody(user: str) -> None:
-    """Dismiss nobody: what a broker without clients does."""
+    """Dismiss no client: what a broker without clients does."""
 
 
 def nothing() -> None:

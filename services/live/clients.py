@@ -48,7 +48,7 @@ class Nobody:
     """What a broker without a front for clients knows."""
 
     def views(self) -> list[ClientView]:
-        """Return no client."""
+        """Return an empty list: a broker without a transport has no clients."""
         return []
 
     def view(self, client_id: str) -> ClientView:

@@ -140,7 +140,7 @@ class _Import:
             self._ages[segment] = found.record.store_ms
 
     def _copy(self) -> None:
-        """Return the segments up to the verified end; what lies behind it stays zero."""
+        """Copy the segments up to the verified end; what lies behind it stays zero."""
         for first_offset in self._log.segment_offsets:
             if first_offset < self._log.end_offset:
                 self._say(f"copying {layout.segment_path(first_offset)}")

@@ -1,6 +1,6 @@
 """The table of RPCs, served by `services.front`.
 
-    Called --parse--> Prompt:    a call in this turn's list (`services.rpc.turns`), told from there
+    CallReceived --parse--> Prompt:    a call in this turn's list (`services.rpc.turns`), told from there
                       Unary:     a task, one reply
                       Streaming: a task, each reply when the one before has passed flow control
 
@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from commitlog.limits import QUESTION_BYTES_MAX, REQUEST_BYTES_MAX
 from services.front.connection import Connection
-from services.front.grpc_calls import Began, Called, Method
+from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
 from services.front.header_fields import CompressionError, Head
 from services.rpc.caller import Caller
@@ -74,7 +74,7 @@ class Serving:
         """Return what a path means."""
         return self._methods.get(path)
 
-    def called(self, connection: Connection, call: Called) -> None:
+    def call_received(self, connection: Connection, call: CallReceived) -> None:
         """Answer a call, now or later."""
         stream_id, method, head, message = call
         name, rpc = method.target
@@ -94,7 +94,7 @@ class Serving:
         else:
             connection.start(stream_id, self._serve(connection, stream_id, head, name, rpc, request))
 
-    def began(self, connection: Connection, call: Began) -> None:
+    def call_started(self, connection: Connection, call: CallStarted) -> None:
         """Answer a call whose request is a stream."""
         stream_id, method, head = call
         name, rpc = method.target
@@ -140,7 +140,7 @@ class Serving:
         async with aclosing(stream_to(name, rpc, request, caller, self._observe)) as replies:
             async for reply in replies:
                 connection.is_let_in |= rpc.has_status and is_let_in(reply)
-                await connection.say(
+                await connection.send_message(
                     stream_id, reply if isinstance(reply, bytes) else reply.SerializeToString()
                 )
         connection.end(stream_id)

@@ -41,11 +41,11 @@ MUST_REDIAL = frozenset(("PYTHON", "RUST", "DOTNET"))
 
 
 def nobody_watches(session: Session) -> None:
-    """Watch nobody: what a broker without clients does."""
+    """Do nothing: no client of a group is watched."""
 
 
 def nobody_misses(session: Session) -> None:
-    """Miss nobody."""
+    """Do nothing: no client is missed."""
 
 
 class Backlog:

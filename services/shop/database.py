@@ -44,7 +44,7 @@ def open_database(url: str, *tables: MetaData) -> Engine:
 
 
 def refuse_other_columns(engine: Engine, metadata: MetaData) -> None:
-    """Refuse tables that another version, or somebody else, has made; the first statement would fail."""
+    """Refuse tables of another version or another program; the first statement would fail."""
     for name, table in metadata.tables.items():
         found = {column["name"] for column in inspect(engine).get_columns(name)}
         different = found.symmetric_difference(table.columns.keys())

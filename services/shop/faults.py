@@ -88,7 +88,7 @@ class Fault(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Trigger:
-    """When an armed fault strikes: at the n-th time only, every n-th time, or whenever it meets a subject."""
+    """When an armed fault strikes: the n-th time only, every n-th time, or whenever a subject comes."""
 
     count: int = 1
     once: bool = False
@@ -159,7 +159,7 @@ def parse(armed: str) -> tuple[Fault, Trigger]:
 
 
 def write_down(log_path: Path, what: str, subject: str) -> None:
-    """Add a line to a fault log: what has been done to whom."""
+    """Add a line to a fault log: the fault and its subject."""
     line = {"fault": what, "subject": subject, "at_ms": wall_clock_ms()}
     with log_path.open("a") as log:
         log.write(json.dumps(line) + "\n")

@@ -120,7 +120,7 @@ def open_consumer(broker: str, group: str, topic: str, listener: MessageListener
 
 
 def configuration_for(broker: str) -> ClientConfiguration:
-    """Return the client's settings for a broker that was found to answer, and who it is if the broker
+    """Return the client's settings for a broker that was found to answer, and its user if the broker
     asks.
     """
     require_listener(broker)

@@ -30,7 +30,7 @@ class NewOrder:
 
     @property
     def total_pence(self) -> int:
-        """Return what the customer has to pay."""
+        """Return the order's total in pence."""
         return sum(line.quantity * line.unit_price_pence for line in self.lines)
 
     def content(self, placed_ms: int) -> dict[str, Any]:

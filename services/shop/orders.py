@@ -60,7 +60,7 @@ log = structlog.get_logger()
 
 
 class Overtaken(Exception):
-    """The order was changed by somebody else first; leaves a barrier's block to roll it back."""
+    """Another transaction changed the order first; raised in a barrier's block to roll it back."""
 
 
 class Orders:

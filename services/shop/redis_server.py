@@ -45,7 +45,7 @@ def bundled_redis(folder: Path) -> Iterator[str]:
 
 
 def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Start the server; a free port that somebody takes first is given up for another."""
+    """Start the server; where another process takes the free port first, try another port."""
     for _ in range(ATTEMPTS):
         port = free_port()
         process = subprocess.Popen(command(folder, port), stdout=subprocess.DEVNULL)

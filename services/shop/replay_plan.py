@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def cancellations(self) -> list[CancelStep]:
-        """Return the steps that cancel one."""
+        """Return the steps that cancel an order."""
         return [step for step in self.steps if isinstance(step, CancelStep)]
 
 

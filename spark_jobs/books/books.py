@@ -105,7 +105,7 @@ class Books:
         return self._with_horizon(self._rows.pushes())
 
     def _read_orphans(self, special: DataFrame) -> DataFrame:
-        """Return what the messages of orders that only the log knows say."""
+        """Return the orders that only the log knows, as their messages tell them."""
         return contents(special.filter("is_orphan"), self._sides.log, self._sides.mapping.bodies)
 
     def _attributed(self) -> DataFrame:

@@ -102,7 +102,7 @@ def steps(row: Row, planning: Planning) -> Iterable[Step]:
 
 
 def look(what: str, why: str) -> Step:
-    """Return nothing that could be done safely without a person."""
+    """Return a step that only a person can take."""
     return Step("look", f"Look by hand: {what}", why, {})
 
 

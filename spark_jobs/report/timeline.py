@@ -20,7 +20,7 @@ _UNITS_MS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_
 
 
 class Known(NamedTuple):
-    """One thing that is known; `physical_offset` is None unless the log says it."""
+    """One event of a timeline; `physical_offset` is None unless the log tells it."""
 
     at_ms: int
     physical_offset: int | None

@@ -145,7 +145,7 @@ class SealFolder:
         return fresh
 
     def finish(self, fresh: Path, seal: Seal) -> None:
-        """Make a folder that was begun a seal; raise `RefusedByState` if somebody else was faster."""
+        """Make a folder that was begun a seal; raise `RefusedByState` if another audit has sealed first."""
         (fresh / "seal.json").write_text(json.dumps(seal.as_json(), indent=1) + "\n")
         whole = fresh.with_name(fresh.name.removesuffix(_NEW))
         try:

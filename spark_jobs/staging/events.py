@@ -141,7 +141,7 @@ FIELDS: Final = tuple(field.name for field in fields(Events))
 
 
 class Said:
-    """What the records of one batch, none of them damage, are and are about."""
+    """The records of one batch, none of them damaged: what each means, and about which order."""
 
     def __init__(self, batch: pa.RecordBatch, topics: Topics, words: Words) -> None:
         """Take a batch with `COLUMNS`; `words` numbers the topics of all batches alike."""
@@ -175,7 +175,7 @@ class Said:
 
     @cached_property
     def code(self) -> Integers:
-        """Return what each record says, a `Code`; -1 for what is no event."""
+        """Return each record's `Code`; -1 for a record that is no event."""
         return _CODE_OF[self.name]
 
     @cached_property

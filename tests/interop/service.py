@@ -29,7 +29,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from services.front.admission import Limits
 from services.front.connection import Connection, Shared
-from services.front.grpc_calls import Began, Called, Method
+from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Status, literal, seconds_of
 from services.front.header_fields import Head
 from services.front.port import Port
@@ -104,11 +104,11 @@ class TestService:
     def method_of(self, path: str) -> Method | None:
         return self._methods.get(path)
 
-    def called(self, connection: Connection, call: Called) -> None:
+    def call_received(self, connection: Connection, call: CallReceived) -> None:
         serving = self._serve(connection, call.stream_id, call.method, call.head, one(call.message))
         connection.start(call.stream_id, serving)
 
-    def began(self, connection: Connection, call: Began) -> None:
+    def call_started(self, connection: Connection, call: CallStarted) -> None:
         messages = connection.messages(call.stream_id)
         serving = self._serve(connection, call.stream_id, call.method, call.head, messages)
         connection.start(call.stream_id, serving)
@@ -133,7 +133,7 @@ class TestService:
         self, connection: Connection, stream_id: int, head: Head, said: AsyncIterator[bytes]
     ) -> None:
         async for _ in said:
-            await connection.say(stream_id, b"")
+            await connection.send_message(stream_id, b"")
 
     async def _unary(
         self, connection: Connection, stream_id: int, head: Head, said: AsyncIterator[bytes]
@@ -145,7 +145,7 @@ class TestService:
                 return
             reply = MESSAGES["SimpleResponse"]()
             reply.payload.body = bytes(asked.response_size)
-            await connection.say(stream_id, reply.SerializeToString())
+            await connection.send_message(stream_id, reply.SerializeToString())
 
     async def _input(
         self, connection: Connection, stream_id: int, head: Head, said: AsyncIterator[bytes]
@@ -154,7 +154,7 @@ class TestService:
         async for message in said:
             total += len(MESSAGES["StreamingInputCallRequest"].FromString(message).payload.body)
         reply = MESSAGES["StreamingInputCallResponse"](aggregated_payload_size=total)
-        await connection.say(stream_id, reply.SerializeToString())
+        await connection.send_message(stream_id, reply.SerializeToString())
 
     async def _output(
         self, connection: Connection, stream_id: int, head: Head, said: AsyncIterator[bytes]
@@ -177,7 +177,7 @@ class TestService:
             await asyncio.sleep(wanted.interval_us / 1e6)
             reply = MESSAGES["StreamingOutputCallResponse"]()
             reply.payload.body = bytes(wanted.size)
-            await connection.say(stream_id, reply.SerializeToString())
+            await connection.send_message(stream_id, reply.SerializeToString())
         return True
 
 

@@ -23,7 +23,7 @@ class Pending:
 
     @property
     def due_in(self) -> timedelta:
-        """How far the clock must be advanced for it to be due."""
+        """How far the clock must be advanced until the message is due."""
         return timedelta(milliseconds=self.due_ms - time.time_ns() // 1_000_000)
 
 

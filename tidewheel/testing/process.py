@@ -41,11 +41,11 @@ class BrokerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and has not ended."""
+        """Whether the broker's process was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it and wait until it serves; raise `BrokerFailed` with its last words."""
+        """Start the broker and wait until it serves; raise `BrokerFailed` with its last words."""
         self._ready.unlink(missing_ok=True)
         with self._log.open("ab") as log:
             alone = {"HOME": str(self._folder), "TIDEWHEEL_CONFIG": os.devnull}
@@ -55,13 +55,13 @@ class BrokerProcess:
         self.listen, self.http = facts["listen"], facts["http"]
 
     def kill(self) -> None:
-        """End it as `kill -9` does; what was acknowledged is on disk."""
+        """Kill the broker as `kill -9` does; what was acknowledged is on disk."""
         assert self._process is not None, "it was never started"
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """End it as Ctrl-C does, or kill it if it does not listen."""
+        """Stop the broker as Ctrl-C does, or kill it if it does not end."""
         if self._process is None:
             return
         self._process.terminate()
@@ -81,7 +81,7 @@ class BrokerProcess:
         return json.loads(self._answer(request))
 
     def scrape(self) -> str:
-        """Return what Prometheus would get."""
+        """Return the text of `/metrics`."""
         return self._answer(Request(f"http://{self.http}/metrics")).decode()
 
     def _command(self) -> list[str]:

@@ -19,7 +19,7 @@ LAST_WORDS_CHARACTERS = 500
 
 
 def run_audit(layout: Layout, carts_url: str, say: Callable[[str], None], *limits: str) -> dict[str, Any]:
-    """Audit the run's stores, by other limits if wanted, passing on what it says; return its summary.
+    """Audit the run's stores, by other limits if given; pass on what the audit prints; return its summary.
 
     Raises:
         TidewheelError: when the audit itself fails; its last words are quoted.
@@ -40,7 +40,7 @@ def run_audit(layout: Layout, carts_url: str, say: Callable[[str], None], *limit
 
 
 def command(layout: Layout, carts_url: str) -> list[str]:
-    """Return the audit's command line, as anybody would type it."""
+    """Return the audit's command line, as a user would type it."""
     return tidewheel(
         "audit",
         *("--store", str(layout.store)),

@@ -104,7 +104,7 @@ def subjects(case: str) -> list[str]:
 
 
 def armed(cases: Iterable[str], service: str) -> str:
-    """Return what a service is armed with at every start."""
+    """Return the faults that a service is armed with at every start."""
     return ",".join(
         f"{fault}={subject}"
         for case in cases
@@ -114,18 +114,18 @@ def armed(cases: Iterable[str], service: str) -> str:
 
 
 def truth(fault_log: Path) -> Found:
-    """Return what was really done, and to whom."""
+    """Return per case the orders to which the armed bugs were really done."""
     done = {(TELLING.get(line["fault"], ""), line["subject"]) for line in written_down(fault_log)}
     return {(case, subject) for case, subject in done if case and subject in subjects(case)}
 
 
 def found(audited: dict[str, Any]) -> Found:
-    """Return what the audit says."""
+    """Return per case the orders that the audit has found."""
     return {(finding["case"], finding["subject_id"]) for finding in audited["findings"]}
 
 
 def compared(expected: Found, found: Found) -> dict[str, dict[str, list[str]]]:
-    """Return per case: who was to be found, who of them was missed, and who was found without reason."""
+    """Return per case the orders to be found, those missed, and those found without reason."""
     return {
         case: {
             "expected": sorted(subject for one, subject in expected if one == case),

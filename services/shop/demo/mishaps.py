@@ -36,7 +36,7 @@ CART_DEATH_COUNT = 2
 
 
 def armed_orders(order_count: int) -> list[str]:
-    """Return what is armed at each start of the order service; its deaths are spread over the replay.
+    """Return the faults armed at each start of the order service; its deaths are spread over the replay.
 
     Fewer orders are paid than placed, so the deaths in paying count half as far.
     """
@@ -48,7 +48,7 @@ def armed_orders(order_count: int) -> list[str]:
 
 
 def armed_carts(order_count: int) -> list[str]:
-    """Return what is armed at each start of the cart service."""
+    """Return the faults armed at each start of the cart service."""
     apart = max(1, order_count // (CART_DEATH_COUNT + 2))
     return [f"{Fault.DIE_BEFORE_ACK}@{apart}"] * CART_DEATH_COUNT
 

@@ -125,7 +125,7 @@ class Processes:
             self._watch.join()
 
     def require_health(self) -> None:
-        """Raise what made a child fail, if one has."""
+        """Raise the error of a child that has failed."""
         if self._failure is not None:
             raise self._failure
 

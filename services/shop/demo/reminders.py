@@ -37,7 +37,7 @@ class Reminders:
         self._pushes = shop_pb2_grpc.PushesStub(grpc.insecure_channel(pushes))
 
     def set(self) -> None:
-        """Set one-off pushes, one of them to be called off, and start the recurring one."""
+        """Schedule one-off pushes, one of them to be called off, and the recurring push."""
         now_ms = wall_clock_ms()
         for number in range(1, ONE_OFF_COUNT + 1):
             request = push_request(f"reminder-{number}", now_ms + number * SPACING_MS)
@@ -62,7 +62,7 @@ class Reminders:
 
 
 def push_request(push_id: str, due_ms: int) -> shop_pb2.SendRequest:
-    """Return the request for a push to everybody, due at `due_ms` (milliseconds since 1970)."""
+    """Return the request for a push to all customers, due at `due_ms` (ms since 1970)."""
     text = f"This is {push_id}."
     return shop_pb2.SendRequest(push_id=push_id, customer_id="everybody", text=text, due_ms=due_ms)
 

@@ -48,7 +48,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, what: str) -> None:
-        """Count one more."""
+        """Count one more call as done."""
         with self.lock:
             self.counts[what] += 1
 

@@ -57,7 +57,7 @@ def settle(
 
 
 def look(http: str, orders_engine: Engine, pushes_engine: Engine) -> InFlight:
-    """Return what is in flight now."""
+    """Return the messages, timers and halves that are in flight now."""
     gauges = broker_gauges(http)
     return InFlight(
         orders=order_books(orders_engine).in_flight,

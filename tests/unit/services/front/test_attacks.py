@@ -14,10 +14,20 @@ from itertools import count, islice
 import pytest
 
 from commitlog import limits
-from services.front.grpc_calls import Began, Called, Event, Gone, GrpcCalls, Method, Parts, Said, Silent
+from services.front.grpc_calls import (
+    CallCancelled,
+    CallReceived,
+    CallStarted,
+    Event,
+    GrpcCalls,
+    HalfClosed,
+    HeldBytes,
+    MessageReceived,
+    Method,
+)
 from services.front.grpc_wire import Status, framed
 from services.front.header_fields import Field
-from services.front.http2 import Bounds, Ended
+from services.front.http2 import Bounds, ConnectionEnded
 from services.front.http2_frames import Code
 from tests.attacks.http2 import (
     ANSWERED,
@@ -71,7 +81,7 @@ class Peer:
         self, greeting: bytes = OPEN, answer: bytes = ANSWER, *, acknowledges_no_table: bool = False
     ) -> None:
         self.answer, self.acknowledges_no_table = answer, acknowledges_no_table
-        self.now, self.parts, self.kept = 1_000.0, Parts(), dict[bytes, Field]()
+        self.now, self.parts, self.kept = 1_000.0, HeldBytes(), dict[bytes, Field]()
         self.server = GrpcCalls(METHODS.get, Bounds(), self.kept, self.parts, self.now)
         self.statuses: Counter[str] = Counter()
         self.goaway: Frame | None = None
@@ -102,10 +112,10 @@ class Peer:
         while waiting:
             event = waiting.popleft()
             self.events.append(event)
-            if isinstance(event, Called):
+            if isinstance(event, CallReceived):
                 self.server.reply(event.stream_id, self.answer)
-            elif isinstance(event, Said):
-                waiting += self.server.heard(event.stream_id)
+            elif isinstance(event, MessageReceived):
+                waiting += self.server.message_read(event.stream_id)
 
     def note(self, one: Frame) -> None:
         if one.kind == GOAWAY:
@@ -283,7 +293,7 @@ def test_a_body_comes_at_some_speed_or_is_refused(call: bytes, bytes_per_second:
     assert not peer.is_over
     is_slow = bytes_per_second == 1
     assert peer.statuses == ({str(int(Status.DEADLINE_EXCEEDED)): 1} if is_slow else {})
-    assert (Gone(1) in peer.events) == (is_slow and call is STREAM_CALL)
+    assert (CallCancelled(1) in peer.events) == (is_slow and call is STREAM_CALL)
     assert (peer.parts.held_bytes == 0) == is_slow
 
 
@@ -293,7 +303,7 @@ def test_a_stream_may_be_silent_between_its_messages() -> None:
     for _ in range(20):
         peer.look(limits.REQUEST_MS_MAX / 500)
         peer.say(data(1, framed(b"a")))
-    assert [type(one) for one in peer.events] == [Began, *[Said] * 20]
+    assert [type(one) for one in peer.events] == [CallStarted, *[MessageReceived] * 20]
 
 
 @pytest.mark.parametrize("is_below_zero", [False, True])
@@ -378,26 +388,26 @@ def test_a_client_that_hangs_up_at_any_byte_leaves_nothing() -> None:
 
 
 def test_messages_of_a_stream_wait_in_bytes_until_the_one_before_was_heard() -> None:
-    parts = Parts()
+    parts = HeldBytes()
     server = GrpcCalls(METHODS.get, Bounds(), {}, parts, 0.0)
     found = server.receive(OPEN + frame(HEADERS, END_HEADERS, 1, STREAM_CALL), 0.0)
     found += server.receive(data(1, 3_000 * framed(b"")) + data(1, b"", ends=True), 0.0)
-    assert [type(one) for one in found] == [Began, Said]
+    assert [type(one) for one in found] == [CallStarted, MessageReceived]
     assert parts.held_bytes == 2_999 * 5
     for left in reversed(range(2_999)):
-        assert [type(one) for one in server.heard(1)] == [Said]
+        assert [type(one) for one in server.message_read(1)] == [MessageReceived]
         assert parts.held_bytes == left * 5
-    assert server.heard(1) == [Silent(1)]
+    assert server.message_read(1) == [HalfClosed(1)]
 
 
 def test_a_message_that_waits_to_be_heard_is_counted() -> None:
-    parts = Parts()
+    parts = HeldBytes()
     server = GrpcCalls(METHODS.get, Bounds(), {}, parts, 0.0)
     server.receive(OPEN + frame(HEADERS, END_HEADERS, 1, STREAM_CALL), 0.0)
     for at in range(0, 100_000, 10_000):
         server.receive(data(1, framed(bytes(100_000 - 5))[at : at + 10_000]), 0.0)
     assert parts.held_bytes == 100_000 - 5
-    assert server.heard(1) == []
+    assert server.message_read(1) == []
     assert parts.held_bytes == 0
 
 
@@ -427,7 +437,7 @@ def test_in_a_turn_little_is_unpacked() -> None:
         + data(stream_id, body, ends=True)
         for stream_id in range(1, 9, 2)
     )
-    server = GrpcCalls(METHODS.get, Bounds(), {}, Parts(), 0.0)
+    server = GrpcCalls(METHODS.get, Bounds(), {}, HeldBytes(), 0.0)
     server.receive(OPEN, 0.0)
     turns = [server.receive(said, 0.0)]
     while server.has_unread:
@@ -473,4 +483,4 @@ def test_the_end_is_told_once() -> None:
     peer = Peer()
     for piece in pieces(ATTACKS["priorities"]()):
         peer.say(piece)
-    assert [type(one) for one in peer.events].count(Ended) == 1
+    assert [type(one) for one in peer.events].count(ConnectionEnded) == 1

@@ -7,9 +7,19 @@ import gzip
 import pytest
 
 from commitlog import limits
-from services.front.grpc_calls import Began, Called, Event, Gone, GrpcCalls, Method, Parts, Said, Silent
+from services.front.grpc_calls import (
+    CallCancelled,
+    CallReceived,
+    CallStarted,
+    Event,
+    GrpcCalls,
+    HalfClosed,
+    HeldBytes,
+    MessageReceived,
+    Method,
+)
 from services.front.grpc_wire import Status, framed
-from services.front.http2 import Bounds, Ended, Passed
+from services.front.http2 import Bounds, ConnectionEnded, StreamDrained
 from tests.http2_client import (
     DATA,
     END_STREAM,
@@ -33,8 +43,8 @@ TO_STREAM = tuple((name, "/s/Stream" if name == ":path" else value) for name, va
 
 
 class Talk:
-    def __init__(self, parts: Parts | None = None) -> None:
-        self.parts = parts or Parts()
+    def __init__(self, parts: HeldBytes | None = None) -> None:
+        self.parts = parts or HeldBytes()
         self.server = GrpcCalls(METHODS.get, Bounds(streams=10), {}, self.parts, 0.0)
         self.events: list[Event] = []
         self.say(GREETING)
@@ -68,7 +78,7 @@ def test_a_call_and_its_reply(cut: int | None) -> None:
         talk.say(data(1, body[:cut]))
         talk.say(data(1, body[cut:]) + data(1, b"", ends=True))
     (called,) = talk.took()
-    assert isinstance(called, Called)
+    assert isinstance(called, CallReceived)
     assert (called.stream_id, called.method, called.message) == (1, UNARY, b"asked")
     assert called.head.get("x-mq-client-id") == "client-1"
     assert talk.parts.held_bytes == 0
@@ -82,16 +92,16 @@ def test_a_stream_of_requests_and_of_replies() -> None:
     talk = Talk()
     talk.say(request(1, fields=TO_STREAM))
     (began,) = talk.took()
-    assert isinstance(began, Began)
+    assert isinstance(began, CallStarted)
     talk.say(data(1, framed(b"one") + framed(b"two")[:4]))
     talk.say(data(1, framed(b"two")[4:], ends=True))
-    assert talk.took() == [Said(1, b"one")]
-    assert talk.server.heard(1) == [Said(1, b"two")]
+    assert talk.took() == [MessageReceived(1, b"one")]
+    assert talk.server.message_read(1) == [MessageReceived(1, b"two")]
     assert talk.parts.held_bytes == 3
-    assert talk.server.heard(1) == [Silent(1)]
+    assert talk.server.message_read(1) == [HalfClosed(1)]
     assert talk.parts.held_bytes == 0
     for message in (b"a", b"b"):
-        talk.server.say(1, message)
+        talk.server.send_message(1, message)
     talk.server.end(1)
     told = talk.told()
     assert [one.payload for one in told if one.kind == DATA] == [framed(b"a"), framed(b"b")]
@@ -105,7 +115,7 @@ def test_a_compressed_request_is_taken() -> None:
     body = b"\x01" + len(packed).to_bytes(4, "big") + packed
     talk.say(request(1, ("grpc-encoding", "gzip"), fields=TO_UNARY) + data(1, body, ends=True))
     (called,) = talk.took()
-    assert isinstance(called, Called)
+    assert isinstance(called, CallReceived)
     assert called.message == b"asked" * 100
 
 
@@ -136,7 +146,7 @@ def test_what_cannot_be_served_is_refused_with_a_sentence(
     assert talk.server.http2.stream_count == 0
     assert talk.parts.held_bytes == 0
     talk.say(request(3, fields=TO_UNARY) + data(3, framed(b"well"), ends=True))
-    assert isinstance(talk.took()[0], Called)
+    assert isinstance(talk.took()[0], CallReceived)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +170,7 @@ def test_content_types_with_a_suffix_are_taken_and_no_te_is_needed() -> None:
         if name not in ("te", ":authority")
     )
     talk.say(request(1, ("host", "h"), fields=fields) + data(1, framed(b"x"), ends=True))
-    assert isinstance(talk.took()[0], Called)
+    assert isinstance(talk.took()[0], CallReceived)
 
 
 def test_who_goes_is_told_of_and_nothing_of_it_is_held() -> None:
@@ -169,9 +179,9 @@ def test_who_goes_is_told_of_and_nothing_of_it_is_held() -> None:
     assert talk.parts.held_bytes == 50
     talk.took()
     talk.say(rst_stream(1))
-    assert talk.took() == [Gone(1)]
+    assert talk.took() == [CallCancelled(1)]
     assert talk.parts.held_bytes == 0
-    talk.server.say(1, b"late")
+    talk.server.send_message(1, b"late")
     talk.server.end(1)
     assert talk.told() == []
 
@@ -182,7 +192,7 @@ def test_a_stream_that_says_what_is_none_is_ended_and_its_server_told() -> None:
     told = talk.say(data(1, b"\x07\0\0\0\x01x"))
     assert status_of(told)["grpc-status"] == str(int(Status.INTERNAL))
     assert told[-1].kind == RST_STREAM
-    assert isinstance(talk.took()[-1], Gone)
+    assert isinstance(talk.took()[-1], CallCancelled)
 
 
 def test_an_early_end_takes_no_more_of_the_request() -> None:
@@ -201,7 +211,7 @@ def test_a_connection_and_all_together_hold_so_much_of_requests_that_have_not_co
     bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, bound, 10_000)
-    parts = Parts()
+    parts = HeldBytes()
     first = Talk(parts)
     second = Talk(parts) if bound == "REQUESTS_BYTES_MAX" else first
     first.say(request(1, fields=TO_UNARY) + data(1, framed(bytes(20_000))[:3_000]))
@@ -214,7 +224,7 @@ def test_a_connection_and_all_together_hold_so_much_of_requests_that_have_not_co
     assert parts.held_bytes == 0
     second.took()
     second.say(request(5, fields=TO_UNARY) + data(5, framed(b"x"), ends=True))
-    assert isinstance(second.took()[0], Called)
+    assert isinstance(second.took()[0], CallReceived)
 
 
 def test_a_stream_that_is_not_read_stops_its_client() -> None:
@@ -225,8 +235,8 @@ def test_a_stream_that_is_not_read_stops_its_client() -> None:
         told = talk.say(data(1, framed(bytes(15_995))))
         sent += 16_000
         assert not any(one.kind == WINDOW_UPDATE and one.stream_id for one in told)
-    assert [type(one) for one in talk.took()] == [Began, Said]
-    while talk.server.heard(1):
+    assert [type(one) for one in talk.took()] == [CallStarted, MessageReceived]
+    while talk.server.message_read(1):
         pass
     assert any(one.kind == WINDOW_UPDATE and one.stream_id == 1 for one in talk.told())
 
@@ -234,7 +244,7 @@ def test_a_stream_that_is_not_read_stops_its_client() -> None:
 def test_an_answer_that_cannot_be_ended_well_is_broken_off() -> None:
     talk = Talk()
     talk.say(request(1, fields=TO_STREAM))
-    talk.server.say(1, b"a")
+    talk.server.send_message(1, b"a")
     talk.server.abort(1)
     assert talk.told()[-1].kind == RST_STREAM
 
@@ -244,9 +254,9 @@ def test_what_has_passed_is_told() -> None:
     talk.say(request(1, fields=TO_STREAM))
     talk.took()
     talk.server.http2.is_full = True
-    talk.server.say(1, b"a")
+    talk.server.send_message(1, b"a")
     assert talk.took() == []
-    assert talk.server.resume() == [Passed(1)]
+    assert talk.server.resume() == [StreamDrained(1)]
 
 
 def test_the_end_of_a_connection_is_told() -> None:
@@ -255,5 +265,5 @@ def test_the_end_of_a_connection_is_told() -> None:
     talk.took()
     talk.say(data(0, b"x"))
     gone, ended = talk.took()
-    assert gone == Gone(1)
-    assert isinstance(ended, Ended)
+    assert gone == CallCancelled(1)
+    assert isinstance(ended, ConnectionEnded)

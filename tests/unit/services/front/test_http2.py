@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.limits import HEADERS_BYTES_MAX
-from services.front.http2 import Body, Bounds, Ended, Event, Http2, Passed, Request, Reset, TooLongRequest
+from services.front.http2 import (
+    Bounds,
+    ConnectionEnded,
+    DataReceived,
+    Event,
+    HeadersTooLong,
+    Http2,
+    RequestReceived,
+    StreamDrained,
+    StreamReset,
+)
 from services.front.http2_frames import Code
 from tests import http2_client
 from tests.http2_client import (
@@ -93,7 +103,7 @@ def test_a_request_and_its_answer() -> None:
     talk = Talk()
     assert talk.say(request(1) + data(1, b"asked", ends=True)) == []
     (asked,) = talk.took()
-    assert isinstance(asked, Request)
+    assert isinstance(asked, RequestReceived)
     assert (asked.stream_id, asked.body, asked.is_whole) == (1, b"asked", True)
     assert asked.head.fields == dict(REQUEST)
     talk.server.answer(1, HEAD, b"told", END)
@@ -126,12 +136,12 @@ def heard(events: list[Event]) -> list[Any]:
     bodies: dict[int, bytes] = {}
     found: list[Any] = []
     for one in events:
-        if isinstance(one, Request):
+        if isinstance(one, RequestReceived):
             found.append(("asks", one.stream_id))
             bodies[one.stream_id] = one.body
             if one.is_whole:
                 found.append(("ends", one.stream_id, one.body))
-        elif isinstance(one, Body):
+        elif isinstance(one, DataReceived):
             bodies[one.stream_id] += one.data
             if one.is_end:
                 found.append(("ends", one.stream_id, bodies[one.stream_id]))
@@ -146,7 +156,7 @@ def test_bytes_may_come_in_any_pieces() -> None:
     expected = heard(whole.took())
     assert expected == [
         ("asks", 1), ("ends", 1, b"asked"), ("asks", 3), ("ends", 3, b"onetwo"),
-        ("asks", 5), ("ends", 5, b""), Reset(5, 8),
+        ("asks", 5), ("ends", 5, b""), StreamReset(5, 8),
     ]  # fmt: skip
     for cut in range(1, len(SAID)):
         talk = Talk()
@@ -169,7 +179,7 @@ def test_a_window_grows_when_what_came_was_consumed_and_padding_counts() -> None
     for _ in range(5):
         assert talk.say(data(1, piece)) == []
     assert talk.say(frame(DATA, PADDED, 1, bytes((200,)) + bytes(200))) == []
-    talk.server.consumed(1, 5 * 16_000)
+    talk.server.acknowledge_data(1, 5 * 16_000)
     told = talk.told()
     assert (told[0].kind, told[0].stream_id, int.from_bytes(told[0].payload, "big")) == (
         WINDOW_UPDATE, 1, 80_201,
@@ -185,9 +195,9 @@ def test_more_than_a_stream_may_send_ends_the_stream_and_more_than_the_connectio
     assert [(one.kind, code_of(one)) for one in told if one.kind == RST_STREAM] == [
         (RST_STREAM, Code.FLOW_CONTROL_ERROR)
     ]
-    assert Reset(1, Code.FLOW_CONTROL_ERROR) in talk.took()
+    assert StreamReset(1, Code.FLOW_CONTROL_ERROR) in talk.took()
     talk.say(data(3, bytes(16_384)))
-    assert isinstance(talk.took()[-1], Body)
+    assert isinstance(talk.took()[-1], DataReceived)
 
     other = Talk(BOUNDS._replace(connection_window_bytes=66_000))
     other.say(request(1))
@@ -218,12 +228,12 @@ def test_an_answer_waits_for_its_windows_and_holds_back_no_other() -> None:
     assert [(one.kind, one.payload) for one in talk.told()] == [(HEADERS, HEAD), (DATA, b"01234")]
     talk.server.answer(3, HEAD, b"abc", END)
     assert [one.payload for one in talk.told()] == [HEAD, b"abc", END]
-    assert not talk.server.passed(1)
+    assert not talk.server.is_drained(1)
     assert [one.payload for one in talk.say(window_update(1, 3))] == [b"567"]
     talk.took()
     assert [one.payload for one in talk.say(window_update(1, 3))] == [b"89", END]
-    assert talk.took() == [Passed(1)]
-    assert talk.server.passed(1)
+    assert talk.took() == [StreamDrained(1)]
+    assert talk.server.is_drained(1)
 
 
 def test_settings_may_turn_a_window_negative() -> None:
@@ -258,7 +268,7 @@ def test_nothing_is_said_while_the_transport_takes_nothing() -> None:
     talk.server.answer(1, HEAD, b"told", END)
     assert [one.payload for one in talk.told()] == [HEAD]
     assert talk.server.waiting_bytes == 4
-    assert talk.server.resume() == [Passed(1)]
+    assert talk.server.resume() == [StreamDrained(1)]
     assert [one.payload for one in talk.told()] == [b"told", END]
     assert talk.server.waiting_bytes == 0
 
@@ -333,7 +343,7 @@ def test_one_stream_too_many_is_refused_and_may_come_again() -> None:
     talk.told()
     talk.took()
     assert talk.say(request(11)) == []
-    assert [one.stream_id for one in talk.took() if isinstance(one, Request)] == [11]
+    assert [one.stream_id for one in talk.took() if isinstance(one, RequestReceived)] == [11]
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["each-another", "all-the-same"])
@@ -354,7 +364,7 @@ def test_headers_of_open_streams_have_a_bound_together(has_table: bool, is_known
     talk.told()
     talk.took()
     assert talk.say(begun(9)) == []
-    assert [one.stream_id for one in talk.took() if isinstance(one, Request)] == [9]
+    assert [one.stream_id for one in talk.took() if isinstance(one, RequestReceived)] == [9]
 
 
 def test_a_request_that_says_too_much_can_be_refused() -> None:
@@ -363,7 +373,7 @@ def test_a_request_that_says_too_much_can_be_refused() -> None:
         frame(HEADERS, 0, 1, block(("x-a", "b" * 17_000))[:16_000])
         + frame(CONTINUATION, END_HEADERS, 1, block(("x-a", "b" * 17_000))[16_000:])
     )
-    assert talk.took() == [TooLongRequest(1)]
+    assert talk.took() == [HeadersTooLong(1)]
     talk.server.finish(1, HEAD + END)
     assert [one.kind for one in talk.told()] == [HEADERS, RST_STREAM]
 
@@ -397,7 +407,7 @@ def test_trailers_end_a_request() -> None:
     talk.say(request(1) + data(1, b"asked"))
     talk.took()
     talk.say(frame(HEADERS, END_HEADERS | END_STREAM, 1, block(fields=(("x-a", "b"),))))
-    assert talk.took() == [Body(1, b"", is_end=True)]
+    assert talk.took() == [DataReceived(1, b"", is_end=True)]
 
 
 STREAM_ERRORS: list[tuple[bytes, Code]] = [
@@ -422,7 +432,7 @@ def test_what_breaks_a_rule_of_a_stream_ends_that_stream_alone(said: bytes, code
     assert [(one.kind, one.stream_id, code_of(one)) for one in told] == [(RST_STREAM, 1, code)]
     talk.took()
     assert talk.say(request(3) + data(3, b"asked", ends=True)) == []
-    assert [one.stream_id for one in talk.took() if isinstance(one, Request)] == [3]
+    assert [one.stream_id for one in talk.took() if isinstance(one, RequestReceived)] == [3]
     assert not talk.server.is_over
 
 
@@ -471,7 +481,7 @@ def test_what_breaks_a_rule_of_the_connection_ends_it_with_a_sentence(said: byte
     told = talk.say(said)
     assert (told[-1].kind, code_of(told[-1])) == (GOAWAY, code)
     ended = talk.took()[-1]
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, ConnectionEnded)
     assert ended.why
     assert told[-1].payload[8:].decode() == ended.why
     assert talk.say(request(99)) == []
@@ -557,7 +567,7 @@ def test_what_nobody_reads_has_a_bound() -> None:
     assert not talk.server.is_over
     talk.server.send(1, bytes(900))
     assert code_of(talk.told()[-1]) == Code.ENHANCE_YOUR_CALM
-    assert isinstance(talk.took()[-1], Ended)
+    assert isinstance(talk.took()[-1], ConnectionEnded)
 
 
 # Pings.
@@ -619,7 +629,7 @@ def test_a_server_that_leaves_serves_what_has_begun() -> None:
     for stream_id in (1, 3):
         assert not talk.server.is_over
         talk.server.finish(stream_id, HEAD + END)
-    assert talk.took() == [Ended(Code.NO_ERROR, "")]
+    assert talk.took() == [ConnectionEnded(Code.NO_ERROR, "")]
     assert talk.server.is_over
 
 
@@ -635,7 +645,7 @@ def test_a_client_keeps_its_table_until_it_has_acknowledged_that_it_is_to_have_n
     talk.say(frame(SETTINGS, ACK, 0))
     encoder.header_table_size = 0
     talk.say(frame(HEADERS, END_HEADERS | END_STREAM, 7, encoder.encode(REQUEST)))
-    asked_for = [one.head.fields for one in talk.took() if isinstance(one, Request)]
+    asked_for = [one.head.fields for one in talk.took() if isinstance(one, RequestReceived)]
     assert asked_for == [dict(REQUEST)] * 4
     assert not talk.server.uses_table
     talk.say(frame(HEADERS, END_HEADERS | END_STREAM, 9, b"\xbe"))
@@ -652,7 +662,7 @@ def test_an_idle_client_is_let_go_at_once() -> None:
     talk.server.leave()
     _, asked = talk.told()
     talk.say(frame(PING, ACK, 0, asked.payload))
-    assert talk.took() == [Ended(Code.NO_ERROR, "")]
+    assert talk.took() == [ConnectionEnded(Code.NO_ERROR, "")]
 
 
 def test_fields_of_an_answer_are_read_by_any_decoder() -> None:

@@ -13,7 +13,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from services.front.http2 import Body, Bounds, Ended, Http2, Passed, Request, Reset
+from services.front.http2 import (
+    Bounds,
+    ConnectionEnded,
+    DataReceived,
+    Http2,
+    RequestReceived,
+    StreamDrained,
+    StreamReset,
+)
 from services.front.http2_frames import Code
 from tests import http2_client
 from tests.http2_client import GREETING, block, data, frame, frames, request, rst_stream, window_update
@@ -53,14 +61,14 @@ class Machine(RuleBasedStateMachine):
         for event in self.server.receive(said, self.now):
             assert not self.ended, "an event came behind the end"
             match event:
-                case Request(stream_id):
+                case RequestReceived(stream_id):
                     assert stream_id not in self.asked
                     self.asked.add(stream_id)
-                case Body(stream_id) | Passed(stream_id):
+                case DataReceived(stream_id) | StreamDrained(stream_id):
                     assert stream_id in self.asked
-                case Reset(stream_id):
+                case StreamReset(stream_id):
                     self.asked.discard(stream_id)
-                case Ended():
+                case ConnectionEnded():
                     self.ended = True
         self.take()
 
@@ -132,7 +140,7 @@ class Machine(RuleBasedStateMachine):
     def read_all(self, number: int) -> None:
         stream_id = self.some(number)
         if stream_id in self.server._streams:
-            self.server.consumed(stream_id, self.server._streams[stream_id].held_bytes)
+            self.server.acknowledge_data(stream_id, self.server._streams[stream_id].held_bytes)
         self.take()
 
     @rule(number=STREAMS)

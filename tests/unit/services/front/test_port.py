@@ -19,7 +19,7 @@ from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Limits
 from services.front.answers import PLAINTEXT_SENTENCE, TOO_MANY_SENTENCE
 from services.front.certificates import grpc_contexts, own_files
 from services.front.connection import DEAD, Connection, Shared
-from services.front.grpc_calls import Began, Called, Method
+from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import framed
 from services.front.port import FAREWELLS_MAX, LEFT, NO_HTTP2, PLAINTEXT, SLOW, Port
 from services.process.event_loop import new_event_loop
@@ -59,7 +59,7 @@ class Echo:
     def method_of(self, path: str) -> Method | None:
         return METHOD if path == "/s/Echo" else None
 
-    def called(self, connection: Connection, call: Called) -> None:
+    def call_received(self, connection: Connection, call: CallReceived) -> None:
         connection.is_let_in |= self.lets_in
         if self.answers:
             connection.reply(call.stream_id, call.message)
@@ -67,7 +67,7 @@ class Echo:
             self.kept.append((connection, call.stream_id))
             self.messages.append(call.message)
 
-    def began(self, connection: Connection, call: Began) -> None:
+    def call_started(self, connection: Connection, call: CallStarted) -> None:
         raise AssertionError("nothing here takes a stream")
 
 
