@@ -28,6 +28,12 @@ class StoreLocked(StoreError):
     code, exit_code = "TW-102", 3
 
 
+class StoreOfCluster(StoreError):
+    """The store is a node's of a cluster."""
+
+    code, exit_code = "TW-107", 2
+
+
 class StoreDamaged(StoreError):
     """The store holds bytes that are not what was written."""
 

@@ -14,6 +14,7 @@
     imported                                   only after an import: see `commitlog.imported`
     clock                                      only of a virtual clock: its offset, see below
     format                                     version and size of segments, see `commitlog.store_format`
+    cluster                                    only of a node: its cluster's id and its name, JSON
     lock                                       see `commitlog.lock`
     tls/, users.key, .gitignore                the broker's certificate; the key of users, hidden from git
 
@@ -54,6 +55,7 @@ RESERVE: Final = "reserve"
 DURABLE: Final = "durable"
 CLOCK: Final = "clock"
 FORMAT: Final = "format"
+CLUSTER: Final = "cluster"
 OFFSET_DIGITS: Final = 20
 
 
@@ -127,13 +129,14 @@ def reset_durable(disk: Disk, offset: int) -> None:
     disk.sync(DURABLE)
 
 
-def republish_durable(disk: Disk, offset: int, epoch: int = 0) -> None:
+def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: bool = False) -> None:
     """Publish the `offset` at which a start has cut the log, durably; not below what was published.
 
-    Never in place: what an earlier process wrote there may be in memory only, and the power take all of it.
+    A node of a cluster `may_go_back`: what it has published lies in the shared log. Never in place: what an
+    earlier process wrote there may be in memory only, and the power take all of it.
     """
     before = published(disk)
-    assert offset >= before.offset, "what is durable is never cut"
+    assert may_go_back or offset >= before.offset, "what is durable is never cut"
     fresh = f"{DURABLE}.new"
     disk.delete(fresh)
     disk.write(fresh, 0, durable_lines(offset, max(epoch, before.epoch)))
@@ -203,6 +206,7 @@ KNOWN_NAMES: Final = frozenset(
         f"{FORMAT}.new",
         f"{KEEP}.new",
         f"{DURABLE}.new",
+        CLUSTER,
         "lock",
         "boots",
     }

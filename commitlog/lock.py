@@ -6,6 +6,9 @@ process that closes any descriptor of the file loses it. The folder cannot be de
 it, and its lock (flock) is held by one descriptor: so both are taken, before any other file of the store is
 read. The kernel drops them when the process dies. A file system that has no locks on folders (NFS) leaves
 the byte.
+
+What writes to a store takes its lock, so it is here that a node's store (`layout.CLUSTER`) is kept from all
+but that node: what another would write to it is in no shared log, and would be cut off again.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from commitlog.disk import FILE_MODE, FOLDER_MODE
-from commitlog.errors import StoreError, StoreLocked, disk_error
+from commitlog.errors import StoreError, StoreLocked, StoreOfCluster, disk_error
+from commitlog.layout import CLUSTER
 
 FAILURES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
 """What is wrong with the disk rather than with the choice of the folder."""
@@ -36,18 +40,24 @@ def lock_folder(folder: int) -> None:
 
 
 class StoreLock:
-    """The lock of the store in folder `root`, which is created if missing."""
+    """The lock of the store in folder `root`, which is created if missing; `is_node`: for a node to hold."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, *, is_node: bool = False) -> None:
+        self._root, self._is_node = root, is_node
         self._descriptors: list[int] = []
 
     def acquire(self) -> None:
         """Take the lock; raise `StoreLocked` naming the holder, or `StoreError` if the folder is no use.
 
-        A disk that is full or fails is a `NoRoom` or a `DiskFailed`.
+        A node's store is a `StoreOfCluster` to all others. A disk that is full or fails is a `NoRoom` or a
+        `DiskFailed`.
         """
         assert not self._descriptors, "it is held already"
+        if not self._is_node and (self._root / CLUSTER).exists():
+            raise StoreOfCluster(
+                f"What is written to {self._root} has to be in the cluster's log first. Serve it with "
+                "--cluster and --node, or give another folder."
+            )
         descriptor, folder = self._open()
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)

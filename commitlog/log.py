@@ -32,7 +32,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush, Publisher, Sync
 from commitlog.keep import Keep
-from commitlog.limits import FLUSHES_IN_FLIGHT_MAX, RECORD_BYTES_MAX
+from commitlog.limits import RECORD_BYTES_MAX
 from commitlog.record import Record
 from commitlog.segments import Segments
 from commitlog.sink import LogSink, Part, SegmentFiles, Zeros
@@ -124,6 +124,12 @@ class CommitLog:
         ends = list(accumulate(record_bytes))
         return max(1, bisect_right(ends, self._left_bytes() - record.BLANK_BYTES))
 
+    def follow_to(self, offset: int) -> None:
+        """Close the segment if the log that this one follows goes on at `offset`, in the next segment."""
+        if offset > self.end_offset:
+            self._close_segment()
+        assert self.end_offset == offset, "the log that is followed has other segments"
+
     def append_encoded(self, encoded: bytearray) -> None:
         """Gather whole records that lie back to back, are stamped for `end_offset` on, and have room."""
         fits = len(encoded) + record.BLANK_BYTES <= self._left_bytes()
@@ -141,7 +147,7 @@ class CommitLog:
         One that makes a segment is the last until it is written: so a segment is never there before the one
         before it, however the threads take turns and whenever the process dies.
         """
-        if not self._gathered or len(self._flying) >= FLUSHES_IN_FLIGHT_MAX:
+        if not self._gathered or len(self._flying) >= self.sink.appends_max:
             return None
         if self._flying and self._flying[-1].makes_segment and not self._flying[-1].is_written:
             return None

@@ -9,8 +9,8 @@
    its own segments lie, and can chain a checksum over it.
 2. Of a segment's unused end (RocketMQ leaves it undefined; here it is zeros, as allocation makes it) only the
    length is said. So what closes a segment of 1 GiB costs a sink eight bytes, not what is left of it.
-3. A sink may have several appends under way, in order of their offsets. When one returns, its parts are kept
-   as the sink promises; when it raises OSError, nothing is certain, and the core that appended is void.
+3. A sink has up to `appends_max` appends under way, in order of their offsets. When one returns, its parts
+   are kept as the sink promises; when it raises OSError, nothing is certain, and the core is void.
 4. `epoch` says under which right to append this was decided (`services.broker.epoch`). A sink that several
    brokers could write to refuses an older one than it knows; a disk has one writer, by its lock.
 
@@ -29,6 +29,7 @@ from typing import Protocol
 
 from commitlog import layout
 from commitlog.disk import Disk
+from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
 from commitlog.segments import Segments
 
 
@@ -51,6 +52,10 @@ Part = bytes | bytearray | Zeros
 class LogSink(Protocol):
     """Something that keeps the bytes of a log."""
 
+    @property
+    def appends_max(self) -> int:
+        """How many appends may be under way."""
+
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
         """Keep parts that lie back to back from a log offset on; runs in a worker thread. Raises OSError."""
 
@@ -60,6 +65,7 @@ class SegmentFiles:
 
     def __init__(self, disk: Disk, segments: Segments, *, sync: bool) -> None:
         self._disk, self._segments, self._sync = disk, segments, sync
+        self.appends_max = FLUSHES_IN_FLIGHT_MAX
         self.used_reserve = False
         """Whether there was no room for a new segment and the reserve has made some, until seen to."""
 

@@ -36,10 +36,12 @@ class Stored(NamedTuple):
 class Engine(Protocol):
     """One shared log."""
 
-    def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
-        """Append records, all or none, if the head is `head`, which then is `following`.
+    def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
+        """Append records, back to back, if the head is `head`, which then is `following`.
 
-        Return the offset of the last record. Raise `Refused` if nothing was added, or `Unknown`.
+        Return the offset of the last record; None if the engine does not tell it, or not that the records lie
+        back to back. Raise `Refused` if nothing was added, or `Unknown`. An engine that cannot compare adds
+        them whatever the head is: what the order in its log makes of that, the fold tells.
         """
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:

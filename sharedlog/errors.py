@@ -17,7 +17,29 @@ class Refused(TidewheelError):
     code = "TW-251"
 
 
+class NoCluster(Refused):
+    """There is no cluster in this shared log."""
+
+    code, exit_code = "TW-255", 4
+
+
+class ClusterExists(Refused):
+    """There is a cluster in this shared log already."""
+
+    code, exit_code = "TW-256", 4
+
+
 class Unknown(TidewheelError):
     """Nobody knows whether the shared log has the record."""
 
     code = "TW-252"
+
+
+class Trimmed(TidewheelError):
+    """The shared log begins behind what this node has read."""
+
+    code = "TW-253"
+
+
+class NotAccepted(OSError):
+    """What was appended is not known to be accepted by the shared log: the core that appended it is void."""

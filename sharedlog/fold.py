@@ -25,8 +25,8 @@ read as far have come to the same.
     BEAT    of the end of the history, same chain           a sign of life
             anything else                                   HALT, but not while a flush is unfinished
 
-The positions of the last `POSITIONS_MAX` records are remembered: a record that speaks of an older one was
-under way for longer than any engine keeps a call.
+The positions of the last `POSITIONS_MAX` records are remembered (in a checkpoint `FROZEN_POSITIONS_MAX`): a
+record that speaks of an older one was under way for longer than any engine keeps a call.
 
 Foreign lines are stepped over and counted. A record of ours that does not match its CRC is asked for again,
 and halts the fourth time. Once halted a fold takes nothing more.
@@ -59,6 +59,7 @@ from sharedlog.record import (
 )
 
 POSITIONS_MAX: Final = 65_536
+FROZEN_POSITIONS_MAX: Final = 8_192
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 READS_MAX: Final = 4
 """How often a record is read that does not match its CRC."""
@@ -103,6 +104,14 @@ class Position(NamedTuple):
     chain: int
 
 
+class Before(NamedTuple):
+    """Where the fold was before the flush accepted last; `next_offset` is of the flush's first record."""
+
+    end: int
+    chain: int
+    next_offset: int
+
+
 class Fold:
     """The state of a reader; `take` is the only way for it to change."""
 
@@ -120,6 +129,7 @@ class Fold:
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
         self._gathered_from = 0
+        self._before = Before(0, CHAIN_AT_GENESIS, 0)
         self._reads = 0
 
     @property
@@ -163,16 +173,21 @@ class Fold:
         self._took(offset, stored)
         return step
 
-    def freeze(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps; a fold from it goes on before an unfinished flush."""
+    def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
+        """Return what a checkpoint keeps; a fold from it goes on before an unfinished flush.
+
+        With `before_flush` it goes on before the flush that was accepted last: right after that only.
+        """
+        next_offset = self._gathered_from if self._gathered else self.next_offset
+        at = self._before if before_flush else Before(self.end, self.chain, next_offset)
         return {
             "cluster": (self.cluster or b"").hex(),
             "epoch": self.epoch,
             "holder": self.holder.hex(),
-            "end": self.end,
-            "chain": self.chain,
-            "next_offset": self._gathered_from if self._gathered else self.next_offset,
-            "positions": self._positions.freeze(self.end),
+            "end": at.end,
+            "chain": at.chain,
+            "next_offset": at.next_offset,
+            "positions": self._positions.freeze(at.end),
         }
 
     @classmethod
@@ -253,6 +268,7 @@ class Fold:
             return Step(Outcome.GATHERED, record)
         flush, self._gathered = tuple(self._gathered), []
         assert flush[0].start == self.end, "a flush is accepted that does not begin where the history ends"
+        self._before = Before(self.end, self.chain, self._gathered_from)
         self.end, self.chain = record.end, record.chain
         return Step(Outcome.ACCEPTED, record, flush)
 
@@ -338,7 +354,9 @@ class Positions:
     def freeze(self, end: int) -> list[list[int]]:
         """Return what a checkpoint keeps: the first position, then (end, chain) of each up to `end`."""
         first = [list(self.first)] if self.first is not None else []
-        return first + [[one, at] for one, at in zip(self._ends, self._chains, strict=True) if one <= end]
+        newest = slice(-FROZEN_POSITIONS_MAX, None)
+        both = zip(self._ends[newest], self._chains[newest], strict=True)
+        return first + [[one, at] for one, at in both if one <= end]
 
     @classmethod
     def thaw(cls, frozen: list[list[int]]) -> Positions:

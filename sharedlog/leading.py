@@ -97,12 +97,13 @@ class Leader:
         """Return a sign of life, which proves what was written before it."""
         return self._record(Kind.BEAT, self.position.end, self.position.chain, body_of(facts))
 
-    def answered(self, offset: int | None) -> Proof:
-        """Take the offset of a success (None if it has none) into account; return what it proves.
+    def answered(self, offset: int | None, count: int = 1) -> Proof:
+        """Take the success of appending `count` records into account; return what it proves.
 
-        An append that failed is not told of here: the leader steps down.
+        `offset` is that of the last one; None if the engine does not tell it. An append that failed is not
+        told of here: the leader steps down.
         """
-        is_next = offset == self._expected_offset
+        is_next = offset == self._expected_offset + count - 1
         if offset is not None:
             self._expected_offset = max(self._expected_offset, offset + 1)
         self._is_proven = self._is_proven and is_next

@@ -25,7 +25,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import Refused, Unknown
+from sharedlog.errors import ClusterExists, NoCluster, Refused, Unknown
 from sharedlog.fold import Position
 
 if TYPE_CHECKING:
@@ -96,21 +96,23 @@ class PostgresLog:
         self._partitions: set[int] = set()
 
     def found(self, head: Head) -> None:
-        """Make the tables of a log that has no record yet; raise `Refused` if there are some."""
+        """Make the tables of a log that has no record yet; raise `ClusterExists` if there are some."""
         from psycopg.errors import DuplicateTable
 
         with self._answered() as connection, connection.transaction():
             try:
                 connection.execute(self._sql(_TABLES))
             except DuplicateTable as error:
-                raise Refused(f"There is a shared log {self._log!r} in this database already.") from error
+                raise ClusterExists(
+                    f"Its tables are {self._log}_head and {self._log}_record. Run nodes of it, or give the "
+                    "URL another ?log=NAME."
+                ) from error
             connection.execute(self._sql(_FOUND), _fields(head))
 
     def head(self) -> Head:
         """Return what the next record must follow; raise `Unknown`."""
         with self._answered() as connection:
-            row = connection.execute(self._sql(_HEAD)).fetchone()
-        assert row is not None, "a shared log has a head from its founding on"
+            row = self._only_row(connection, _HEAD)
         epoch, holder, end_offset, chain = row
         return Head(epoch, bytes(holder), Position(end_offset, int.from_bytes(chain, "big")))
 
@@ -139,8 +141,7 @@ class PostgresLog:
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
         with self._answered() as connection:
-            row = connection.execute(self._sql(_BOUNDS)).fetchone()
-        assert row is not None, "a shared log has a head from its founding on"
+            row = self._only_row(connection, _BOUNDS)
         return int(row[0]), int(row[1])
 
     def trim(self, offset: int) -> None:
@@ -158,8 +159,7 @@ class PostgresLog:
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
         """Make the partitions that the next `count` records need, and one ahead of them."""
-        row = connection.execute(self._sql("SELECT last_record FROM {log}_head")).fetchone()
-        assert row is not None, "a shared log has a head from its founding on"
+        row = self._only_row(connection, "SELECT last_record FROM {log}_head")
         first, last = row[0] // PARTITION_RECORDS, (row[0] + count) // PARTITION_RECORDS + 1
         for number in range(max(0, first), last + 1):
             if number not in self._partitions:
@@ -167,15 +167,30 @@ class PostgresLog:
                 connection.execute(self._sql(_PARTITION, number=number, first=bounds[0], end=bounds[1]))
                 self._partitions.add(number)
 
+    def _only_row(self, connection: psycopg.Connection[Any], statement: str) -> Any:
+        """Return the row of the log's head; raise `NoCluster` if it is gone."""
+        row = connection.execute(self._sql(statement)).fetchone()
+        if row is None:
+            raise NoCluster(f"The table {self._log}_head is empty: restore the database.")
+        return row
+
     @contextmanager
     def _answered(self) -> Iterator[psycopg.Connection[Any]]:
-        """Give the connection for statements; raise `Unknown` if it breaks, or the server warned."""
+        """Give the connection for statements; raise `Unknown` if it breaks, or the server warned.
+
+        Raise `NoCluster` where the log's tables are missing.
+        """
         import psycopg
 
         with self._lock:
             self._warned = ""
             try:
                 yield self._connected()
+            except psycopg.errors.UndefinedTable as error:
+                raise NoCluster(
+                    f"This database has no tables {self._log}_head and {self._log}_record: tidewheel cluster "
+                    "create URL makes them."
+                ) from error
             except psycopg.Error as error:
                 self._drop_connection()
                 raise Unknown(

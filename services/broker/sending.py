@@ -2,14 +2,21 @@
 
 A delayed message whose topic and message id were stored within `dedupe_ms` stores nothing and gets the first
 receipt, so that a client's own retry does not make two timers; `broker.half_receipts` has those of halves.
+
+For a while after a takeover (`repeats_until_ms`) any other message, too, is stored once: its sender may not
+have been answered by the leader before. It is looked up by its id in the key index, and must be the same in
+all that a consumer sees: two producers whose ids collide (forked processes) both keep theirs. At all other
+times that look, which costs as much as a send, is spared: a plain message that is sent again is stored again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 
 from commitlog import properties
+from commitlog.errors import StoreDamaged
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
@@ -58,6 +65,8 @@ class Sending:
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[str] = Counter()
+        self.repeats_until_ms = 0
+        """Until when every message is looked up that may have been stored under another leader."""
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
         """Store messages, each by itself; one that is refused is answered with its error."""
@@ -90,14 +99,31 @@ class Sending:
         if carried is None and not message.lite_topic:
             # Nothing else hangs on such a message, so it needs no draft that every part looks at.
             stored = properties.encode_message(message)
+            if now_ms < self.repeats_until_ms and (known := self._stored_before(message, stored)) is not None:
+                return known
             placed = self._store.append_message(message, stored, message.topic, queue_id, now_ms)
             self._count(message)
             return SendReceipt(message.message_id, placed[0], placed[1], "", "", placed[1] + 1)
         record = message_record(message, queue_id)
+        if now_ms < self.repeats_until_ms:
+            known = self._stored_before(message, record.properties)
+            if known is not None:
+                return known
         if carried is not None:
             self._carrying.prepare(carried, record, now_ms)
         self._store.append(record, now_ms)
         return self._stored(message, record.queue_offset, record.physical_offset)
+
+    def _stored_before(self, message: Message, stored: bytes) -> SendReceipt | None:
+        """Return the receipt of the durable message of this id and content; None if there is none."""
+        log = self._store.log
+        for offset in self._store.keys.offsets(message.topic, message.message_id, log.first_offset):
+            with suppress(StoreDamaged):
+                found = log.read(offset)
+                is_same = found.body == message.body and found.properties.startswith(stored)
+                if found.topic == message.topic and is_same:
+                    return SendReceipt(message.message_id, found.queue_offset, offset, "", "", offset + 1)
+        return None
 
     def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         known = self._transactions.receipts.known(message.topic, message.message_id, now_ms)

@@ -18,10 +18,12 @@ from commitlog import errors as commitlog_errors
 from consumequeue import errors as consumequeue_errors
 from services.auth import errors as auth_errors
 from services.broker import errors as broker_errors
+from services.cluster import errors as cluster_errors
 from services.http.calls import HttpCalls
 from services.live import errors as live_errors
 from services.ops import errors as ops_errors
 from services.rpc import errors as rpc_errors
+from sharedlog import errors as sharedlog_errors
 from tidewheel import errors as tidewheel_errors
 from tidewheel.errors import TidewheelError
 from txn import errors as txn_errors
@@ -30,11 +32,13 @@ from txn import errors as txn_errors
 _ERRORS: Final = (
     auth_errors,
     broker_errors,
+    cluster_errors,
     commitlog_errors,
     consumequeue_errors,
     live_errors,
     ops_errors,
     rpc_errors,
+    sharedlog_errors,
     tidewheel_errors,
     txn_errors,
 )

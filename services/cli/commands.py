@@ -34,6 +34,7 @@ COMMANDS = {
     "refused": Entry("services.cli.refused", "Show who was sent away, and why."),
     "doctor": Entry("services.cli.doctor", "Say why a client cannot work with a broker."),
     "sample": Entry("services.cli.sample", "Print a program of an official client."),
+    "cluster": Entry("services.cli.cluster", "Keep one store on several machines."),
     "store": Entry("services.cli.store", "Look at a store, prove it, copy it, repair it."),
     "version": Entry("services.cli.version", "Show the versions in use."),
 }

@@ -29,7 +29,7 @@ def serve(context: typer.Context, config: ConfigOption = None, **flags: Any) -> 
 
     Every option can come from the environment (--listen is TIDEWHEEL_LISTEN) or from a file (listen = "...");
     a flag goes before the environment, that before the file. tidewheel config show tells what is in force.
-    An acknowledged message is on one disk; there is no replica yet.
+    An acknowledged message is on this disk; with --cluster it is in the log that several nodes share.
 
     Example: tidewheel serve --store ./store --listen 127.0.0.1:8081 --http 127.0.0.1:8088
     """

@@ -3,14 +3,21 @@
 They wait in the order in which they were decided, and all that a flush made durable are given together. An
 answer that rests on older records than the one before it goes with that one, which the next flush ends.
 
-Cost: one entry of a deque for each answer that waits; one that rests on durable records never does.
+A leader of a cluster may have been paused, and another lead since. What it says of what *has* happened, and
+rests on a record that the cluster accepts, is true all the same; what *is* (not found, not leased, nothing
+there) is said only after a record of its own was accepted whose append began behind the call: `proven` tells
+of it, `prove` asks for one. One proof serves all that wait.
+
+Cost: one entry of a deque for each answer that waits; one that rests on durable records does not wait but for
+a proof, which only a cluster asks for.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 from tidewheel.errors import TidewheelError
 
@@ -25,26 +32,48 @@ class Waiting(Protocol):
         """Learn that nobody knows whether the record will be durable."""
 
 
-class Answers:
-    """The durable end of the log, and everybody who waits for it to move."""
+class Proving(NamedTuple):
+    """How a leader proves that it leads: a clock (ms), and what asks for a proof, which `proven` is told."""
 
-    def __init__(self, offset: int) -> None:
+    clock: Callable[[], int]
+    prove: Callable[[], None]
+
+
+class Answers:
+    """The durable end of the log, and all that waits for it to move."""
+
+    def __init__(self, offset: int, proving: Proving | None = None) -> None:
         self.offset = offset
         self._waiting: deque[tuple[int, Waiting, Any]] = deque()
+        self._proving = proving
+        self._unproven: deque[tuple[int, Waiting, Any]] = deque()
+        """Answers that need no record, with the times (ms) behind which a proof must begin."""
 
     def give(self, offset: int, waiting: Waiting, answer: Any) -> None:
         """Give an answer once the log is durable up to `offset`."""
-        if offset <= self.offset:
+        if offset > self.offset:
+            self._waiting.append((offset, waiting, answer))
+        elif self._proving is None:
             waiting.answer(answer)
         else:
-            self._waiting.append((offset, waiting, answer))
+            self._unproven.append((self._proving.clock(), waiting, answer))
+            self._proving.prove()
 
     async def reach(self, offset: int) -> None:
         """Return once the log is durable up to `offset`; raise what `refuse` was given."""
-        if offset > self.offset:
+        if offset > self.offset or self._proving is not None:
             sleeper = Sleeper()
-            self._waiting.append((offset, sleeper, None))
+            self.give(offset, sleeper, None)
             await sleeper.future
+
+    def proven(self, began_ms: int) -> None:
+        """Give the answers that came before an append began which the cluster has accepted."""
+        unproven = self._unproven
+        while unproven and unproven[0][0] < began_ms:
+            _, one, answer = unproven.popleft()
+            one.answer(answer)
+        if unproven and self._proving is not None:
+            self._proving.prove()
 
     def advance(self, offset: int) -> None:
         """Move the durable offset and give all answers it has reached."""
@@ -56,7 +85,8 @@ class Answers:
 
     def refuse(self, error: TidewheelError, offset: int) -> None:
         """Fail everybody who waits, and start again from `offset`."""
-        refused, self._waiting, self.offset = self._waiting, deque(), offset
+        refused, self._waiting, self.offset = [*self._waiting, *self._unproven], deque(), offset
+        self._unproven = deque()
         for _, one, _ in refused:
             one.refuse(error)
 

@@ -90,7 +90,7 @@ class Flushing:
         self._is_stopped = False
         self._is_sync_planned = self._are_entries_planned = False
         self._publishing = Lock()
-        self._flying_count = 0
+        self._flying_count, self._flying_max = 0, limits.FLUSHES_IN_FLIGHT_MAX
         self._is_void = self._is_rebuilding = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -140,10 +140,10 @@ class Flushing:
             return
         self.will_flush = False
         if not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
-            self._began_at = self._loop.time()
+            self._began_at, self._flying_max = self._loop.time(), self._owner.core.flushes_max
             self._submit(partial(flush.write, self._publishing), partial(self._end, flush))
         # Where no more may be under way, nothing begins before one of them ends, and that flushes soon.
-        self._is_waiting = self.will_flush = self._flying_count >= limits.FLUSHES_IN_FLIGHT_MAX
+        self._is_waiting = self.will_flush = self._flying_count >= self._flying_max
         if self._flying_count > 0 or self._is_checkpointing:
             return
         # Only where nothing flies: everything appended is durable once this turn's rest is written.

@@ -64,7 +64,7 @@ from services.live.access import LiveAccess
 from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
 from services.live.clock import Clock, KeptOffset
-from services.live.durability import Answers
+from services.live.durability import Answers, Proving
 from services.live.errors import BrokerBroken, ResultUnknown, StoreUnwell
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
@@ -130,7 +130,9 @@ def log_damage(found: Damaged) -> None:
 class LiveBroker:
     """A broker that answers coroutines. Make it and use it in one running loop.
 
-    `clock` is real time in milliseconds; with a `kept` offset the broker's clock is virtual.
+    `clock` is real time in milliseconds; with a `kept` offset the broker's clock is virtual. A node of a
+    cluster gives the `core` that it leads with, is told by `stepped_down` when that is void (it is not made
+    anew here), and says by `proving` how it proves that it leads.
     """
 
     def __init__(
@@ -141,14 +143,19 @@ class LiveBroker:
         call_later: CallLater,
         executor: Executor,
         kept: KeptOffset | None = None,
+        core: Broker | None = None,
+        stepped_down: Callable[[OSError], None] | None = None,
+        proving: Proving | None = None,
     ) -> None:
         self._disk, self.settings, self._executor = disk, settings, executor
         self.clock = Clock(clock, kept)
         self._clock = self.clock.now_ms
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
-        self._core: Broker | None = self._open()
+        self._core: Broker | None = core or self._open()
+        self._stepped_down = stepped_down
+        self._why_void: OSError | None = None
         self._lite_before = self._core.lite
-        self.answers = Answers(self._broker.durable_offset)
+        self.answers = Answers(self._broker.durable_offset, proving)
         self.room = Room(self._unflushed_bytes)
         self.receivers = Receivers(lambda: self._broker, self.decide, self.call, self.clock, self.answers)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
@@ -392,6 +399,8 @@ class LiveBroker:
         self._alarm.stop()
         if self._reading is not None:
             await self._reading
+        if self.unwell is not None and self._stepped_down is not None:
+            return  # what it had appended is the next leader's to tell
         if self.unwell is not None:
             raise DiskFailed(
                 f"{self.unwell.detail} The broker ends all the same; start it once the disk works."
@@ -475,7 +484,7 @@ class LiveBroker:
 
     def void(self, error: OSError) -> None:
         """Refuse everybody who waits, and let the core go: the disk has failed."""
-        core = self._broker
+        core, self._why_void = self._broker, error
         self._lite_before = core.lite
         self._rebuilding.let_go(core, error)
         self._drop_core(
@@ -484,7 +493,15 @@ class LiveBroker:
 
     def rebuild(self) -> None:
         """Start again from what is surely on disk; nothing is being written any more."""
-        self._rebuilding.begin()
+        if self._stepped_down is None:
+            self._rebuilding.begin()
+        else:
+            assert self._why_void is not None, "a core is made anew though none was let go"
+            self._stepped_down(self._why_void)
+
+    def fail(self, error: OSError) -> None:
+        """Let the core go: what it has appended is not known to be kept."""
+        self._flushing.fail(error)
 
     def adopt(self, core: Broker) -> None:
         """Go on with a core that was opened again, and with the subscriptions of the one before."""

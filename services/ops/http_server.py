@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from commitlog import limits
@@ -40,7 +40,7 @@ class HttpServer(uvicorn.Server):
     """A server for sockets that listen already; set `should_exit` to end it."""
 
     def __init__(
-        self, app: Starlette, tls: ssl.SSLContext | None = None, bounds: HttpLimits | None = None
+        self, app: ASGIApp, tls: ssl.SSLContext | None = None, bounds: HttpLimits | None = None
     ) -> None:
         self._bounds = bounds or HttpLimits()
         self._addresses: Counter[str] = Counter()

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from commitlog import limits
 from commitlog.disk import Disk
@@ -40,7 +40,7 @@ from services.broker.broker import Broker
 from services.explain.evidence import Folder
 from services.front.admission import Limits
 from services.front.certificates import TlsFiles, grpc_contexts, https_context, own_files
-from services.front.connection import Shared
+from services.front.connection import Service, Shared
 from services.front.port import Port
 from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
@@ -102,7 +102,12 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     allow_many_files()
     share_interpreter(is_crowded=False)
     with asyncio.Runner(loop_factory=new_event_loop) as runner, telling("Running the broker"):
-        runner.run(run(settings, announce))
+        if settings.cluster:
+            from services.server.run_cluster import run_node
+
+            runner.run(run_node(settings, announce))
+        else:
+            runner.run(run(settings, announce))
 
 
 def share_interpreter(is_crowded: bool) -> None:
@@ -128,37 +133,16 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         boot = count_boot(settings.store)
         live = await stack.enter_async_context(living(disk, settings))
         live.share_with(share_interpreter)
-        sessions = Sessions(wall_clock_ms)
-        consuming, questions = partial(consumers, sessions), Questions(sessions)
-        asked = authentication(settings, live, wall_clock_ms)
-        measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None
-        metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
-        files = Folder(settings.store)
-        files_of_tls, has_https = tls_files(settings), is_http_tls(settings)
-        listen = Address(*listening.getsockname()[:2])
-        http_host, http_port = http_socket.getsockname()[:2]
-        http = HttpAddress(http_host, http_port, has_https)
-        address = advertised(settings, listen, boot)
-        has_admin = (
-            asked.guard is not None or not asked.demands.token
-        )  # else anybody could do what takes the token
-        rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
-        health = Health()
-        served = rpcs | standard_rpcs(health, rpcs)
-        port = Port(
-            Shared(Serving(served, Turns(live), metrics.observe)),
-            Limits(settings.connections_per_address),
-            http.url,
-            partial(tell_refused, asked.refusals),
-            grpc_contexts(files_of_tls),
-            has_plaintext=not settings.is_tls_only,
-            asks_callers=asked.guard is not None,
-        )
-        metrics.watch(port)
-        await stack.enter_async_context(serving_port(port, listening, health, sessions, live))
-        app = make_app(live, metrics, consuming, files, asked.refusals, asked.demands, questions, measured)
-        tls = https_context(files_of_tls) if has_https else None
-        await stack.enter_async_context(serving_http(http_socket, app, tls, live))
+        listen, http = addresses(settings, listening, http_socket)
+        faces = Faces(live, settings, advertised(settings, listen, boot))
+        files_of_tls = tls_files(settings)
+        port = make_port(settings, faces.serving, http, faces.asked.refusals, files_of_tls)
+        faces.metrics.watch(port)
+        live.tell_health_to(faces.health.tell)
+        await stack.enter_async_context(serving_port(port, listening, faces.leave))
+        tls = https_context(files_of_tls) if http.is_tls else None
+        stack.push_async_callback(faces.close_tasks)
+        await stack.enter_async_context(serving_http(http_socket, faces.app, tls, live.receivers.close))
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, live.core.segment_bytes)
         stack.enter_context(ready_file(settings.ready_file, ready))
@@ -167,6 +151,69 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         log.info("serving", listen=str(ready.listen), http=str(ready.http), boot=boot, pid=os.getpid())
         announce(ready)
         shutdown.begin(await until(told, live), live)
+
+
+class Faces:
+    """What a broker shows: the service of its protocol port, and the application of its HTTP interface."""
+
+    def __init__(self, live: LiveBroker, settings: ServeSettings, address: Advertised) -> None:
+        self._live = live
+        self._sessions = sessions = Sessions(wall_clock_ms)
+        consuming, questions = partial(consumers, sessions), Questions(sessions)
+        self.asked = asked = authentication(settings, live, wall_clock_ms)
+        measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None
+        self.metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
+        has_admin = (
+            asked.guard is not None or not asked.demands.token
+        )  # else anybody could do what takes the token
+        rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
+        self.health = Health()
+        self.serving = Serving(rpcs | standard_rpcs(self.health, rpcs), Turns(live), self.metrics.observe)
+        self.app = make_app(
+            live,
+            self.metrics,
+            consuming,
+            Folder(settings.store),
+            asked.refusals,
+            asked.demands,
+            questions,
+            measured,
+        )
+
+    def leave(self) -> None:
+        """End long polls and streams; calls under way go on."""
+        self.health.leave()
+        self._live.receivers.close()
+        self._sessions.close()
+
+    async def close_tasks(self) -> None:
+        """End what operators have begun over HTTP and still runs."""
+        for tasks in self.app.state.tasks:
+            await tasks.close()
+
+
+def addresses(
+    settings: ServeSettings, listening: socket.socket, http_socket: socket.socket
+) -> tuple[Address, HttpAddress]:
+    """Return where a broker listens: for clients, and for HTTP."""
+    http_host, http_port = http_socket.getsockname()[:2]
+    listen = Address(*listening.getsockname()[:2])
+    return listen, HttpAddress(http_host, http_port, is_http_tls(settings))
+
+
+def make_port(
+    settings: ServeSettings, service: Service, http: HttpAddress, refusals: Refusals, files: TlsFiles
+) -> Port:
+    """Return the protocol port of a broker."""
+    return Port(
+        Shared(service),
+        Limits(settings.connections_per_address),
+        http.url,
+        partial(tell_refused, refusals),
+        grpc_contexts(files),
+        has_plaintext=not settings.is_tls_only,
+        asks_callers=settings.auth,
+    )
 
 
 def listen_on(address: Address, flag: str) -> socket.socket:
@@ -188,9 +235,9 @@ def listen_on(address: Address, flag: str) -> socket.socket:
 
 
 @contextmanager
-def opened(root: Path) -> Iterator[RealDisk]:
+def opened(root: Path, *, is_node: bool = False) -> Iterator[RealDisk]:
     """Lock a store and give its disk; nothing of the store is read before the lock is held."""
-    lock = StoreLock(root)
+    lock = StoreLock(root, is_node=is_node)
     lock.acquire()
     if stat.S_IMODE(root.stat().st_mode) & stat.S_IRWXO:
         log.warning("others on this machine may look into the store: chmod o= it", store=str(root))
@@ -268,17 +315,14 @@ def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertise
 
 @asynccontextmanager
 async def serving_port(
-    port: Port, listening: socket.socket, health: Health, sessions: Sessions, live: LiveBroker
+    port: Port, listening: socket.socket, leave: Callable[[], None]
 ) -> AsyncIterator[None]:
     """Serve the protocol port; on the way out calls under way end, for so long as they may take."""
     port.start(listening)
-    live.tell_health_to(health.tell)
     try:
         yield
     finally:
-        health.leave()
-        live.receivers.close()
-        sessions.close()
+        leave()
         await port.leave(GRACE_SECONDS)
 
 
@@ -301,7 +345,7 @@ def tell_refused(refusals: Refusals, why: str, host: str, detail: str) -> None:
 
 @asynccontextmanager
 async def serving_http(
-    bound: socket.socket, app: Starlette, tls: ssl.SSLContext | None, live: LiveBroker
+    bound: socket.socket, app: ASGIApp, tls: ssl.SSLContext | None, leave: Callable[[], None]
 ) -> AsyncIterator[None]:
     """Serve the HTTP interface on a socket that listens already; on the way out no poll is waited for."""
     server = HttpServer(app, tls)
@@ -309,11 +353,9 @@ async def serving_http(
     try:
         yield
     finally:
-        live.receivers.close()
+        leave()
         server.should_exit = True
         await serving
-        for tasks in app.state.tasks:
-            await tasks.close()
 
 
 @contextmanager

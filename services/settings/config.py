@@ -103,6 +103,7 @@ HTTP_USUAL: Final = HttpAddress("127.0.0.1", 8088)
 
 Stored = partial(About, heading="What it stores")
 Where = partial(About, heading="Where it listens")
+Clustered = partial(About, heading="How it is one node of a cluster")
 Allowed = partial(About, heading="Who may use it")
 Begun = partial(About, heading="How topics and groups begin")
 HandedOut = partial(About, heading="How it hands messages out")
@@ -160,6 +161,11 @@ class ServeSettings:
     ] = 4_096
     ready_file: Annotated[Path | None, Where("File written once it serves: addresses and pid.")] = None
     broker_name: Annotated[str, Where("Its name in routes and metrics.", least=1, most=127)] = "tidewheel"
+
+    cluster: Annotated[
+        str, Clustered("URL of the cluster's shared log: postgresql://USER@HOST:PORT/DATABASE; else alone.")
+    ] = ""
+    node: Annotated[str, Clustered("This node's name in the cluster; each has its own.", most=127)] = ""
 
     auth: Annotated[bool, Allowed("Ask clients who they are and what they may: see tidewheel auth.")] = False
     auth_key: Annotated[

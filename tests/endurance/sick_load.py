@@ -49,6 +49,8 @@ class Load:
         self._count = 0
         self.history = History()
         self.is_over = self.is_late = False
+        self.acknowledged_share = 0.9
+        """How much of what comes is acknowledged."""
 
     async def close(self) -> None:
         """Hang up."""
@@ -92,7 +94,9 @@ class Load:
                     got.append(self._saw(topic, reply.message, began))
         if not got:
             await asyncio.sleep(0.05)
-        await asyncio.gather(*(self._ack(topic, one) for one in got if self._chance.random() < 0.9))
+        await asyncio.gather(
+            *(self._ack(topic, one) for one in got if self._chance.random() < self.acknowledged_share)
+        )
         return len(got)
 
     def _saw(self, topic: str, message: Any, began: float) -> Any:
@@ -173,7 +177,7 @@ class Load:
             properties.message_type = wire.MessageType.TRANSACTION
         message = wire.Message(
             topic=wire.Resource(name=sent.topic),
-            body=self._chance.randbytes(self._chance.randint(1, BODY_BYTES_MAX)),
+            body=_body_of(sent.message_id),
             system_properties=properties,
         )
         request = service.SendMessageRequest(messages=[message])
@@ -205,3 +209,9 @@ class Load:
 
     def _note(self, verb: str, outcome: Outcome) -> None:
         self.history.outcomes[f"{verb} {outcome.value}"] += 1
+
+
+def _body_of(message_id: str) -> bytes:
+    """A body of its own for each message, the same whenever that is sent."""
+    chance = random.Random(message_id)
+    return chance.randbytes(chance.randint(1, BODY_BYTES_MAX))

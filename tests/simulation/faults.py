@@ -64,6 +64,10 @@ class Faults:
         self.gaps: set[int] = set()
         """Where damage of the log begins that a start has told of: of bytes that nobody was told of."""
 
+    def move(self, disk: MemoryDisk) -> None:
+        """Befall another disk from now on."""
+        self._disk, disk.choose = disk, self.choose
+
     def choose(self, count: int) -> int:
         """Nothing, all, or a part."""
         return self._chance.choice([0, count, self._chance.randrange(count + 1)])

@@ -22,7 +22,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from commitlog import layout, record, store_format
+from commitlog import record, store_format
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.message import Message
 from commitlog.record import Record
@@ -119,15 +119,13 @@ class SecondCore:
         core = self._core
         if core is None or core.end_offset == first.durable_offset:
             return
-        self._copy_log(core.end_offset, first.durable_offset)
-        scan = LogScan(self._disk, first.segment_bytes, core.end_offset, stop_at=first.durable_offset)
-        records = iter(scan)
-        for part in self._parts(records):
+        scan = LogScan(self._world.disk, first.segment_bytes, core.end_offset, stop_at=first.durable_offset)
+        for part in self._parts(iter(scan)):
             if any(found.record.topic == RETENTION_TOPIC for found in part):
                 self._checkpoint(core)
             last = part[-1]
-            core.follow(part, last.record.physical_offset + last.record_bytes)
-        core.follow([], first.durable_offset)
+            core.take_in([*map(self._stored, part)], last.record.physical_offset + last.record_bytes)
+        core.take_in([], first.durable_offset)
 
     def _parts(self, records: Iterator[Found]) -> Iterator[list[Found]]:
         while part := list(islice(records, self._chance.randrange(1, 5))):
@@ -161,19 +159,10 @@ class SecondCore:
         )
         return Broker.open(self._disk, other, self._world.now_ms + self._chance.choice((-HOUR_MS, HOUR_MS)))
 
-    def _copy_log(self, start: int, end: int) -> None:
-        """The bytes of the log from one offset to another, to the same places of the second disk."""
-        segments = self._world.broker._log.segments
-        for first_offset in segments.first_offsets:
-            path, segment_end = layout.segment_path(first_offset), segments.end_of(first_offset)
-            if segment_end <= start or first_offset >= end:
-                continue
-            if self._disk.size(path) < 0:
-                self._disk.allocate(path, self._world.disk.size(path))
-            position = max(start - first_offset, 0)
-            stored = bytes(self._world.disk.view(path)[position : end - first_offset])
-            self._disk.write(path, position, stored)
-            self._disk.sync(path)
+    def _stored(self, found: Found) -> bytes:
+        """The bytes of a record in the first one's log."""
+        path, position = self._world.broker._log.segments.place(found.record.physical_offset)
+        return bytes(self._world.disk.view(path)[position : position + found.record_bytes])
 
     def _checkpoint(self, core: Broker) -> None:
         done = core.checkpoint(self._world.now_ms)

@@ -178,7 +178,7 @@ class World:
         self.is_truncating = seed % 3 == 2
         names = "AAC" if seed % 3 == 1 else "ABC"
         genesis = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
-        self.engine.records.append(encode(genesis))
+        self.engine.found(encode(genesis))
         self.nodes = [Node(name, self) for name in names]
         self.acknowledged: list[int] = []
         self._count = 0

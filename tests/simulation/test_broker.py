@@ -90,7 +90,7 @@ class World:
         if seed % 5 in (2, 3):
             self.settings = replace(self.settings, sync_flush=False)
         self.faults = Faults(self.chance, self.disk)
-        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
+        self.broker = self.opened()
         self.retirements: list[Retirement] = []
         self.places: defaultdict[str, dict[tuple[int, int], int]] = defaultdict(dict)
         """Where messages were given out: queue id and queue offset, with the log offset."""
@@ -103,6 +103,10 @@ class World:
         self.waiting: list[tuple[int, object]] = []
         self.count = 0
         self.receive()  # a group that nobody has heard of holds nothing back
+
+    def opened(self) -> Broker:
+        """The first core."""
+        return Broker.open(self.disk, self.settings, self.now_ms)
 
     def step(self) -> None:
         """One action; the process may die in it, or a disk operation fail."""

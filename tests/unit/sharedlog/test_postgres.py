@@ -11,7 +11,7 @@ import pytest
 
 from sharedlog import postgres
 from sharedlog.engine import Head
-from sharedlog.errors import Refused, Unknown
+from sharedlog.errors import ClusterExists, NoCluster, Refused, Unknown
 from sharedlog.fold import Position
 from sharedlog.postgres import PostgresLog
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY
@@ -107,7 +107,7 @@ def test_what_is_trimmed_goes_by_whole_partitions(log: PostgresLog, monkeypatch:
 
 def test_a_log_is_founded_once(log: PostgresLog, conninfo: str) -> None:
     again = PostgresLog(conninfo, log._log)
-    with pytest.raises(Refused, match="already"):
+    with pytest.raises(ClusterExists, match="already"):
         again.found(BEGIN)
     again.close()
 
@@ -161,3 +161,15 @@ def test_a_commit_that_does_not_wait_for_its_standbys_is_no_acknowledgement(
     assert "PostgreSQL warned" in str(raised[0])
     # It is there all the same, and nobody may say that it is safe.
     assert log.head() == at(log.bounds()[1] - 1)
+
+
+def test_tables_that_are_gone_are_said_so(log: PostgresLog, conninfo: str) -> None:
+    log.append_if(BEGIN, [b"one"], at(0))
+    with psycopg.connect(conninfo, autocommit=True) as other:
+        other.execute(f"TRUNCATE {log._log}_head")
+        for ask in (log.head, log.bounds, lambda: log.append_if(at(0), [b"two"], at(1))):
+            with pytest.raises(NoCluster, match="is empty"):
+                ask()
+        other.execute(f"DROP TABLE {log._log}_record")
+    with pytest.raises(NoCluster, match="tidewheel cluster create"):
+        log.read(0, 1)

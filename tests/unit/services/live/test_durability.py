@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.live.durability import Answers
+from services.live.durability import Answers, Proving
 from services.live.errors import ResultUnknown
 
 
@@ -60,5 +60,40 @@ def test_a_caller_that_left_does_not_hold_up_the_others() -> None:
         durable.advance(2)
         await staying
         assert answered == [2]
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_without_a_record_waits_for_a_proof_that_began_behind_it() -> None:
+    async def scenario() -> None:
+        now_ms, asked, answered = [10], list[int](), list[int]()
+        durable = Answers(100, Proving(lambda: now_ms[0], lambda: asked.append(now_ms[0])))
+        first = asyncio.create_task(waiting(durable, 100, answered))
+        await asyncio.sleep(0)
+        assert asked == [10]
+        durable.proven(10)  # it may have begun before the call did
+        await asyncio.sleep(0)
+        assert (answered, asked) == ([], [10, 10])
+        now_ms[0] = 12
+        second = asyncio.create_task(waiting(durable, 99, answered))
+        await asyncio.sleep(0)
+        durable.proven(11)
+        await first
+        assert answered == [100]
+        durable.proven(13)
+        await second
+        assert answered == [100, 99]
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_for_a_proof_is_refused_with_the_rest() -> None:
+    async def scenario() -> None:
+        durable = Answers(100, Proving(lambda: 0, lambda: None))
+        task = asyncio.create_task(waiting(durable, 100, []))
+        await asyncio.sleep(0)
+        durable.refuse(ResultUnknown("another leads"), 100)
+        with pytest.raises(ResultUnknown):
+            await task
 
     asyncio.run(scenario())

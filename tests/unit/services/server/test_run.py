@@ -102,7 +102,7 @@ def test_a_poll_that_waits_when_the_broker_stops_is_answered() -> None:
             await live.call(live.core.topics.create, "t", MessageType.NORMAL, 1)
             url = f"http://127.0.0.1:{bound.getsockname()[1]}/api/topics/t/arrivals?wait_ms=20000"
             async with httpx.AsyncClient(timeout=30) as client:
-                async with serving_http(bound, make_app(live, Metrics(live, [])), None, live):
+                async with serving_http(bound, make_app(live, Metrics(live, [])), None, live.receivers.close):
                     poll = asyncio.create_task(client.get(url))
                     while not live.receivers._long_polls._waiting:
                         await asyncio.sleep(0)

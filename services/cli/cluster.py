@@ -1,0 +1,61 @@
+"""`tidewheel cluster`: brokers on several machines that keep one store, by a shared log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from services.cli import output
+from services.cli.api import Api, HttpOption, JsonOption
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Brokers on several machines that keep one store, by a shared log.\n\n"
+    "Example: tidewheel cluster create postgresql://tidewheel@db/orders",
+)
+
+UrlArgument = Annotated[str, typer.Argument(help="The shared log: postgresql://USER@HOST:PORT/DATABASE.")]
+
+
+@app.command()
+def create(
+    url: UrlArgument,
+    segment_bytes: Annotated[
+        int, typer.Option("--segment-bytes", help="Size of one log file, the same on all nodes.", min=4 << 20)
+    ] = 256 << 20,
+) -> None:
+    """Begin a cluster in a shared log; then run its nodes.
+
+    Example: tidewheel cluster create postgresql://tidewheel@db/orders
+    """
+    from sharedlog.engines import create as begin
+    from sharedlog.engines import engine_of
+
+    engine = engine_of(url)
+    cluster = begin(engine, {"segment_bytes": segment_bytes})
+    engine.close()
+    output.say(f"Cluster {cluster.hex()} begins.")
+    output.say(f"next:  tidewheel serve --cluster {url} --node a --store ./store-a")
+
+
+@app.command()
+def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show what a node knows of its cluster: who leads, since which epoch, and how far it has read.
+
+    Example: tidewheel cluster status --http 127.0.0.1:8088
+    """
+    found = Api(http).get("cluster")
+    if as_json:
+        output.print_json(found)
+        return
+    leader = found["leader"]
+    rows = [
+        ("node", f"{found['node']}, {found['role']}"),
+        ("leader", f"{leader['node']} at {leader['listen']}" if leader else "none is known"),
+        ("epoch", found["epoch"]),
+        ("log end", found["end_offset"]),
+        ("nodes", ", ".join(found["nodes"])),
+    ]
+    output.print_table(("cluster", ""), rows + ([("HALTED", found["halted"])] if found["halted"] else []))

@@ -1,0 +1,139 @@
+"""A node's copy of the cluster's store: what the shared log has accepted, folded into a core of its own.
+
+    open    go back to the newest checkpoint -> recover the core from that
+    take    record of the shared log -> fold; an accepted flush -> the same bytes into the log's files -> core
+    lead    begin -> the core writes to the shared log from now on, and this copy follows its own records
+
+Rules
+1. At a start nothing behind the newest checkpoint is believed, whatever its CRC: sound bytes may lie there
+   that the cluster never accepted, and after a power cut holes. The log is cut there, and the rest folded
+   again from the shared log. So a follower need not sync what it writes.
+2. A checkpoint holds the fold (`SHARED`) and the core at one place of the history. It is taken between two
+   flushes, of accepted records only.
+3. A core that follows appends nothing and does nothing that is due: both are the leader's to decide, and come
+   as records. What this node finds by itself (damage, room on the disk) does not change the history.
+4. What retention cuts off is decided by a record and done where the record stands: halves that are open then
+   go to the keep file of this node, and a checkpoint is taken before, so that no timer needs the log below.
+   Segments are deleted when this node's two checkpoints cover them.
+5. A copy that met a failure of its disk is void, as a core is: it is opened again.
+
+Cost: a follower writes and applies each record once, as a start does; no more memory than the leader. Weak
+spot: going back to the checkpoint reads up to `SNAPSHOT_LOG_BYTES_MAX` of the shared log again at each start.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from commitlog import layout, record, snapshot
+from commitlog.disk import Disk
+from commitlog.kinds import RETENTION_TOPIC
+from commitlog.record import decode
+from services.broker.broker import SHARED, Broker
+from services.broker.settings import BrokerSettings
+from sharedlog.engine import Engine
+from sharedlog.fold import Fold, Outcome, Step
+from sharedlog.sink import SharedSink
+
+REPEATS_MS: Final = 60_000
+"""How long after a takeover a message is looked for before it is stored: clients give up sooner."""
+_HEAD: Final = struct.Struct(">II")
+
+
+class SharedPart:
+    """The fold, as a part of the core's snapshots."""
+
+    def __init__(self, fold: Fold) -> None:
+        self.fold = fold
+        self.is_before_flush = False
+        """Whether the core has not taken in yet what the fold has accepted last."""
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps."""
+        return self.fold.freeze(before_flush=self.is_before_flush)
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        self.fold = Fold.thaw(frozen)
+
+
+class Replica:
+    """A node's copy of the cluster's store; make it with `Replica.open`."""
+
+    def __init__(self, disk: Disk, core: Broker, shared: SharedPart) -> None:
+        self._disk, self.core, self._shared = disk, core, shared
+        self.sink: SharedSink | None = None
+        """Where the core writes while this node leads."""
+
+    @classmethod
+    def open(cls, disk: Disk, settings: BrokerSettings, now_ms: int, cluster: bytes) -> Replica:
+        """Open the copy on `disk`, at its newest checkpoint; raise a `StoreError`, or OSError."""
+        shared = SharedPart(Fold(cluster))
+        core = Broker.recover(disk, settings, now_ms, go_back_to_checkpoint(disk), shared)
+        assert core.end_offset == shared.fold.end, "a checkpoint's fold and core are of one place"
+        return cls(disk, core, shared)
+
+    @property
+    def fold(self) -> Fold:
+        """What this node has read of the shared log."""
+        return self._shared.fold
+
+    def take(self, offset: int, stored: bytes, now_ms: int) -> Step:
+        """Take the next record of the shared log; raise `Halted`, or OSError: then the copy is void."""
+        assert self.sink is None, "a leader's records are taken by its sink"
+        step = self.fold.take(offset, stored)
+        if step.outcome is Outcome.ACCEPTED:
+            encoded = [one for part in step.flush for one in records_in(part.body)]
+            if any(map(_cuts, encoded)):
+                self._shared.is_before_flush = True
+                self.checkpoint(now_ms)
+                self._shared.is_before_flush = False
+            self.core.take_in(encoded, step.flush[-1].end)
+            assert self.core.end_offset == self.fold.end, "the core is elsewhere than the fold"
+        return step
+
+    def checkpoint(self, now_ms: int) -> None:
+        """Write a checkpoint, and delete the segments that two of them cover; raise OSError."""
+        done = self.core.checkpoint(now_ms)
+        done.write(self._disk)
+        self.core.checkpointed(done)
+        self.core.delete_covered()
+
+    def lead(self, engine: Engine, now_ms: int, clock: Callable[[], int]) -> None:
+        """Let the core decide: the fold has just read that this node leads. Its first record is the epoch."""
+        self.sink = SharedSink(self.core.local_sink, engine, self.fold, clock)
+        self.core.write_to(self.sink)
+        self.core.begin(now_ms)
+        self.core.sending.repeats_until_ms = now_ms + REPEATS_MS
+        self.core.epoch.raise_to(self.fold.epoch, now_ms)
+
+
+def go_back_to_checkpoint(disk: Disk) -> int:
+    """Let a clustered store end at its newest checkpoint; return the log offset there. Raise OSError."""
+    start = snapshot.newest(disk)
+    offset = start.offset if start is not None and SHARED in start.parts else 0
+    layout.republish_durable(disk, offset, may_go_back=True)
+    return offset
+
+
+def records_in(body: bytes) -> Iterator[bytes]:
+    """Yield the CommitLog records that lie in a body, without the blanks that close segments."""
+    at = 0
+    while at < len(body):
+        record_bytes, magic = _HEAD.unpack_from(body, at)
+        if magic == record.MAGIC_BLANK:  # it names what is left of the segment, most of which is not sent
+            at += record.BLANK_BYTES
+            continue
+        yield body[at : at + record_bytes]
+        at += record_bytes
+
+
+def _cuts(encoded: bytes) -> bool:
+    """Return whether a record is one of retention that cuts the log."""
+    if RETENTION_TOPIC.encode() not in encoded:
+        return False
+    found = decode(encoded)
+    return found.topic == RETENTION_TOPIC and bool(json.loads(found.body)["done"])

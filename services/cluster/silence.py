@@ -1,0 +1,60 @@
+"""When a node that follows stands to lead: after silence in the shared log, and nothing else.
+
+    silence             no accepted record for SILENCE_MS, plus RANK_MS times the node's rank by name, while
+                        the engine answers: who cannot read cannot tell a silent leader from a lost engine
+    the leader leaves   its last BEAT says so: the first by rank stands at once
+    it has just stood   not again within PAUSE_MIN_MS, which doubles up to PAUSE_MAX_MS with each attempt that
+                        led to nothing: two nodes that depose each other must not do so for ever
+
+A leader that still writes is never deposed: no node probes another, so two nodes that cannot see each other
+but see the engine agree all the same.
+
+Times are those at which this node read, by its monotonic clock, in ms: no two machines' clocks are compared.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SILENCE_MS: Final = 1_500
+RANK_MS: Final = 300
+BEAT_MS: Final = 300
+"""How long a leader writes nothing before it writes a BEAT."""
+PAUSE_MIN_MS: Final = 5_000
+PAUSE_MAX_MS: Final = 60_000
+
+
+class Silence:
+    """What a follower has heard, and when it stands."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._heard_ms = now_ms
+        self._has_left = False
+        self._stood_ms: int | None = None
+        self._pause_ms = PAUSE_MIN_MS
+
+    def heard(self, now_ms: int, *, leaves: bool = False) -> None:
+        """Note that an accepted record of a leader was read; the last one if the leader `leaves`."""
+        self._heard_ms, self._has_left = now_ms, leaves
+
+    def away(self, now_ms: int) -> None:
+        """Note that the engine does not answer: a leader cannot write either, so silence begins anew."""
+        self._heard_ms, self._has_left = now_ms, False
+
+    def stood(self, now_ms: int) -> None:
+        """Note an attempt to lead."""
+        if self._stood_ms is not None:
+            self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
+        self._stood_ms = now_ms
+
+    def led(self) -> None:
+        """Note that an attempt was worth it: records of this node's own were accepted."""
+        self._stood_ms, self._pause_ms = None, PAUSE_MIN_MS
+
+    def stands_ms(self, rank: int) -> int:
+        """Return when the node stands if nothing more is heard; `rank` is its place by name, from 0."""
+        silent_ms = 0 if self._has_left else SILENCE_MS
+        stands_ms = self._heard_ms + silent_ms + RANK_MS * rank
+        if self._stood_ms is None:
+            return stands_ms
+        return max(stands_ms, self._stood_ms + self._pause_ms)

@@ -1,0 +1,168 @@
+"""The composition root of a node: a broker that follows the shared log of its cluster, or leads.
+
+Start: lock the store, find the cluster in its shared log, serve both ports at once (as long as another node
+leads, calls go on to that one), follow. Stop: stop leading or following, let calls end, unlock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from commitlog import layout, store_format
+from services.auth.refusals import Refusals
+from services.broker.broker import Broker
+from services.cluster.forwarding import Forwarding
+from services.cluster.http_forwarding import ClusterHttp
+from services.cluster.node import ClusterNode, Member
+from services.cluster.switch import Switch
+from services.front.certificates import https_context
+from services.live.durability import Proving
+from services.live.live_broker import LiveBroker
+from services.server.authentication import check_exposure
+from services.server.core_settings import core_settings
+from services.server.run import (
+    Faces,
+    Ready,
+    addresses,
+    advertised,
+    count_boot,
+    listen_on,
+    make_port,
+    opened,
+    ready_file,
+    serving_http,
+    serving_port,
+    share_interpreter,
+    tls_files,
+    told_to_stop,
+    wall_clock_ms,
+)
+from services.settings.config import ServeSettings
+from sharedlog.engines import engine_of, genesis_of, without_password
+from sharedlog.record import SharedRecord
+from tidewheel.errors import ConfigurationError
+
+WORKERS: Final = 8
+
+log = structlog.get_logger()
+
+
+async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
+    """Run a node until SIGTERM or Ctrl-C."""
+    check_exposure(settings)
+    check_settings(settings)
+    async with AsyncExitStack() as stack:
+        http_socket = stack.enter_context(listen_on(settings.http.bare, "--http"))
+        listening = stack.enter_context(listen_on(settings.listen, "--listen"))
+        disk = stack.enter_context(opened(settings.store, is_node=True))
+        boot = count_boot(settings.store)
+        listen, http = addresses(settings, listening, http_socket)
+        address = advertised(settings, listen, boot)
+        engine = engine_of(settings.cluster)
+        stack.callback(engine.close)
+        genesis = await asyncio.to_thread(genesis_of, engine)
+        join(settings.store, genesis, settings.node)
+        core = replace(core_settings(settings, genesis.facts["segment_bytes"]), sync_flush=False)
+        store_format.open_format(
+            disk, core.segment_bytes
+        )  # before any other file: then the folder is a store
+        executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
+        loop = asyncio.get_running_loop()
+
+        @asynccontextmanager
+        async def serve(
+            leading: Broker, stepped_down: Callable[[OSError], None], proving: Proving
+        ) -> AsyncIterator[LiveBroker]:
+            live = LiveBroker(
+                disk, core, wall_clock_ms, loop.call_later, executor, None, leading, stepped_down, proving
+            )
+            live.share_with(share_interpreter)
+            faces = Faces(live, settings, address)
+            faces.metrics.watch(port)
+            switch.serve(faces.serving)
+            app.leading = faces.app
+            try:
+                yield live
+            finally:
+                switch.forward()
+                app.leading = None
+                faces.leave()
+                await faces.close_tasks()
+                await live.close()
+
+        me = Member(settings.node, str(settings.advertise or listen), http.url, version("tidewheel"))
+        node = ClusterNode(me, genesis.cluster, engine, disk, core, wall_clock_ms, executor, serve)
+        forwarding = Forwarding(node)
+        stack.push_async_callback(forwarding.close)
+        switch, app = Switch(forwarding), ClusterHttp(node)
+        files_of_tls = tls_files(settings)
+        port = make_port(settings, switch, http, Refusals(wall_clock_ms), files_of_tls)
+        await stack.enter_async_context(serving_port(port, listening, nothing))
+        tls = https_context(files_of_tls) if http.is_tls else None
+        await stack.enter_async_context(serving_http(http_socket, app, tls, nothing))
+        running = asyncio.create_task(node.run())
+        stack.push_async_callback(left, node, running)
+        told = stack.enter_context(told_to_stop())
+        ready = Ready(listen, http, boot, genesis.facts["segment_bytes"])
+        stack.enter_context(ready_file(settings.ready_file, ready))
+        gc.collect()
+        gc.freeze()
+        log.info("node serves", node=settings.node, cluster=without_password(settings.cluster))
+        announce(ready)
+        ends: set[asyncio.Future[Any]] = {told, running}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+
+
+async def left(node: ClusterNode, running: asyncio.Task[None]) -> None:
+    """Let a node leave, and wait until it has."""
+    node.leave()
+    await running
+
+
+def nothing() -> None:
+    """Do nothing: what a node serves ends with the core that it leads with."""
+
+
+def check_settings(settings: ServeSettings) -> None:
+    """Refuse what a node cannot be; raise `ConfigurationError`."""
+    if not settings.node:
+        raise ConfigurationError(
+            "--cluster needs --node NAME: the name of this node, its own in the cluster."
+        )
+    if settings.clock == "virtual":
+        raise ConfigurationError("--clock virtual is for a broker alone: nodes of a cluster share real time.")
+
+
+def join(store: Path, genesis: SharedRecord, node: str) -> None:
+    """Write into the store which cluster it is of; raise `ConfigurationError` if that is another one's.
+
+    A store that was a broker's alone is none of a cluster's: what it holds is in no shared log.
+    """
+    path, me = store / layout.CLUSTER, {"cluster": genesis.cluster.hex(), "node": node}
+    if path.exists():
+        found = json.loads(path.read_text())
+        if found != me:
+            raise ConfigurationError(
+                f"The store {store} is node {found['node']!r} of cluster {found['cluster']}, not {node!r} of "
+                f"{genesis.cluster.hex()}: give this node another --store."
+            )
+        return
+    if any((store / layout.COMMITLOG).glob("*")):
+        raise ConfigurationError(
+            f"The store {store} was a broker's alone: its messages are not in the shared log. Give the node "
+            "an empty --store."
+        )
+    path.write_text(json.dumps(me) + "\n")

@@ -1,0 +1,109 @@
+"""A sink over a shared log: a flush is durable when the shared log has accepted it.
+
+    append   parts to the local segments, BYTES to the engine --answer--> a proof --> the fold takes them
+    beat     a BEAT, when nothing else was written for a while: a sign of life, and a proof to lead still
+
+Rules
+1. The local write comes first and is not synced: what the cluster accepted, a start of this node reads again
+   from the shared log. So of an append the engine's commit is the only thing that is waited for.
+2. Only what is proven returns (`sharedlog.leading`). Anything else raises `NotAccepted`, an OSError: the core
+   that appended is void from then on, as after a disk that failed, and this node leads no more.
+3. The leader's own records go through its fold like a follower's, in the order of the log. So leader and
+   followers check one history, and a checkpoint of either tells the same place of the log.
+4. One append at a time, a BEAT too: the next begins where the one before was proven to end.
+
+`proven_ms` is when the newest proven append began, by the caller's clock: at that moment nobody else led. An
+answer that something is not there waits until it lies behind the call (`services.live.durability`).
+
+Cost: the engine's round trip, 79 bytes a record, BLAKE2b twice (written and folded). Weak spot: an append
+that is not answered holds up all behind it until the engine gives up; what it says by then may be nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+
+from commitlog.sink import LogSink, Part
+from sharedlog.engine import Engine, Head
+from sharedlog.errors import Halted, NotAccepted, Refused, Unknown
+from sharedlog.fold import Fold, Outcome, Position
+from sharedlog.leading import Leader, Proof
+from sharedlog.reading import read_to
+from sharedlog.record import SharedRecord, encode
+
+
+class SharedSink:
+    """Where the leader of a cluster writes; `fold` has just read that this node leads.
+
+    `clock` is any clock, in ms, that never goes back.
+    """
+
+    def __init__(self, local: LogSink, engine: Engine, fold: Fold, clock: Callable[[], int]) -> None:
+        self.appends_max = 1
+        self._local, self._engine, self._fold, self._clock = local, engine, fold, clock
+        self._leader = Leader(fold)
+        self._right = fold.epoch, fold.holder
+        self._lock = Lock()
+        self.proven_ms = clock()
+        """When the newest append began that is proven; before that moment nobody else led."""
+        self.is_over = False
+        """Whether an append was not proven: this node leads no more."""
+
+    def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
+        """Keep parts that lie back to back from a log offset on; runs in a worker thread.
+
+        Raise OSError, `NotAccepted` if the shared log does not prove that it has them.
+        """
+        with self._lock:
+            self._require_right()
+            assert first_offset == self._leader.position.end, "a flush begins where the shared log ends"
+            assert epoch <= self._right[0], "a flush under a right that nobody has"
+            self._local.append(first_offset, parts, epoch)
+            self._write(self._leader.flush(parts))
+
+    def beat(self, facts: dict[str, Any]) -> None:
+        """Write a sign of life, which proves that this node leads; raise `NotAccepted`."""
+        with self._lock:
+            self._require_right()
+            self._write([self._leader.beat(facts)])
+
+    def _require_right(self) -> None:
+        if self.is_over:
+            raise NotAccepted("This node leads no more: an append was not accepted by the shared log.")
+
+    def _write(self, records: list[SharedRecord]) -> None:
+        began_ms, self.is_over = self._clock(), True  # until it is proven, whatever is raised on the way
+        try:
+            self._append_and_prove(records)
+        except (Refused, Unknown, Halted) as error:
+            raise NotAccepted(f"{error}") from error
+        self.is_over, self.proven_ms = False, began_ms
+
+    def _append_and_prove(self, records: list[SharedRecord]) -> None:
+        position = Position(self._fold.end, self._fold.chain)
+        stored = [encode(one) for one in records]
+        offset = self._engine.append_if(Head(*self._right, position), stored, self._head())
+        if offset is None or self._leader.answered(offset, len(stored)) is Proof.NOTHING:
+            self._leader.answered(None)
+            self._prove()
+            return
+        outcomes = [self._fold.take(offset - len(stored) + n, one).outcome for n, one in enumerate(stored, 1)]
+        assert outcomes[-1] in (Outcome.ACCEPTED, Outcome.ALIVE), f"a proven append came to {outcomes}"
+        assert position.end <= self._fold.end == self._leader.position.end, (
+            "the fold is elsewhere than the log"
+        )
+
+    def _prove(self) -> None:
+        """Append a BEAT, fold all up to it, and see what came of what was written before."""
+        offset = self._engine.append_if(self._head(), [encode(self._leader.beat({}))], self._head())
+        if offset is None:
+            raise Unknown("The shared log has taken a BEAT, and does not tell where.")
+        read_to(self._engine, self._fold, offset + 1)
+        if not self._leader.proven(self._fold):
+            raise Unknown("What was appended is not in the history, or another node leads now.")
+
+    def _head(self) -> Head:
+        """The head of the shared log behind what was written."""
+        return Head(*self._right, self._leader.position)

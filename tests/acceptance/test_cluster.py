@@ -1,0 +1,156 @@
+"""A cluster as an operator runs it: made, joined, looked at, its leader killed; and mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import grpc
+import pytest
+
+from services.rpc.generated import definition_pb2, service_pb2
+from tests.command import tidewheel
+from tests.endurance.conftest import BrokerProcess
+from tests.postgresql import running_postgresql
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+METADATA = (("x-mq-client-id", "acceptance"),)
+SEGMENT_BYTES = 8 << 20
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with running_postgresql() as url:
+        yield url.replace("postgresql+psycopg", "postgresql")
+
+
+class Node(BrokerProcess):
+    """A node of a cluster, as a process."""
+
+    def __init__(self, folder: Path, name: str, cluster: str) -> None:
+        super().__init__(folder / name, "--cluster", cluster, "--node", name)
+
+    def role(self) -> str:
+        """What the node says that it does."""
+        with urlopen(f"http://{self.http}/api/cluster", timeout=5) as answer:
+            return str(json.load(answer)["role"])
+
+    def receive(self, topic: str) -> list[tuple[str, bytes]]:
+        """Receive what there is, in the name of a group; message ids and bodies."""
+        request = service_pb2.ReceiveMessageRequest(
+            group=definition_pb2.Resource(name="workers"),
+            message_queue=definition_pb2.MessageQueue(topic=definition_pb2.Resource(name=topic)),
+            batch_size=32,
+        )
+        request.invisible_duration.FromMilliseconds(30_000)
+        request.long_polling_timeout.FromMilliseconds(10_000)
+        with grpc.insecure_channel(self.listen) as channel:
+            call = channel.unary_stream(
+                SERVICE + "ReceiveMessage",
+                request_serializer=service_pb2.ReceiveMessageRequest.SerializeToString,
+                response_deserializer=service_pb2.ReceiveMessageResponse.FromString,
+            )(request, metadata=METADATA, timeout=30)
+            found = [reply.message for reply in call if reply.HasField("message")]
+        return [(one.system_properties.message_id, one.body) for one in found]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, database: str) -> Iterator[list[Node]]:
+    url = f"{database}&log={tmp_path.name}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    both = [Node(tmp_path, name, url) for name in "ab"]
+    for node in both:
+        node.start()
+    yield both
+    for node in both:
+        assert node.process is not None
+        if node.process.poll() is None:
+            assert node.stop() == 0, node.log()[-3_000:]
+
+
+def leader_of(nodes: list[Node], eventually: Any) -> Node:
+    """The node that leads, once one does."""
+    eventually(lambda: any(node.role() == "leading" for node in nodes))
+    return next(node for node in nodes if node.role() == "leading")
+
+
+def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Node], eventually: Any) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    for node in nodes:
+        sent = tidewheel("send", "orders", f"by {node.store.name}", "--http", node.http)
+        assert sent.returncode == 0, sent.stderr
+    later = tidewheel("send", "orders", "later", "--timer-key", "k", "--in", "3s", "--http", other.http)
+    assert later.returncode == 0, later.stderr
+    cancelled = tidewheel("send", "orders", "never", "--timer-key", "n", "--in", "3s", "--http", other.http)
+    assert cancelled.returncode == 0
+    gone = tidewheel("timer", "cancel", "--topic", "orders", "--key", "n", "--http", other.http)
+    assert "CANCELLED" in gone.stdout
+    status = tidewheel("cluster", "status", "--http", other.http)
+    assert f"leader   {leader.store.name} at {leader.listen}" in status.stdout
+    assert f"node     {other.store.name}, following" in status.stdout
+    with urlopen(f"http://{other.http}/readyz") as answer:
+        assert answer.read() == f"ready\nfollows {leader.store.name}\n".encode()
+    with urlopen(f"http://{other.http}/metrics") as answer:
+        assert b'tidewheel_cluster_role{role="following"} 1' in answer.read()
+
+    leader.kill()
+    eventually(lambda: other.role() == "leading")
+    found: dict[str, bytes] = {}
+    eventually(lambda: found.update(other.receive("orders")) or len(found) == 3)
+    assert sorted(found.values()) == [b"by a", b"by b", b"later"]
+    again = tidewheel("timer", "cancel", "--topic", "orders", "--key", "n", "--http", other.http)
+    assert "ALREADY" in again.stdout
+    leader.start()
+    eventually(lambda: leader.role() == "following")
+    assert tidewheel("send", "orders", "by whom was killed", "--http", leader.http).returncode == 0
+
+
+def test_a_node_that_is_told_to_stop_hands_over(nodes: list[Node], eventually: Any) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    assert tidewheel("send", "orders", "before", "--http", leader.http).returncode == 0
+    assert leader.stop() == 0
+    assert tidewheel("send", "orders", "after", "--http", other.http).returncode == 0
+    found: dict[str, bytes] = {}
+    eventually(lambda: found.update(other.receive("orders")) or len(found) == 2)
+
+
+def test_mistakes_are_answered_with_what_to_do(tmp_path: Path, database: str) -> None:
+    url = f"{database}&log={tmp_path.name}"
+
+    def refusal(*arguments: object) -> tuple[int, str]:
+        done = tidewheel(*arguments)
+        return done.returncode, done.stderr
+
+    serve = ("serve", "--store", tmp_path / "s", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    code, said = refusal(*serve, "--cluster", url, "--node", "a")
+    assert (code, "TW-255" in said, "tidewheel cluster create" in said) == (4, True, True), said
+    assert refusal("cluster", "create", "redis://here/1")[0] == 2
+    assert tidewheel("cluster", "create", url).returncode == 0
+    code, said = refusal("cluster", "create", url)
+    assert (code, "TW-256" in said, "?log=" in said) == (4, True, True), said
+    code, said = refusal(*serve, "--cluster", url)
+    assert (code, "--node NAME" in said) == (2, True), said
+    code, said = refusal(*serve, "--cluster", url, "--node", "a", "--clock", "virtual")
+    assert (code, "--clock virtual" in said) == (2, True), said
+    code, said = refusal(*serve, "--cluster", "postgresql://nobody@127.0.0.1:9/none", "--node", "a")
+    assert (code, "PostgreSQL did not answer" in said) == (1, True), said
+
+
+def test_a_store_is_of_one_node_of_one_cluster(tmp_path: Path, nodes: list[Node], database: str) -> None:
+    node = nodes[0]
+    assert node.stop() == 0
+    alone = ("serve", "--store", node.store, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    other = f"{database}&log={tmp_path.name}_other"
+    assert tidewheel("cluster", "create", other).returncode == 0
+    for wrong in (("--cluster", other, "--node", "a"), ("--cluster", node.options[1], "--node", "c")):
+        refused = tidewheel(*alone, *wrong)
+        assert (refused.returncode, "another --store" in refused.stderr) == (2, True), refused.stderr
+    assert tidewheel("store", "verify", "--store", node.store).returncode == 0
+    assert tidewheel("store", "repair", "--store", node.store).returncode == 2
+    refused = tidewheel(*alone)
+    assert (refused.returncode, "--cluster and --node" in refused.stderr) == (2, True), refused.stderr

@@ -1,0 +1,185 @@
+"""Two nodes over a real PostgreSQL, killed, paused and told to leave under load: no promise is broken.
+
+    .venv/bin/python -m pytest tests/endurance/test_cluster_kill.py --rounds 50 -s
+
+Clients talk to both nodes, whoever leads, and note what they are told (`sick_load`); `histories` judges it at
+the end. A plain message may lie in its topic twice where a leader died before it had answered; how many do is
+told. Prints JSON: its seed, and how long none was acknowledged after each fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.endurance.conftest import BrokerProcess
+from tests.endurance.sick_load import Load
+from tests.endurance.test_sick_disk import TOPICS
+from tests.postgresql import running_postgresql
+
+FAULTS = ("kill -9", "kill -9 of a follower", "pause", "SIGTERM", "kill -9 of both")
+LEAD_SECONDS = 30.0
+SETTLE_SECONDS = 120.0
+OPTIONS = ("--invisible-ms-min", "500", "--attempts-max", "1000", "--housekeeping-ms", "500")
+
+
+class Node(BrokerProcess):
+    """A node of a cluster, as a process."""
+
+    def __init__(self, folder: Path, name: str, cluster: str) -> None:
+        super().__init__(folder / name, "--cluster", cluster, "--node", name, *OPTIONS)
+        self.name = name
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def role(self) -> str:
+        """What it says that it does; empty if it does not answer."""
+        with suppress(OSError), urlopen(f"http://{self.http}/api/cluster", timeout=2) as answer:
+            return str(json.load(answer)["role"])
+        return ""
+
+
+class Stage:
+    """The nodes, what befell them, and how long none was acknowledged."""
+
+    def __init__(self, nodes: list[Node], seed: int) -> None:
+        self.nodes, self.chance = nodes, random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.silent_seconds: dict[str, list[float]] = {}
+
+    async def leader(self) -> Node:
+        """The node that leads, once one does."""
+        ends = time.monotonic() + LEAD_SECONDS
+        while time.monotonic() < ends:
+            for node in self.nodes:
+                if await asyncio.to_thread(node.role) == "leading":
+                    return node
+            await asyncio.sleep(0.1)
+        raise AssertionError("no node leads:\n" + "\n".join(node.log()[-3_000:] for node in self.nodes))
+
+    async def strike(self, load: Load) -> None:
+        """Let one fault happen, and end; note how long no send was acknowledged."""
+        fault = self.chance.choice(FAULTS)
+        leader = await self.leader()
+        other = next(node for node in self.nodes if node is not leader)
+        self.counts[fault] += 1
+        began, acknowledged = time.monotonic(), load.history.outcomes["send ok"]
+        struck = {"kill -9 of a follower": [other], "kill -9 of both": self.nodes}.get(fault, [leader])
+        for node in struck:
+            node.signal({"pause": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}.get(fault, signal.SIGKILL))
+        await self._until_acknowledged(load, acknowledged, fault, began, struck)
+
+    async def _until_acknowledged(
+        self, load: Load, before: int, fault: str, began: float, struck: list[Node]
+    ) -> None:
+        starts = began + self.chance.uniform(0.1, 6.0)
+        is_down, silent = True, 0.0
+        while is_down or not silent:
+            await asyncio.sleep(0.02)
+            if not silent and load.history.outcomes["send ok"] > before + 20:
+                silent = time.monotonic() - began
+            if is_down and time.monotonic() > starts:
+                for node in struck:
+                    if fault == "pause":
+                        node.signal(signal.SIGCONT)
+                    else:
+                        assert node.process is not None
+                        await asyncio.to_thread(node.process.wait, 20)
+                        await asyncio.to_thread(node.start)
+                is_down = False
+            assert time.monotonic() < began + LEAD_SECONDS, f"none is acknowledged after {fault}"
+        self.silent_seconds.setdefault(fault, []).append(silent)
+
+
+def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    rounds, seed = request.config.getoption("--rounds"), request.config.getoption("--disk-seed")
+    with running_postgresql() as server:
+        url = server.replace("postgresql+psycopg", "postgresql")
+        create = [sys.executable, "-m", "services.cli.main", "cluster", "create", url]
+        subprocess.run([*create, "--segment-bytes", str(8 << 20)], check=True)
+        nodes = [Node(tmp_path, name, url) for name in "ab"]
+        asyncio.run(play(nodes, rounds, seed))
+
+
+async def play(nodes: list[Node], rounds: int, seed: int) -> None:
+    for node in nodes:
+        node.start()
+    stage = Stage(nodes, seed)
+    create_topics(await stage.leader())
+    loads = [Load(node.listen, seed + number) for number, node in enumerate(nodes)]
+    loads[1].history, loads[1]._count = loads[0].history, 1_000_000
+    steps = [loads[0].senders(), loads[1].senders()[:7], *(load.receivers() for load in loads)]
+    work = [
+        asyncio.create_task(loads[number % 2].go_on(step))
+        for number, many in enumerate(steps)
+        for step in many
+    ]
+    for _ in range(rounds):
+        await asyncio.sleep(stage.chance.uniform(0.5, 2.0))
+        await stage.strike(loads[0])
+    for load in loads:
+        load.is_late = load.is_over = True
+    await asyncio.gather(*work)
+    await settled(stage, loads[0])
+    for load in loads:
+        await load.close()
+    assert [node.stop() for node in nodes] == [0, 0]
+    judge(stage, loads[0], rounds, seed)
+
+
+async def settled(stage: Stage, load: Load) -> None:
+    """Wait until all that must come has come."""
+    await stage.leader()
+    load.acknowledged_share = 1.0
+    ends = time.monotonic() + SETTLE_SECONDS
+    while (missing := load.history.missing()) and time.monotonic() < ends:
+        for topic in {load.history.sent[one].topic for one in missing}:
+            await load.receive(topic, 0.2)
+
+
+def judge(stage: Stage, load: Load, rounds: int, seed: int) -> None:
+    history = load.history
+    found = history.violations()
+    twice = [one for one in found if one.startswith(("twice: P", "twice: line"))]
+    wrong = [one for one in found if one not in twice]
+    shown: dict[str, Any] = {
+        "seed": seed,
+        "rounds": rounds,
+        "faults": dict(stage.counts),
+        "outcomes": dict(history.outcomes),
+        "plain_twice": len(twice),
+        "silent_seconds": {
+            fault: {"p50": round(median(times), 2), "most": round(max(times), 2)}
+            for fault, times in sorted(stage.silent_seconds.items())
+        },
+        "wrong": wrong[:20],
+    }
+    print(json.dumps(shown, indent=2))
+    assert not wrong
+    for node in stage.nodes:
+        assert "Traceback" not in node.log(), node.log()[-5_000:]
+        assert "halted" not in node.log(), node.log()[-5_000:]
+
+
+def create_topics(node: Node) -> None:
+    for name, kind in TOPICS.items():
+        body = json.dumps({"name": name, "message_type": kind}).encode()
+        urlopen(Request(f"http://{node.http}/api/topics", body, {"Content-Type": "application/json"})).close()

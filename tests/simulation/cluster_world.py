@@ -1,0 +1,304 @@
+"""Three nodes, one shared log and the clients of `test_broker`: what clients were told holds on every leader.
+
+A node has a disk of its own and a replica on it. One leads; its core is the one that clients talk to, so the
+oracle of a single broker watches a whole cluster. The leader may be killed, lose its power, fail to write,
+lose the engine, or be paused until another leads and come back as a zombie, which then must not get anything
+accepted. Followers read a little at a time, die, and begin again at their newest checkpoint; one disk may be
+lost. In every second seed the engine compares (`tests.memory_engine`), in the others only order decides.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Final
+
+from commitlog.flush import Flush
+from commitlog.message import Message
+from services.broker.broker import SHARED, Broker
+from services.cluster.replica import Replica
+from sharedlog.engine import Head
+from sharedlog.errors import NotAccepted, Refused, Unknown
+from sharedlog.fold import Position
+from sharedlog.leading import Candidate
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from tests.memory_disk import Death, Fault, MemoryDisk
+from tests.memory_engine import MemoryEngine
+from tests.simulation.second_core import differing_tables
+from tests.simulation.tables import tables
+from tests.simulation.test_broker import World
+
+CLUSTER: Final = b"one cluster's id"
+NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+
+
+@dataclass
+class Node:
+    """A machine: its disk, and what runs on it."""
+
+    name: str
+    disk: MemoryDisk
+    replica: Replica | None = None
+
+
+@dataclass
+class Zombie:
+    """A leader that was paused: its node, and the flush that it will try to write."""
+
+    node: Node
+    flush: Flush
+
+
+class ClusterWorld(World):
+    """The world of one broker, whose core is that of the leader of three nodes."""
+
+    def __init__(self, seed: int) -> None:
+        self.nodes = [Node(name, MemoryDisk()) for name in "abc"]
+        self.random = Random(~seed)
+        self.engine = MemoryEngine(self.random, NOWHERE if seed % 2 else None)
+        genesis = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
+        self.engine.found(encode(genesis))
+        self.leader = self.nodes[0]
+        self.zombies: list[Zombie] = []
+        self.takeover_count = self.zombie_count = 0
+        self._has_lost_disk = False
+        self.unanswered: dict[str, Message] = {}
+        super().__init__(seed)
+        self.faults.spares_files = True
+
+    # What a single broker's world does with its store, done by a cluster.
+
+    def opened(self) -> Broker:
+        """Elect a leader; return its core. What a node writes need not be synced."""
+        self.settings = replace(self.settings, sync_flush=False)
+        return self.elect()
+
+    def elect(self) -> Broker:
+        """Let nodes stand until one leads; return its core."""
+        for disk in [node.disk for node in self.nodes]:
+            disk.well()
+        while True:
+            node = self.random.choice([one for one in self.nodes if not self._is_paused(one)])
+            with suppress(Unknown, Refused, NotAccepted):
+                if self._stand(node):
+                    return self._lead(node)
+
+    def _stand(self, node: Node) -> bool:
+        replica = self._up(node)
+        self._read(node, self.engine.end_offset)
+        candidate = Candidate(replica.fold, self.random.randbytes(16), {"node": node.name})
+        end = Position(replica.fold.end, replica.fold.chain)
+        head = Head(replica.fold.epoch, replica.fold.holder, end)
+        following = Head(candidate.epoch.epoch, candidate.epoch.holder, end)
+        offset = self.engine.append_if(head, [encode(candidate.epoch)], following)
+        if offset is None:
+            return False
+        self._read(node, offset + 1)
+        return candidate.has_won(replica.fold, None)
+
+    def _lead(self, node: Node) -> Broker:
+        replica = self._up(node)
+        replica.lead(self.engine, self.now_ms, lambda: self.now_ms)
+        self.leader, self.disk = node, node.disk
+        self.faults.move(node.disk)
+        self.takeover_count += 1
+        return replica.core
+
+    def _up(self, node: Node) -> Replica:
+        """The replica of a node, which is started if it is down."""
+        if node.replica is None:
+            node.replica = Replica.open(node.disk, self.settings, self.now_ms, CLUSTER)
+        return node.replica
+
+    def _read(self, node: Node, until: int) -> None:
+        replica = self._up(node)
+        while replica.fold.next_offset < until:
+            for one in self.engine.read(replica.fold.next_offset, 1):
+                if one.offset < until:
+                    replica.take(one.offset, one.stored, self.now_ms)
+
+    def _reopen(self, acknowledged_offset: int | None) -> None:
+        """The leader steps down: its core is void, and another one leads."""
+        told_offset = self.broker.durable_offset
+        self.leader.replica = None
+        self.retirements = []
+        self.flying.clear()
+        self.waiting.clear()
+        self.held.clear()
+        self.broker = self.elect()
+        assert self.broker.durable_offset >= told_offset, "what was told is gone"
+        self._send_again()
+
+    def _hear(self) -> None:
+        durable = self.broker.durable_offset
+        due = [news for durable_at, news in self.waiting if durable_at <= durable]
+        self.waiting = [(durable_at, news) for durable_at, news in self.waiting if durable_at > durable]
+        for news in due:
+            news()  # type: ignore[operator]
+
+    def checkpoint(self) -> None:
+        """The leader's own; not in the flush that another step has left under way."""
+        self.leader.disk.well()
+        super().checkpoint()
+
+    def send(self) -> None:
+        """A client that is not answered sends again, to whoever leads then."""
+        message = self._message()
+        self.unanswered[message.message_id] = message
+        self._send(message)
+
+    def _send(self, message: Message) -> None:
+        receipt = self.broker.sending.send(message, self.now_ms)
+        self._tell(receipt.durable_at, lambda: self._sent(message.message_id))
+
+    def _sent(self, message_id: str) -> None:
+        self.unanswered.pop(message_id, None)
+        self.told.normal.add(message_id)
+
+    def _send_again(self) -> None:
+        for message in list(self.unanswered.values()):
+            self._send(message)
+
+    # What befalls the others.
+
+    def around(self) -> None:
+        """Between two steps of the leader something happens to others, or to the right to lead."""
+        self.engine.now_ms = self.now_ms
+        chance = self.random.random()
+        if chance < 0.5:
+            self._follow(self.random.choice(self.nodes))
+        elif chance < 0.53:
+            self._kill(self.random.choice(self.nodes))
+        elif chance < 0.55:
+            self._pause()
+        elif chance < 0.60 and self.zombies:
+            self._wake(self.zombies.pop(0))
+        elif chance < 0.605:
+            self._lose_disk(self.random.choice(self.nodes))
+        elif chance < 0.65:
+            self._beat()
+
+    def _follow(self, node: Node) -> None:
+        if node is self.leader or self._is_paused(node):
+            return
+        if self.random.random() < 0.1:
+            node.disk.strike(self.random.randrange(1, 20), self.random.choice(list(Fault)))
+        try:
+            replica = self._up(node)
+            until = self.random.randrange(replica.fold.next_offset, self.engine.end_offset + 1)
+            with suppress(Unknown):
+                self._read(node, until)
+            if replica.core.is_checkpoint_due or self.random.random() < 0.1:
+                replica.checkpoint(self.now_ms)
+        except Death:
+            self._kill(node)
+        except OSError:
+            node.replica = None
+        node.disk.well()
+
+    def _kill(self, node: Node) -> None:
+        if node is self.leader or self._is_paused(node):
+            return
+        node.replica = None
+        if self.random.random() < 0.5:
+            node.disk.crash(lambda count: self.random.randrange(count + 1))
+        else:
+            node.disk.kill(lambda count: self.random.randrange(count + 1))
+
+    def _pause(self) -> None:
+        """The leader stops between two of its steps, with something to write; another takes over."""
+        if self.zombies or self.flying:
+            return
+        self.take_flush()
+        if not self.flying:
+            return
+        self.zombies.append(Zombie(self.leader, self.flying[0]))
+        paused = self.leader
+        self.waiting.clear()
+        self._forget_leader()
+        assert self.leader is not paused
+
+    def change_leader(self) -> None:
+        """Let the leader step down, and a node lead that may be another."""
+        while not self.broker.is_quiet:
+            self.flush()
+        self.leader.replica = None
+        self._forget_leader()
+
+    def _forget_leader(self) -> None:
+        self.retirements = []
+        self.flying.clear()
+        self.held.clear()
+        self.broker = self.elect()
+        self._send_again()
+
+    def _wake(self, zombie: Zombie) -> None:
+        """A paused leader goes on with its flush, which must not be accepted; then it begins again."""
+        zombie.node.disk.well()
+        try:
+            zombie.flush.write()
+        except NotAccepted:
+            self.zombie_count += 1
+        else:
+            raise AssertionError("a zombie's flush was accepted")
+        zombie.node.replica = None
+
+    def _lose_disk(self, node: Node) -> None:
+        if self._has_lost_disk or node is self.leader or self._is_paused(node):
+            return
+        self._has_lost_disk = True
+        node.replica, node.disk = None, MemoryDisk()
+
+    def _beat(self) -> None:
+        sink = self._up(self.leader).sink
+        assert sink is not None
+        if not self.flying:
+            try:
+                sink.beat({})
+            except NotAccepted:
+                self._reopen(None)
+
+    def _is_paused(self, node: Node) -> bool:
+        return any(zombie.node is node for zombie in self.zombies)
+
+    # At the end.
+
+    def settle(self) -> None:
+        """The engine is well from now on."""
+        self.engine.is_well = True
+        super().settle()
+
+    def compare(self) -> None:
+        """All nodes have read all: each has the tables of the leader, and so has one from its checkpoint."""
+        while self.zombies:
+            self._wake(self.zombies.pop())
+        while not self.broker.is_quiet:
+            self.endure(self.flush)
+        expected = self._seen(self.broker)
+        for node in self.nodes:
+            if node is self.leader:
+                continue
+            for _ in range(2):
+                self.read_all(node)
+                replica = self._up(node)
+                assert replica.fold.chain == self._up(self.leader).fold.chain, "two histories"
+                assert not (differing := differing_tables(expected, self._seen(replica.core))), differing
+                assert _halves(replica.core) == _halves(self.broker), "a half's bytes are another's"
+                replica.checkpoint(self.now_ms)
+                node.replica = None
+
+    def read_all(self, node: Node) -> None:
+        """Let a node read all that the log has, however often that takes."""
+        while self._up(node).fold.next_offset < self.engine.end_offset:
+            with suppress(Unknown):
+                self._read(node, self.engine.end_offset)
+
+    def _seen(self, core: Broker) -> dict[str, Any]:
+        return {name: table for name, table in tables(core).items() if not name.startswith(SHARED)}
+
+
+def _halves(core: Broker) -> dict[int, bytes]:
+    """The bodies of the halves that somebody still may end, by log offset."""
+    outcomes = core.transactions.outcomes
+    return {offset: core.store.log.read(offset).body for offset in (*outcomes.open, *outcomes.expired)}

@@ -1,0 +1,110 @@
+"""A cluster of three nodes, whose leaders change, keeps what clients were told; see `cluster_world`.
+
+A mutant leaves one rule out: the same schedules must find that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from commitlog import layout
+from commitlog.disk import Disk
+from services.broker.values import Resolution
+from services.cluster import replica
+from sharedlog.errors import Halted, NotAccepted
+from sharedlog.fold import Position
+from sharedlog.record import SharedRecord
+from sharedlog.sink import SharedSink
+from tests.simulation.cluster_world import ClusterWorld
+from tidewheel.errors import TidewheelError
+
+FOUND_WITHIN = 12
+
+
+def play(seed: int) -> ClusterWorld:
+    world = ClusterWorld(seed)
+    for _ in range(300):
+        world.step()
+        world.around()
+    world.compare()
+    world.settle()
+    world.check()
+    return world
+
+
+def test_nothing_told_is_untrue_on_any_leader(seed: int) -> None:
+    world = play(seed)
+    assert world.takeover_count > 1, "nothing happened to the right to lead"
+
+
+def repeats_are_stored_again(patch: pytest.MonkeyPatch) -> None:
+    """A message that its sender repeats under the next leader is stored again."""
+    patch.setattr(replica, "REPEATS_MS", 0)
+
+
+def local_disk_is_believed(patch: pytest.MonkeyPatch) -> None:
+    """What lies on the local disk behind the checkpoint is taken for accepted."""
+
+    def published(disk: Disk) -> int:
+        return layout.published(disk).offset
+
+    patch.setattr(replica, "go_back_to_checkpoint", published)
+
+
+def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """An append that the engine has answered counts as accepted, wherever it landed."""
+
+    def lenient(sink: SharedSink, records: list[SharedRecord]) -> None:
+        from sharedlog.engine import Head
+        from sharedlog.record import encode
+
+        before = Position(sink._fold.end, sink._fold.chain)
+        sink._engine.append_if(Head(*sink._right, before), [encode(one) for one in records], sink._head())
+
+    patch.setattr(SharedSink, "_append_and_prove", lenient)
+
+
+MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    repeats_are_stored_again,
+    local_disk_is_believed,
+    answers_are_believed,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.__name__)
+def test_a_rule_that_is_left_out_is_found(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    for seed in range(FOUND_WITHIN):
+        try:
+            play(seed)
+        except (AssertionError, Halted, NotAccepted, TidewheelError):
+            return
+    pytest.fail(f"{FOUND_WITHIN} schedules have not found it")
+
+
+def test_a_half_from_below_a_cut_of_the_log_is_committed_by_the_next_leader() -> None:
+    world = ClusterWorld(1)
+    world.faults.cease()
+    world.engine.is_well = True
+    world.send_half()
+    world.flush()
+    (half,) = world.told.halves.values()
+    while world.broker.store.log.first_offset <= half.physical_offset:
+        for act in (world.send, world.flush, world.receive, world.acknowledge, world.flush):
+            act()
+        world.checkpoint()
+        world.pass_time()
+    for node in world.nodes:
+        world.read_all(node)
+    before = world.leader
+    while world.leader is before:
+        world.change_leader()
+    for message_id in world.told.halves:
+        world._end(message_id, Resolution.COMMIT)
+    world.flush()
+    world.settle()
+    world.check()

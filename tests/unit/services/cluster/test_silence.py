@@ -1,0 +1,51 @@
+"""A node stands after silence in the log, by its rank, and not again and again."""
+
+from __future__ import annotations
+
+from services.cluster.silence import PAUSE_MAX_MS, PAUSE_MIN_MS, RANK_MS, SILENCE_MS, Silence
+
+
+def test_the_first_by_name_stands_first() -> None:
+    silence = Silence(1_000)
+    assert silence.stands_ms(0) == 1_000 + SILENCE_MS
+    assert silence.stands_ms(2) == 1_000 + SILENCE_MS + 2 * RANK_MS
+
+
+def test_each_record_of_the_leader_puts_it_off() -> None:
+    silence = Silence(0)
+    silence.heard(700)
+    assert silence.stands_ms(0) == 700 + SILENCE_MS
+
+
+def test_a_leader_that_leaves_is_followed_at_once() -> None:
+    silence = Silence(0)
+    silence.heard(700, leaves=True)
+    assert silence.stands_ms(0) == 700
+    assert silence.stands_ms(1) == 700 + RANK_MS
+
+
+def test_an_engine_that_does_not_answer_is_no_silence() -> None:
+    silence = Silence(0)
+    silence.heard(700, leaves=True)
+    silence.away(60_000)
+    assert silence.stands_ms(0) == 60_000 + SILENCE_MS
+
+
+def test_attempts_that_lead_to_nothing_come_ever_more_rarely() -> None:
+    silence, now_ms = Silence(0), 0
+    pauses = []
+    for _ in range(6):
+        silence.stood(now_ms)
+        silence.heard(now_ms)
+        pauses.append(silence.stands_ms(0) - now_ms)
+        now_ms = silence.stands_ms(0)
+    assert pauses[:3] == [PAUSE_MIN_MS, 2 * PAUSE_MIN_MS, 4 * PAUSE_MIN_MS]
+    assert pauses[-1] == PAUSE_MAX_MS
+
+
+def test_a_node_that_has_led_may_stand_again_soon() -> None:
+    silence = Silence(0)
+    silence.stood(0)
+    silence.led()
+    silence.heard(100)
+    assert silence.stands_ms(0) == 100 + SILENCE_MS

@@ -1,0 +1,46 @@
+"""URLs of shared logs, and what is shown of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sharedlog.engines import create, engine_of, genesis_of, without_password
+from sharedlog.errors import ClusterExists, NoCluster
+from sharedlog.record import Kind
+from tests.postgresql import running_postgresql
+from tidewheel.errors import ConfigurationError
+
+
+@pytest.mark.parametrize("url", ["", "db/orders", "redis://db/0", "postgresql://db", "postgresql://db/"])
+def test_what_names_no_shared_log_is_refused_with_an_example(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="postgresql://USER@HOST:PORT/DATABASE"):
+        engine_of(url)
+
+
+def test_a_name_that_would_be_sql_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="letters, digits and _"):
+        engine_of("postgresql://db/orders?log=x;drop")
+
+
+def test_a_password_is_not_shown() -> None:
+    assert (
+        without_password("postgresql://u:secret@db:5432/orders?log=a")
+        == "postgresql://u@db:5432/orders?log=a"
+    )
+    assert without_password("postgresql://db/orders") == "postgresql://db/orders"
+
+
+def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
+    with running_postgresql() as server:
+        url = server.replace("postgresql+psycopg", "postgresql")
+        one, other = engine_of(url), engine_of(f"{url}&log=other")
+        cluster = create(one, {"segment_bytes": 8 << 20})
+        assert genesis_of(one).cluster == cluster
+        assert genesis_of(one).kind == Kind.GENESIS
+        with pytest.raises(ClusterExists, match="another"):
+            create(one, {})
+        with pytest.raises(NoCluster, match="tidewheel cluster create"):
+            genesis_of(other)
+        assert create(other, {}) != cluster
+        one.close()
+        other.close()
