@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
 from commitlog import imported, layout, record
@@ -218,6 +218,20 @@ class CommitLog:
                 "restore the segment from a backup to get it back."
             )
         return record.decode(stored)
+
+    def appended(self, physical_offset: int) -> Record:
+        """Return the record at `physical_offset`, durable or not; raise `StoreDamaged`, or OSError."""
+        if physical_offset < self.durable_offset:
+            return self.read(physical_offset)
+        part_offset = self.durable_offset
+        for part in chain(*(flush.parts for flush in self._flying), self._gathered):
+            if physical_offset < part_offset + len(part):
+                assert not isinstance(part, Zeros), "no record lies in a segment's unused end"
+                at = physical_offset - part_offset
+                (record_bytes,) = _LENGTH.unpack_from(part, at)
+                return record.decode(bytes(part[at : at + record_bytes]))
+            part_offset += len(part)
+        raise AssertionError(f"nothing was appended at log offset {physical_offset}")
 
     def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
         """Yield the durable records at places (log offset, bytes, anything) that ascend, in one read.

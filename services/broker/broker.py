@@ -300,6 +300,7 @@ class Broker:
         self.housekeeping.follow()
         self.receiving.resume(now_ms)
         self.lite_topics.begin()
+        self.sending.repeats.begin(now_ms)
         self.housekeeping.see_to_room()
         self._read_ahead_now(now_ms)
         self.mending.begin(now_ms)

@@ -1,6 +1,7 @@
 """The receipts of halves that were sent lately, so that a client's own retry does not make a second one.
 
-A half whose topic and message id were stored within `dedupe_ms` stores nothing and gets the first receipt.
+A half whose topic and message id were stored within `dedupe_ms`, with the same content, stores nothing and
+gets the first receipt.
 A row says where the half lies; the rest of the receipt is made when it is asked for. The oldest rows go when
 a half is stored, up to `DROPPED_EACH_MAX` each time: those older than `DEDUPE_MS` by then, and those beyond
 `HALF_RECEIPTS_KEPT_MAX`. After a pause, in which 200,000 grew old, one half would else stop the loop.
@@ -55,13 +56,14 @@ class HalfReceipts:
         transaction_id = half.transaction_id_of(offset, id_crc)
         return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
 
+    def receipt_of(self, record: Record) -> SendReceipt:
+        """Return the receipt of a half, by its record."""
+        topic, message_id, row = _half_of(record)
+        return self.receipt(topic, message_id, half.id_crc(message_id), row)
+
     def apply(self, record: Record) -> None:
         """Remember a half that was appended, by its record."""
-        stored = properties.of_record(record)
-        topic, message_id = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
-        due_ms = int(stored.get(properties.DUE_MS, AT_ONCE))
-        row = record.store_ms, record.physical_offset, record.queue_offset, due_ms
-        self.apply_sent(topic, message_id, row)
+        self.apply_sent(*_half_of(record))
 
     def apply_sent(self, topic: str, message_id: str, row: Row) -> None:
         """Remember a half that was appended, by what its record says; forget some that are old."""
@@ -97,3 +99,11 @@ def _row_of(stored_ms: int, receipt: dict[str, Any]) -> tuple[str, int, int, int
     handle = receipt["recall_handle"]
     due_ms = recall.decode(handle).due_ms if handle else AT_ONCE
     return receipt["message_id"], stored_ms, receipt["physical_offset"], receipt["queue_offset"], due_ms
+
+
+def _half_of(record: Record) -> tuple[str, str, Row]:
+    """Return the topic, the message id and the row of a half."""
+    stored = properties.of_record(record)
+    topic, message_id = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
+    due_ms = int(stored.get(properties.DUE_MS, AT_ONCE))
+    return topic, message_id, (record.store_ms, record.physical_offset, record.queue_offset, due_ms)

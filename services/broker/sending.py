@@ -1,22 +1,18 @@
 """A message comes in: checked, given a queue, and stored as what its attributes make it.
 
-A delayed message whose topic and message id were stored within `dedupe_ms` stores nothing and gets the first
-receipt, so that a client's own retry does not make two timers; `broker.half_receipts` has those of halves.
-
-For a while after a takeover (`repeats_until_ms`) any other message, too, is stored once: its sender may not
-have been answered by the leader before. It is looked up by its id in the key index, and must be the same in
-all that a consumer sees: two producers whose ids collide (forked processes) both keep theirs. At all other
-times that look, which costs as much as a send, is spared: a plain message that is sent again is stored again.
+A message that its sender repeats, the same by id and content, stores nothing and gets the first receipt
+(`broker.repeats`). The ids of timers and halves are known much longer, `dedupe_ms`, by the tables of
+`broker.timer_ends` and `broker.half_receipts`. The same id with another content is another message.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
 
 from commitlog import properties
 from commitlog.errors import StoreDamaged
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
@@ -26,6 +22,7 @@ from services.broker.carrying import Carrying
 from services.broker.errors import KeyPending
 from services.broker.housekeeping import Housekeeping
 from services.broker.lite_topics import LiteTopics
+from services.broker.repeats import Repeats, is_same
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
@@ -65,8 +62,7 @@ class Sending:
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[str] = Counter()
-        self.repeats_until_ms = 0
-        """Until when every message is looked up that may have been stored under another leader."""
+        self.repeats = Repeats(store, statistics)
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
         """Store messages, each by itself; one that is refused is answered with its error."""
@@ -99,36 +95,27 @@ class Sending:
         if carried is None and not message.lite_topic:
             # Nothing else hangs on such a message, so it needs no draft that every part looks at.
             stored = properties.encode_message(message)
-            if now_ms < self.repeats_until_ms and (known := self._stored_before(message, stored)) is not None:
-                return known
+            if self.repeats.may_be_one(message.message_id, now_ms):
+                known = self.repeats.first(message, stored, message.topic)
+                if known is not None:
+                    return receipt_of(known, message)
             placed = self._store.append_message(message, stored, message.topic, queue_id, now_ms)
             self._count(message)
             return SendReceipt(message.message_id, placed[0], placed[1], "", "", placed[1] + 1)
         record = message_record(message, queue_id)
-        if now_ms < self.repeats_until_ms:
-            known = self._stored_before(message, record.properties)
+        if self.repeats.may_be_one(message.message_id, now_ms):
+            known = self.repeats.first(message, record.properties, message.topic)
             if known is not None:
-                return known
+                return receipt_of(known, message)
         if carried is not None:
             self._carrying.prepare(carried, record, now_ms)
         self._store.append(record, now_ms)
         return self._stored(message, record.queue_offset, record.physical_offset)
 
-    def _stored_before(self, message: Message, stored: bytes) -> SendReceipt | None:
-        """Return the receipt of the durable message of this id and content; None if there is none."""
-        log = self._store.log
-        for offset in self._store.keys.offsets(message.topic, message.message_id, log.first_offset):
-            with suppress(StoreDamaged):
-                found = log.read(offset)
-                is_same = found.body == message.body and found.properties.startswith(stored)
-                if found.topic == message.topic and is_same:
-                    return SendReceipt(message.message_id, found.queue_offset, offset, "", "", offset + 1)
-        return None
-
     def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         known = self._transactions.receipts.known(message.topic, message.message_id, now_ms)
-        if known is not None:
-            return known
+        if known is not None and (found := self._same_half(message, known)) is not None:
+            return found
         if message.delivery_ms is not None:
             self._replaced(message, key_words(message), now_ms)  # refused now if at all: its commit cannot be
         self._count(message)
@@ -140,7 +127,13 @@ class Sending:
         named = hashes_of(message.topic, message.message_id)
         found = self._timers.ends.named_by(named)
         if found is not None and found.stored_ms > now_ms - self._settings.dedupe_ms:
-            return self._receipt_again(message, found)
+            if self._is_of(message, found):
+                return self._receipt_again(message, found)
+            same = self.repeats.first(message, properties.encode_message(message), TIMER_TOPIC)
+            if same is not None:
+                due_ms = int(properties.value_of(same.properties, properties.DUE_MS))
+                handle = self._recall_handle(message.topic, due_ms, message.message_id)
+                return receipt_of(same, message)._replace(recall_handle=handle)
         assert message.delivery_ms is not None, "a delayed message says when it is due"
         keyed = key_words(message)
         replaced = self._replaced(message, keyed, now_ms)
@@ -157,6 +150,29 @@ class Sending:
         self._count(message)
         handle = self._recall_handle(message.topic, message.delivery_ms, message.message_id)
         return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1)
+
+    def _is_of(self, message: Message, found: Named) -> bool:
+        """Return whether a timer that has a message's id has its content, too; so it is if that is gone."""
+        log, offset = self._store.log, found.timer_offset
+        try:
+            is_durable = offset < log.durable_offset
+            record = self._timers.read_at(found.due_ms, offset) if is_durable else log.appended(offset)
+        except StoreDamaged:
+            return True
+        if properties.VERB.encode() in record.properties:  # moved: its properties were written anew
+            return record.body == message.body
+        return is_same(record, message, properties.encode_message(message))
+
+    def _same_half(self, message: Message, known: SendReceipt) -> SendReceipt | None:
+        """Return the receipt of the half of a message, if its id is `known`; None if none has its content."""
+        stored = properties.encode_message(message)
+        try:
+            if is_same(self._store.log.appended(known.physical_offset), message, stored):
+                return known
+        except StoreDamaged:
+            return known
+        found = self.repeats.first(message, stored, HALF_TOPIC)
+        return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
         """Store a message of a schedule, whose template was checked when the schedule was set."""
@@ -218,6 +234,12 @@ class Sending:
 
     def _recall_handle(self, topic: str, due_ms: int, message_id: str) -> str:
         return recall.encode(topic, due_ms, message_id, self._settings.broker_name)
+
+
+def receipt_of(found: Record, message: Message) -> SendReceipt:
+    """Return the receipt that a message got whose record was found."""
+    offset = found.physical_offset
+    return SendReceipt(message.message_id, found.queue_offset, offset, "", "", offset + 1)
 
 
 def message_record(message: Message, queue_id: int) -> Record:

@@ -57,6 +57,8 @@ class Statistics:
     lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
     clock_jumps: Counter[str] = field(default_factory=Counter)
     unreadable_records: int = 0
+    colliding_ids: int = 0
+    """Messages stored although their topic had one of that id lately, with another content."""
     timers_rebuilt: int = 0
     timers_unreadable: int = 0
     timers_unknown: int = 0

@@ -41,7 +41,7 @@ from commitlog.retention import SegmentAge
 from commitlog.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
 from consumequeue.entry import ENTRY_FORMAT, tags_code
-from consumequeue.keyindex import KeyIndex, words_of_message
+from consumequeue.keyindex import KeyIndex, carries, words_of_message
 from services.broker.copies import Appended, Copies
 from txn.outcomes import OpenHalf
 
@@ -213,6 +213,18 @@ class Store:
         assert before_offset <= durable_offset <= self.log.end_offset, "durable goes forward, within the log"
         while self._appended and self._appended[0][0] <= durable_offset:
             yield self._appended.popleft()[1]
+
+    def waiting_named(self, topic: str, name: str) -> Iterator[int]:
+        """Yield where what is appended and not durable has a key or message id, newest first.
+
+        Not for deliveries of a crowded moment, which no client has sent.
+        """
+        for _, one in reversed(self._appended):
+            if isinstance(one, Found):
+                if carries(one.record, topic, name):
+                    yield one.record.physical_offset
+            elif not isinstance(one, Appended) and one[5] == topic and name in one[4]:
+                yield one[2]
 
     def index_messages(self, messages: Sequence[Keyed]) -> None:
         """Index durable messages, in log order, by queue and by key."""

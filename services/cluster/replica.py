@@ -38,8 +38,6 @@ from sharedlog.engine import Engine
 from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
 
-REPEATS_MS: Final = 60_000
-"""How long after a takeover a message is looked for before it is stored: clients give up sooner."""
 _HEAD: Final = struct.Struct(">II")
 
 
@@ -107,7 +105,6 @@ class Replica:
         self.sink = SharedSink(self.core.local_sink, engine, self.fold, clock)
         self.core.write_to(self.sink)
         self.core.begin(now_ms)
-        self.core.sending.repeats_until_ms = now_ms + REPEATS_MS
         self.core.epoch.raise_to(self.fold.epoch, now_ms)
 
 

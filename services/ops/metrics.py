@@ -242,6 +242,8 @@ class Metrics(Collector):
         yield self._counters("mq_timers_rebuilt", "Timers of damaged files that were rebuilt.", (), rebuilt)
         unreadable = [(statistics.unreadable_records,)]
         yield self._counters("mq_unreadable_records", "Damaged records skipped.", (), unreadable)
+        colliding = [(statistics.colliding_ids,)]
+        yield self._counters("mq_colliding_ids", "Messages whose id another one had lately.", (), colliding)
 
     def _connections(self) -> Iterator[Metric]:
         producers = Tally((one.language, one.version) for one in self._clients if one.is_producer)

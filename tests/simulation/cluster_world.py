@@ -15,7 +15,6 @@ from random import Random
 from typing import Any, Final
 
 from commitlog.flush import Flush
-from commitlog.message import Message
 from services.broker.broker import SHARED, Broker
 from services.cluster.replica import Replica
 from sharedlog.engine import Head
@@ -63,7 +62,6 @@ class ClusterWorld(World):
         self.zombies: list[Zombie] = []
         self.takeover_count = self.zombie_count = 0
         self._has_lost_disk = False
-        self.unanswered: dict[str, Message] = {}
         super().__init__(seed)
         self.faults.spares_files = True
 
@@ -141,24 +139,6 @@ class ClusterWorld(World):
         """The leader's own; not in the flush that another step has left under way."""
         self.leader.disk.well()
         super().checkpoint()
-
-    def send(self) -> None:
-        """A client that is not answered sends again, to whoever leads then."""
-        message = self._message()
-        self.unanswered[message.message_id] = message
-        self._send(message)
-
-    def _send(self, message: Message) -> None:
-        receipt = self.broker.sending.send(message, self.now_ms)
-        self._tell(receipt.durable_at, lambda: self._sent(message.message_id))
-
-    def _sent(self, message_id: str) -> None:
-        self.unanswered.pop(message_id, None)
-        self.told.normal.add(message_id)
-
-    def _send_again(self) -> None:
-        for message in list(self.unanswered.values()):
-            self._send(message)
 
     # What befalls the others.
 

@@ -36,6 +36,7 @@ from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
+from services.broker.repeats import WINDOW_MS
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     CheckBack,
@@ -95,6 +96,8 @@ class World:
         self.places: defaultdict[str, dict[tuple[int, int], int]] = defaultdict(dict)
         """Where messages were given out: queue id and queue offset, with the log offset."""
         self.told = Told()
+        self.unanswered: dict[str, tuple[Message, int, int]] = {}
+        """Sent and not answered, when its sender gives up, and where the log began."""
         self.due_ms: dict[str, int] = {}
         self.recalls_tried: set[str] = set()
         self.ends_tried: dict[str, set[Resolution]] = {}
@@ -139,9 +142,28 @@ class World:
             self.checkpoint()
 
     def send(self) -> None:
+        """A client that is not answered sends again, until it gives up."""
         message = self._message()
+        first_offset = self.broker.store.log.first_offset
+        self.unanswered[message.message_id] = message, self.now_ms + WINDOW_MS, first_offset
+        self._send(message)
+        if self.chance.random() < 0.2:
+            self._send_again()
+
+    def _send(self, message: Message) -> None:
         receipt = self.broker.sending.send(message, self.now_ms)
-        self._tell(receipt.durable_at, lambda: self.told.normal.add(message.message_id))
+        self._tell(receipt.durable_at, lambda: self._sent(message.message_id))
+
+    def _sent(self, message_id: str) -> None:
+        self.unanswered.pop(message_id, None)
+        self.told.normal.add(message_id)
+
+    def _send_again(self) -> None:
+        for message, until_ms, first_offset in list(self.unanswered.values()):
+            if self.now_ms < until_ms and first_offset == self.broker.store.log.first_offset:
+                self._send(message)
+            else:
+                del self.unanswered[message.message_id]
 
     def send_delayed(self) -> None:
         message = self._message()
@@ -438,6 +460,7 @@ class World:
         self.broker = self._open(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         self._undo(told_offset)
+        self._send_again()
 
     def _open(self, acknowledged_offset: int | None) -> Broker:
         broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)

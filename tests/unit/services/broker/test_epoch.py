@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from commitlog import kinds, layout, snapshot
+from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
 from commitlog.message import Message
 from commitlog.recovery import LogScan
 from commitlog.sink import LogSink, Part
@@ -28,6 +29,8 @@ RECALL: Final = "djEgdCBhIDE3NjM3MDAwNjAwMDAgTTI="
 
 class Bench:
     """A broker with a plain message, one of a message group, and a delayed one; its sink notes epochs."""
+
+    appends_max = FLUSHES_IN_FLIGHT_MAX
 
     def __init__(self, *, sync: bool = True) -> None:
         self.disk = MemoryDisk()

@@ -46,7 +46,7 @@ class Bench:
         self.send()
 
     def send(self, **attributes: object) -> str:
-        message = Message(topic="t", body=b"x" * 500, message_id="M")
+        message = Message(topic="t", body=b"x" * 500, message_id=f"M{self.broker.end_offset}")
         receipt = self.broker.sending.send(replace(message, **attributes), self.now_ms)
         self.flush()
         return receipt.transaction_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -30,8 +31,11 @@ def broker(disk: MemoryDisk) -> Broker:
     return opened
 
 
+NUMBERS = count()
+
+
 def message(topic: str = "jobs", **more: Any) -> Message:
-    return Message(topic=topic, body=b"x", message_id="1", born_ms=NOW_MS, **more)
+    return Message(topic=topic, body=b"x", message_id=f"M{next(NUMBERS)}", born_ms=NOW_MS, **more)
 
 
 @pytest.mark.parametrize(("priority", "queue_id"), [(0, 0), (1, 1), (3, 3), (4, 3), (2_000_000_000, 3)])

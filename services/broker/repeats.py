@@ -1,0 +1,118 @@
+"""Whether a message was sent before, by its id and its content: a client that got no answer sends again.
+
+    send --id--> slots: did this id come lately? --no (nearly always)--------------------------> stored
+                                                 --yes, or another id of that slot--> look it up
+    look it up   what waits for the disk, then the key index: records of this id, newest first
+                 --one has the same content--> the first receipt, and nothing is stored
+                 --else--> stored: another message, whose id collides (two forked producers draw the same ids)
+
+Rules
+1. The same is: topic, body, and all that `properties.encode_message` writes (the message's own properties,
+   id, tag, keys, message group, priority, lite topic). When a message was born differs from try to try.
+2. A repeat stores nothing, so no record tells of it and no follower needs to know: the slots are a shortcut,
+   of this process alone. What a start or a takeover has not seen come it looks up, each message, for as long
+   as the slots would have told (`begin`).
+3. Lately is WINDOW_MS by the broker's clock: clients give up sooner (three tries of 3 s are usual). What
+   comes again later is stored again, but for timers and halves, whose ids have tables that forget much later.
+   So is what retention has deleted by then, which only a log of some KiB would.
+
+Slots are SLOT_COUNT bytes; each holds the turn, of TURN_MS, in which an id of its hash came last. Cost: 4
+MiB, and 0.2 us a send; a look costs as much as a send or two. Weak spot: at 10,000 sends a second one in ten
+meets another's slot, and is looked up for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from commitlog import properties
+from commitlog.errors import StoreDamaged
+from commitlog.message import Message
+from commitlog.record import Record
+from services.broker.statistics import Statistics
+from services.broker.store import Store
+
+SLOT_COUNT: Final = 1 << 22
+TURN_MS: Final = 10_000
+TURNS_KEPT: Final = 4
+WINDOW_MS: Final = (TURNS_KEPT - 1) * TURN_MS
+"""For how long at least an id is known to have come."""
+_MASK: Final = SLOT_COUNT - 1
+_TURNS: Final = 255
+"""Turns are numbered 1 to this, and again; 0 is a slot that no id has met."""
+
+
+class Repeats:
+    """The ids that have come lately, and the messages of theirs."""
+
+    def __init__(self, store: Store, statistics: Statistics) -> None:
+        self._store, self._statistics = store, statistics
+        self._slots = bytearray(SLOT_COUNT)
+        self._turn, self._turn_ends_ms = 1, 0
+        self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
+        """Where the log ended when each of the kept turns began, the oldest first."""
+        self._unseen_until_ms = 0
+
+    def begin(self, now_ms: int) -> None:
+        """Take in that messages may have come lately that this process has not seen."""
+        ages, old_ms = self._store.segment_ages(), now_ms - WINDOW_MS
+        # Of a segment that holds nothing yet the age is 0: what is written to it next is young.
+        young = (one.first_offset for one in ages if one.last_store_ms >= old_ms or not one.last_store_ms)
+        since_offset = next(young, self._store.log.end_offset)
+        self._since.extend([since_offset] * TURNS_KEPT)
+        self._turn_ends_ms = now_ms + TURN_MS
+        self._unseen_until_ms = now_ms + TURNS_KEPT * TURN_MS
+
+    def may_be_one(self, message_id: str, now_ms: int) -> bool:
+        """Return whether an id may have come lately; it has, from now on."""
+        if now_ms >= self._turn_ends_ms:
+            self._begin_turn(now_ms)
+        slot = hash(message_id) & _MASK
+        before, self._slots[slot] = self._slots[slot], self._turn
+        if now_ms < self._unseen_until_ms:
+            return True
+        return before != 0 and (self._turn - before) % _TURNS < TURNS_KEPT
+
+    def first(self, message: Message, stored: bytes, topic: str) -> Record | None:
+        """Return the record of the same message, if one came lately, as it lies under `topic`.
+
+        `stored` is how its properties begin.
+        """
+        is_known = False
+        for found in self._of_same_id(message):
+            if found.topic == topic:
+                if is_same(found, message, stored):
+                    return found
+                is_known = True
+        self._statistics.colliding_ids += is_known
+        return None
+
+    def _of_same_id(self, message: Message) -> Iterator[Record]:
+        """Yield records of the message's topic and id that came lately: newest first, those on disk last."""
+        store, topic, message_id = self._store, message.topic, message.message_id
+        for offset in store.waiting_named(topic, message_id):
+            yield store.log.appended(offset)
+        since_offset = max(self._since[0], store.log.first_offset)
+        try:
+            for offset in store.keys.offsets(topic, message_id, since_offset):
+                with suppress(StoreDamaged):
+                    found = store.log.read(offset)
+                    if properties.value_of(found.properties, properties.MESSAGE_ID) == message_id:
+                        yield found
+        except StoreDamaged as error:
+            store.keys.found_damaged(error.detail)
+
+    def _begin_turn(self, now_ms: int) -> None:
+        passed = min(1 + (now_ms - self._turn_ends_ms) // TURN_MS, TURNS_KEPT)
+        for _ in range(passed):
+            self._turn = self._turn % _TURNS + 1
+            self._since.append(self._store.log.end_offset)
+        self._turn_ends_ms = now_ms + TURN_MS
+
+
+def is_same(found: Record, message: Message, stored: bytes) -> bool:
+    """Return whether a record has the content of a message, whose properties are written as `stored`."""
+    return found.body == message.body and found.properties.startswith(stored)

@@ -1,0 +1,139 @@
+"""A message that its sender repeats is stored once; one whose id another has is stored all the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from commitlog.message import Message, MessageType
+from services.broker.broker import Broker
+from services.broker.repeats import SLOT_COUNT, TURN_MS, TURNS_KEPT, WINDOW_MS
+from services.broker.settings import BrokerSettings
+from tests.memory_disk import MemoryDisk
+
+NOW_MS = 1_763_700_000_000
+SETTINGS = BrokerSettings(segment_bytes=1 << 16, queue_count=1)
+PLAIN = Message(topic="t", body=b"x", message_id="M1", keys=("k", "order 7"), tag="a", properties={"p": "v"})
+KINDS = {
+    "plain": PLAIN,
+    "FIFO": replace(PLAIN, message_group="line"),
+    "priority": replace(PLAIN, topic="jobs", priority=2),
+    "lite": replace(PLAIN, topic="lite", lite_topic="one"),
+    "compressed": replace(PLAIN, gzip=True),
+    "carries a verb": replace(PLAIN, properties={"TW_TIMER_CANCEL": "none"}),
+    "delayed": replace(PLAIN, delivery_ms=NOW_MS + 60_000),
+    "half": replace(PLAIN, transactional=True),
+}
+ANOTHER: dict[str, dict[str, Any]] = {
+    "body": {"body": b"y"},
+    "tag": {"tag": "b"},
+    "keys": {"keys": ("k",)},
+    "property": {"properties": {"p": "w"}},
+    "one property less": {"properties": {}},
+}
+
+
+class Bench:
+    """A broker, whose clients may repeat themselves."""
+
+    def __init__(self) -> None:
+        self.disk, self.now_ms = MemoryDisk(), NOW_MS
+        self.open()
+        self.broker.topics.create("jobs", MessageType.PRIORITY, 4, NOW_MS)
+        self.broker.topics.create("lite", MessageType.LITE, 1, NOW_MS)
+        self.now_ms += TURNS_KEPT * TURN_MS  # from now on only what came is looked up
+
+    def open(self) -> None:
+        self.broker = Broker.open(self.disk, SETTINGS, self.now_ms)
+
+    def send(self, message: Message) -> int:
+        """Send it; return where it lies in the log."""
+        return self.broker.sending.send(message, self.now_ms).physical_offset
+
+    def flush(self) -> None:
+        while (flush := self.broker.take_flush()) is not None:
+            flush.write()
+            self.broker.flushed(flush, self.now_ms)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("befalls", ["nothing", "a flush", "a start", "a checkpoint and a start"])
+def test_a_repeat_gets_the_first_receipt(bench: Bench, kind: str, befalls: str) -> None:
+    first = bench.broker.sending.send(KINDS[kind], bench.now_ms)
+    if befalls != "nothing":
+        bench.flush()
+    if "checkpoint" in befalls:
+        done = bench.broker.checkpoint(bench.now_ms)
+        done.write(bench.disk)
+        bench.broker.checkpointed(done)
+    bench.now_ms += WINDOW_MS - 1
+    if "start" in befalls:
+        bench.open()
+    before = bench.broker.end_offset
+    again = replace(KINDS[kind], born_ms=5)  # clients write the time of each try
+    assert bench.broker.sending.send(again, bench.now_ms) == first
+    assert bench.broker.end_offset == before
+    assert bench.broker.statistics.colliding_ids == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", ANOTHER)
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_two_messages_of_one_id_are_both_stored_and_both_known(
+    bench: Bench, kind: str, other: str, is_flushed: bool
+) -> None:
+    if kind == "carries a verb" and "property" in other:
+        pytest.skip("its property is the verb")
+    one, two = KINDS[kind], replace(KINDS[kind], **ANOTHER[other])
+    offsets = []
+    for message in (one, two):
+        offsets.append(bench.send(message))
+        if is_flushed:
+            bench.flush()
+    assert offsets[0] != offsets[1]
+    assert bench.broker.statistics.colliding_ids == 1
+    assert [bench.send(one), bench.send(two)] == offsets
+
+
+def test_a_message_is_another_topics_or_kinds(bench: Bench) -> None:
+    offsets = {bench.send(one) for one in (PLAIN, replace(PLAIN, topic="u"), KINDS["half"], KINDS["delayed"])}
+    assert len(offsets) == 4
+
+
+def test_a_key_that_is_another_messages_id_is_no_id(bench: Bench) -> None:
+    bench.send(replace(PLAIN, message_id="M2", keys=("M1",)))
+    bench.flush()
+    bench.send(PLAIN)
+    assert bench.broker.statistics.colliding_ids == 0
+
+
+def test_what_comes_again_much_later_is_stored_again(bench: Bench) -> None:
+    first = bench.send(PLAIN)
+    bench.flush()
+    bench.now_ms += (TURNS_KEPT + 1) * TURN_MS
+    assert bench.send(PLAIN) != first
+
+
+def test_ids_of_one_slot_are_told_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.broker.repeats._MASK", 0)
+    offsets = {bench.send(replace(PLAIN, message_id=f"M{number}")) for number in range(300)}
+    bench.flush()
+    assert len(offsets) == 300
+    assert {bench.send(replace(PLAIN, message_id=f"M{number}")) for number in range(300)} == offsets
+
+
+def test_turns_go_round(bench: Bench) -> None:
+    for number in range(600):
+        message = replace(PLAIN, message_id=f"M{number}")
+        first = bench.send(message)
+        bench.now_ms += WINDOW_MS
+        assert bench.send(message) == first
+        bench.flush()
+    assert len(bench.broker.sending.repeats._slots) == SLOT_COUNT
