@@ -1,4 +1,11 @@
-"""Every bound of the product in one place; units are the last word of each name."""
+"""What the product bounds, in one place, and what it does when nobody says otherwise.
+
+_MAX, _MIN    a bound; the unit stands before it (BODY_BYTES_MAX), else it is a number of things
+_DEFAULT      a setting or an attribute that is not given
+_MS, _BYTES   a span, a size
+
+A file that alone needs a bound, to work in pieces of that size, has it itself.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +20,8 @@ RECORD_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
 TOPIC_CHARACTERS_MAX = 127
 GROUP_CHARACTERS_MAX = 120
 MESSAGE_GROUP_BYTES_MAX = 63
-LITE_TOPIC_BYTES_MAX = 64
-LITE_TOPIC_BYTES_LIMIT = 200  # one byte tells its length in records of leases
+LITE_TOPIC_BYTES_DEFAULT = 64
+LITE_TOPIC_BYTES_MAX = 200  # one byte tells its length in records of leases
 LITE_TOPICS_MAX = 100_000
 LITE_SUBSCRIPTIONS_PER_CLIENT_MAX = 2_000
 LITE_SUBSCRIPTIONS_MAX = 500_000
@@ -63,8 +70,8 @@ INVISIBLE_MS_MIN = 10_000
 INVISIBLE_MS_MAX = 12 * 3_600_000
 AUTO_RENEW_LEASE_MS = 30_000
 AUTO_RENEW_MS_MAX = 3 * 3_600_000
-ATTEMPTS_MAX = 17
-ATTEMPTS_LIMIT = 1_000
+ATTEMPTS_DEFAULT = 17
+ATTEMPTS_MAX = 1_000
 RETRY_AFTER_MS = (
     1_000,
     5_000,
@@ -86,8 +93,8 @@ FILTERS_KEPT_MAX = 512
 CHECK_IMMUNITY_MS = 6_000
 CHECK_INTERVAL_MS = 10_000
 CHECK_INTERVAL_MS_MAX = 300_000
-CHECK_COUNT_MAX = 15
-CHECK_COUNT_LIMIT = 10_000
+CHECK_COUNT_DEFAULT = 15
+CHECK_COUNT_MAX = 10_000
 CHECK_IMMUNITY_MS_MAX = 24 * 3_600_000
 CHECKS_WOKEN_MAX = 32  # halves that one producer's coming wakes; each that is asked wakes one more
 CHECKS_READ_PER_TICK_BYTES_MAX = 8 * 1024 * 1024

@@ -7,7 +7,7 @@
     disk used >= 85 %           the oldest covered one, whatever its age    no
 
 Without an age or a size nothing is ever deleted, however full the disk: who asked for no deletion gets none.
-At 90 % new messages are refused as well (`services.broker.space`). What is still needed from a deleted
+At 90 % new messages are refused as well (`services.broker.housekeeping`). What is still needed from a deleted
 segment is copied to a keep file first (`commitlog.keep`).
 
     `Keeping.run`         what is still needed is in a keep file

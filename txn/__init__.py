@@ -1,1 +1,1 @@
-"""Messages that agree with a database transaction: half messages, outcomes, check-backs, user helpers."""
+"""Messages that agree with a database transaction: half messages, outcomes, check-backs."""

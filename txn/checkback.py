@@ -36,7 +36,7 @@ class CheckBackPolicy:
     immunity_ms: int = limits.CHECK_IMMUNITY_MS
     interval_ms: int = limits.CHECK_INTERVAL_MS
     interval_ms_max: int = limits.CHECK_INTERVAL_MS_MAX
-    count_max: int = limits.CHECK_COUNT_MAX
+    count_max: int = limits.CHECK_COUNT_DEFAULT
 
     def first_check_ms(self, stored_ms: int, immunity_ms: int | None) -> int:
         """Return when a half is first asked about, in ms; its own immunity goes before the policy's."""

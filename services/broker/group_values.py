@@ -36,7 +36,7 @@ class GroupPolicy:
     `is_lite_exclusive`: a lite topic belongs to the client of the group that subscribed to it last.
     """
 
-    attempts_max: int = limits.ATTEMPTS_MAX
+    attempts_max: int = limits.ATTEMPTS_DEFAULT
     retry_after_ms: tuple[int, ...] = limits.RETRY_AFTER_MS
     fifo_run_max: int = 1
     is_paused: bool = False

@@ -180,10 +180,8 @@ class GroupViews:
 
 
 def _check_policy(policy: GroupPolicy) -> None:
-    if not 1 <= policy.attempts_max <= limits.ATTEMPTS_LIMIT:
-        raise ClientMistake(
-            f"A message has 1 to {limits.ATTEMPTS_LIMIT} attempts, not {policy.attempts_max}."
-        )
+    if not 1 <= policy.attempts_max <= limits.ATTEMPTS_MAX:
+        raise ClientMistake(f"A message has 1 to {limits.ATTEMPTS_MAX} attempts, not {policy.attempts_max}.")
     if not policy.retry_after_ms or not all(
         0 <= ms <= limits.INVISIBLE_MS_MAX for ms in policy.retry_after_ms
     ):

@@ -25,14 +25,14 @@ class BrokerSettings:
     queue_count: int = limits.QUEUE_COUNT_DEFAULT
     invisible_ms_min: int = limits.INVISIBLE_MS_MIN
     auto_renew_lease_ms: int = limits.AUTO_RENEW_LEASE_MS
-    attempts_max: int = limits.ATTEMPTS_MAX
+    attempts_max: int = limits.ATTEMPTS_DEFAULT
     group_start: From = From.EARLIEST
     delay_ms_max: int = limits.DELAY_MS_MAX
     dedupe_ms: int = limits.DEDUPE_MS
     timer_history_ms: int = limits.TIMER_HISTORY_MS
     timers_per_topic_max: int = limits.TIMERS_PER_TOPIC_MAX
     lite_topics_max: int = limits.LITE_TOPICS_MAX
-    lite_topic_bytes_max: int = limits.LITE_TOPIC_BYTES_MAX
+    lite_topic_bytes_max: int = limits.LITE_TOPIC_BYTES_DEFAULT
     lite_subscriptions_per_client_max: int = limits.LITE_SUBSCRIPTIONS_PER_CLIENT_MAX
     sync_flush: bool = True
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)

@@ -198,5 +198,5 @@ def _check_policy(policy: CheckBackPolicy) -> None:
     times_ms = (policy.immunity_ms, policy.interval_ms, policy.interval_ms_max)
     if not all(0 <= time_ms <= longest_ms for time_ms in times_ms) or policy.interval_ms == 0:
         raise ClientMistake(f"Times of check-backs lie between 0 and {longest_ms // 60_000} minutes.")
-    if not 1 <= policy.count_max <= limits.CHECK_COUNT_LIMIT:
-        raise ClientMistake(f"A half is asked about 1 to {limits.CHECK_COUNT_LIMIT} times.")
+    if not 1 <= policy.count_max <= limits.CHECK_COUNT_MAX:
+        raise ClientMistake(f"A half is asked about 1 to {limits.CHECK_COUNT_MAX} times.")

@@ -67,7 +67,7 @@ class PolicyFields(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    attempts_max: int | None = Field(None, ge=1, le=limits.ATTEMPTS_LIMIT)
+    attempts_max: int | None = Field(None, ge=1, le=limits.ATTEMPTS_MAX)
     retry_after_ms: list[RetryAfterMs] | None = Field(None, min_length=1, max_length=RETRIES_MAX)
     fifo_run_max: int | None = Field(None, ge=1, le=limits.RECEIVE_BATCH_MAX)
     is_lite_exclusive: bool | None = Field(

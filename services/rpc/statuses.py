@@ -1,4 +1,6 @@
-"""Errors as the protocol's statuses: an answer always carries one, and gRPC's own status stays OK.
+"""Errors as the protocol's statuses: what a handler answers carries one, and gRPC's own status is OK then.
+
+What never comes to a handler (too large a request, no such method) has only gRPC's (`front.grpc_wire`).
 
 The message is what the command line prints too: "TW-nnn what, where, what next". Behind it, in brackets,
 stand the status' name and RocketMQ's own words, for programs and tests that were written for its server and

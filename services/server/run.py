@@ -268,11 +268,11 @@ def count_boot(root: Path) -> int:
 @asynccontextmanager
 async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
     """Open the core in this loop, with threads for flushes, a snapshot, retention and reading ahead."""
-    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 4, thread_name_prefix="flush") as writer:
+    with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 4, thread_name_prefix="worker") as workers:
         call_later = asyncio.get_running_loop().call_later
         kept = kept_offset(disk, settings.clock)
         core = core_settings(settings, choose_segment_bytes(disk, settings.segment_bytes))
-        live = LiveBroker(disk, core, wall_clock_ms, call_later, writer, kept)
+        live = LiveBroker(disk, core, wall_clock_ms, call_later, workers, kept)
         tell_recovery(live.core)
         try:
             yield live

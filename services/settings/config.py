@@ -196,8 +196,8 @@ class ServeSettings:
         limits.LITE_TOPICS_MAX
     )
     lite_topic_bytes: Annotated[
-        int, HandedOut("How long the name of one may be.", least=1, most=limits.LITE_TOPIC_BYTES_LIMIT)
-    ] = limits.LITE_TOPIC_BYTES_MAX
+        int, HandedOut("How long the name of one may be.", least=1, most=limits.LITE_TOPIC_BYTES_MAX)
+    ] = limits.LITE_TOPIC_BYTES_DEFAULT
     lite_subscriptions: Annotated[
         int, HandedOut("Lite topics that one client may subscribe to.", least=0)
     ] = limits.LITE_SUBSCRIPTIONS_PER_CLIENT_MAX
@@ -206,9 +206,9 @@ class ServeSettings:
         HandedOut(
             "Attempts before a message is a dead letter, for groups without a number.",
             least=1,
-            most=limits.ATTEMPTS_LIMIT,
+            most=limits.ATTEMPTS_MAX,
         ),
-    ] = limits.ATTEMPTS_MAX
+    ] = limits.ATTEMPTS_DEFAULT
     invisible_ms_min: Annotated[int, HandedOut("Shortest lease a consumer may ask for.", least=0)] = (
         limits.INVISIBLE_MS_MIN
     )
@@ -224,7 +224,7 @@ class ServeSettings:
         limits.CHECK_INTERVAL_MS
     )
     check_count_max: Annotated[int, Tuned("Check-backs before a half message expires.", least=1)] = (
-        limits.CHECK_COUNT_MAX
+        limits.CHECK_COUNT_DEFAULT
     )
     clock: Annotated[
         Literal["real", "virtual"],
