@@ -51,6 +51,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	MYPYPATH=.:benchmarks $(BIN)/mypy --explicit-package-bases benchmarks/*.py benchmarks/parts
+	MYPYPATH=tests/checker $(BIN)/mypy tests/checker/*.py
 	MYPYPATH=.:benchmarks/peers $(BIN)/mypy --explicit-package-bases benchmarks/peers/*.py
 	$(BIN)/lint-imports
 

@@ -17,6 +17,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
+
+from tests.endurance.watching import Watcher
 
 
 class Outcome(Enum):
@@ -79,6 +82,11 @@ class History:
     tried_s: dict[str, float] = field(default_factory=dict)
     """When the first acknowledgement was begun, whatever came of it."""
     outcomes: Counter[str] = field(default_factory=Counter)
+    watcher: Watcher = field(default_factory=Watcher)
+
+    def write(self, path: Path) -> None:
+        """Write all calls and their ends as `tests/checker` reads them."""
+        self.watcher.file.write(path)
 
     def missing(self) -> list[str]:
         """Return what has to be delivered and was not yet."""

@@ -45,6 +45,7 @@ class Load:
 
     def __init__(self, listen: str, seed: int) -> None:
         self._channel = grpc.aio.insecure_channel(listen, options=CHANNEL_OPTIONS)
+        self._listen = listen
         self._chance = random.Random(seed)
         self._count = 0
         self.history = History()
@@ -88,10 +89,13 @@ class Load:
             response_deserializer=service.ReceiveMessageResponse.FromString,
         )(request, metadata=METADATA, timeout=seconds + CALL_SECONDS)
         got: list[Any] = []
+        number = self.history.watcher.receives(self._listen, request)
         with suppress(grpc.aio.AioRpcError):
             async for reply in call:
                 if reply.HasField("message"):
+                    self.history.watcher.saw(number, reply.message)
                     got.append(self._saw(topic, reply.message, began))
+            self.history.watcher.received(number)
         if not got:
             await asyncio.sleep(0.05)
         await asyncio.gather(
@@ -186,6 +190,13 @@ class Load:
         return reply
 
     async def _call(self, name: str, request: Any, reply: Any) -> tuple[Outcome, Any]:
+        """Call an RPC, and let the watcher note it."""
+        number = self.history.watcher.begin(self._listen, name, request)
+        outcome, answer = await self._ask(name, request, reply)
+        self.history.watcher.end(number, outcome.value, answer)
+        return outcome, answer
+
+    async def _ask(self, name: str, request: Any, reply: Any) -> tuple[Outcome, Any]:
         """Call an RPC; where no connection stood it was surely not carried, yet it counts as unknown."""
         call = self._channel.unary_unary(
             SERVICE + name,

@@ -25,8 +25,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.checker_process import judged_postgres
 from tests.endurance.conftest import BrokerProcess
-from tests.endurance.sick_load import Load
+from tests.endurance.sick_load import GROUP, Load
 from tests.endurance.test_sick_disk import TOPICS
 from tests.postgresql import running_postgresql
 
@@ -142,7 +143,18 @@ async def play(nodes: list[Node], rounds: int, seed: int) -> None:
     for load in loads:
         await load.close()
     assert [node.stop() for node in nodes] == [0, 0]
+    apart = judged_apart(nodes, loads[0])
     judge(stage, loads[0], rounds, seed)
+    assert apart == 0
+
+
+def judged_apart(nodes: list[Node], load: Load) -> int:
+    """Let the checker, which shares no code with the nodes, judge the history by PostgreSQL's raw log."""
+    url = nodes[0].options[1]
+    load.history.watcher.file.note("settled", group=GROUP, topics=list(TOPICS))
+    code, report = judged_postgres(load.history.watcher.file, url, nodes[0].store.parent)
+    print(json.dumps({"checker": report}, indent=2))
+    return code
 
 
 async def settled(stage: Stage, load: Load) -> None:

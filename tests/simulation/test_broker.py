@@ -143,12 +143,14 @@ class World:
 
     def send(self) -> None:
         """A client that is not answered sends again, until it gives up."""
-        message = self._message()
+        self._send_first(self._message())
+        if self.chance.random() < 0.2:
+            self._send_again()
+
+    def _send_first(self, message: Message) -> None:
         first_offset = self.broker.store.log.first_offset
         self.unanswered[message.message_id] = message, self.now_ms + WINDOW_MS, first_offset
         self._send(message)
-        if self.chance.random() < 0.2:
-            self._send_again()
 
     def _send(self, message: Message) -> None:
         receipt = self.broker.sending.send(message, self.now_ms)

@@ -21,7 +21,7 @@ class Tee:
     """A sink that keeps a copy of the log, before another."""
 
     def __init__(self, behind: LogSink) -> None:
-        self._behind = behind
+        self._behind, self.appends_max = behind, behind.appends_max
         self.log = bytearray()
         self.given_bytes = 0
 

@@ -1,0 +1,196 @@
+"""Which bytes of a raw log are the accepted history, and which lie there for nothing.
+
+    who may write   the holder of the newest EPOCH; what others write behind that is dead
+    accepted        BYTES of that holder, each where the one before ends and with the right chain, a flush as
+                    a whole: once its last record is there. A new EPOCH drops an unfinished one
+    broken          what no right writer can have written: a missing EPOCH, missing bytes, another chain, a
+                    wrong CRC. Nothing behind it is folded, and the log is judged as it stands there
+
+    EPOCH   of the next epoch, of a place of the history    it counts
+            of that epoch or an older one                   dead
+            else                                            broken
+    BYTES   of an older epoch                               dead
+    BEAT    of a newer one, or of ours by another holder    broken
+            of ours                                         BYTES by place and chain, BEAT at the end
+
+A log without its GENESIS is folded from a checkpoint that a machine has told of; what lies before that place
+is out of sight. Cost: one BLAKE2b over all bytes, and all of them in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raw_log import BEAT, BYTES, EPOCH, GENESIS, HOLD, VERSION, RawLog, Shared, Stored, linked, parse
+
+
+class Piece(NamedTuple):
+    """Bytes of the CommitLog from `start` on, and where the engine had them."""
+
+    start: int
+    body: bytes
+    zeros: int
+    offset: int
+    taken_ms: int
+
+
+class Place(NamedTuple):
+    """A checkpoint of a machine, from which a log can be folded on."""
+
+    node: str
+    next_offset: int
+    epoch: int
+    holder: bytes
+    end: int
+    chain: int
+
+
+@dataclass
+class Folded:
+    """What a log says."""
+
+    accepted: list[Piece] = field(default_factory=list)
+    dead: list[Piece] = field(default_factory=list)
+    epoch_count: int = 0
+    foreign_count: int = 0
+    begins_at: int = 0
+    """The offset in the CommitLog from which on the history is in sight."""
+    is_whole: bool = True
+    """Whether it begins with the GENESIS."""
+    broken: str = ""
+
+
+def fold(log: RawLog, checkpoints: Iterable[Place]) -> Folded:
+    """Fold a whole log, or what is left of it from a checkpoint on."""
+    folding = _Folding()
+    if log.first_offset > 0:
+        usable = [one for one in checkpoints if one.next_offset >= log.first_offset]
+        if not usable:
+            folding.folded.is_whole = False
+            folding.folded.broken = f"the log begins at record {log.first_offset}, without any checkpoint"
+            return folding.folded
+        folding.begin(min(usable, key=lambda one: one.next_offset))
+    for stored in log.records:
+        if stored.offset >= folding.next_offset and not folding.folded.broken:
+            folding.take(stored)
+    folding.drop()
+    return folding.folded
+
+
+class _Folding:
+    """The state of a reader."""
+
+    def __init__(self) -> None:
+        self.folded = Folded()
+        self.next_offset = 0
+        self._cluster: bytes | None = None
+        self._epoch, self._holder = 0, bytes(16)
+        self._end, self._chain = 0, 0
+        self._chains: dict[int, int] = {}
+        """The chain at each place of the history, by its end."""
+        self._gathered: list[Piece] = []
+        self._gathered_end = 0
+
+    def begin(self, place: Place) -> None:
+        """Go on from a checkpoint."""
+        self.next_offset, self._epoch, self._holder = place.next_offset, place.epoch, place.holder
+        self._end, self._chain = place.end, place.chain
+        self._gathered_end = self.folded.begins_at = place.end
+        self._chains[place.end] = place.chain
+        self.folded.is_whole = False
+
+    def take(self, stored: Stored) -> None:
+        """Take the next record of the log."""
+        record = parse(stored.content)
+        if record is None or self._cluster not in (None, record.cluster):
+            self.folded.foreign_count += 1
+            return
+        wrong = self._unreadable(record) or self._told(stored, record)
+        if wrong:
+            self.folded.broken = f"record {stored.offset}: {wrong}"
+
+    def drop(self) -> None:
+        """Forget a flush that has not ended: its bytes are dead."""
+        self.folded.dead += self._gathered
+        for piece in self._gathered:
+            self._chains.pop(piece.start + len(piece.body) + piece.zeros, None)
+        self._gathered, self._gathered_end = [], self._end
+
+    def _unreadable(self, record: Shared) -> str:
+        if not record.is_sound:
+            return "its CRC does not match"
+        if record.version > VERSION or not GENESIS <= record.kind <= HOLD:
+            return f"kind {record.kind} of version {record.version} is not known here"
+        if self._cluster is None and self.folded.is_whole and record.kind != GENESIS:
+            return "the log does not begin with a GENESIS"
+        return ""
+
+    def _told(self, stored: Stored, record: Shared) -> str:
+        """Do what a record says; return what is wrong with it."""
+        if record.kind == GENESIS:
+            return self._genesis(record)
+        self._cluster = record.cluster
+        if record.kind == EPOCH:
+            return self._new_epoch(record)
+        if record.kind in (BYTES, BEAT):
+            return self._written(stored, record)
+        return ""
+
+    def _genesis(self, record: Shared) -> str:
+        if self._cluster is not None:
+            is_same = self._epoch == 0 and (record.start, record.chain) == (self._end, self._chain)
+            return "" if is_same and not self.folded.accepted else "a second GENESIS"
+        self._cluster = record.cluster
+        self._end = self._gathered_end = self.folded.begins_at = record.start
+        self._chain = self._chains[record.start] = record.chain
+        return ""
+
+    def _new_epoch(self, record: Shared) -> str:
+        if record.epoch <= self._epoch:
+            return ""
+        if record.epoch > self._epoch + 1:
+            return f"epoch {record.epoch} follows epoch {self._epoch}: an EPOCH is missing"
+        is_out_of_sight = record.start < self.folded.begins_at
+        if not is_out_of_sight and (
+            record.start > self._end or self._chains.get(record.start) != record.chain
+        ):
+            return f"who wants to lead epoch {record.epoch} has another history at {record.start}"
+        self.drop()
+        self._epoch, self._holder = record.epoch, record.holder
+        self.folded.epoch_count += 1
+        return ""
+
+    def _written(self, stored: Stored, record: Shared) -> str:
+        """Take BYTES or a BEAT, which only who leads may write."""
+        piece = Piece(record.start, record.body, record.zeros, stored.offset, stored.taken_ms)
+        if record.epoch < self._epoch:
+            if record.kind == BYTES:
+                self.folded.dead.append(piece)
+            return ""
+        if (record.epoch, record.holder) != (self._epoch, self._holder):
+            return f"a writer of epoch {record.epoch} of whom no EPOCH tells"
+        if record.kind == BEAT:
+            is_there = (record.start, record.chain) == (self._end, self._chain)
+            return "" if is_there or self._gathered else f"a BEAT at {record.start}, and not at {self._end}"
+        return self._bytes(piece, record)
+
+    def _bytes(self, piece: Piece, record: Shared) -> str:
+        if record.start > self._gathered_end:
+            return f"bytes {self._gathered_end} to {record.start} are missing"
+        if record.start < self._gathered_end:
+            if record.end <= self.folded.begins_at or self._chains.get(record.end) == record.chain:
+                return ""
+            return f"bytes {record.start} to {record.end} are others than before"
+        before = self._chains[record.start]
+        if linked(before, record) != record.chain:
+            return f"the chain is another one at {record.end}"
+        self._gathered.append(piece)
+        self._gathered_end = record.end
+        self._chains[record.end] = record.chain
+        if record.is_last:
+            self.folded.accepted += self._gathered
+            self._gathered = []
+            self._end, self._chain = record.end, record.chain
+        return ""

@@ -1,0 +1,137 @@
+"""Rules of the product that are left out, one by one, in the cluster of the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from commitlog import kinds
+from commitlog.record import TYPE_COMMIT, Record
+from commitlog.sink import Part
+from consumequeue import acks
+from services.broker import timers
+from services.broker.broker import Broker
+from services.broker.housekeeping import Housekeeping
+from services.broker.receiving import Receiving
+from services.broker.repeats import Repeats
+from services.broker.store import Store
+from services.broker.transactions import Transactions
+from sharedlog.engine import Head
+from sharedlog.fold import Position
+from sharedlog.record import SharedRecord, encode
+from sharedlog.sink import SharedSink
+from tests.checker.planted.cluster_play import WatchedCluster
+from txn import half
+from txn.outcomes import Outcomes
+
+AHEAD_MS = 3_000
+
+
+def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """An append that the engine has answered counts as accepted, wherever it landed."""
+
+    def lenient(sink: SharedSink, records: list[SharedRecord]) -> None:
+        head = Head(*sink._right, Position(sink._fold.end, sink._fold.chain))
+        sink._engine.append_if(head, [encode(one) for one in records], sink._head())
+        sink._fold.end, sink._fold.chain = sink._leader.position
+
+    patch.setattr(SharedSink, "_append_and_prove", lenient)
+
+
+def repeats_are_stored_again(patch: pytest.MonkeyPatch) -> None:
+    """A message that its sender repeats is stored again."""
+    patch.setattr(Repeats, "may_be_one", lambda *_: False)
+
+
+def nothing_is_kept_at_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """A follower keeps no half from below a cut of retention."""
+    patch.setattr(Housekeeping, "keep_before", lambda *_: None)
+
+
+def shown_before_accepted(patch: pytest.MonkeyPatch) -> None:
+    """A flush is durable once it lies on the leader's disk; the shared log gets it with the next one."""
+    beat, late = SharedSink.beat, dict[int, list[SharedRecord]]()
+
+    def catch_up(sink: SharedSink) -> None:
+        if records := late.pop(id(sink), None):
+            sink._write(records)
+
+    def lazy(sink: SharedSink, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
+        sink._require_right()
+        catch_up(sink)
+        sink._local.append(first_offset, parts, epoch)
+        late[id(sink)] = sink._leader.flush(parts)
+
+    def late_beat(sink: SharedSink, facts: dict[str, Any]) -> None:
+        catch_up(sink)
+        beat(sink, facts)
+
+    patch.setattr(SharedSink, "append", lazy)
+    patch.setattr(SharedSink, "beat", late_beat)
+
+
+def timeout_is_a_refusal(patch: pytest.MonkeyPatch) -> None:
+    """A call whose leader lost the engine is told that nothing of it happened."""
+    patch.setattr(WatchedCluster, "tells_refusal", True)
+
+
+def refused_without_proof(patch: pytest.MonkeyPatch) -> None:
+    """That a half has ended otherwise is told from a leader's own table, accepted or not."""
+    patch.setattr(WatchedCluster, "refuses_at_once", True)
+
+
+def clock_runs_ahead(patch: pytest.MonkeyPatch) -> None:
+    """Timers are due by a clock that is ahead of the leader's."""
+    kept = Broker.tick
+    patch.setattr(Broker, "tick", lambda core, now_ms: kept(core, now_ms + AHEAD_MS))
+
+
+def acknowledgements_are_not_kept(patch: pytest.MonkeyPatch) -> None:
+    """What groups are done with is in no record."""
+    patch.setattr(acks, "encoded_parts", lambda _: iter(()))
+
+
+def cancels_are_not_applied(patch: pytest.MonkeyPatch) -> None:
+    """The record of a cancel ends no timer."""
+
+    def others(record: Record) -> Iterator[Any]:
+        return (one for one in kinds.endings(record) if one.end is not kinds.End.CANCELLED)
+
+    patch.setattr(timers, "endings", others)
+
+
+def second_end_is_not_refused(patch: pytest.MonkeyPatch) -> None:
+    """A half may end as often as it is asked for."""
+    kept = Outcomes.end
+
+    def once(outcomes: Outcomes, half_offset: int, *given: Any) -> None:
+        if half_offset not in outcomes._ended:
+            kept(outcomes, half_offset, *given)
+
+    patch.setattr(Transactions, "ended", lambda *_: None)
+    patch.setattr(Outcomes, "end", once)
+
+
+def commit_does_not_name_its_half(patch: pytest.MonkeyPatch) -> None:
+    """The message of a half goes out, and the half stays open."""
+    kept = half._commit
+
+    def unnamed(*given: Any) -> Record:
+        made = kept(*given)
+        made.sys_flag &= ~TYPE_COMMIT
+        made.half_offset = 0
+        return made
+
+    patch.setattr(half, "_commit", unnamed)
+
+
+def follower_does_not_count_places(patch: pytest.MonkeyPatch) -> None:
+    """A node that folds a record does not count that it takes a place of its queue."""
+    patch.setattr(Store, "used", lambda *_: None)
+
+
+def message_groups_are_not_held_back(patch: pytest.MonkeyPatch) -> None:
+    """The next message of a message group goes out before the one before is done."""
+    patch.setattr(Receiving, "_may_lease", lambda *_: True)

@@ -1,0 +1,229 @@
+"""A cluster of the simulation (`cluster_world`) that keeps what its clients did, and its engine's raw log.
+
+The core's verbs are watched where clients call them: a call is noted, its end when it is told. A call that
+nobody answered before another node led stays open, as a client would see it; a send that its node repeats
+under the next leader is one call. Some messages belong to message groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from commitlog.message import Message
+from services.broker.broker import Broker
+from services.broker.values import Resolution, Verdict
+from sharedlog.errors import Halted
+from tests.history_file import HistoryFile, content_hash, write_log
+from tests.simulation.cluster_world import ClusterWorld, Zombie
+from tests.simulation.test_broker import GROUP, TOPIC
+from tidewheel.errors import TidewheelError, TransactionEnded
+
+LINES: Final = ("line-a", "line-b")
+STEPS: Final = 300
+
+
+class WatchedCluster(ClusterWorld):
+    """A cluster, and the history of its clients."""
+
+    tells_refusal = False
+    """Whether a caller is told "fail" where nobody knows: the rule of `refused_without_proof`."""
+    refuses_at_once = False
+    """Whether a refusal is told before the record it rests on is accepted."""
+
+    def __init__(self, seed: int) -> None:
+        self.history = HistoryFile()
+        self._sends: dict[str, int] = {}
+        self._call, self._answer = 0, "ok"
+        self._told: dict[str, Any] = {}
+        self._open: set[int] = set()
+        self._stranded: list[list[tuple[int, object]]] = []
+        """What the callers of a paused leader wait for, of each zombie."""
+        self.stopped = ""
+        """What the world itself has found wrong; nothing has happened since."""
+        super().__init__(seed)
+
+    # What clients do.
+
+    def elect(self) -> Broker:
+        """Elect a leader; watch its core's verbs."""
+        core = super().elect()
+        self._watch(core.sending, "send", self._watch_send)
+        self._watch(core.transactions, "end", self._watch_end)
+        self._watch(core.timers, "recall", self._watch_recall)
+        self._watch(core.receiving, "receive", self._watch_receive)
+        self._watch(core.receiving, "ack", self._watch_ack)
+        return core
+
+    def _watch(self, part: Any, verb: str, watched: Callable[..., Any]) -> None:
+        kept = getattr(part, verb)
+        setattr(part, verb, lambda *given: watched(kept, *given))
+
+    def _watch_send(self, send: Callable[..., Any], message: Message, now_ms: int) -> Any:
+        call = self._sends.get(message.message_id) or self._invoke("send", **_sent(message))
+        self._sends[message.message_id] = call
+        receipt = send(message, now_ms)
+        self._expect(call, offset=receipt.physical_offset, queue_offset=receipt.queue_offset)
+        return receipt
+
+    def _watch_end(
+        self,
+        end: Callable[..., Any],
+        topic: str,
+        transaction: str,
+        message_id: str,
+        how: Resolution,
+        *rest: Any,
+    ) -> Any:
+        call = self._invoke("end", id=message_id, topic=topic, resolution=how.value.lower())
+        self._expect(call)
+        try:
+            return end(topic, transaction, message_id, how, *rest)
+        except TransactionEnded:
+            other = Resolution.ROLLBACK if how is Resolution.COMMIT else Resolution.COMMIT
+            self._answer, self._told = "fail", {"ended": other.value.lower()}
+            if self.refuses_at_once:
+                self._tell_now(call, self._answer, **self._told)
+            raise
+
+    def _watch_recall(self, recall: Callable[..., Any], topic: str, handle: str, now_ms: int) -> Any:
+        verdict = recall(topic, handle, now_ms)
+        call = self._invoke("recall", id=verdict.message_id, topic=topic)
+        self._expect(call)
+        if verdict.verdict not in (Verdict.CANCELLED, Verdict.ALREADY):
+            self._tell_now(call, "fail")
+        return verdict
+
+    def _watch_receive(self, receive: Callable[..., Any], group: str, topic: str, *given: Any) -> Any:
+        call = self._invoke("receive", topic=topic, group=group)
+        got = receive(group, topic, *given)
+        seen = [
+            (one.message.message_id, one.queue_id, one.queue_offset, one.attempt) for one in got.deliveries
+        ]
+        self._expect(0)
+        self._tell(got.durable_at, lambda: self._see(call, seen))
+        return got
+
+    def _watch_ack(self, ack: Callable[..., Any], group: str, topic: str, handle: str, now_ms: int) -> Any:
+        queue, offset = map(int, handle.split(" ")[6:8])
+        message_id = self._id_at.get((queue, offset), "")
+        call = self._invoke("ack", id=message_id, topic=topic, group=group, queue=queue, offset=offset)
+        self._expect(call)
+        try:
+            return ack(group, topic, handle, now_ms)
+        except TidewheelError:
+            self._tell_now(call, "fail")
+            raise
+
+    @property
+    def _id_at(self) -> dict[tuple[int, int], str]:
+        return {place: name for name, places in self.places.items() for place in places}
+
+    def _see(self, call: int, seen: list[tuple[str, int, int, int]]) -> None:
+        for message_id, queue, offset, attempt in seen:
+            self.history.saw(call, self.now_ms, message_id, queue, offset, attempt)
+        self._tell_now(call, "ok")
+
+    def _invoke(self, verb: str, **fields: Any) -> int:
+        call = self.history.invoke("client", self.now_ms, verb, **fields)
+        self._open.add(call)
+        return call
+
+    def _expect(self, call: int, **told: Any) -> None:
+        """What is told next is the answer to this call."""
+        self._call, self._answer, self._told = call, "ok", told
+
+    def _tell(self, durable_at: int, news: object) -> None:
+        call, end, told, self._call = self._call, self._answer, self._told, 0
+
+        def hear() -> None:
+            if call:
+                self._tell_now(call, end, **told)
+            news()  # type: ignore[operator]
+
+        super()._tell(durable_at, hear)
+
+    def _tell_now(self, call: int, end: str, **told: Any) -> None:
+        self._open.discard(call)
+        self.history.end(call, end, self.now_ms, **told)
+
+    # What befalls them.
+
+    def _message(self) -> Message:
+        message = super()._message()
+        message.body = message.message_id.encode() + message.body
+        return message
+
+    def send(self) -> None:
+        """Some messages belong to a message group."""
+        message = self._message()
+        if self.chance.random() < 0.3:
+            message.message_group = self.chance.choice(LINES)
+        self._send_first(message)
+
+    def _reopen(self, acknowledged_offset: int | None) -> None:
+        self._refuse()
+        super()._reopen(acknowledged_offset)
+
+    def _refuse(self) -> None:
+        if self.tells_refusal:
+            for call in sorted(self._open):
+                self._tell_now(call, "fail")
+
+    def _pause(self) -> None:
+        waiting, count = list(self.waiting), len(self.zombies)
+        super()._pause()
+        if len(self.zombies) > count:
+            self._stranded.append(waiting)
+
+    def _wake(self, zombie: Zombie) -> None:
+        """A zombie whose append counts as accepted tells its callers so."""
+        waiting = self._stranded.pop(0)
+        try:
+            super()._wake(zombie)
+        except AssertionError:
+            for _, news in waiting:
+                news()  # type: ignore[operator]
+            raise
+
+    def settle(self) -> None:
+        """All comes that has to."""
+        super().settle()
+        self.history.note("settled", group=GROUP, topics=[TOPIC])
+
+    def dump(self, folder: Path) -> tuple[Path, Path]:
+        """Write the history and the raw log; return their paths."""
+        history, log = folder / "history.jsonl", folder / "log.bin"
+        self.history.write(history)
+        engine = self.engine
+        left = range(engine.first_offset, engine.end_offset)
+        write_log(log, engine.first_offset, [(at, engine._taken_ms[at], engine.records[at]) for at in left])
+        return history, log
+
+
+def play(seed: int, world: type[WatchedCluster] = WatchedCluster, steps: int = STEPS) -> WatchedCluster:
+    """Play a schedule to its end, or until something of the world finds that it is wrong (`stopped`)."""
+    played = world(seed)
+    try:
+        for _ in range(steps):
+            played.step()
+            played.around()
+        played.compare()
+        played.settle()
+    except (AssertionError, OSError, ValueError, LookupError, TidewheelError, Halted) as error:
+        played.stopped = f"{type(error).__name__}: {error}"
+    return played
+
+
+def _sent(message: Message) -> dict[str, Any]:
+    kind = "plain"
+    if message.transactional:
+        kind = "half"
+    elif message.delivery_ms is not None:
+        kind = "delayed"
+    elif message.message_group:
+        kind = "fifo"
+    fields = {"kind": kind, "id": message.message_id, "topic": message.topic}
+    fields |= {"hash": content_hash(message.body), "line": message.message_group}
+    return fields | {"due_ms": message.delivery_ms or 0}

@@ -1,0 +1,34 @@
+"""Rules of the shared log that are left out, one by one, over `sharedlog_play`.
+
+Most are those of `tests.simulation.test_sharedlog`; here they are judged by what clients were told.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from sharedlog import record
+from sharedlog.fold import EpochRelation, Fold, Outcome, Step
+from sharedlog.record import SharedRecord
+from tests.simulation.shared_world import Rules
+from tests.simulation.test_sharedlog import fold_takes
+
+
+def chain_is_skipped(patch: pytest.MonkeyPatch) -> Rules:
+    """Neither BYTES nor an EPOCH are held against the chain, over local disks that are believed."""
+
+    def any_bytes(fold: Fold, offset: int, one: SharedRecord) -> Step:
+        if fold.relation(one) is not EpochRelation.OURS or one.start != fold.gathered.end:
+            return Step(Outcome.DEAD, one)
+        return fold._gather(offset, one)
+
+    def any_epoch(fold: Fold, _: int, one: SharedRecord) -> Step:
+        if fold.relation(one) is not EpochRelation.NEXT:
+            return Step(Outcome.DEAD, one)
+        fold.epoch, fold.holder = one.epoch, one.holder
+        fold._drop_gathered()
+        return Step(Outcome.NEW_EPOCH, one)
+
+    patch.setitem(fold_takes(), record.Kind.BYTES, any_bytes)
+    patch.setitem(fold_takes(), record.Kind.EPOCH, any_epoch)
+    return Rules(is_local_disk_believed=True)

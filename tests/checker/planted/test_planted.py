@@ -1,0 +1,245 @@
+"""The checker finds every fault that is planted, and nothing where there is none.
+
+Each fault is one rule that is left out of the real code, which then runs in the simulation; the checker, a
+process of its own, gets the clients' history and the engine's raw log, and must name the right kind. What no
+schedule of the simulation brings about is planted in the two files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from commitlog import limits
+from tests.checker.planted import cluster_faults, cluster_play, sharedlog_faults, sharedlog_play
+from tests.checker_process import judged
+from tests.history_file import write_log
+from tests.simulation import test_sharedlog
+from tests.simulation.shared_world import Rules
+
+SEEDS_MAX = 12
+EPOCH, BYTES = 2, 3
+
+
+@pytest.fixture(autouse=True)
+def _timers_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliver due timers as columns, however few they are."""
+    monkeypatch.setattr(limits, "TIMER_RUN_MIN", 1)
+
+
+class Planted(NamedTuple):
+    """A rule that is left out, what the checker has to say, and a seed that brings it about."""
+
+    rule: Callable[[pytest.MonkeyPatch], Any]
+    kind: str
+    seed: int = 0
+
+
+CLUSTER = [
+    Planted(cluster_faults.answers_are_believed, "zombie", 6),
+    Planted(cluster_faults.shown_before_accepted, "shown", 6),
+    Planted(cluster_faults.shown_before_accepted, "lost", 1),
+    Planted(cluster_faults.refused_without_proof, "false refusal", 9),
+    Planted(cluster_faults.timeout_is_a_refusal, "false refusal"),
+    Planted(cluster_faults.repeats_are_stored_again, "doubled", 2),
+    Planted(cluster_faults.nothing_is_kept_at_a_cut, "outcome", 3),
+    Planted(cluster_faults.second_end_is_not_refused, "outcome", 4),
+    Planted(cluster_faults.commit_does_not_name_its_half, "uncommitted", 4),
+    Planted(cluster_faults.clock_runs_ahead, "early"),
+    Planted(cluster_faults.cancels_are_not_applied, "recalled"),
+    Planted(cluster_faults.acknowledgements_are_not_kept, "again"),
+    Planted(cluster_faults.message_groups_are_not_held_back, "order", 4),
+    Planted(cluster_faults.follower_does_not_count_places, "place", 2),
+]
+SHARED_LOG = [
+    Planted(test_sharedlog.gap_is_read_over, "zombie"),
+    Planted(test_sharedlog.gap_is_believed, "lost", 3),
+    Planted(sharedlog_faults.chain_is_skipped, "broken"),
+    Planted(test_sharedlog.candidate_is_not_asked_for_its_history, "shown"),
+    Planted(test_sharedlog.local_disk_is_believed, "place"),
+    Planted(test_sharedlog.one_copy_is_enough_to_trim, "trimmed", 1),
+    Planted(test_sharedlog.holder_is_the_name_of_the_node, "broken", 43),
+]
+
+
+def named(planted: Planted) -> str:
+    return f"{planted.rule.__name__}-{planted.kind.replace(' ', '_')}"
+
+
+def seeds(first: int) -> Iterator[int]:
+    """Yield a seed that is known to find it; then others, should schedules have changed."""
+    yield first
+    yield from (seed for seed in range(SEEDS_MAX) if seed != first)
+
+
+@pytest.mark.parametrize("planted", CLUSTER, ids=named)
+def test_a_rule_that_a_cluster_leaves_out_is_found(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    planted.rule(monkeypatch)
+    for seed in seeds(planted.seed):
+        code, report = judged(*cluster_play.play(seed).dump(tmp_path))
+        if planted.kind in report["counts"]:
+            assert code == 1
+            return
+    pytest.fail(f"{SEEDS_MAX} schedules have not found it")
+
+
+@pytest.mark.parametrize("planted", SHARED_LOG, ids=named)
+def test_a_rule_that_the_shared_log_leaves_out_is_found(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rules: Rules = planted.rule(monkeypatch)
+    for seed in seeds(planted.seed):
+        if seed % 3 == 2:
+            continue  # there the engine itself breaks its promise
+        code, report = judged(*sharedlog_play.play(seed, rules).dump(tmp_path))
+        if planted.kind in report["counts"]:
+            assert code == 1
+            return
+    pytest.fail(f"{SEEDS_MAX} schedules have not found it")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sound_cluster_passes(seed: int, tmp_path: Path) -> None:
+    world = cluster_play.play(seed)
+    code, report = judged(*world.dump(tmp_path))
+    assert (world.stopped, report["cases"], code) == ("", {}, 0)
+    assert report["log"]["epochs"] > 1
+    assert report["calls"]["send unknown"] > 0
+
+
+def test_among_the_sound_ones_are_zombies(tmp_path: Path) -> None:
+    world = cluster_play.play(0)
+    _, report = judged(*world.dump(tmp_path))
+    assert world.zombie_count > 0
+    assert report["log"]["dead"] > 0
+
+
+@pytest.mark.parametrize("seed", [seed for seed in range(30) if seed % 3 != 2])
+def test_a_sound_shared_log_passes_trimmed_or_not(seed: int, tmp_path: Path) -> None:
+    world = sharedlog_play.play(seed)
+    code, report = judged(*world.dump(tmp_path))
+    assert (world.stopped, report["cases"], code) == ("", {}, 0)
+
+
+def test_an_engine_that_loses_its_end_is_found(tmp_path: Path) -> None:
+    world = sharedlog_play.play(8)
+    assert world.engine.is_short
+    code, report = judged(*world.dump(tmp_path))
+    assert code == 1
+    assert report["counts"].keys() >= {"lost", "broken", "shown"}
+
+
+# What is planted in the files of a sound run.
+
+
+class Files:
+    """The history and the log of a sound run, to be spoiled."""
+
+    def __init__(self, folder: Path, world: cluster_play.WatchedCluster) -> None:
+        self.folder, self.lines = folder, deepcopy(world.history.lines)
+        self.records = [(at, world.engine._taken_ms[at], one) for at, one in enumerate(world.engine.records)]
+        self.first_offset = 0
+
+    def kind_at(self, at: int) -> int:
+        """Return the kind of a record of the shared log."""
+        return self.records[at][2][20]
+
+    def judged(self) -> tuple[int, dict[str, Any]]:
+        """Write both files, and let them be judged."""
+        history, log = self.folder / "history.jsonl", self.folder / "log.bin"
+        history.write_text("".join(f"{json.dumps(line)}\n" for line in self.lines))
+        write_log(log, self.first_offset, self.records)
+        return judged(history, log)
+
+
+@pytest.fixture(scope="module")
+def sound() -> cluster_play.WatchedCluster:
+    return cluster_play.play(4)
+
+
+def bit_is_flipped(files: Files) -> str:
+    at, taken_ms, stored = files.records[40]
+    files.records[40] = at, taken_ms, stored[:-1] + bytes((stored[-1] ^ 1,))
+    return "broken"
+
+
+def bytes_are_missing(files: Files) -> str:
+    del files.records[
+        next(at for at in range(60, 999) if files.kind_at(at) == BYTES == files.kind_at(at + 1))
+    ]
+    return "broken"
+
+
+def epoch_is_missing(files: Files) -> str:
+    del files.records[next(at for at in range(60, 999) if files.kind_at(at) == EPOCH)]
+    return "broken"
+
+
+def trimmed_without_a_checkpoint(files: Files) -> str:
+    files.first_offset = 20
+    del files.records[:20]
+    return "trimmed"
+
+
+def receipt_of_another_place(files: Files) -> str:
+    told = next(line for line in files.lines if line["type"] == "ok" and "queue_offset" in line)
+    told["queue_offset"] += 1
+    return "receipt"
+
+
+def message_that_nobody_sent(files: Files) -> str:
+    sends = [line for line in files.lines if line.get("verb") == "send" and line["kind"] == "plain"]
+    gone = next(one for one in sends if _was_seen(files, one["id"]))
+    files.lines = [line for line in files.lines if line.get("call") != gone["call"]]
+    return "unsent"
+
+
+def message_that_never_came(files: Files) -> str:
+    gone = next(line["id"] for line in files.lines if line["type"] == "seen")
+    files.lines = [
+        line
+        for line in files.lines
+        if line.get("id") != gone or (line["type"] != "seen" and line["verb"] != "ack")
+    ]
+    calls = {line["call"] for line in files.lines if line["type"] == "invoke"}
+    files.lines = [line for line in files.lines if line.get("call", 0) in {0, *calls}]
+    return "never shown"
+
+
+def seen_before_the_engine_had_it(files: Files) -> str:
+    files.records = [(at, taken_ms + 60_000, stored) for at, taken_ms, stored in files.records]
+    return "shown"
+
+
+def _was_seen(files: Files, message_id: str) -> bool:
+    return any(line["type"] == "seen" and line["id"] == message_id for line in files.lines)
+
+
+SPOILED = [
+    bit_is_flipped,
+    bytes_are_missing,
+    epoch_is_missing,
+    trimmed_without_a_checkpoint,
+    receipt_of_another_place,
+    message_that_nobody_sent,
+    message_that_never_came,
+    seen_before_the_engine_had_it,
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILED, ids=lambda one: one.__name__)
+def test_what_is_planted_in_the_files_is_found(
+    spoil: Callable[[Files], str], tmp_path: Path, sound: cluster_play.WatchedCluster
+) -> None:
+    files = Files(tmp_path, sound)
+    kind = spoil(files)
+    code, report = files.judged()
+    assert code == 1
+    assert kind in report["counts"], report

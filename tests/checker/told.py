@@ -1,0 +1,188 @@
+"""What clients did and were told: a history of one observer, in the order in which it happened.
+
+One JSON object a line; `time_ms` is the observer's clock, ms since 1970.
+
+    type        and
+    invoke      call (a number, its own), process, time_ms, verb, and as the verb needs
+                  send      kind (plain, fifo, delayed, half), id, topic, hash, line (message group), due_ms
+                  end       id, topic, resolution (commit, rollback)
+                  recall    id, topic
+                  receive   topic, group
+                  ack       id, topic, group, queue, offset (in the queue)
+    ok          call, time_ms; of a send what its receipt told: offset (CommitLog), queue_offset
+    fail        call, time_ms: nothing of it happened, or a definite no; of an end perhaps ended: the outcome
+                that it was refused for
+    unknown     call, time_ms; a call without an end is unknown too
+    seen        call (the receive), time_ms, id, queue, offset (in the queue), attempt
+    checkpoint  node, next_offset (in the engine), epoch, holder, end, chain: what a machine holds, synced;
+                lost: true where it has lost what it held
+    settled     group, topics: all that had to come to the group has come
+
+The order of the lines decides what was before what; times only say what was due. `hash` is the first 16 hex
+digits of the body's SHA-256.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from folding import Place
+from raw_log import BadInput
+
+OK, FAIL, UNKNOWN = "ok", "fail", "unknown"
+NEVER = 1 << 62
+_NEEDS = {
+    "send": ("kind", "id", "topic", "hash"),
+    "end": ("id", "topic", "resolution"),
+    "recall": ("id", "topic"),
+    "receive": ("topic", "group"),
+    "ack": ("id", "topic", "group", "queue", "offset"),
+}
+
+
+@dataclass
+class Call:
+    """A call: when it began and ended, by lines, and what came of it."""
+
+    number: int
+    verb: str
+    began: int
+    fields: dict[str, Any]
+    outcome: str = UNKNOWN
+    ended: int = NEVER
+    told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def message_id(self) -> str:
+        """The message that the call was about."""
+        return str(self.fields.get("id", ""))
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+        return str(self.fields["topic"])
+
+    @property
+    def group(self) -> str:
+        """The consumers' group that called."""
+        return str(self.fields["group"])
+
+    def __str__(self) -> str:
+        return f"{self.verb} of {self.message_id or self.topic} (line {self.began})"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A message as a consumer got it."""
+
+    line: int
+    call: Call
+    time_ms: int
+    message_id: str
+    queue: int
+    offset: int
+    attempt: int
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Where it lay: topic, queue, queue offset."""
+        return self.call.topic, self.queue, self.offset
+
+    def __str__(self) -> str:
+        return f"{self.message_id} at {'/'.join(map(str, self.place))} (line {self.line})"
+
+
+@dataclass
+class History:
+    """All that clients did and saw."""
+
+    calls: dict[int, Call] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
+    checkpoints: list[Place] = field(default_factory=list)
+    """What machines have ever held."""
+    copied_offset: int = 0
+    """Up to which record two machines have held a checkpoint at one time, in the engine."""
+    settled: list[tuple[str, list[str]]] = field(default_factory=list)
+
+    def of(self, verb: str, outcome: str = "") -> list[Call]:
+        """Return the calls of a verb, perhaps only those that ended so."""
+        return [one for one in self.calls.values() if one.verb == verb and outcome in ("", one.outcome)]
+
+
+def load(path: Path) -> History:
+    """Return the history that a file holds; raise `BadInput`."""
+    reading = _Reading()
+    for number, line in _lines(path):
+        try:
+            said = json.loads(line)
+            reading.take(number, said)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadInput(f"{path}, line {number}: {type(error).__name__} {error}.") from error
+    return reading.history
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}.") from error
+    yield from ((number, line) for number, line in enumerate(text.splitlines(), 1) if line)
+
+
+class _Reading:
+    """A history while its lines come."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self._held: dict[str, int] = {}
+
+    def take(self, line: int, said: dict[str, Any]) -> None:
+        """Take what a line says."""
+        kind = said["type"]
+        if kind == "invoke":
+            self._invoke(line, said)
+        elif kind in (OK, FAIL, UNKNOWN):
+            call = self.history.calls[said["call"]]
+            if call.ended != NEVER:
+                raise ValueError(f"call {call.number} has ended before")
+            call.outcome, call.ended, call.told = kind, line, said
+        elif kind == "seen":
+            self._seen(line, said)
+        elif kind == "checkpoint":
+            self._checkpoint(said)
+        elif kind == "settled":
+            self.history.settled.append((said["group"], said["topics"]))
+        else:
+            raise ValueError(f"{kind!r} is no type of line")
+
+    def _invoke(self, line: int, said: dict[str, Any]) -> None:
+        call = Call(said["call"], said["verb"], line, said)
+        if call.number in self.history.calls:
+            raise ValueError(f"call {call.number} has begun before")
+        for name in _NEEDS[call.verb]:
+            if name not in said:
+                raise ValueError(f"a {call.verb} without {name}")
+        self.history.calls[call.number] = call
+
+    def _seen(self, line: int, said: dict[str, Any]) -> None:
+        call = self.history.calls[said["call"]]
+        place = int(said["queue"]), int(said["offset"])
+        seen = Seen(line, call, int(said["time_ms"]), said["id"], *place, int(said.get("attempt", 0)))
+        self.history.seen.append(seen)
+
+    def _checkpoint(self, said: dict[str, Any]) -> None:
+        node = said["node"]
+        if said.get("lost"):
+            self._held.pop(node, None)
+            return
+        right = int(said.get("epoch", 0)), bytes.fromhex(said.get("holder", ""))
+        where = int(said.get("end", 0)), int(said.get("chain", "0"), 16)
+        place = Place(node, int(said["next_offset"]), *right, *where)
+        self._held[node] = place.next_offset
+        self.history.checkpoints.append(place)
+        by_two = sorted([0, *self._held.values()])[-2]
+        self.history.copied_offset = max(self.history.copied_offset, by_two)
