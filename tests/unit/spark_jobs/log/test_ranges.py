@@ -104,7 +104,9 @@ def broker_store(tmp_path: Path) -> Path:
     def send(count: int) -> None:
         for number in range(count):
             topic = "many" if number % 5 else "few"
-            broker.sending.send(Message(topic=topic, body=bytes(200), message_id=f"{number:032X}"), START_MS)
+            broker.sending.send(
+                Message(topic=topic, body=bytes(200), message_id=f"{broker.end_offset:032X}"), START_MS
+            )
         flush()
 
     for topic in ("many", "few"):
