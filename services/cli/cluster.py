@@ -16,7 +16,9 @@ app = typer.Typer(
     "Example: tidewheel cluster create postgresql://tidewheel@db/orders",
 )
 
-UrlArgument = Annotated[str, typer.Argument(help="The shared log: postgresql://USER@HOST:PORT/DATABASE.")]
+UrlArgument = Annotated[
+    str, typer.Argument(help="postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC.")
+]
 
 
 @app.command()

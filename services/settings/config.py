@@ -163,7 +163,7 @@ class ServeSettings:
     broker_name: Annotated[str, Where("Its name in routes and metrics.", least=1, most=127)] = "tidewheel"
 
     cluster: Annotated[
-        str, Clustered("URL of the cluster's shared log: postgresql://USER@HOST:PORT/DATABASE; else alone.")
+        str, Clustered("URL of the cluster's shared log: postgresql://... or kafka://...; else alone.")
     ] = ""
     node: Annotated[str, Clustered("This node's name in the cluster; each has its own.", most=127)] = ""
 

@@ -6,6 +6,7 @@ import pytest
 
 from sharedlog.engines import create, engine_of, genesis_of, without_password
 from sharedlog.errors import ClusterExists, NoCluster
+from sharedlog.kafka import KafkaLog
 from sharedlog.record import Kind
 from tests.postgresql import running_postgresql
 from tidewheel.errors import ConfigurationError
@@ -44,3 +45,33 @@ def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
         assert create(other, {}) != cluster
         one.close()
         other.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("kafka:///orders", "'' in the URL is no server"),
+        ("kafka://a/orders", "'a' in the URL is no server"),
+        ("kafka://a:9092,b/orders", "'b' in the URL is no server"),
+        ("kafka://a:9092,/orders", "'' in the URL is no server"),
+        ("kafka://a:9092", "'' in the URL is no topic"),
+        ("kafka://a:9092/..", "'..' in the URL is no topic"),
+        ("kafka://a:9092/orders/1", "'orders/1' in the URL is no topic"),
+        ("kafka://a:9092/orders?acks=1", "acks in the URL: it takes security.protocol"),
+        ("kafka://a:9092/orders?sasl.password=x", "sasl.password in the URL: it takes"),
+    ],
+)
+def test_what_is_wrong_with_a_url_of_kafka_is_told(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        engine_of(url)
+    assert said in str(raised.value)
+
+
+def test_a_url_names_a_topic_of_kafka_and_what_lets_in() -> None:
+    pytest.importorskip("confluent_kafka")
+    url = "kafka://me:a%40b@a:9092,[::1]:9093/orders.1?security.protocol=SASL_SSL&sasl.mechanism=PLAIN"
+    log = engine_of(url)
+    assert isinstance(log, KafkaLog)
+    assert (log._servers, log._topic) == ("a:9092,[::1]:9093", "orders.1")
+    assert (log._settings["sasl.username"], log._settings["sasl.password"]) == ("me", "a@b")
+    assert without_password(url).startswith("kafka://me@a:9092,[::1]:9093/orders.1?")

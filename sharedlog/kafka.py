@@ -1,0 +1,572 @@
+"""A shared log in Apache Kafka: one topic of one partition, whose order alone decides.
+
+    append_if   records to the partition's leader, one after the other; each answers with its offset
+    read        what the leader has from an offset on; nothing only if the log ends there, as the leader says
+    trim        deletes records, to the very offset
+    trouble     the settings under which Kafka would lose, cut or change what it has accepted
+
+Rules
+1. Kafka compares nothing, so an append lands whatever the head is: the offset tells whether anybody wrote in
+   between, and else the fold tells (`sharedlog.sink`).
+2. A record goes to the producer only when the one before it has its answer. A flush in parts whose first part
+   is lost and whose second is not would be a hole, at which every reader halts.
+3. A producer one of whose records has no answer is purged and thrown away: nothing of it is sent later. What
+   was on its way may still land behind other appends; by then it is dead, or was never answered.
+4. The log's end never goes back. Where it seems to, the adapter asks anew for `LOST_SECONDS`, since a server
+   that was deposed and does not know so answers of the past; then it is `Halted`. An append that lands where
+   a record was before is so at once.
+5. Before it reads on with another connection, or what another leader of the partition wrote, the adapter
+   reads its last record again: if the log has lost its end and grown again, that is another one now.
+
+No consumer group is joined and no offset committed. Connections: one that writes, one that reads, and one
+that asks for the bounds, since Kafka answers a connection's questions one by one, and a read waits for news.
+
+Cost: one round trip and one sync a record (`flush.messages`), and while nothing is written a question for the
+bounds a read. Memory: what one read returns, and `QUEUE_KIBIBYTES` read ahead. Weak spot: when a server dies,
+whichever, the partition takes nothing until Kafka notices: 10 s as Kafka comes (`broker.session.timeout.ms`).
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager, suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sharedlog.engine import Head, Stored
+from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, Unknown
+from sharedlog.fold import READS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+MESSAGE_BYTES_MAX: Final = 6 * 1024 * 1024
+QUEUE_KIBIBYTES: Final = 16 * 1024
+REPLICAS: Final = 3
+ANSWER_SECONDS: Final = 5.0
+DELIVERY_SECONDS: Final = 15.0
+"""How long an append is tried: longer than Kafka takes to replace a server, and a controller with it."""
+LOST_SECONDS: Final = 20.0
+"""How long the log's end must be before what was read until that is believed."""
+BEHIND_SECONDS: Final = 0.1
+"""How long to wait before the bounds are asked for again."""
+PARTITION: Final = 0
+_CLIENT: Final = {
+    "client.id": "tidewheel",
+    "log_level": 0,  # what it would print is told by errors
+    "allow.auto.create.topics": False,
+    "enable.sparse.connections": False,  # else a server that stands still is asked who leads
+    "socket.timeout.ms": 2_000,
+    "socket.connection.setup.timeout.ms": 2_000,
+    "api.version.request.timeout.ms": 2_000,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 500,
+}
+_PRODUCER: Final = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "max.in.flight": 1,
+    "linger.ms": 0,
+    "compression.type": "none",
+    "request.timeout.ms": 2_000,
+    "delivery.timeout.ms": int(DELIVERY_SECONDS * 1000),
+    "message.max.bytes": MESSAGE_BYTES_MAX,
+}
+_CONSUMER: Final = {
+    "group.id": "tidewheel",  # the library wants one; nobody joins it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "check.crcs": True,
+    "isolation.level": "read_uncommitted",
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 100,
+    "fetch.queue.backoff.ms": 10,
+    "max.partition.fetch.bytes": MESSAGE_BYTES_MAX,
+    "queued.max.messages.kbytes": QUEUE_KIBIBYTES,
+}
+_TOPIC: Final = {
+    "unclean.leader.election.enable": "false",
+    "flush.messages": "1",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "LogAppendTime",
+    "max.message.bytes": str(MESSAGE_BYTES_MAX),
+}
+_WHY: Final = {
+    "unclean.leader.election.enable": "a server without the newest records may lead, and they are lost",
+    "flush.messages": "when all servers lose power, records are lost that were accepted",
+    "retention.ms": "Kafka deletes records by their age",
+    "retention.bytes": "Kafka deletes records by their size",
+    "cleanup.policy": "Kafka deletes records by their keys",
+    "message.timestamp.type": "the times of records are their writers'",
+    "max.message.bytes": "Kafka refuses the largest messages",
+    "remote.storage.enable": "records move to a store that this version does not know",
+    "min.insync.replicas": "a record counts as accepted that one server alone has",
+}
+
+
+class LastRead(NamedTuple):
+    """The newest record that was read: offset, CRC-32, and the leader epoch in which it was written."""
+
+    offset: int
+    crc: int
+    leader_epoch: int
+
+
+class KafkaLog:
+    """A shared log in the topic `topic` of the Kafka whose servers are `servers` (`HOST:PORT,...`).
+
+    `settings` are those of librdkafka that tell how to get in. Calls may come from any thread: one appends
+    and one reads at a time.
+    """
+
+    def __init__(self, servers: str, topic: str, settings: Mapping[str, str] | None = None) -> None:
+        self._servers, self._topic, self._settings = servers, topic, dict(settings or {})
+        self._writing, self._reading, self._making = Lock(), Lock(), Lock()
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
+        self._asking: Consumer | None = None
+        self._next_offset = -1
+        """What the consumer gives next."""
+        self._last: LastRead | None = None
+        self._is_doubtful = False
+        """Whether the last record is to be read again before more is read."""
+        self._known_end = 0
+        """The end of the log as far as appends and reads have told."""
+        self._short_since: float | None = None
+        self._garbled_count = 0
+        self._topic_id = ""
+        self._heard = ""
+        """What a connection has said last."""
+
+    def found(self, head: Head) -> None:
+        """Make the topic of a log that has no record yet.
+
+        Raise `ClusterExists` if there is one, or `Unknown`.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import NewTopic
+
+        with self._answered():
+            admin = self._admin()
+            replicas = min(REPLICAS, len(admin.list_topics(timeout=ANSWER_SECONDS).brokers))
+            config = {**_TOPIC, "min.insync.replicas": str(min(2, replicas))}
+            topic = NewTopic(self._topic, 1, replicas, config=config)
+            try:
+                _only(admin.create_topics([topic], request_timeout=ANSWER_SECONDS))
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise ClusterExists(
+                        f"Its topic is {self._topic}. Run nodes of it, or name another topic in the URL."
+                    ) from error
+                raise
+        self._wait_for_leader()
+
+    def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
+        """Append records one after the other, whatever the head is.
+
+        Return the offset of the last one; None if Kafka does not tell each, or others' lie in between. Raise
+        `Refused` if nothing was added, `Unknown`, or `Halted` if they lie where others were before.
+        """
+        with self._writing:
+            known_end = self._known_end
+            offsets: list[int | None] = []
+            for one in stored:
+                offsets.append(self._append(one, is_first=not offsets))
+        told = [one for one in offsets if one is not None]
+        if told and told[0] < known_end:
+            raise Halted(
+                f"Kafka gave a new record of {self._topic} the offset {told[0]}, and the log reached to "
+                f"{known_end}: it has lost its end."
+            )
+        self._known_end = max([self._known_end, *(one + 1 for one in told)])
+        is_known = len(told) == len(stored) and told == list(range(told[0], told[0] + len(told)))
+        return told[-1] if is_known else None
+
+    def read(self, offset: int, bytes_max: int) -> list[Stored]:
+        """Return records from `offset` on, at least one if there is any, or from the first that is left.
+
+        Raise `Unknown`, or `Halted` if the log has lost its end.
+        """
+        with self._reading, self._answered():
+            try:
+                return self._read(offset, bytes_max)
+            except Exception:
+                self._drop_consumer()
+                raise
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
+        with self._reading, self._answered():
+            return self._bounds()
+
+    def trim(self, offset: int) -> None:
+        """Delete the records before `offset`; raise `Unknown`."""
+        first, end = self.bounds()
+        if offset > first:
+            with self._answered():
+                admin = self._admin()  # kept until it has answered: it does not without a name
+                place = self._place(min(offset, end))
+                _only(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
+
+    def trouble(self) -> list[str]:
+        """Return a sentence for each setting under which records may be lost; raise `Unknown`."""
+        with self._answered():
+            admin = self._admin()
+            return [*self._trouble_of_place(admin), *self._trouble_of_settings(admin)]
+
+    def close(self) -> None:
+        """Close the connections, if there are some."""
+        with self._writing:
+            self._drop_producer()
+        with self._reading:
+            self._drop_consumer()
+            self._drop_asking()
+
+    # Writing.
+
+    def _append(self, stored: bytes, *, is_first: bool) -> int | None:
+        """Append a record; return its offset, None if it is there and Kafka does not tell where."""
+        from confluent_kafka import KafkaException
+
+        answers: list[tuple[KafkaError | None, Message]] = []
+        self._heard = ""
+        producer = self._started_producer()
+        try:
+            producer.produce(
+                self._topic,
+                stored,
+                partition=PARTITION,
+                on_delivery=lambda error, message: answers.append((error, message)),
+            )
+        except (KafkaException, BufferError) as error:
+            self._drop_producer()
+            raise _not_added(is_first, f"{_reason(error)}") from error
+        ends = time.monotonic() + DELIVERY_SECONDS + ANSWER_SECONDS
+        while not answers and time.monotonic() < ends:
+            try:
+                producer.poll(0.1)
+            except KafkaException as error:  # the producer as a whole has failed, and answers no more
+                self._drop_producer()
+                raise self._unknown(_reason(error)) from error
+        if not answers or answers[0][0] is not None:
+            self._drop_producer()
+            raise self._failed(answers[0][0] if answers else None, is_first)
+        offset = answers[0][1].offset()
+        return offset if offset is not None and offset >= 0 else None
+
+    def _failed(self, error: KafkaError | None, is_first: bool) -> Refused | Unknown:
+        """Return what to raise for a record that was not delivered."""
+        from confluent_kafka import KafkaError
+
+        surely = {KafkaError.MSG_SIZE_TOO_LARGE}
+        if not self._heard:  # else it may have been taken by an attempt before this one
+            surely.add(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        if error is not None and error.code() in surely:
+            return _not_added(is_first, error.str())
+        return self._unknown(error.str() if error is not None else "no answer in time")
+
+    def _started_producer(self) -> Producer:
+        """Return the producer; a new one takes half a second to connect, so reading makes it, too."""
+        from confluent_kafka import Producer
+
+        with self._making:
+            if self._producer is None:
+                self._producer = Producer(self._client(_PRODUCER))
+            return self._producer
+
+    def _drop_producer(self) -> None:
+        """Let the producer go, with all that it has not sent."""
+        from confluent_kafka import KafkaException
+
+        if self._producer is not None:
+            with suppress(KafkaException):
+                self._producer.purge(blocking=False)
+            self._producer = None
+
+    # Reading.
+
+    def _read(self, offset: int, bytes_max: int) -> list[Stored]:
+        if self._consumer is None or offset != self._next_offset:
+            self._go_to(offset)
+        first = self._next_message(0)
+        if first is None:
+            _, end = self._checked_bounds(offset)
+            if end <= self._next_offset:
+                return []
+            first = self._next_message(ANSWER_SECONDS)
+        if first is None:
+            raise self._unknown(f"record {self._next_offset} is there, and does not come")
+        return self._gathered(first, bytes_max)
+
+    def _gathered(self, first: Message, bytes_max: int) -> list[Stored]:
+        """Return a record and those that are here behind it."""
+        found, total = [], 0
+        message: Message | None = first
+        while message is not None:
+            stored = self._took(message)
+            found.append(stored)
+            total += len(stored.stored)
+            message = self._next_message(0) if total < bytes_max else None
+        return found
+
+    def _took(self, message: Message) -> Stored:
+        """Return a record as the port has it; look back before the first one of another leader's."""
+        offset, value = message.offset(), message.value() or b""
+        leader_epoch, (_, appended_ms) = message.leader_epoch() or 0, message.timestamp()
+        assert offset is not None, "a message that was read has an offset"
+        if self._last is not None and leader_epoch > self._last.leader_epoch and offset > self._last.offset:
+            self._look_back()
+            self._assign(offset + 1)
+        if self._last is None or offset >= self._last.offset:
+            self._last = LastRead(offset, zlib.crc32(value), leader_epoch)
+        self._next_offset, self._garbled_count = offset + 1, 0
+        self._known_end = max(self._known_end, offset + 1)
+        return Stored(offset, value, appended_ms)
+
+    def _go_to(self, offset: int) -> None:
+        """Let the consumer read from an offset on, or from the first one that is left."""
+        first, _ = self._checked_bounds(offset)
+        if self._is_doubtful:
+            self._look_back()
+        self._assign(max(first, offset))
+
+    def _look_back(self) -> None:
+        """Read the last record again; raise `Halted` if that is another one now."""
+        last = self._last
+        if last is None or last.offset < self._bounds()[0]:
+            return
+        self._assign(last.offset)
+        message = self._next_message(ANSWER_SECONDS)
+        if message is None:
+            raise self._unknown(f"record {last.offset}, which was read before, does not come")
+        if (message.offset(), zlib.crc32(message.value() or b"")) != (last.offset, last.crc):
+            raise Halted(
+                f"Record {last.offset} of {self._topic} is not what was read there before: Kafka has lost "
+                "the log's end, and it has grown again."
+            )
+        self._is_doubtful = False
+
+    def _assign(self, offset: int) -> None:
+        from confluent_kafka import Consumer
+
+        if self._consumer is None:
+            self._consumer = Consumer(self._client(_CONSUMER))
+            self._started_producer()
+        self._consumer.assign([self._place(offset)])
+        self._next_offset = offset
+
+    def _next_message(self, seconds: float) -> Message | None:
+        """Return the next record if it comes in time; raise `Unknown` for what the consumer met."""
+        from confluent_kafka import KafkaError
+
+        assert self._consumer is not None, "a consumer is assigned before it is asked"
+        ends = time.monotonic() + seconds
+        while (message := self._consumer.poll(max(0.0, ends - time.monotonic()))) is not None:
+            error = message.error()
+            if error is None:
+                return message
+            if error.code() == KafkaError._BAD_MSG:
+                self._note_garbled(error)
+            if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # no group is joined
+                raise self._unknown(error.str())
+        return None
+
+    def _note_garbled(self, error: KafkaError) -> None:
+        self._garbled_count += 1
+        if self._garbled_count >= READS_MAX:
+            raise Halted(f"Record {self._next_offset} of {self._topic} cannot be read: {error.str()}")
+
+    def _drop_consumer(self) -> None:
+        """Let the consumer go; the next one looks back before it reads on."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer, self._is_doubtful = None, True
+
+    # The log's bounds.
+
+    def _bounds(self) -> tuple[int, int]:
+        """Return the bounds, as soon as somebody leads the partition who tells them."""
+        from confluent_kafka import Consumer, KafkaException
+
+        ends = time.monotonic() + ANSWER_SECONDS
+        while True:
+            if self._asking is None:
+                self._asking = Consumer(self._client(_CONSUMER))
+            left = max(0.1, ends - time.monotonic())
+            try:
+                first, end = self._asking.get_watermark_offsets(self._place(), timeout=left)
+                return first, end
+            except KafkaException as error:
+                self._asking.poll(0)  # so that it says what it met
+                if time.monotonic() >= ends or self._is_missing(error):
+                    self._drop_asking()
+                    raise
+            time.sleep(BEHIND_SECONDS)
+
+    def _checked_bounds(self, offset: int) -> tuple[int, int]:
+        """Return the bounds; raise `Unknown`, and in time `Halted`, if the log ends before what is known."""
+        known_end = max(offset, self._known_end)
+        first, end = self._bounds()
+        if end >= known_end:
+            self._short_since, self._known_end = None, max(self._known_end, end)
+            return first, end
+        self._drop_asking()
+        now = time.monotonic()
+        self._short_since = now if self._short_since is None else self._short_since
+        said = f"The topic {self._topic} ends at {end}, and reached to {known_end} before"
+        if now - self._short_since >= LOST_SECONDS:
+            raise Halted(f"{said}: Kafka has lost the log's end.")
+        raise Unknown(f"{said}: asked anew.")
+
+    def _wait_for_leader(self) -> None:
+        ends = time.monotonic() + DELIVERY_SECONDS
+        while True:
+            try:
+                self.bounds()
+                return
+            except Unknown:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(0.1)
+
+    def _drop_asking(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+            self._asking = None
+
+    # Settings.
+
+    def _trouble_of_place(self, admin: AdminClient) -> list[str]:
+        """Return what is wrong with the topic itself: it is another one, or lies on too few servers."""
+        from confluent_kafka import TopicCollection
+
+        found = _only(admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_SECONDS))
+        said, topic_id = [], str(found.topic_id)
+        if self._topic_id and topic_id != self._topic_id:
+            said.append(
+                f"The topic {self._topic} was deleted and made anew: its id is {topic_id}, and was "
+                f"{self._topic_id}. What it held is gone: stop the nodes, and keep their stores."
+            )
+        self._topic_id = self._topic_id or topic_id
+        if len(found.partitions) != 1:
+            said.append(
+                f"The topic {self._topic} has {len(found.partitions)} partitions, and only the first is the "
+                "shared log: nobody else may write there. Kafka cannot take partitions away."
+            )
+        replicas = len(found.partitions[0].replicas)
+        wanted = min(REPLICAS, len(admin.list_topics(timeout=ANSWER_SECONDS).brokers))
+        if replicas < wanted:
+            said.append(
+                f"The topic {self._topic} lies on {replicas} of {wanted} servers. Give it more: "
+                f"kafka-reassign-partitions.sh --bootstrap-server {self._servers} --execute "
+                "--reassignment-json-file FILE"
+            )
+        return said
+
+    def _trouble_of_settings(self, admin: AdminClient) -> list[str]:
+        """Return what is wrong with the topic's settings, its own or its servers'."""
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        found = _only(admin.describe_configs([resource], request_timeout=ANSWER_SECONDS))
+        replicas = len(admin.list_topics(self._topic, timeout=ANSWER_SECONDS).brokers)
+        wanted = {**_TOPIC, "remote.storage.enable": "false", "min.insync.replicas": str(min(2, replicas))}
+        return [
+            self._mended(name, found[name].value, value)
+            for name, value in wanted.items()
+            if name in found and not _serves(name, found[name].value, value)
+        ]
+
+    def _mended(self, name: str, found: str | None, wanted: str) -> str:
+        return (
+            f"{name} of the topic {self._topic} is {found}, so {_WHY[name]}. Set it: kafka-configs.sh "
+            f"--bootstrap-server {self._servers} --alter --entity-type topics --entity-name {self._topic} "
+            f"--add-config {name}={wanted}"
+        )
+
+    # Connections.
+
+    def _client(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a connection."""
+        where = {"bootstrap.servers": self._servers, "error_cb": self._hear}
+        return {**_CLIENT, **own, **self._settings, **where}
+
+    def _admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(self._client({}))
+
+    def _hear(self, error: KafkaError) -> None:
+        self._heard = error.str()
+
+    def _place(self, offset: int = 0) -> TopicPartition:
+        from confluent_kafka import TopicPartition
+
+        return TopicPartition(self._topic, PARTITION, offset)
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Raise `Unknown` for what a connection raises, `NoCluster` for a topic that was never there."""
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except KafkaException as error:
+            if self._is_missing(error):
+                raise NoCluster(
+                    f"Kafka at {self._servers} has no topic {self._topic}: tidewheel cluster create URL "
+                    "makes it."
+                ) from error
+            raise self._unknown(_reason(error)) from error
+        except TimeoutError as error:
+            raise self._unknown("no answer in time") from error
+
+    def _is_missing(self, error: KafkaException) -> bool:
+        """Return whether an error means that there never was such a topic, and not that nobody leads it."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION
+        if self._known_end or error.args[0].code() not in unknown:
+            return False
+        try:
+            found = self._admin().list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic]
+        except KafkaException:
+            return False
+        return found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+    def _unknown(self, reason: str) -> Unknown:
+        heard = f" ({self._heard})" if self._heard and self._heard != reason else ""
+        return Unknown(f"Kafka at {self._servers} did not answer: {reason}{heard}")
+
+
+def _not_added(is_first: bool, reason: str) -> Refused | Unknown:
+    """Return what to raise for a record that Kafka has surely not taken."""
+    if is_first:
+        return Refused(f"Kafka takes no such record: {reason}")
+    return Unknown(f"Kafka has taken a part of an append: {reason}")
+
+
+def _serves(name: str, found: str | None, wanted: str) -> bool:
+    """Return whether a setting does as well as the one that is wanted."""
+    if name in ("max.message.bytes", "min.insync.replicas"):
+        return int(found or 0) >= int(wanted)
+    return found == wanted
+
+
+def _reason(error: Exception) -> str:
+    return str(error.args[0].str()) if hasattr(error.args[0], "str") else str(error)
+
+
+def _only(futures: Mapping[Any, Future[Any]]) -> Any:
+    """Return the result of a request about one thing."""
+    (future,) = futures.values()
+    return future.result(ANSWER_SECONDS + 1.0)
