@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -30,3 +32,13 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests: at the end there are many short ones to share, and nobody waits."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+@pytest.fixture
+def main_loop() -> Iterator[None]:
+    """An event loop for this thread: the official client asks for it, and `asyncio.run` takes it away."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()

@@ -129,6 +129,11 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+@pytest.fixture(autouse=True)
+def loop_for_the_official_client(main_loop: None) -> None:
+    """Have one in each test."""
+
+
 @pytest.fixture(name="eventually")
 def eventually_fixture() -> Callable[[Callable[[], object]], None]:
     return eventually

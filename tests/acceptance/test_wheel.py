@@ -23,7 +23,9 @@ from spark_jobs.java import java_home
 from tidewheel.testing.process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("tidewheel", "commitlog", "consumequeue", "timingwheel", "txn", "services", "spark_jobs")
+PACKAGES = (
+    *("tidewheel", "commitlog", "consumequeue", "timingwheel", "txn", "sharedlog", "services", "spark_jobs"),
+)
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE")
 THEIRS = ("services", "services/cli", "services/testing", "txn", "commitlog", "spark_jobs")
 THEIR_TEST = """
@@ -258,6 +260,8 @@ MISSING = {
     ("shop", "carts"): "shop",
     ("shop", "pushes"): "shop",
     ("demo",): "shop",
+    ("cluster", "create", "postgresql://tidewheel@db/orders"): "postgres",
+    ("cluster", "create", "kafka://k1:9092/orders"): "kafka",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import json
 import logging
@@ -222,13 +221,8 @@ def serving_fixture() -> Callable[..., Iterator[BrokerProcess]]:
 
 
 @pytest.fixture(autouse=True)
-def main_loop() -> Iterator[None]:
-    """An event loop for this thread: the official client asks for it, and `asyncio.run` takes it away."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    yield
-    asyncio.set_event_loop(None)
-    loop.close()
+def loop_for_the_official_client(main_loop: None) -> None:
+    """Have one in each test."""
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pytest
 
 from commitlog.kinds import ACK_TOPIC, EPOCH_TOPIC
-from commitlog.recovery import Found
 from services.broker.broker import Broker
 from tests.simulation import receiving_world, test_broker, timer_world, transaction_world
 from tests.simulation.second_core import SecondCore, World
@@ -44,12 +43,12 @@ def test_it_is_compared_all_along(name: str, first_seed: int) -> None:
 def test_a_core_that_applies_otherwise_is_found(
     topic: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    follow = Broker.follow
+    take_in = Broker.take_in
 
-    def without_a_kind(self: Broker, records: Iterable[Found], end_offset: int) -> None:
+    def without_a_kind(self: Broker, encoded: Sequence[bytes], end_offset: int) -> None:
         self._appliers[topic] = lambda record: None
-        follow(self, records, end_offset)
+        take_in(self, encoded, end_offset)
 
-    monkeypatch.setattr(Broker, "follow", without_a_kind)
+    monkeypatch.setattr(Broker, "take_in", without_a_kind)
     with pytest.raises(AssertionError, match=table):
         played(WORLDS["broker"], 4)
