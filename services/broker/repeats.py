@@ -11,7 +11,7 @@ Rules
    id, tag, keys, message group, priority, lite topic). When a message was born differs from try to try.
 2. A repeat stores nothing, so no record tells of it and no follower needs to know: the slots are a shortcut,
    of this process alone. What a start or a takeover has not seen come it looks up, each message, for as long
-   as the slots would have told (`begin`).
+   as the slots would have told (`begin`); nothing of that where the log has nothing so young.
 3. Lately is WINDOW_MS by the broker's clock: clients give up sooner (three tries of 3 s are usual). What
    comes again later is stored again, but for timers and halves, whose ids have tables that forget much later.
    So is what retention has deleted by then, which only a log of some KiB would.
@@ -64,7 +64,8 @@ class Repeats:
         since_offset = next(young, self._store.log.end_offset)
         self._since.extend([since_offset] * TURNS_KEPT)
         self._turn_ends_ms = now_ms + TURN_MS
-        self._unseen_until_ms = now_ms + TURNS_KEPT * TURN_MS
+        has_unseen = since_offset < self._store.log.end_offset
+        self._unseen_until_ms = now_ms + TURNS_KEPT * TURN_MS if has_unseen else 0
 
     def may_be_one(self, message_id: str, now_ms: int) -> bool:
         """Return whether an id may have come lately; it has, from now on."""

@@ -9,7 +9,7 @@ import pytest
 
 from commitlog.message import Message, MessageType
 from services.broker.broker import Broker
-from services.broker.repeats import SLOT_COUNT, TURN_MS, TURNS_KEPT, WINDOW_MS
+from services.broker.repeats import SLOT_COUNT, TURN_MS, TURNS_KEPT, WINDOW_MS, Repeats
 from services.broker.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
 
@@ -137,3 +137,19 @@ def test_turns_go_round(bench: Bench) -> None:
         assert bench.send(message) == first
         bench.flush()
     assert len(bench.broker.sending.repeats._slots) == SLOT_COUNT
+
+
+@pytest.mark.parametrize("pause_ms", [None, 10 * WINDOW_MS], ids=["fresh", "long after"])
+def test_a_start_behind_nothing_young_looks_no_id_up(
+    pause_ms: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench()
+    if pause_ms is not None:
+        bench.send(PLAIN)
+        bench.flush()
+        bench.now_ms += pause_ms
+    bench.disk = bench.disk if pause_ms is not None else MemoryDisk()
+    bench.open()
+    monkeypatch.setattr(Repeats, "first", lambda *_: pytest.fail("an id was looked up"))
+    for number in range(10):
+        bench.send(replace(PLAIN, message_id=f"N{number}"))
