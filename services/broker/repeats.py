@@ -17,8 +17,8 @@ Rules
    So is what retention has deleted by then, which only a log of some KiB would.
 
 Slots are SLOT_COUNT bytes; each holds the turn, of TURN_MS, in which an id of its hash came last. Cost: 4
-MiB, and some 1 us a send; a look costs as much as a send or two. Weak spot: at 10,000 sends a second one in ten
-meets another's slot, and is looked up for nothing.
+MiB, and some 1 us a send; a look costs as much as a send or two. Weak spot: at 10,000 sends a second one in
+ten meets another's slot, and is looked up for nothing.
 """
 
 from __future__ import annotations

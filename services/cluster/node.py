@@ -323,7 +323,8 @@ class ClusterNode:
         assert sink is not None, "a leader has a sink"
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(wanted.wait(), BEAT_MS / 1000 / 3)
+                async with asyncio.timeout(BEAT_MS / 1000 / 3):
+                    await wanted.wait()
             self._end = replica.fold.end
             if not wanted.is_set() and monotonic_ms() - sink.proven_ms < BEAT_MS:
                 continue

@@ -100,7 +100,8 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         task.by_verdict.update(await asyncio.gather(*(self._verb(task.order, one, back) for one in found)))
         with suppress(TimeoutError):
             if (left := ends - loop.time()) > 0:
-                await asyncio.wait_for(task.told.wait(), left)
+                async with asyncio.timeout(left):
+                    await task.told.wait()
 
     def _back(self, order: DeadLetterOrder) -> set[str] | None:
         is_back = order.verb is DeadLetterVerb.REDRIVE and not order.target
