@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewheel.errors import Busy, TidewheelError
+from tidewheel.errors import Busy, ClientMistake, TidewheelError
 
 
 class NoLeader(Busy):
@@ -21,3 +21,9 @@ class OrderRefused(TidewheelError):
     """The leader does not do what an operator told it."""
 
     code, exit_code = "TW-258", 4
+
+
+class NoNode(ClientMistake):
+    """A body does not name a node."""
+
+    code = "TW-260"

@@ -29,7 +29,7 @@ from services.cluster.switch import Switch
 from services.front.certificates import https_context
 from services.live.durability import Proving
 from services.live.live_broker import LiveBroker
-from services.server.authentication import check_exposure
+from services.server.authentication import check_exposure, http_demands
 from services.server.core_settings import core_settings
 from services.server.run import (
     Faces,
@@ -101,12 +101,12 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 await live.close()
 
         me = Member(settings.node, str(settings.advertise or listen), http.url, version("tidewheel"))
-        node = ClusterNode(me, began.cluster, engine, disk, core, wall_clock_ms, executor, serve)
-        forwarding = Forwarding(node)
+        node = ClusterNode(me, began, engine, disk, core, wall_clock_ms, executor, serve)
+        forwarding, refusals = Forwarding(node), Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
-        switch, app = Switch(forwarding), ClusterHttp(node)
+        switch, app = Switch(forwarding), ClusterHttp(node, settings.store, http_demands(settings), refusals)
         files_of_tls = tls_files(settings)
-        port = make_port(settings, switch, http, Refusals(wall_clock_ms), files_of_tls)
+        port = make_port(settings, switch, http, refusals, files_of_tls)
         await stack.enter_async_context(serving_port(port, listening, nothing))
         tls = https_context(files_of_tls) if http.is_tls else None
         await stack.enter_async_context(serving_http(http_socket, app, tls, nothing))
