@@ -114,7 +114,8 @@ def damage_in_log(disk: Disk, segment_bytes: int, since: int, end: int) -> list[
     scan = LogScan(disk, segment_bytes, since, end)
     for _ in scan:
         pass
-    found = [(one.first_offset, one.end_offset) for one in scan.damaged]
+    # What lies behind `end` is not looked at, and so none of the scan's business.
+    found = [(one.first_offset, min(one.end_offset, end)) for one in scan.damaged if one.first_offset < end]
     if scan.end_offset < end:
         found.append((scan.end_offset, end))
     return found
