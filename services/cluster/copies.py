@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 from typing import Final, NamedTuple
 
-from commitlog import snapshot
+from commitlog import layout, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.recovery import LogScan
@@ -111,7 +111,8 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str) -> Found:
 
 def damage_in_log(disk: Disk, segment_bytes: int, since: int, end: int) -> list[tuple[int, int]]:
     """Return the log offsets from and to which records from `since` up to `end` are not what was written."""
-    scan = LogScan(disk, segment_bytes, since, end)
+    begins_at = min(layout.segment_offsets(disk), default=0)  # retention deletes what was told of before
+    scan = LogScan(disk, segment_bytes, max(since, begins_at), end)
     for _ in scan:
         pass
     # What lies behind `end` is not looked at, and so none of the scan's business.
