@@ -68,7 +68,7 @@ endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred
 	$(BIN)/python -m pytest tests/endurance/test_fuzz.py --seconds 600 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_soak.py --soak-seconds 600 -q -s
 
-bench: install        ## lateness, store, timers, transactions, receiving, the port, the audit, beside a bare disk, Redis and RocketMQ (needs Maven): JSON, over an hour
+bench: install        ## lateness, store, timers, transactions, receiving, the port, a second copy, the audit, beside a bare disk, Redis and RocketMQ (needs Maven): JSON, over an hour
 	$(BIN)/python benchmarks/lateness.py
 	$(BIN)/python benchmarks/cli.py
 	$(BIN)/python benchmarks/core.py
@@ -83,6 +83,8 @@ bench: install        ## lateness, store, timers, transactions, receiving, the p
 	$(BIN)/python benchmarks/receive.py backlog --count 10000000
 	$(BIN)/python benchmarks/front.py connections
 	$(BIN)/python benchmarks/front.py calls
+	$(BIN)/python benchmarks/cluster.py sends
+	$(BIN)/python benchmarks/cluster.py folding
 	$(BIN)/python benchmarks/peers/rocketmq.py
 	$(BIN)/python benchmarks/audit.py decode
 	$(BIN)/python benchmarks/audit.py truth --orders 1000000
