@@ -42,9 +42,12 @@ test-clients: install ## the official clients: Python, Node, Java, Go, Rust; bui
 test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs Maven and a JDK
 	$(BIN)/python -m pytest tests/rocketmq
 
-test-cluster: install ## the data source on a standalone cluster, and streams whose ends are killed
+test-cluster: install ## Spark on a standalone cluster, streams whose ends are killed; nodes of a cluster that are killed
 	$(BIN)/python -m pytest tests/cluster
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_wheel.py -k spark
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --rounds 6 -q -s
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 6 -q -s
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 3 -q -s
 
 check: install
 	$(BIN)/ruff check .
@@ -63,6 +66,7 @@ endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred
 	$(BIN)/python -m pytest tests/endurance/test_sick_disk.py --deaths 100 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_damage.py --bit-step 97 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_demo.py -q -k bug
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 50 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 20 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_kafka_kill.py --rounds 12 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_fuzz.py --seconds 600 -q -s

@@ -170,7 +170,9 @@ def nodes(tmp_path: Path, database: str, request: pytest.FixtureRequest) -> Iter
     url = f"{database}&log={request.node.callspec.id}"
     assert tidewheel("cluster", "create", url, "--segment-bytes", 8 << 20).returncode == 0
     both = [Node(tmp_path, name, url) for name in "ab"]
-    for node in both:
+    for node in both:  # at each second start the Python client is told addresses in another text
+        node.start()
+        assert node.stop() == 0, node.log()[-3_000:]
         node.start()
     leader = leader_of(both)
     for kind in KINDS:
