@@ -18,9 +18,9 @@ Both spellings reach the same socket:
 | several       | all of them          | all, the last one in another text       |
 
 Of several addresses, as the nodes of a cluster have, both spellings name all: a client that is told of one
-node alone fails with that. Another text of an IPv4 address has its last digit as `%31`, say: gRPC's core, which
-the Python client uses, decodes it as in any URI. Of other clients that are told a second spelling, Rust's takes
-one address, and .NET's uses the first.
+node alone fails with that. Another text of an IPv4 address has its last digit as `%31`, say: gRPC's core,
+which the Python client uses, decodes it as in any URI. Of other clients that are told a second spelling,
+Rust's takes one address, and .NET's uses the first.
 """
 
 from __future__ import annotations
