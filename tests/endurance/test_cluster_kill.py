@@ -1,7 +1,8 @@
 """Two nodes over a real PostgreSQL or Kafka, killed, paused, told to leave under load: no promise is broken.
 
-    .venv/bin/python -m pytest tests/endurance/test_cluster_kill.py --rounds 50 -s
+    .venv/bin/python -m pytest tests/endurance/test_cluster_kill.py --rounds 50 -s [--engine postgresql2]
 
+`postgresql2` waits with each commit for any one of two standbys: of those, too, one is killed now and then.
 Clients talk to both nodes, whoever leads, and note what they are told (`sick_load`); `histories` judges it at
 the end, and the checker by the engine's raw log. Prints JSON: its seed, and how long none was acknowledged
 after each fault.
@@ -17,8 +18,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,9 +33,10 @@ from tests.endurance.conftest import BrokerProcess
 from tests.endurance.sick_load import GROUP, Load
 from tests.endurance.test_sick_disk import TOPICS
 from tests.kafka_cluster import running_kafka
-from tests.postgresql import running_postgresql
+from tests.postgresql import PostgresServer, running_servers
 
 FAULTS = ("kill -9", "kill -9 of a follower", "pause", "SIGTERM", "kill -9 of both")
+OF_A_STANDBY = "kill -9 of a standby of PostgreSQL"
 LEAD_SECONDS = 30.0
 SETTLE_SECONDS = 120.0
 OPTIONS = ("--invisible-ms-min", "500", "--attempts-max", "1000", "--housekeeping-ms", "500")
@@ -51,6 +54,19 @@ class Node(BrokerProcess):
         assert self.process is not None
         self.process.send_signal(number)
 
+    def strike(self, fault: str) -> None:
+        """Let a fault befall it."""
+        self.signal({"pause": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}.get(fault, signal.SIGKILL))
+
+    def mend(self, fault: str) -> None:
+        """Let it go on, or start it again."""
+        if fault == "pause":
+            self.signal(signal.SIGCONT)
+            return
+        assert self.process is not None
+        self.process.wait(20)
+        self.start()
+
     def role(self) -> str:
         """What it says that it does; empty if it does not answer."""
         with suppress(OSError), urlopen(f"http://{self.http}/api/cluster", timeout=2) as answer:
@@ -61,8 +77,9 @@ class Node(BrokerProcess):
 class Stage:
     """The nodes, what befell them, and how long none was acknowledged."""
 
-    def __init__(self, nodes: list[Node], seed: int) -> None:
-        self.nodes, self.chance = nodes, random.Random(seed)
+    def __init__(self, nodes: list[Node], standbys: list[PostgresServer], seed: int) -> None:
+        self.nodes, self.standbys, self.chance = nodes, standbys, random.Random(seed)
+        self._faults = (*FAULTS, OF_A_STANDBY) if standbys else FAULTS
         self.counts: Counter[str] = Counter()
         self.silent_seconds: dict[str, list[float]] = {}
 
@@ -78,18 +95,22 @@ class Stage:
 
     async def strike(self, load: Load) -> None:
         """Let one fault happen, and end; note how long no send was acknowledged."""
-        fault = self.chance.choice(FAULTS)
+        fault = self.chance.choice(self._faults)
         leader = await self.leader()
         other = next(node for node in self.nodes if node is not leader)
         self.counts[fault] += 1
         began, acknowledged = time.monotonic(), load.history.outcomes["send ok"]
-        struck = {"kill -9 of a follower": [other], "kill -9 of both": self.nodes}.get(fault, [leader])
-        for node in struck:
-            node.signal({"pause": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}.get(fault, signal.SIGKILL))
+        struck: Sequence[Node | PostgresServer]
+        if fault == OF_A_STANDBY:
+            struck = [self.chance.choice(self.standbys)]
+        else:
+            struck = {"kill -9 of a follower": [other], "kill -9 of both": self.nodes}.get(fault, [leader])
+        for one in struck:
+            one.strike(fault) if isinstance(one, Node) else one.kill()
         await self._until_acknowledged(load, acknowledged, fault, began, struck)
 
     async def _until_acknowledged(
-        self, load: Load, before: int, fault: str, began: float, struck: list[Node]
+        self, load: Load, before: int, fault: str, began: float, struck: Sequence[Node | PostgresServer]
     ) -> None:
         starts = began + self.chance.uniform(0.1, 6.0)
         is_down, silent = True, 0.0
@@ -98,13 +119,9 @@ class Stage:
             if not silent and load.history.outcomes["send ok"] > before + 20:
                 silent = time.monotonic() - began
             if is_down and time.monotonic() > starts:
-                for node in struck:
-                    if fault == "pause":
-                        node.signal(signal.SIGCONT)
-                    else:
-                        assert node.process is not None
-                        await asyncio.to_thread(node.process.wait, 20)
-                        await asyncio.to_thread(node.start)
+                for one in struck:
+                    mend = partial(one.mend, fault) if isinstance(one, Node) else one.start
+                    await asyncio.to_thread(mend)
                 is_down = False
             assert time.monotonic() < began + LEAD_SECONDS, f"none is acknowledged after {fault}"
         self.silent_seconds.setdefault(fault, []).append(silent)
@@ -114,28 +131,28 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     rounds, seed = request.config.getoption("--rounds"), request.config.getoption("--disk-seed")
-    with shared_log(request.config.getoption("--engine")) as url:
+    with shared_log(request.config.getoption("--engine")) as (url, standbys):
         create = [sys.executable, "-m", "services.cli.main", "cluster", "create", url]
         subprocess.run([*create, "--segment-bytes", str(8 << 20)], check=True)
         nodes = [Node(tmp_path, name, url) for name in "ab"]
-        asyncio.run(play(nodes, rounds, seed))
+        asyncio.run(play(nodes, standbys, rounds, seed))
 
 
 @contextmanager
-def shared_log(engine: str) -> Iterator[str]:
-    """Run an engine; gives the URL of a shared log in it."""
-    if engine == "postgresql":
-        with running_postgresql() as server:
-            yield server.replace("postgresql+psycopg", "postgresql")
+def shared_log(engine: str) -> Iterator[tuple[str, list[PostgresServer]]]:
+    """Run an engine; gives the URL of a shared log in it, and its standbys."""
+    if engine.startswith("postgresql"):
+        with running_servers(standbys=int(engine.removeprefix("postgresql") or 0)) as servers:
+            yield servers.url, servers.standbys
         return
     with running_kafka({"kafka": 1, "kafka3": 3}[engine]) as cluster:
-        yield cluster.url("tidewheel")
+        yield cluster.url("tidewheel"), []
 
 
-async def play(nodes: list[Node], rounds: int, seed: int) -> None:
+async def play(nodes: list[Node], standbys: list[PostgresServer], rounds: int, seed: int) -> None:
     for node in nodes:
         node.start()
-    stage = Stage(nodes, seed)
+    stage = Stage(nodes, standbys, seed)
     create_topics(await stage.leader())
     loads = [Load(node.listen, seed + number) for number, node in enumerate(nodes)]
     loads[1].history, loads[1]._count = loads[0].history, 1_000_000
