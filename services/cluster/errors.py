@@ -27,3 +27,9 @@ class NoNode(ClientMistake):
     """A body does not name a node."""
 
     code = "TW-260"
+
+
+class LossNotAccepted(TidewheelError):
+    """A cluster would begin anew without what it had accepted."""
+
+    code, exit_code = "TW-261", 4
