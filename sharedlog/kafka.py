@@ -223,6 +223,18 @@ class KafkaLog:
             admin = self._admin()
             return [*self._trouble_of_place(admin), *self._trouble_of_settings(admin)]
 
+    def notes(self) -> list[str]:
+        """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
+        with self._answered():
+            count = len(self._admin().list_topics(self._topic, timeout=ANSWER_SECONDS).brokers)
+        if count >= REPLICAS:
+            return []
+        return [
+            f"Kafka at {self._servers} has {count} of {REPLICAS} servers: what is acknowledged is on "
+            f"{'one machine' if count == 1 else 'two machines, and none may be away'}. Start more, with "
+            "kafka-server-start.sh, and give the topic replicas there: kafka-reassign-partitions.sh"
+        ]
+
     def close(self) -> None:
         """Close the connections, if there are some."""
         with self._writing:
@@ -454,13 +466,15 @@ class KafkaLog:
         if self._topic_id and topic_id != self._topic_id:
             said.append(
                 f"The topic {self._topic} was deleted and made anew: its id is {topic_id}, and was "
-                f"{self._topic_id}. What it held is gone: stop the nodes, and keep their stores."
+                f"{self._topic_id}. What it held is gone: stop the nodes, keep their stores, and see what "
+                "each has: tidewheel store verify --store STORE"
             )
         self._topic_id = self._topic_id or topic_id
         if len(found.partitions) != 1:
             said.append(
                 f"The topic {self._topic} has {len(found.partitions)} partitions, and only the first is the "
-                "shared log: nobody else may write there. Kafka cannot take partitions away."
+                "shared log: who writes into another is not read. Kafka cannot take partitions away; begin "
+                f"anew in a topic of one: tidewheel cluster create kafka://{self._servers}/TOPIC"
             )
         replicas = len(found.partitions[0].replicas)
         wanted = min(REPLICAS, len(admin.list_topics(timeout=ANSWER_SECONDS).brokers))

@@ -60,4 +60,6 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("log end", found["end_offset"]),
         ("nodes", ", ".join(found["nodes"])),
     ]
-    output.print_table(("cluster", ""), rows + ([("HALTED", found["halted"])] if found["halted"] else []))
+    rows += [("HALTED", found["halted"])] if found["halted"] else []
+    rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
+    output.print_table(("cluster", ""), rows)

@@ -9,3 +9,9 @@ class NoLeader(Busy):
     """No node of the cluster answers as its leader."""
 
     code = "TW-254"
+
+
+class EngineTrouble(Busy):
+    """The shared log's engine would lose what it accepts, so new messages are refused."""
+
+    code = "TW-259"

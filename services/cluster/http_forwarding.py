@@ -18,7 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.cluster.engine_check import EngineCheck
 from services.cluster.errors import NoLeader
+from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, Role
 from services.ops.statuses import error_shape
 
@@ -32,8 +34,9 @@ _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-leng
 class ClusterHttp:
     """The application of a node: its own answers, the leader's application here, or the leader elsewhere."""
 
-    def __init__(self, node: ClusterNode) -> None:
-        self._node = node
+    def __init__(self, node: ClusterNode, check: EngineCheck) -> None:
+        self._node, self._check = node, check
+        self.metrics = ClusterMetrics(node, check)
         self.leading: ASGIApp | None = None
         """The application of the broker while this node leads."""
 
@@ -42,7 +45,7 @@ class ClusterHttp:
         if scope["type"] != "http":
             return
         if scope["path"] == "/api/cluster":
-            await JSONResponse(self._node.view())(scope, receive, send)
+            await JSONResponse(self._node.view() | self._check.view())(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
         elif scope["path"] in ("/livez", "/readyz", "/metrics"):
@@ -55,7 +58,7 @@ class ClusterHttp:
         if path == "/livez":
             return PlainTextResponse("alive\n")
         if path == "/metrics":
-            return Response(metrics_of(self._node), media_type=CONTENT_TYPE_LATEST)
+            return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
         if self._node.role is Role.HALTED:
             return PlainTextResponse(f"{self._node.halted}\n", status_code=503)
         if self._node.leader is None:
@@ -100,15 +103,3 @@ def called(url: str, method: str, target: str, fields: dict[str, str], body: byt
 def refused(sentence: str) -> Response:
     """Return a refusal as the HTTP interface says one."""
     return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)
-
-
-def metrics_of(node: ClusterNode) -> str:
-    """Return the metrics of a node that follows, as Prometheus reads them."""
-    view = node.view()
-    lines = [f'tidewheel_cluster_role{{role="{role.value}"}} {int(role is node.role)}' for role in Role]
-    lines += [
-        f"tidewheel_cluster_epoch {view['epoch']}",
-        f"tidewheel_cluster_end_offset {view['end_offset']}",
-        f"tidewheel_cluster_takeovers_total {view['takeovers']}",
-    ]
-    return "\n".join(lines) + "\n"

@@ -73,7 +73,7 @@ from services.live.rebuilding import Rebuilding
 from services.live.receivers import Receivers
 from services.live.room import Room
 from services.live.transactions import LiveTransactions
-from tidewheel.errors import RefusedByState, TidewheelError
+from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 Read = Callable[[], Message | None]
 """Return a half message, with times as callers have them; None if damage has taken the message."""
@@ -189,6 +189,11 @@ class LiveBroker:
     def unwell(self) -> StoreUnwell | None:
         """Why nothing is served because of the disk; None when the disk is no reason."""
         return self._rebuilding.unwell
+
+    def stop_new(self, why: Busy | None) -> None:
+        """Refuse new messages with `why`, and let all else go on; None takes them again."""
+        if self._core is not None:
+            self._core.housekeeping.stopped = why
 
     def tell_health_to(self, told: Callable[[bool], None]) -> None:
         """Tell `told` when the disk fails (False), and when it works again."""

@@ -22,6 +22,7 @@ import structlog
 from commitlog import layout, store_format
 from services.auth.refusals import Refusals
 from services.broker.broker import Broker
+from services.cluster.engine_check import EngineCheck
 from services.cluster.forwarding import Forwarding
 from services.cluster.http_forwarding import ClusterHttp
 from services.cluster.node import ClusterNode, Member
@@ -78,7 +79,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             disk, core.segment_bytes
         )  # before any other file: then the folder is a store
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
-        loop = asyncio.get_running_loop()
+        loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
 
         @asynccontextmanager
         async def serve(
@@ -90,10 +91,12 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             live.share_with(share_interpreter)
             faces = Faces(live, settings, address)
             faces.metrics.watch(port)
+            faces.metrics.add(app.metrics)
             switch.serve(faces.serving)
             app.leading = faces.app
             try:
-                yield live
+                async with check.watching(live.stop_new, live.break_down):
+                    yield live
             finally:
                 switch.forward()
                 app.leading = None
@@ -105,7 +108,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         node = ClusterNode(me, genesis.cluster, engine, disk, core, wall_clock_ms, executor, serve)
         forwarding = Forwarding(node)
         stack.push_async_callback(forwarding.close)
-        switch, app = Switch(forwarding), ClusterHttp(node)
+        switch, app = Switch(forwarding), ClusterHttp(node, check)
         files_of_tls = tls_files(settings)
         port = make_port(settings, switch, http, Refusals(wall_clock_ms), files_of_tls)
         await stack.enter_async_context(serving_port(port, listening, nothing))

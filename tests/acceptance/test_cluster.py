@@ -23,7 +23,7 @@ SEGMENT_BYTES = 8 << 20
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
-    with running_postgresql() as url:
+    with running_postgresql(syncs=True) as url:
         yield url.replace("postgresql+psycopg", "postgresql")
 
 

@@ -125,7 +125,7 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
 def shared_log(engine: str) -> Iterator[str]:
     """Run an engine; gives the URL of a shared log in it."""
     if engine == "postgresql":
-        with running_postgresql() as server:
+        with running_postgresql(syncs=True) as server:
             yield server.replace("postgresql+psycopg", "postgresql")
         return
     with running_kafka({"kafka": 1, "kafka3": 3}[engine]) as cluster:

@@ -223,6 +223,9 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
     log: KafkaLog, cluster: KafkaCluster
 ) -> None:
     assert log.trouble() == []
+    (note,) = log.notes()
+    assert "has 1 of 3 servers: what is acknowledged is on one machine" in note
+    assert "kafka-reassign-partitions.sh" in note
     bad = {
         "unclean.leader.election.enable": "true",
         "retention.ms": "604800000",
@@ -270,6 +273,7 @@ def test_a_log_that_was_made_anew_halts_who_read_it_before(
     with pytest.raises(Unknown, match=r"ends at 0, and reached to 2 before"):
         read_at_last(log, 2, but="ends at")
     assert "deleted and made anew" in log.trouble()[0]
+    assert "tidewheel store verify --store STORE" in log.trouble()[0]
     monkeypatch.setattr(kafka, "LOST_SECONDS", 0.0)
     with pytest.raises(Halted, match="lost the log's end"):
         read_at_last(log, 2)
