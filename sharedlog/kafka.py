@@ -223,6 +223,34 @@ class KafkaLog:
             admin = self._admin()
             return [*self._trouble_of_place(admin), *self._trouble_of_settings(admin)]
 
+    def try_append(self) -> None:
+        """Ask whether a record would be taken, which cannot be taken back; raise `Refused` or `Unknown`."""
+        from confluent_kafka import TopicCollection
+        from confluent_kafka.admin import AclOperation
+
+        with self._answered():
+            asked = self._admin().describe_topics(
+                TopicCollection([self._topic]),
+                include_authorized_operations=True,
+                request_timeout=ANSWER_SECONDS,
+            )
+            found = _only(asked)
+        partition, may = found.partitions[PARTITION], found.authorized_operations
+        if may and AclOperation.WRITE not in may and AclOperation.ALL not in may:
+            raise Refused(
+                f"This user may not write to {self._topic}. Let it: kafka-acls.sh --bootstrap-server "
+                f"{self._servers} --add --allow-principal User:NAME --topic {self._topic} --operation Read "
+                "--operation Write --operation Describe --operation DescribeConfigs"
+            )
+        if partition.leader is None or not partition.isr:
+            raise Unknown(f"No server of Kafka leads {self._topic} now: start those that are away.")
+        needed = min(2, len(partition.replicas))
+        if len(partition.isr) < needed:
+            raise Unknown(
+                f"{len(partition.isr)} of the {len(partition.replicas)} servers that have {self._topic} are "
+                f"in step, and it needs {needed}: start those that are away."
+            )
+
     def notes(self) -> list[str]:
         """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
         with self._answered():

@@ -42,6 +42,8 @@ READ_RECORDS_MAX: Final = 10_000
 CONNECT_SECONDS: Final = 10
 CHECK_MS: Final = 10_000
 """How long one statement about the settings may take."""
+TRY_MS: Final = 200
+"""How long an append that is taken back waits for another: those behind it wait as long."""
 _CHAIN_BYTES: Final = 8
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed"
@@ -177,6 +179,21 @@ class PostgresLog:
         self._has_lax_commits = is_lax
         return trouble_of(found)
 
+    def try_append(self) -> None:
+        """Append a record and take it back; raise `Unknown` if none would be taken."""
+        from psycopg.errors import LockNotAvailable
+
+        head = self.head()
+        with self._answered() as connection, connection.transaction(force_rollback=True):
+            try:
+                connection.execute(f"SET LOCAL lock_timeout = {TRY_MS}")
+                self._make_partitions(connection, 1)
+                connection.execute(self._sql(_APPEND), (*_fields(head), 1, *_fields(head), 1, [b""]))
+            except LockNotAvailable as error:
+                raise Unknown("Another append is under way for long: it waits for standbys.") from error
+            finally:
+                self._partitions.clear()
+
     def notes(self) -> list[str]:
         """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
         return notes_of(self._settings())
@@ -219,6 +236,11 @@ class PostgresLog:
                 raise NoCluster(
                     f"This database has no tables {self._log}_head and {self._log}_record: tidewheel cluster "
                     "create URL makes them."
+                ) from error
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise Unknown(
+                    f"PostgreSQL refuses: {_said(error)}. Name the user in the URL that ran cluster "
+                    "create, or let this one be it: GRANT OWNER TO USER; ALTER ROLE USER SET role = OWNER;"
                 ) from error
             except psycopg.Error as error:
                 self._drop_connection()
@@ -274,7 +296,12 @@ class PostgresLog:
 
 
 def _unanswered(error: psycopg.Error) -> Unknown:
-    return Unknown(f"PostgreSQL did not answer: {str(error).strip() or type(error).__name__}")
+    return Unknown(f"PostgreSQL did not answer: {_said(error)}")
+
+
+def _said(error: psycopg.Error) -> str:
+    """Return the first line of what a server or libpq has said."""
+    return error.diag.message_primary or str(error).strip() or type(error).__name__
 
 
 def _fields(head: Head) -> tuple[int, bytes, int, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -37,9 +38,25 @@ def create(
 
     engine = engine_of(url)
     cluster = begin(engine, {"segment_bytes": segment_bytes})
-    engine.close()
     output.say(f"Cluster {cluster.hex()} begins.")
-    output.say(f"next:  tidewheel serve --cluster {url} --node a --store ./store-a")
+    for sentence in [*engine.trouble(), *engine.notes()]:
+        output.say(f"look:  {sentence}")
+    engine.close()
+    output.say(f"next:  tidewheel serve --cluster {quote(url)} --node a --store ./store-a")
+
+
+@app.command()
+def doctor(url: UrlArgument, as_json: JsonOption = False) -> None:
+    """Say whether a shared log can be reached and written, what lies there, and how its engine is set.
+
+    Run it where a node runs. Nothing is left there. Exit code 1: something is wrong.
+
+    Example: tidewheel cluster doctor postgresql://tidewheel@db/orders
+    """
+    from services.cli.doctor import report
+    from services.doctor.shared_log import examined
+
+    report(examined(url), as_json=as_json)
 
 
 @app.command()

@@ -9,12 +9,13 @@ from typing import Any
 from urllib.request import urlopen
 
 import grpc
+import psycopg
 import pytest
 
 from services.rpc.generated import definition_pb2, service_pb2
 from tests.command import tidewheel
 from tests.endurance.conftest import BrokerProcess
-from tests.postgresql import running_postgresql
+from tests.postgresql import running_postgresql, running_standby
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "acceptance"),)
@@ -33,10 +34,14 @@ class Node(BrokerProcess):
     def __init__(self, folder: Path, name: str, cluster: str) -> None:
         super().__init__(folder / name, "--cluster", cluster, "--node", name)
 
+    def look(self) -> dict[str, Any]:
+        """What the node says of itself."""
+        with urlopen(f"http://{self.http}/api/cluster", timeout=5) as answer:
+            return dict(json.load(answer))
+
     def role(self) -> str:
         """What the node says that it does."""
-        with urlopen(f"http://{self.http}/api/cluster", timeout=5) as answer:
-            return str(json.load(answer)["role"])
+        return str(self.look()["role"])
 
     def receive(self, topic: str) -> list[tuple[str, bytes]]:
         """Receive what there is, in the name of a group; message ids and bodies."""
@@ -117,6 +122,90 @@ def test_a_node_that_is_told_to_stop_hands_over(nodes: list[Node], eventually: A
     assert tidewheel("send", "orders", "after", "--http", other.http).returncode == 0
     found: dict[str, bytes] = {}
     eventually(lambda: found.update(other.receive("orders")) or len(found) == 2)
+
+
+def changed(database: str, *commands: str) -> None:
+    """Change settings of the server, and have it read them."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        for command in (*commands, "SELECT pg_reload_conf()"):
+            connection.execute(command.encode())
+
+
+def found_by_doctor(url: str, code: int) -> list[tuple[str, str, str]]:
+    """What `cluster doctor` finds: step, verdict, sentence and advice."""
+    done = tidewheel("cluster", "doctor", url, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    return [
+        (one["step"], one["verdict"], f"{one['seen']} {one['advice']}") for one in json.loads(done.stdout)
+    ]
+
+
+def test_a_setting_that_turned_bad_stops_new_messages_until_it_is_mended(
+    nodes: list[Node], database: str, eventually: Any
+) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    later = tidewheel("send", "orders", "later", "--timer-key", "k", "--in", "1h", "--http", leader.http)
+    assert later.returncode == 0, later.stderr
+    try:
+        changed(database, "ALTER SYSTEM SET fsync = off")
+        leader.kill()
+        eventually(lambda: other.look()["engine_trouble"])
+        (trouble,) = other.look()["engine_trouble"]
+        command = trouble.partition("Set it: ")[2].partition(";")[0]
+        assert command == "ALTER SYSTEM SET fsync = on"
+        refused = tidewheel("send", "orders", "new", "--http", other.http)
+        assert refused.returncode == 1
+        assert "TW-259" in refused.stderr
+        assert trouble in refused.stderr
+        for path in ("metrics", "readyz"):
+            with urlopen(f"http://{other.http}/{path}") as answer:
+                said = answer.read().decode()
+            assert {"metrics": "tidewheel_cluster_engine_trouble 1", "readyz": trouble}[path] in said
+        assert trouble in tidewheel("cluster", "status", "--http", other.http).stdout
+        gone = tidewheel("timer", "cancel", "--topic", "orders", "--key", "k", "--http", other.http)
+        assert "CANCELLED" in gone.stdout
+        assert ("settings", "WRONG", f"{trouble} ") in found_by_doctor(other.options[1], 1)
+        changed(database, command)
+        eventually(lambda: not other.look()["engine_trouble"])
+        assert tidewheel("send", "orders", "new", "--http", other.http).returncode == 0
+        assert trouble in other.log()
+    finally:
+        changed(database, "ALTER SYSTEM RESET ALL")
+
+
+def test_the_doctor_says_what_lies_there_and_what_is_wrong(tmp_path: Path, database: str) -> None:
+    url = f"{database}&log={tmp_path.name}"
+    connect, cluster, _ = found_by_doctor(url, 1)
+    assert connect == ("connect", "ok", f"{url} answers ")
+    assert cluster[:2] == ("cluster", "WRONG")
+    assert f"tidewheel cluster create '{url}'" in cluster[2]
+    made = tidewheel("cluster", "create", url)
+    assert "look:  What is acknowledged is on one machine" in made.stderr
+    _, cluster, write, settings = found_by_doctor(url, 0)
+    assert cluster[:2] == ("cluster", "ok")
+    assert cluster[2].startswith(made.stderr.split()[1])
+    assert "the last a GENESIS of epoch 0" in cluster[2]
+    assert write[:2] == ("write", "ok")
+    assert settings[1] == "look"
+    with running_standby(database, "s1") as standby:
+        findings = found_by_doctor(f"{standby}&log={tmp_path.name}", 1)
+        assert [one[:2] for one in findings if one[1] != "ok"] == [("write", "WRONG"), ("settings", "WRONG")]
+        assert "Name the primary in the URL" in findings[-1][2]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("postgresql://shop:secret@127.0.0.1:9/orders", "psql postgresql://shop@127.0.0.1:9/orders"),
+        ("postgresql://shop:secret@no.such.host.invalid/orders", "no.such.host.invalid"),
+    ],
+)
+def test_the_doctor_says_what_does_not_answer_and_no_password(given: str, said: str) -> None:
+    (connect,) = found_by_doctor(given, 1)
+    assert connect[:2] == ("connect", "WRONG")
+    assert said in connect[2]
+    assert "secret" not in connect[2]
 
 
 def test_mistakes_are_answered_with_what_to_do(tmp_path: Path, database: str) -> None:

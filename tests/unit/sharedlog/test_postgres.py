@@ -176,6 +176,18 @@ def test_tables_that_are_gone_are_said_so(log: PostgresLog, conninfo: str) -> No
         log.read(0, 1)
 
 
+def test_an_append_that_is_taken_back_leaves_nothing(log: PostgresLog, conninfo: str) -> None:
+    log.append_if(BEGIN, [b"one"], at(0))
+    log.try_append()
+    assert (log.head(), log.bounds()) == (at(0), (0, 1))
+    with psycopg.connect(conninfo) as other:
+        other.execute(f"UPDATE {log._log}_head SET epoch = epoch")
+        with pytest.raises(Unknown, match="Another append is under way"):
+            log.try_append()
+        other.rollback()
+    assert log.append_if(at(0), [b"two"], at(1)) == 1
+
+
 @pytest.fixture
 def admin(conninfo: str) -> Iterator[Callable[[str], object]]:
     """What runs commands as an operator does, one after the other; at the end the server is as it was."""
@@ -186,7 +198,9 @@ def admin(conninfo: str) -> Iterator[Callable[[str], object]]:
                 connection.execute(command.encode())
 
         yield run
-        run("ALTER SYSTEM RESET ALL; SELECT pg_reload_conf(); DROP ROLE IF EXISTS plain")
+        run("ALTER SYSTEM RESET ALL; SELECT pg_reload_conf()")
+        if connection.execute("SELECT FROM pg_roles WHERE rolname = 'plain'").rowcount:
+            run("DROP OWNED BY plain; DROP ROLE plain")
 
 
 def until(said: Callable[[], list[str]], wanted: Callable[[list[str]], bool]) -> list[str]:
@@ -232,7 +246,6 @@ def test_sessions_that_do_not_wait_for_their_commits_are_told_and_opened_anew(
     assert plain.trouble() == []
     assert commits_of(plain) == "on", "the session that appends is the one that is looked at"
     plain.close()
-    admin("DROP OWNED BY plain")
 
 
 def commits_of(log: PostgresLog) -> str:
@@ -283,6 +296,19 @@ def test_who_may_not_see_standbys_is_told_so(
         assert plain.notes() == []
         assert plain.trouble() == []
         admin("ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()")
+
+
+def test_who_may_not_append_is_told_so(
+    log: PostgresLog, conninfo: str, admin: Callable[[str], object]
+) -> None:
+    admin(f"CREATE ROLE plain LOGIN; GRANT SELECT ON {log._log}_head, {log._log}_record TO plain")
+    plain = PostgresLog(conninfo.replace("shop@", "plain@"), log._log)
+    with pytest.raises(Unknown, match=r"PostgreSQL refuses: permission denied .* GRANT OWNER TO USER"):
+        plain.try_append()
+    admin("GRANT shop TO plain; ALTER ROLE plain SET role = shop")
+    plain.close()
+    plain.try_append()
+    plain.close()
 
 
 def test_a_server_that_takes_no_writes_is_told(
