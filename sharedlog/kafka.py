@@ -219,8 +219,7 @@ class KafkaLog:
 
     def trouble(self) -> list[str]:
         """Return a sentence for each setting under which records may be lost; raise `Unknown`."""
-        with self._answered():
-            admin = self._admin()
+        with self._answered(), self._asking_admin() as admin:
             return [*self._trouble_of_place(admin), *self._trouble_of_settings(admin)]
 
     def try_append(self) -> None:
@@ -228,8 +227,8 @@ class KafkaLog:
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import AclOperation
 
-        with self._answered():
-            asked = self._admin().describe_topics(
+        with self._answered(), self._asking_admin() as admin:
+            asked = admin.describe_topics(
                 TopicCollection([self._topic]),
                 include_authorized_operations=True,
                 request_timeout=ANSWER_SECONDS,
@@ -253,15 +252,25 @@ class KafkaLog:
 
     def notes(self) -> list[str]:
         """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
-        with self._answered():
-            count = len(self._admin().list_topics(self._topic, timeout=ANSWER_SECONDS).brokers)
-        if count >= REPLICAS:
-            return []
-        return [
+        with self._answered(), self._asking_admin() as admin:
+            found = admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
+        count, partitions, said = len(found.brokers), len(found.topics[self._topic].partitions), []
+        if partitions > 1:
+            said.append(
+                f"The topic {self._topic} has {partitions} partitions, and only the first is the shared log: "
+                "what somebody writes into another is not read. See who does: kafka-acls.sh "
+                f"--bootstrap-server {self._servers} --list --topic {self._topic}"
+            )
+        if count < REPLICAS:
+            said.append(self._few_servers(count))
+        return said
+
+    def _few_servers(self, count: int) -> str:
+        return (
             f"Kafka at {self._servers} has {count} of {REPLICAS} servers: what is acknowledged is on "
             f"{'one machine' if count == 1 else 'two machines, and none may be away'}. Start more, with "
             "kafka-server-start.sh, and give the topic replicas there: kafka-reassign-partitions.sh"
-        ]
+        )
 
     def close(self) -> None:
         """Close the connections, if there are some."""
@@ -473,7 +482,7 @@ class KafkaLog:
             try:
                 self.bounds()
                 return
-            except Unknown:
+            except (Unknown, NoCluster):  # a server that has not heard of the topic yet says that it is none
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
@@ -498,12 +507,6 @@ class KafkaLog:
                 "each has: tidewheel store verify --store STORE"
             )
         self._topic_id = self._topic_id or topic_id
-        if len(found.partitions) != 1:
-            said.append(
-                f"The topic {self._topic} has {len(found.partitions)} partitions, and only the first is the "
-                "shared log: who writes into another is not read. Kafka cannot take partitions away; begin "
-                f"anew in a topic of one: tidewheel cluster create kafka://{self._servers}/TOPIC"
-            )
         replicas = len(found.partitions[0].replicas)
         wanted = min(REPLICAS, len(admin.list_topics(timeout=ANSWER_SECONDS).brokers))
         if replicas < wanted:
@@ -546,6 +549,18 @@ class KafkaLog:
         from confluent_kafka.admin import AdminClient
 
         return AdminClient(self._client({}))
+
+    @contextmanager
+    def _asking_admin(self) -> Iterator[AdminClient]:
+        """Give a connection that asks for settings, and that says what it met where one gets no answer."""
+        from confluent_kafka import KafkaException
+
+        admin, self._heard = self._admin(), ""
+        try:
+            yield admin
+        except (KafkaException, TimeoutError):
+            admin.poll(0)
+            raise
 
     def _hear(self, error: KafkaError) -> None:
         self._heard = error.str()

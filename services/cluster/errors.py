@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewheel.errors import Busy
+from tidewheel.errors import Busy, ConfigurationError
 
 
 class NoLeader(Busy):
@@ -15,3 +15,9 @@ class EngineTrouble(Busy):
     """The shared log's engine would lose what it accepts, so new messages are refused."""
 
     code = "TW-259"
+
+
+class OtherKey(ConfigurationError):
+    """This node cannot open the users' secrets of its cluster."""
+
+    code = "TW-260"

@@ -42,6 +42,8 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreError
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.cluster.errors import OtherKey
+from services.cluster.one_key import OneKey
 from services.cluster.replica import Replica
 from services.cluster.silence import BEAT_MS, Silence
 from services.live.durability import Answers, Proving
@@ -80,6 +82,8 @@ class Member(NamedTuple):
     listen: str
     http: str
     version: str = ""
+    key: str = ""
+    """The id of its key of users' secrets (`services.cluster.one_key`)."""
 
 
 class Leading(Protocol):
@@ -125,7 +129,7 @@ class ClusterNode:
         self.epoch = 0
         self.halted = ""
         self.takeovers = 0
-        self._names = {me.node}
+        self._names, self._one_key = {me.node}, OneKey(me.node, me.key)
         self._read_ms = 0
         self._end = self._next_offset = 0
         self._silence = Silence(monotonic_ms())
@@ -140,7 +144,7 @@ class ClusterNode:
                 replica = await self._work(self._open)
                 if await self._follow(replica):
                     await self._lead(replica)
-            except (Halted, Trimmed, NoCluster) as error:
+            except (Halted, Trimmed, NoCluster, OtherKey) as error:
                 self.halted = str(error)
                 log.error("halted", reason=self.halted)
                 self._become(Role.HALTED)
@@ -189,7 +193,7 @@ class ClusterNode:
     async def _follow(self, replica: Replica) -> bool:
         """Take in what the leader writes; return True once this node leads, False if it leaves.
 
-        Raise `Halted`, `Trimmed` or `NoCluster`, and OSError where the replica is void.
+        Raise `Halted`, `Trimmed`, `NoCluster` or `OtherKey`, and OSError where the replica is void.
         """
         self._become(Role.FOLLOWING)
         self._silence.away(monotonic_ms())
@@ -205,6 +209,7 @@ class ClusterNode:
                 await self._work(lambda: replica.checkpoint(self._clock()))
             if count:
                 continue
+            self._one_key.check()
             if monotonic_ms() >= self._silence.stands_ms(self._rank()) and await self._stand(replica):
                 return True
             await self._pause(POLL_SECONDS)
@@ -233,6 +238,7 @@ class ClusterNode:
         if record is None or step.outcome in (Outcome.DEAD, Outcome.ALREADY_HAD, Outcome.NOTED):
             return
         leaves = False
+        self._one_key.note(record)
         if record.kind == Kind.EPOCH:
             self.epoch = record.epoch
             self.leader = Member(**record.facts)
@@ -330,7 +336,7 @@ class ClusterNode:
                 continue
             wanted.clear()
             try:
-                await self._work(lambda: sink.beat({"clock_ms": self._clock()}))
+                await self._work(lambda: sink.beat({"clock_ms": self._clock()} | self._one_key.facts))
             except NotAccepted as error:
                 leading.fail(error)
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from datetime import datetime
 from shlex import quote
@@ -12,7 +12,7 @@ from services.doctor.finding import Finding, fine, warning, wrong
 from sharedlog.engine import Stored
 from sharedlog.engines import KAFKA, SharedLog, engine_of, without_password
 from sharedlog.errors import Halted, NoCluster, Refused, Unknown
-from sharedlog.record import Foreign, Garbled, Kind, decode
+from sharedlog.record import Foreign, Garbled, Kind, SharedRecord, decode
 
 
 def examined(url: str) -> Iterator[Finding]:
@@ -27,10 +27,12 @@ def examined(url: str) -> Iterator[Finding]:
             return
         yield fine("connect", f"{shown} answers")
         try:
-            yield from _log(engine, shown)
+            is_ours = yield from _log(engine, shown)
         except (Unknown, Halted) as error:
             yield wrong("cluster", error.detail, "")
-    yield from settings or [fine("settings", "as they must be")]
+            is_ours = True
+    if is_ours:
+        yield from settings or [fine("settings", "as they must be")]
 
 
 def _asked(ask: Callable[[], list[str]]) -> list[str]:
@@ -41,37 +43,52 @@ def _asked(ask: Callable[[], list[str]]) -> list[str]:
         return []
 
 
-def _log(engine: SharedLog, shown: str) -> Iterator[Finding]:
-    """Look at the records, and whether another would be taken; raise `Unknown` or `Halted`."""
+def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
+    """Look at the records, and whether another would be taken; raise `Unknown` or `Halted`.
+
+    Return False of a log that is none of a cluster.
+    """
     try:
         first, end = engine.bounds()
         found = [engine.read(offset, 1)[0] for offset in (first, end - 1)] if end > first else []
     except NoCluster as error:
         yield wrong("cluster", error.detail, f"To begin one: tidewheel cluster create {quote(shown)}")
-        return
-    if not found:
-        yield wrong("cluster", "It has no record: nobody finished making it.", "Name another log in the URL.")
-        return
-    yield _cluster(*found)
+        return True
+    begin = _decoded(found[0]) if found else "missing"
+    if isinstance(begin, str):
+        advice = f"Name another log, or remove this one and run: tidewheel cluster create {quote(shown)}"
+        yield wrong("cluster", f"the first record is {begin}", advice)
+        return False
+    cluster = f"{begin.cluster.hex()}: records {first} ({_when(found[0])}) to {end - 1} ({_when(found[1])})"
+    newest = _decoded(found[1])
+    if isinstance(newest, str):
+        yield warning(
+            "cluster", f"{cluster}, the last {newest}", "Nodes step over it; let nobody else write there."
+        )
+    else:
+        yield fine("cluster", f"{cluster}, the last a {_kind(newest)} of epoch {newest.epoch}")
+    yield _written(engine)
+    return True
+
+
+def _written(engine: SharedLog) -> Finding:
     try:
         engine.try_append()
-        yield fine("write", "this user may append; nothing was left there")
     except (Refused, Unknown) as error:
-        yield wrong("write", f"no record would be taken: {error.detail}", "")
+        return wrong("write", f"no record would be taken: {error.detail}", "")
+    return fine("write", "this user may append; nothing was left there")
 
 
-def _cluster(first: Stored, last: Stored) -> Finding:
-    """Say of which cluster the first and the last record are."""
+def _decoded(stored: Stored) -> SharedRecord | str:
+    """Return a record of a cluster, or what else it is."""
     try:
-        begin, newest = decode(first.stored, None), decode(last.stored, None)
+        return decode(stored.stored, None)
     except (Foreign, Garbled) as error:
-        return wrong("cluster", f"Not every record is of a cluster: {error}.", "Name another log in the URL.")
-    kind = Kind(newest.kind).name if newest.kind in Kind.__members__.values() else f"kind {newest.kind}"
-    return fine(
-        "cluster",
-        f"{begin.cluster.hex()}: records {first.offset} ({_when(first)}) to {last.offset} ({_when(last)}), "
-        f"the last a {kind} of epoch {newest.epoch}",
-    )
+        return str(error)
+
+
+def _kind(record: SharedRecord) -> str:
+    return Kind(record.kind).name if record.kind in Kind.__members__.values() else f"kind {record.kind}"
 
 
 def _when(stored: Stored) -> str:

@@ -21,6 +21,7 @@ import structlog
 
 from commitlog import layout, store_format
 from services.auth.refusals import Refusals
+from services.auth.vault import id_of
 from services.broker.broker import Broker
 from services.cluster.engine_check import EngineCheck
 from services.cluster.forwarding import Forwarding
@@ -30,6 +31,7 @@ from services.cluster.switch import Switch
 from services.front.certificates import https_context
 from services.live.durability import Proving
 from services.live.live_broker import LiveBroker
+from services.process.private_files import auth_key
 from services.server.authentication import check_exposure
 from services.server.core_settings import core_settings
 from services.server.run import (
@@ -104,7 +106,8 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 await faces.close_tasks()
                 await live.close()
 
-        me = Member(settings.node, str(settings.advertise or listen), http.url, version("tidewheel"))
+        where = str(settings.advertise or listen), http.url
+        me = Member(settings.node, *where, version("tidewheel"), id_of(shared_key(settings)))
         node = ClusterNode(me, genesis.cluster, engine, disk, core, wall_clock_ms, executor, serve)
         forwarding = Forwarding(node)
         stack.push_async_callback(forwarding.close)
@@ -145,8 +148,17 @@ def check_settings(settings: ServeSettings) -> None:
         raise ConfigurationError(
             "--cluster needs --node NAME: the name of this node, its own in the cluster."
         )
+    if settings.auth and not settings.auth_key:
+        raise ConfigurationError(
+            "--auth in a cluster needs --auth-key FILE: the same key on all nodes, as any of them may lead."
+        )
     if settings.clock == "virtual":
         raise ConfigurationError("--clock virtual is for a broker alone: nodes of a cluster share real time.")
+
+
+def shared_key(settings: ServeSettings) -> bytes:
+    """Return the key of users' secrets, which all nodes have; empty if they have none."""
+    return auth_key(settings.auth_key, may_make=True) if settings.auth_key else b""
 
 
 def join(store: Path, genesis: SharedRecord, node: str) -> None:

@@ -208,6 +208,45 @@ def test_the_doctor_says_what_does_not_answer_and_no_password(given: str, said: 
     assert "secret" not in connect[2]
 
 
+def test_a_node_with_another_key_does_not_join(tmp_path: Path, database: str, eventually: Any) -> None:
+    url = f"{database}&log={tmp_path.name}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    keys = [tmp_path / "key-a", tmp_path / "key-b"]
+    first, other = Node(tmp_path, "a", url), Node(tmp_path, "b", url)
+    first.options += ("--auth-key", str(keys[0]))
+    first.start()
+    eventually(lambda: first.role() == "leading")
+    added = tidewheel("auth", "user", "add", "orders", "--http", first.http)
+    assert added.returncode == 0, added.stderr
+    without = other.options
+    for options, said in (
+        (("--auth-key", str(keys[1])), "This node has another --auth-key than node a, which leads epoch 1"),
+        ((), "Node a, which leads epoch 1, has an --auth-key, and this node has none"),
+    ):
+        other.options = (*without, *options)
+        other.start()
+        eventually(lambda: other.role() == "halted")
+        assert said in tidewheel("cluster", "status", "--http", other.http).stdout
+        assert other.stop() == 0
+    keys[1].write_text(keys[0].read_text())
+    other.options = (*without, "--auth-key", str(keys[1]))
+    other.start()
+    eventually(lambda: other.role() == "following")
+    assert first.stop() == 0
+    eventually(lambda: other.role() == "leading")
+    assert keys[0].read_text().strip() not in json.dumps(other.look())
+    assert "orders" in tidewheel("auth", "user", "ls", "--http", other.http).stdout
+    assert other.stop() == 0
+
+
+def test_users_of_a_cluster_need_a_key_that_all_nodes_have(nodes: list[Node], eventually: Any) -> None:
+    leader = leader_of(nodes, eventually)
+    refused = tidewheel("auth", "user", "add", "orders", "--http", leader.http)
+    assert refused.returncode != 0
+    assert "--auth-key FILE" in refused.stderr
+    assert not (leader.store / "users.key").exists()
+
+
 def test_mistakes_are_answered_with_what_to_do(tmp_path: Path, database: str) -> None:
     url = f"{database}&log={tmp_path.name}"
 
@@ -224,6 +263,8 @@ def test_mistakes_are_answered_with_what_to_do(tmp_path: Path, database: str) ->
     assert (code, "TW-256" in said, "?log=" in said) == (4, True, True), said
     code, said = refusal(*serve, "--cluster", url)
     assert (code, "--node NAME" in said) == (2, True), said
+    code, said = refusal(*serve, "--cluster", url, "--node", "a", "--auth")
+    assert (code, "--auth-key FILE" in said) == (2, True), said
     code, said = refusal(*serve, "--cluster", url, "--node", "a", "--clock", "virtual")
     assert (code, "--clock virtual" in said) == (2, True), said
     code, said = refusal(*serve, "--cluster", "postgresql://nobody@127.0.0.1:9/none", "--node", "a")
