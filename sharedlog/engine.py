@@ -1,6 +1,7 @@
 """What a shared log must be able to do: a partition of Kafka can, and so can a table of PostgreSQL.
 
     append_if   adds a record if the log's head is still what the writer says; else nothing
+    note        adds a record that is nobody's right and changes no head: what a node holds
     read        records from an offset on, in order, the same for every reader
     bounds      the offset of the first record that is left, and the one behind the last
     trim        lets go of the records before an offset
@@ -44,6 +45,9 @@ class Engine(Protocol):
         back to back. Raise `Refused` if nothing was added, or `Unknown`. An engine that cannot compare adds
         them whatever the head is: what the order in its log makes of that, the fold tells.
         """
+
+    def note(self, stored: bytes) -> None:
+        """Append a record whoever leads; the head stays. Raise `Refused` (nothing was added) or `Unknown`."""
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, at least one if there is any; raise `Unknown`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from sharedlog.engine import Engine, Head
@@ -18,18 +18,8 @@ from sharedlog.errors import NoCluster
 from sharedlog.fold import Position
 from sharedlog.kafka import KafkaLog
 from sharedlog.postgres import PostgresLog
-from sharedlog.record import (
-    CHAIN_AT_GENESIS,
-    ID_BYTES,
-    NOBODY,
-    Foreign,
-    Garbled,
-    Kind,
-    SharedRecord,
-    body_of,
-    decode,
-    encode,
-)
+from sharedlog.reading import records
+from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, encode
 from tidewheel.errors import ConfigurationError
 from tidewheel.extras import require
 
@@ -122,18 +112,26 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
     return cluster
 
 
-def genesis_of(engine: Engine) -> SharedRecord:
-    """Return the GENESIS of a shared log; raise `NoCluster` if it does not begin with one, or `Unknown`."""
-    found = engine.read(0, 1)
-    if not found or found[0].offset > 0:
-        raise NoCluster("No record lies there: tidewheel cluster create URL makes one.")
-    try:
-        record = decode(found[0].stored, None)
-    except (Foreign, Garbled) as error:
-        raise NoCluster(f"The first record there is {error}: name another log in the URL.") from error
-    if record.kind != Kind.GENESIS:
-        raise NoCluster("The shared log does not begin with a GENESIS: its first records are gone.")
-    return record
+class Beginning(NamedTuple):
+    """The cluster of a shared log: its id, and what it began with."""
+
+    cluster: bytes
+    facts: dict[str, Any]
+
+
+def beginning_of(engine: Engine) -> Beginning:
+    """Return which cluster a shared log is of: its GENESIS tells, or, once that is trimmed, a CHECKPOINT.
+
+    Raise `NoCluster` if nothing tells, or `Unknown`.
+    """
+    for record in records(engine):
+        if record.kind == Kind.GENESIS:
+            return Beginning(record.cluster, record.facts)
+        if record.kind == Kind.CHECKPOINT:
+            return Beginning(record.cluster, record.facts["begins"])
+    raise NoCluster(
+        "No record there tells of a cluster. Where there was none: tidewheel cluster create URL makes one."
+    )
 
 
 def without_password(url: str) -> str:

@@ -13,7 +13,7 @@ read as far have come to the same.
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
-    GENESIS, CHECKPOINT and HOLD have no epoch: they are noted; a second GENESIS halts
+    GENESIS, CHECKPOINT and HOLD have no epoch: they are noted (`sharedlog.holdings`); a second GENESIS halts
 
     BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
             begin there, chain wrong                        HALT: two histories
@@ -46,6 +46,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from sharedlog.errors import Halted
+from sharedlog.holdings import Holdings
 from sharedlog.record import (
     CHAIN_AT_GENESIS,
     NOBODY,
@@ -125,6 +126,8 @@ class Fold:
         self.last_read: tuple[int, int] | None = None
         """The offset and the CRC-32 of the record that was taken last."""
         self.halted = ""
+        self.holdings = Holdings()
+        """Which node holds a copy, up to where."""
         self.foreign_count = self.dead_count = 0
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
@@ -188,6 +191,7 @@ class Fold:
             "chain": at.chain,
             "next_offset": at.next_offset,
             "positions": self._positions.freeze(at.end),
+            "holdings": self.holdings.freeze(),
         }
 
     @classmethod
@@ -198,6 +202,7 @@ class Fold:
         fold.end, fold.chain = frozen["end"], frozen["chain"]
         fold.next_offset = frozen["next_offset"]
         fold._positions = Positions.thaw(frozen["positions"])
+        fold.holdings = Holdings.thaw(frozen.get("holdings", {}))
         return fold
 
     def relation(self, record: SharedRecord) -> EpochRelation:
@@ -251,9 +256,12 @@ class Fold:
             return self._dead(record)
         if not self._gathered and Position(record.start, record.chain) != Position(self.end, self.chain):
             self._halt(offset, f"the leader is at {record.start}, and the history ends at {self.end}")
+        if record.body and "forget" in (facts := record.facts):
+            self.holdings.forget(facts["forget"])
         return Step(Outcome.ALIVE, record)
 
     def _note(self, _: int, record: SharedRecord) -> Step:
+        self.holdings.told(record.facts)
         return Step(Outcome.NOTED, record)
 
     def _gather(self, offset: int, record: SharedRecord) -> Step:

@@ -191,6 +191,11 @@ class KafkaLog:
         is_known = len(told) == len(stored) and told == list(range(told[0], told[0] + len(told)))
         return told[-1] if is_known else None
 
+    def note(self, stored: bytes) -> None:
+        """Append a record whoever leads; raise `Unknown`, or `Refused` if it was surely not added."""
+        with self._writing:
+            self._append(stored, is_first=True)
+
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, at least one if there is any, or from the first that is left.
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-PARTITION_RECORDS: Final = 100_000
+PARTITION_RECORDS: Final = 10_000
 READ_RECORDS_MAX: Final = 10_000
 CONNECT_SECONDS: Final = 10
 CHECK_MS: Final = 10_000
@@ -75,6 +75,10 @@ INSERT INTO {log}_record (record, stored)
 SELECT last_record - %s + number, stored
 FROM moved, unnest(%s::bytea[]) WITH ORDINALITY AS given (stored, number)
 RETURNING record
+"""
+_NOTE: Final = """
+WITH moved AS (UPDATE {log}_head SET last_record = last_record + 1 RETURNING last_record)
+INSERT INTO {log}_record (record, stored) SELECT last_record, %s FROM moved RETURNING record
 """
 _READ: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
@@ -148,6 +152,13 @@ class PostgresLog:
             raise Refused("Another node has written since.")
         assert len(rows) == count, "some of the records were added, and not all"
         return max(int(one) for (one,) in rows)
+
+    def note(self, stored: bytes) -> None:
+        """Append a record whoever leads; the head stays. Raise `Unknown`."""
+        with self._answered() as connection:
+            self._make_partitions(connection, 1)
+            rows = connection.execute(self._sql(_NOTE), (stored,)).fetchall()
+        assert len(rows) == 1, "a note is one record"
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, at least one if there is any; raise `Unknown`."""

@@ -22,9 +22,9 @@ before, start, zeros and body. Who has the same chain at the same end has the sa
     GENESIS      once, by who makes the cluster           what a cluster begins with
     EPOCH        by who wants to lead                     the candidate's name and addresses
     BYTES        by the leader: a flush, or a part of it  whole CommitLog records
-    BEAT         by the leader, when it has nothing else  the leader's clock
-    CHECKPOINT   by any node                              what it holds, synced and checked
-    HOLD         by a node that copies                    how long nothing may be trimmed
+    BEAT         by the leader, when it has nothing else  the leader's clock; that it leaves, and to whom
+    CHECKPOINT   by any node                              what it holds, synced and read back
+    HOLD         by a node that copies                    before which record nothing need be kept for it
 
 Cost: 79 bytes a record, and BLAKE2b at 1 GB/s. Weak spot: 64 bits tell histories apart that chance has made,
 not those that somebody has forged.

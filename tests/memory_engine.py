@@ -102,6 +102,11 @@ class MemoryEngine:
             raise Unknown("The engine did not answer, and has taken the records.")
         return offset
 
+    def note(self, stored: bytes) -> None:
+        """Append a record whoever leads."""
+        if self.is_away or not self.append(stored).is_ok:
+            raise Unknown("The engine did not answer.")
+
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return some records from an offset on."""
         if self.is_away or (not self.is_well and self._random.random() < 0.02):

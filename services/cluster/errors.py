@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from tidewheel.errors import Busy, ConfigurationError
+from tidewheel.errors import Busy, ConfigurationError, TidewheelError
 
 
 class NoLeader(Busy):
     """No node of the cluster answers as its leader."""
 
     code = "TW-254"
+
+
+class CopyRefused(TidewheelError):
+    """A node does not give, or has not got, a copy of the store."""
+
+    code = "TW-257"
+
+
+class OrderRefused(TidewheelError):
+    """The leader does not do what an operator told it."""
+
+    code, exit_code = "TW-258", 4
 
 
 class EngineTrouble(Busy):

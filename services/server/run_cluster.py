@@ -52,8 +52,7 @@ from services.server.run import (
     wall_clock_ms,
 )
 from services.settings.config import ServeSettings
-from sharedlog.engines import engine_of, genesis_of, without_password
-from sharedlog.record import SharedRecord
+from sharedlog.engines import beginning_of, engine_of, without_password
 from tidewheel.errors import ConfigurationError
 
 WORKERS: Final = 8
@@ -74,9 +73,9 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         address = advertised(settings, listen, boot)
         engine = engine_of(settings.cluster)
         stack.callback(engine.close)
-        genesis = await asyncio.to_thread(genesis_of, engine)
-        join(settings.store, genesis, settings.node)
-        core = replace(core_settings(settings, genesis.facts["segment_bytes"]), sync_flush=False)
+        began = await asyncio.to_thread(beginning_of, engine)
+        join(settings.store, began.cluster, settings.node)
+        core = replace(core_settings(settings, began.facts["segment_bytes"]), sync_flush=False)
         store_format.open_format(
             disk, core.segment_bytes
         )  # before any other file: then the folder is a store
@@ -108,7 +107,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
 
         where = str(settings.advertise or listen), http.url
         me = Member(settings.node, *where, version("tidewheel"), id_of(shared_key(settings)))
-        node = ClusterNode(me, genesis.cluster, engine, disk, core, wall_clock_ms, executor, serve)
+        node = ClusterNode(me, began.cluster, engine, disk, core, wall_clock_ms, executor, serve)
         forwarding = Forwarding(node)
         stack.push_async_callback(forwarding.close)
         switch, app = Switch(forwarding), ClusterHttp(node, check)
@@ -120,7 +119,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         running = asyncio.create_task(node.run())
         stack.push_async_callback(left, node, running)
         told = stack.enter_context(told_to_stop())
-        ready = Ready(listen, http, boot, genesis.facts["segment_bytes"])
+        ready = Ready(listen, http, boot, began.facts["segment_bytes"])
         stack.enter_context(ready_file(settings.ready_file, ready))
         gc.collect()
         gc.freeze()
@@ -161,18 +160,18 @@ def shared_key(settings: ServeSettings) -> bytes:
     return auth_key(settings.auth_key, may_make=True) if settings.auth_key else b""
 
 
-def join(store: Path, genesis: SharedRecord, node: str) -> None:
+def join(store: Path, cluster: bytes, node: str) -> None:
     """Write into the store which cluster it is of; raise `ConfigurationError` if that is another one's.
 
     A store that was a broker's alone is none of a cluster's: what it holds is in no shared log.
     """
-    path, me = store / layout.CLUSTER, {"cluster": genesis.cluster.hex(), "node": node}
+    path, me = store / layout.CLUSTER, {"cluster": cluster.hex(), "node": node}
     if path.exists():
         found = json.loads(path.read_text())
         if found != me:
             raise ConfigurationError(
                 f"The store {store} is node {found['node']!r} of cluster {found['cluster']}, not {node!r} of "
-                f"{genesis.cluster.hex()}: give this node another --store."
+                f"{cluster.hex()}: give this node another --store."
             )
         return
     if any((store / layout.COMMITLOG).glob("*")):

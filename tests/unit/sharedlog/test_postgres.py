@@ -94,6 +94,15 @@ def test_a_read_has_a_bound_and_at_least_one(log: PostgresLog) -> None:
     assert log.read(10, 1 << 20) == []
 
 
+def test_a_note_lands_whoever_leads_and_changes_no_head(log: PostgresLog) -> None:
+    head = log.head()
+    log.note(b"a node's")
+    log.note(b"another's")
+    assert log.head() == head
+    assert [one.stored for one in log.read(0, 100)] == [b"a node's", b"another's"]
+    assert log.append_if(head, [b"the leader's"], head) == 2, "and tells by its offset what came between"
+
+
 def test_what_is_trimmed_goes_by_whole_partitions(log: PostgresLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 10)
     for number in range(4):
