@@ -1,70 +1,189 @@
-"""A real PostgreSQL server of a test session's own, where the machine has one."""
+"""A real PostgreSQL of a test session's own, alone or with synchronous standbys, where the machine has one.
+
+Each server listens on a socket in a folder of its own. A standby is a copy of the primary (pg_basebackup)
+that follows its log; a commit of the primary is answered once any one of the standbys has it on disk.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
-from contextlib import contextmanager
+import tempfile
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from pwd import getpwnam
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+USER: Final = "shop"
+START_SECONDS, STANDBY_SECONDS = 60, 60
+UNSYNCED: Final = ("-c", "fsync=off")
+KEPT_FOR_STANDBYS: Final = ("-c", "wal_keep_size=1GB")
+_FOLLOWING: Final = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum'"
 
-def as_ordinary_user() -> list[str]:
-    """PostgreSQL refuses to run as root; Debian's package brings the user `postgres`."""
-    return ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+
+class PostgresServer:
+    """One server; started again it keeps its socket and what it has written."""
+
+    def __init__(self, name: str, options: tuple[str, ...]) -> None:
+        self.name, self._options = name, options
+        self.folder = Path(tempfile.mkdtemp(prefix="tidewheel-postgresql-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        if owner():
+            shutil.chown(self.folder, *owner().values())
+
+    @property
+    def url(self) -> str:
+        """Where it serves, as libpq takes it."""
+        return f"postgresql://{USER}@/postgres?host={self.folder}"
+
+    def make(self) -> None:
+        """Make an empty server."""
+        command = (program("initdb"), "--auth=trust", "-U", USER, "-D", self._data)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder, **owner())
+
+    def make_standby_of(self, primary: PostgresServer) -> None:
+        """Copy a server that runs; once started this one follows it under its own name."""
+        source = f"host={primary.folder} user={USER} application_name={self.name}"
+        command = (program("pg_basebackup"), "-D", self._data, "-R", "-c", "fast", "-d", source)
+        subprocess.run(command, check=True, cwd=self.folder, **owner())
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+        options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={self.folder}", *self._options]
+        command = [program("postgres"), "-D", str(self._data), *options]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **owner())
+        ends = time.monotonic() + START_SECONDS
+        while not self._serves():
+            assert self._process.poll() is None, self._log.read_text()[-3_000:]
+            assert time.monotonic() < ends, self._log.read_text()[-3_000:]
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End all its processes as `kill -9` does."""
+        assert self._process is not None, "a server that was not started"
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        self._process.kill()
+        for one in children:
+            with suppress(ProcessLookupError):
+                os.kill(int(one), signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        """End it if it runs."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+            self._process = None
+
+    def forget(self) -> None:
+        """Delete what it has written."""
+        shutil.rmtree(self.folder)
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "log"
+
+    def _serves(self) -> bool:
+        import psycopg
+
+        with suppress(psycopg.OperationalError):
+            psycopg.connect(self.url).close()
+            return True
+        return False
+
+
+class PostgresServers:
+    """A primary, and the standbys of which any one must have a commit."""
+
+    def __init__(self, standbys: int, options: tuple[str, ...]) -> None:
+        options += KEPT_FOR_STANDBYS
+        self.primary = PostgresServer("primary", options)
+        self.standbys = [PostgresServer(f"s{number}", options) for number in range(1, standbys + 1)]
+
+    @property
+    def url(self) -> str:
+        """Where the primary serves, as libpq takes it."""
+        return self.primary.url
+
+    def start(self) -> None:
+        """Make and start them all; returns when the primary waits for its standbys."""
+        self.primary.make()
+        self.primary.start()
+        for one in self.standbys:
+            one.make_standby_of(self.primary)
+            one.start()
+        if self.standbys:
+            self._wait_for_standbys()
+
+    def _wait_for_standbys(self) -> None:
+        import psycopg
+
+        names = ", ".join(one.name for one in self.standbys)
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 ({names})'")
+            connection.execute("SELECT pg_reload_conf()")
+            ends = time.monotonic() + STANDBY_SECONDS
+            while connection.execute(_FOLLOWING).fetchone() != (len(self.standbys),):
+                assert time.monotonic() < ends, f"not all of {names} follow"
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End them all, and delete what they have written."""
+        for one in (*self.standbys, self.primary):
+            one.stop()
+            one.forget()
 
 
 @contextmanager
-def running_postgresql(*, syncs: bool = False) -> Iterator[str]:
-    """Run a server on a socket of its own; gives the SQLAlchemy URL. Skips the test where there is none.
-
-    One that does not sync is faster, and no place for a shared log.
-    """
+def running_servers(standbys: int = 0, options: tuple[str, ...] = UNSYNCED) -> Iterator[PostgresServers]:
+    """Run a primary and so many standbys. Skips the test where there is no PostgreSQL."""
     pytest.importorskip("psycopg")
-    if not shutil.which("initdb") or (os.geteuid() == 0 and subprocess.run(["id", "postgres"]).returncode):
+    if not shutil.which("initdb") or not has_owner():
         pytest.skip("no PostgreSQL server on this machine")
-    with folder_of_server() as folder:
-        initdb = [*as_ordinary_user(), "initdb", "--auth=trust", "-U", "shop", "--no-sync"]
-        subprocess.run([*initdb, str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
-        with started(folder, "" if syncs else "-c fsync=off"):
-            yield f"postgresql+psycopg://shop@/postgres?host={folder}"
-
-
-@contextmanager
-def running_standby(primary: str, name: str) -> Iterator[str]:
-    """Run a standby of a server that `running_postgresql` gave the URL of; gives its own URL."""
-    with folder_of_server() as folder:
-        host = primary.partition("host=")[2]
-        copy = [*as_ordinary_user(), "pg_basebackup", "--host", host, "--username", "shop", "--no-sync"]
-        given = ("--pgdata", str(folder / "data"), "--checkpoint=fast", "--write-recovery-conf")
-        subprocess.run([*copy, *given], check=True)
-        with started(folder, f"-c cluster_name={name}"):
-            yield primary.replace(host, str(folder))
-
-
-@contextmanager
-def folder_of_server() -> Iterator[Path]:
-    """Give a folder of the user that servers run as."""
-    folder = Path(subprocess.check_output([*as_ordinary_user(), "mktemp", "-d"], text=True).strip())
+    servers = PostgresServers(standbys, options)
     try:
-        yield folder
+        servers.start()
+        yield servers
     finally:
-        shutil.rmtree(folder)
+        servers.stop()
 
 
 @contextmanager
-def started(folder: Path, settings: str) -> Iterator[None]:
-    """Run the server whose data lie in a folder, on a socket there."""
-    pg_ctl = [*as_ordinary_user(), "pg_ctl", "--pgdata", str(folder / "data"), "--silent"]
-    options = f"-c listen_addresses='' -c unix_socket_directories={folder} {settings}"
-    subprocess.run([*pg_ctl, "--wait", "--log", str(folder / "log"), "-o", options, "start"], check=True)
+def running_postgresql() -> Iterator[str]:
+    """Run a server alone; gives the SQLAlchemy URL. Skips the test where there is none."""
+    with running_servers() as servers:
+        yield servers.url.replace("postgresql", "postgresql+psycopg", 1)
+
+
+def owner() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root; Debian's package brings the user `postgres`."""
+    return {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+
+
+def has_owner() -> bool:
+    """Return whether that user is there, where it is needed."""
     try:
-        yield
-    finally:
-        subprocess.run([*pg_ctl, "--mode=immediate", "stop"], check=True)
+        return all(getpwnam(name) for name in owner().values())
+    except KeyError:
+        return False
+
+
+def program(name: str) -> str:
+    """Return the path of a program of PostgreSQL's: all lie where `initdb` does."""
+    found = shutil.which("initdb")
+    assert found is not None, "initdb was looked for"
+    return str(Path(found).resolve().with_name(name))
