@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.times import both, span
 
 app = typer.Typer(
     add_completion=False,
@@ -75,8 +76,28 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("leader", f"{leader['node']} at {leader['listen']}" if leader else "none is known"),
         ("epoch", found["epoch"]),
         ("log end", found["end_offset"]),
+        ("behind", behind(found)),
+        ("clock", skewed(found["clock_skew_ms"])),
         ("nodes", ", ".join(found["nodes"])),
     ]
+    if (took_over := found["took_over"]) is not None:
+        rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
     rows += [("HALTED", found["halted"])] if found["halted"] else []
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
     output.print_table(("cluster", ""), rows)
+
+
+def behind(found: dict[str, Any]) -> str:
+    """Say how far a node is behind the shared log, or how much of the leader's nobody has accepted."""
+    if found["role"] == "leading":
+        return f"{found['unaccepted_bytes']} bytes are not accepted yet"
+    if found["lag_ms"] is None:
+        return "nothing was read yet"
+    return f"{found['lag_records']} records, {span(found['lag_ms'])}"
+
+
+def skewed(skew_ms: int | None) -> str:
+    """Say how the clock of a node differs from the engine's."""
+    if skew_ms is None:
+        return "not compared yet"
+    return f"{span(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the engine's, or less"

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -84,7 +84,3 @@ class EngineCheck:
                 log.warning("the shared log is kept as it must be: new messages are taken again")
         self.trouble = found
         stop(EngineTrouble(f"{' '.join(found)} {DOCTOR}") if found else None)
-
-    def view(self) -> dict[str, Any]:
-        """Return what is known, as JSON can hold it."""
-        return {"engine_trouble": self.trouble}

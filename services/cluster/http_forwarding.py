@@ -35,7 +35,7 @@ class ClusterHttp:
     """The application of a node: its own answers, the leader's application here, or the leader elsewhere."""
 
     def __init__(self, node: ClusterNode, check: EngineCheck) -> None:
-        self._node, self._check = node, check
+        self._node = node
         self.metrics = ClusterMetrics(node, check)
         self.leading: ASGIApp | None = None
         """The application of the broker while this node leads."""
@@ -45,7 +45,7 @@ class ClusterHttp:
         if scope["type"] != "http":
             return
         if scope["path"] == "/api/cluster":
-            await JSONResponse(self._node.view() | self._check.view())(scope, receive, send)
+            await JSONResponse(self._node.view() | self.metrics.view())(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
         elif scope["path"] in ("/livez", "/readyz", "/metrics"):

@@ -44,6 +44,7 @@ from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.cluster.errors import OtherKey
 from services.cluster.one_key import OneKey
+from services.cluster.pace import Pace
 from services.cluster.replica import Replica
 from services.cluster.silence import BEAT_MS, Silence
 from services.live.durability import Answers, Proving
@@ -84,6 +85,13 @@ class Member(NamedTuple):
     version: str = ""
     key: str = ""
     """The id of its key of users' secrets (`services.cluster.one_key`)."""
+
+
+class TookOver(NamedTuple):
+    """A takeover: when, in ms since 1970, and why."""
+
+    at_ms: int
+    why: str
 
 
 class Leading(Protocol):
@@ -129,6 +137,9 @@ class ClusterNode:
         self.epoch = 0
         self.halted = ""
         self.takeovers = 0
+        self.took_over: TookOver | None = None
+        """The last time when this node began to lead."""
+        self.pace = Pace(clock, monotonic_ms)
         self._names, self._one_key = {me.node}, OneKey(me.node, me.key)
         self._read_ms = 0
         self._end = self._next_offset = 0
@@ -182,8 +193,9 @@ class ClusterNode:
             "read_ms_ago": monotonic_ms() - self._read_ms if self._read_ms else None,
             "takeovers": self.takeovers,
             "nodes": sorted(self._names),
+            "took_over": None if self.took_over is None else self.took_over._asdict(),
             "halted": self.halted,
-        }
+        } | self.pace.view(leads=self.role is Role.LEADING)
 
     # Following.
 
@@ -230,6 +242,7 @@ class ClusterNode:
                 break
             self._loop.call_soon_threadsafe(self._note, step, monotonic_ms())
         self._end, self._next_offset = fold.end, fold.next_offset
+        self.pace.read(found, lambda: self._engine.bounds()[1])
         return len(found)
 
     def _note(self, step: Step, now_ms: int) -> None:
@@ -255,15 +268,24 @@ class ClusterNode:
     async def _stand(self, replica: Replica) -> bool:
         """Try to lead; return whether the shared log says so."""
         self._become(Role.STANDING)
+        why = self._why()
         self._silence.stood(monotonic_ms())
         try:
             won = await self._work(lambda: self._stand_once(replica))
         except (Unknown, Refused) as error:
             log.info("stood and does not lead", reason=str(error))
             won = False
-        if not won:
+        if won:
+            self.took_over = TookOver(self._clock(), why)
+        else:
             self._become(Role.FOLLOWING)
         return won
+
+    def _why(self) -> str:
+        """Return why this node stands."""
+        if self.leader is not None:
+            return f"silence of node {self.leader.node}"
+        return "the leader left" if self.epoch else "nobody led"
 
     def _stand_once(self, replica: Replica) -> bool:
         """Append an EPOCH, read up to it, and see whose it is. In a worker thread."""
@@ -309,7 +331,7 @@ class ClusterNode:
         wanted = asyncio.Event()
         async with self._serve(replica.core, stepped_down, Proving(monotonic_ms, wanted.set)) as leading:
             self._become(Role.LEADING)
-            log.info("leads", epoch=self.epoch, node=self.me.node)
+            log.info("leads", epoch=self.epoch, node=self.me.node, why=self.took_over and self.took_over.why)
             beating = self._loop.create_task(self._beat(replica, leading, wanted))
             ends: set[asyncio.Future[Any]] = {over, self._leaving, leading.broken}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

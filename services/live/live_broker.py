@@ -156,7 +156,7 @@ class LiveBroker:
         self._why_void: OSError | None = None
         self._lite_before = self._core.lite
         self.answers = Answers(self._broker.durable_offset, proving)
-        self.room = Room(self._unflushed_bytes)
+        self.room = Room(self.unflushed_bytes)
         self.receivers = Receivers(lambda: self._broker, self.decide, self.call, self.clock, self.answers)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
@@ -520,7 +520,7 @@ class LiveBroker:
         self.receivers.notify_all()
         self._see_to_alarm()
 
-    def _unflushed_bytes(self) -> int:
+    def unflushed_bytes(self) -> int:
         """Return how much waits for the disk; without a core each call is refused by itself."""
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 

@@ -94,13 +94,13 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             faces.metrics.watch(port)
             faces.metrics.add(app.metrics)
             switch.serve(faces.serving)
-            app.leading = faces.app
+            app.leading, app.metrics.live = faces.app, live
             try:
                 async with check.watching(live.stop_new, live.break_down):
                     yield live
             finally:
                 switch.forward()
-                app.leading = None
+                app.leading = app.metrics.live = None
                 faces.leave()
                 await faces.close_tasks()
                 await live.close()

@@ -99,11 +99,20 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
     assert f"node     {other.store.name}, following" in status.stdout
     with urlopen(f"http://{other.http}/readyz") as answer:
         assert answer.read() == f"ready\nfollows {leader.store.name}\n".encode()
-    with urlopen(f"http://{other.http}/metrics") as answer:
-        assert b'tidewheel_cluster_role{role="following"} 1' in answer.read()
+    for node, role in ((other, "following"), (leader, "leading")):
+        with urlopen(f"http://{node.http}/metrics") as answer:
+            scraped = answer.read().decode()
+        assert f'tidewheel_cluster_role{{role="{role}"}} 1' in scraped
+        for name in ("lag_records", "lag_seconds", "clock_skew_seconds", "unaccepted_bytes", "engine_trouble"):
+            assert f"\ntidewheel_cluster_{name} " in scraped
+        took_over = 'tidewheel_cluster_last_takeover_timestamp_seconds{why="nobody led"}'
+        assert (took_over in scraped) == (node is leader)
 
     leader.kill()
     eventually(lambda: other.role() == "leading")
+    silence = f"silence of node {leader.store.name}"
+    assert other.look()["took_over"]["why"] == silence
+    assert silence in tidewheel("cluster", "status", "--http", other.http).stdout
     found: dict[str, bytes] = {}
     eventually(lambda: found.update(other.receive("orders")) or len(found) == 3)
     assert sorted(found.values()) == [b"by a", b"by b", b"later"]
@@ -120,6 +129,7 @@ def test_a_node_that_is_told_to_stop_hands_over(nodes: list[Node], eventually: A
     assert tidewheel("send", "orders", "before", "--http", leader.http).returncode == 0
     assert leader.stop() == 0
     assert tidewheel("send", "orders", "after", "--http", other.http).returncode == 0
+    assert other.look()["took_over"]["why"] == "the leader left"
     found: dict[str, bytes] = {}
     eventually(lambda: found.update(other.receive("orders")) or len(found) == 2)
 

@@ -101,12 +101,12 @@ def test_when_the_trouble_is_over_sends_go_on() -> None:
             await stage.send("M1")
             stage.engine.troubles = [BAD]
             assert await stage.ask_again() == TROUBLED_SECONDS
-            assert stage.check.view() == {"engine_trouble": [BAD]}
+            assert stage.check.trouble == [BAD]
             with pytest.raises(EngineTrouble):
                 await stage.send("M2")
             stage.engine.troubles = []
             assert await stage.ask_again() == CHECK_SECONDS
-            assert stage.check.view() == {"engine_trouble": []}
+            assert stage.check.trouble == []
             await stage.send("M2")
 
     play(scenario)
@@ -134,7 +134,7 @@ def test_who_leads_no_more_tells_no_trouble() -> None:
         stage.engine.troubles = [BAD]
         async with stage.check.watching(stage.live.stop_new, fail):
             await stage.asked()
-        assert stage.check.view() == {"engine_trouble": []}
+        assert stage.check.trouble == []
 
     play(scenario)
 
