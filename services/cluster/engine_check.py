@@ -27,7 +27,7 @@ from sharedlog.errors import Halted, Refused, Unknown
 CHECK_SECONDS: Final = 60.0
 TROUBLED_SECONDS: Final = 5.0
 """How long a check waits for the next one while there is trouble: who has mended it wants to go on."""
-DOCTOR: Final = "Receiving and acknowledging go on. To look again: tidewheel cluster doctor URL"
+DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
 

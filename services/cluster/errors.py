@@ -24,9 +24,9 @@ class OrderRefused(TidewheelError):
 
 
 class EngineTrouble(Busy):
-    """The shared log's engine would lose what it accepts, so new messages are refused."""
+    """The engine of the shared log is not set as it must be, so new messages are refused."""
 
-    code = "TW-259"
+    code, is_own = "TW-259", True
 
 
 class OtherKey(ConfigurationError):

@@ -64,7 +64,7 @@ from services.live.access import LiveAccess
 from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
 from services.live.clock import Clock, KeptOffset
-from services.live.durability import Answers, Proving
+from services.live.durability import Answers, Proving, rests_on
 from services.live.errors import BrokerBroken, ResultUnknown, StoreUnwell
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
@@ -235,7 +235,7 @@ class LiveBroker:
         """Store many messages; each has its own answer, and they come when all are durable."""
         await self.room.wait(sum(len(message.body) for message in messages))
         answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
-        rests = (one.durable_at for one in answers if isinstance(one, (SendReceipt, RefusedByState)))
+        rests = [one.durable_at if isinstance(one, SendReceipt) else rests_on(one) for one in answers]
         await self.answers.reach(max(rests, default=0))
         return answers
 

@@ -103,7 +103,13 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
         with urlopen(f"http://{node.http}/metrics") as answer:
             scraped = answer.read().decode()
         assert f'tidewheel_cluster_role{{role="{role}"}} 1' in scraped
-        for name in ("lag_records", "lag_seconds", "clock_skew_seconds", "unaccepted_bytes", "engine_trouble"):
+        for name in (
+            "lag_records",
+            "lag_seconds",
+            "clock_skew_seconds",
+            "unaccepted_bytes",
+            "engine_trouble",
+        ):
             assert f"\ntidewheel_cluster_{name} " in scraped
         took_over = 'tidewheel_cluster_last_takeover_timestamp_seconds{why="nobody led"}'
         assert (took_over in scraped) == (node is leader)
