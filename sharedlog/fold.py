@@ -125,6 +125,8 @@ class Fold:
         """The offset in the engine's log of the record that comes next."""
         self.last_read: tuple[int, int] | None = None
         """The offset and the CRC-32 of the record that was taken last."""
+        self.leads: dict[str, Any] = {}
+        """What the newest EPOCH says of who leads."""
         self.halted = ""
         self.holdings = Holdings()
         """Which node holds a copy, up to where."""
@@ -192,6 +194,7 @@ class Fold:
             "next_offset": at.next_offset,
             "positions": self._positions.freeze(at.end),
             "holdings": self.holdings.freeze(),
+            "leads": self.leads,
         }
 
     @classmethod
@@ -203,6 +206,7 @@ class Fold:
         fold.next_offset = frozen["next_offset"]
         fold._positions = Positions.thaw(frozen["positions"])
         fold.holdings = Holdings.thaw(frozen.get("holdings", {}))
+        fold.leads = frozen.get("leads", {})
         return fold
 
     def relation(self, record: SharedRecord) -> EpochRelation:
@@ -233,7 +237,7 @@ class Fold:
             return self._dead(record)
         if record.start > self.end or self._positions.chain_at(record.start) != record.chain:
             self._halt(offset, f"whoever wants to lead epoch {record.epoch} has another history")
-        self.epoch, self.holder = record.epoch, record.holder
+        self.epoch, self.holder, self.leads = record.epoch, record.holder, record.facts
         self._drop_gathered()
         return Step(Outcome.NEW_EPOCH, record)
 

@@ -2,7 +2,7 @@
 
     CHECKPOINT   node, next_record, end, http, secret   a checkpoint is synced and was read back: this node
                                                         never needs a record before next_record again
-    HOLD         node, next_record                      the node is about to copy, and will read on from there
+    HOLD         node, next_record                      the node has no copy, and reads on from there
     BEAT         forget                                 the leader was told that a node is gone for good
 
 Rules
@@ -11,7 +11,8 @@ Rules
 2. A node that is away counts until it is forgotten. One that was forgotten and comes back finds the log
    trimmed, and copies from another.
 3. What a node said last counts, even if that is less than before: it may have lost its disk.
-4. A node that the log has never heard of holds nothing: a new one says HOLD first, or copies again.
+4. A node that the log has never heard of holds nothing: a new one says HOLD first. Where that comes too late,
+   it copies again.
 
 The secret lets another node fetch the copy over HTTP: who reads the shared log has all that the copy holds.
 
@@ -88,7 +89,7 @@ class Holdings:
     @property
     def trims_below(self) -> int:
         """The record before which the shared log may be trimmed; 0 if nothing may go."""
-        held = self._by_node.values()
+        held = list(self._by_node.values())
         if sum(one.end is not None for one in held) < COPIES_MIN:
             return 0
         return min(one.next_record for one in held)

@@ -1,6 +1,7 @@
 """A shared log in PostgreSQL: one table of records, and one row that says what the next must follow.
 
-    log_head      one row: the newest epoch and holder, the position behind what is accepted, the last offset
+    log_head      one row: the newest epoch and holder, the position behind what is accepted, the last offset,
+                  and how many offsets a partition has
     log_record    one row a record: offset, bytes, when the server took it; partitioned by ranges of offsets
 
 An append is one statement: it changes the head if that is what the writer says, and inserts the records only
@@ -11,7 +12,7 @@ A commit counts when the server reports it. With `synchronous_standby_names` tha
 it; a server that gives up waiting for them says so in a WARNING, and that is no acknowledgement: `Unknown`.
 So is a connection that breaks before the answer.
 
-Trimming drops whole partitions, which costs no vacuum; up to `PARTITION_RECORDS` records stay that could go.
+Trimming drops whole partitions, which costs no vacuum; up to one partition's records stay that could go.
 
 `trouble` asks over a connection of its own: an append may wait for standbys for as long as they are away, and
 just then somebody wants to know why.
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import psycopg
 
 PARTITION_RECORDS: Final = 10_000
+"""How many offsets a partition of a new log has."""
 READ_RECORDS_MAX: Final = 10_000
 CONNECT_SECONDS: Final = 10
 CHECK_MS: Final = 10_000
@@ -52,7 +54,7 @@ _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     epoch bigint NOT NULL, holder bytea NOT NULL, end_offset bigint NOT NULL, chain bytea NOT NULL,
-    last_record bigint NOT NULL
+    last_record bigint NOT NULL, partition_records bigint NOT NULL
 );
 CREATE TABLE {log}_record (
     record bigint NOT NULL, stored bytea NOT NULL, taken_at timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -64,7 +66,8 @@ CREATE TABLE IF NOT EXISTS {log}_record_{number} PARTITION OF {log}_record
 FOR VALUES FROM ({first}) TO ({end})
 """
 _FOUND: Final = """
-INSERT INTO {log}_head (epoch, holder, end_offset, chain, last_record) VALUES (%s, %s, %s, %s, -1)
+INSERT INTO {log}_head (epoch, holder, end_offset, chain, last_record, partition_records)
+VALUES (%s, %s, %s, %s, -1, %s)
 """
 _APPEND: Final = """
 WITH moved AS (
@@ -129,7 +132,7 @@ class PostgresLog:
                     f"Its tables are {self._log}_head and {self._log}_record. Run nodes of it, or give the "
                     "URL another ?log=NAME."
                 ) from error
-            connection.execute(self._sql(_FOUND), _fields(head))
+            connection.execute(self._sql(_FOUND), (*_fields(head), PARTITION_RECORDS))
 
     def head(self) -> Head:
         """Return what the next record must follow; raise `Unknown`."""
@@ -177,7 +180,8 @@ class PostgresLog:
         """Drop the partitions that lie wholly before `offset`; raise `Unknown`."""
         first, _ = self.bounds()
         with self._answered() as connection:
-            for number in range(first // PARTITION_RECORDS, offset // PARTITION_RECORDS):
+            (size,) = self._only_row(connection, "SELECT partition_records FROM {log}_head")
+            for number in range(first // size, offset // size):
                 connection.execute(self._sql(f"DROP TABLE IF EXISTS {{log}}_record_{number}"))
                 self._partitions.discard(number)
 
@@ -216,12 +220,14 @@ class PostgresLog:
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
         """Make the partitions that the next `count` records need, and one ahead of them."""
-        row = self._only_row(connection, "SELECT last_record FROM {log}_head")
-        first, last = row[0] // PARTITION_RECORDS, (row[0] + count) // PARTITION_RECORDS + 1
+        last_record, size = self._only_row(
+            connection, "SELECT last_record, partition_records FROM {log}_head"
+        )
+        first, last = last_record // size, (last_record + count) // size + 1
         for number in range(max(0, first), last + 1):
             if number not in self._partitions:
-                bounds = number * PARTITION_RECORDS, (number + 1) * PARTITION_RECORDS
-                connection.execute(self._sql(_PARTITION, number=number, first=bounds[0], end=bounds[1]))
+                bounds = {"first": number * size, "end": (number + 1) * size}
+                connection.execute(self._sql(_PARTITION, number=number, **bounds))
                 self._partitions.add(number)
 
     def _only_row(self, connection: psycopg.Connection[Any], statement: str) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
+from commitlog import layout
+from commitlog.errors import NotAStore
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.times import both, span
@@ -18,6 +21,7 @@ app = typer.Typer(
     "Example: tidewheel cluster create postgresql://tidewheel@db/orders",
 )
 
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder of the node.")]
 UrlArgument = Annotated[
     str, typer.Argument(help="postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC.")
 ]
@@ -80,9 +84,9 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("clock", skewed(found["clock_skew_ms"])),
         ("nodes", ", ".join(found["nodes"])),
     ]
+    rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
     if (took_over := found["took_over"]) is not None:
         rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
-    rows += [("HALTED", found["halted"])] if found["halted"] else []
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
     output.print_table(("cluster", ""), rows)
 
@@ -101,3 +105,79 @@ def skewed(skew_ms: int | None) -> str:
     if skew_ms is None:
         return "not compared yet"
     return f"{span(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the engine's, or less"
+
+
+@app.command()
+def nodes(http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show each node's copy of the store: the shared log is kept from the first record that one still needs.
+
+    Example: tidewheel cluster nodes --http 127.0.0.1:8088
+    """
+    found = Api(http).get("cluster")
+    if as_json:
+        output.print_json(found["copies"])
+        return
+    copies = found["copies"]
+    names = sorted({*found["nodes"], *copies})
+    output.print_table(
+        ("node", "copy to byte", "needs record", "behind", "http"),
+        [_row(name, copies.get(name), found) for name in names],
+    )
+
+
+def _row(name: str, copy: dict[str, Any] | None, found: dict[str, Any]) -> tuple[str, ...]:
+    """Return a node's row: what it holds, and how many records of the shared log are kept for it."""
+    if copy is None:
+        return name, "none yet", "-", "-", "-"
+    kept = f"{found['next_record'] - copy['next_record']} records"
+    end = "is copying" if copy["end_offset"] is None else str(copy["end_offset"])
+    return name, end, str(copy["next_record"]), kept, copy["http"] or "-"
+
+
+@app.command()
+def move(
+    node: Annotated[str, typer.Argument(help="The node that is to lead; any other if none is given.")] = "",
+    http: HttpOption = None,
+) -> None:
+    """Let another node lead. Clients wait a moment; no call fails.
+
+    Example: tidewheel cluster move b --http 127.0.0.1:8088
+    """
+    leader = Api(http).post("cluster", "move", body={"node": node})["leader"]
+    output.say(f"Node {leader['node']} leads, at {leader['listen']}.")
+
+
+@app.command()
+def forget(
+    node: Annotated[str, typer.Argument(help="A node that will not come back with its store.")],
+    http: HttpOption = None,
+) -> None:
+    """Keep nothing in the shared log for a node any more; one that comes back copies from another.
+
+    Example: tidewheel cluster forget c --http 127.0.0.1:8088
+    """
+    Api(http).post("cluster", "forget", body={"node": node})
+    output.say(f"Node {node} is forgotten: the shared log is trimmed without it.")
+
+
+@app.command()
+def refetch(store: StoreOption) -> None:
+    """Throw the copy of a stopped node away: at its next start it gets another node's, or reads the log.
+
+    Example: tidewheel cluster refetch --store /var/lib/tidewheel
+    """
+    from commitlog.lock import StoreLock
+    from commitlog.real_disk import RealDisk
+    from services.cluster.transfer import wipe
+
+    if not (store / layout.CLUSTER).exists():
+        raise NotAStore(f"{store} is no store of a cluster's node: nothing was changed.")
+    lock = StoreLock(store, is_node=True)
+    lock.acquire()
+    disk = RealDisk(store)
+    try:
+        wipe(disk)
+    finally:
+        disk.close()
+        lock.release()
+    output.say(f"The copy in {store} is gone. Start the node: it gets another's.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewheel.errors import Busy, ConfigurationError, TidewheelError
+from tidewheel.errors import Busy, ClientMistake, ConfigurationError, TidewheelError
 
 
 class NoLeader(Busy):
@@ -29,7 +29,13 @@ class EngineTrouble(Busy):
     code, is_own = "TW-259", True
 
 
+class NoNode(ClientMistake):
+    """A body does not name a node."""
+
+    code = "TW-260"
+
+
 class OtherKey(ConfigurationError):
     """This node cannot open the users' secrets of its cluster."""
 
-    code = "TW-260"
+    code = "TW-261"

@@ -27,7 +27,8 @@ store's place, in steps of which each may be the last before a kill or a power c
 Files of two nodes are never mixed. Queues and indexes are derived, and made anew at the next opening.
 
 Cost: the store goes over the network once, and lies on the disk twice until it is whole. Weak spot: the files
-are checked on their way, so what the sender's disk has spoiled comes too; `Replica.verify_log` finds it.
+are checked on their way, so what the sender's disk has spoiled comes too; whoever receives reads the log
+through before it is used (`services.cluster.node`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from hashlib import blake2b
 from http.client import HTTPException
@@ -79,7 +80,7 @@ class Source(Protocol):
         """Return up to `count` bytes; none at the end. Raise OSError."""
 
 
-def stream(root: Path) -> Iterator[bytes]:
+def stream(root: Path) -> Generator[bytes]:
     """Yield the bytes of the newest checkpoint of the store in `root`; raise a `StoreError`."""
     with ExitStack() as stack:
         held = hold_store(root, stack)

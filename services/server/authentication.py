@@ -59,8 +59,13 @@ def authentication(settings: ServeSettings, live: LiveBroker, clock: Callable[[]
     if settings.auth:
         live.access.open_all()
         guard = Guard(live.access, refusals, clock)
+    return Authentication(refusals, guard, http_demands(settings))
+
+
+def http_demands(settings: ServeSettings) -> Demands:
+    """Return what the HTTP interface asks of requests; raise `ConfigurationError` for a bad token."""
     token = http_token(settings.http_token) if settings.http_token else ""
-    return Authentication(refusals, guard, Demands(token, http_names(settings)))
+    return Demands(token, http_names(settings))
 
 
 def http_names(settings: ServeSettings) -> Names:

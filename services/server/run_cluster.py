@@ -32,7 +32,7 @@ from services.front.certificates import https_context
 from services.live.durability import Proving
 from services.live.live_broker import LiveBroker
 from services.process.private_files import auth_key
-from services.server.authentication import check_exposure
+from services.server.authentication import check_exposure, http_demands
 from services.server.core_settings import core_settings
 from services.server.run import (
     Faces,
@@ -107,12 +107,13 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
 
         where = str(settings.advertise or listen), http.url
         me = Member(settings.node, *where, version("tidewheel"), id_of(shared_key(settings)))
-        node = ClusterNode(me, began.cluster, engine, disk, core, wall_clock_ms, executor, serve)
-        forwarding = Forwarding(node)
+        node = ClusterNode(me, began, engine, disk, core, wall_clock_ms, executor, serve)
+        forwarding, refusals = Forwarding(node), Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
-        switch, app = Switch(forwarding), ClusterHttp(node, check)
+        switch = Switch(forwarding)
+        app = ClusterHttp(node, settings.store, http_demands(settings), refusals, check)
         files_of_tls = tls_files(settings)
-        port = make_port(settings, switch, http, Refusals(wall_clock_ms), files_of_tls)
+        port = make_port(settings, switch, http, refusals, files_of_tls)
         await stack.enter_async_context(serving_port(port, listening, nothing))
         tls = https_context(files_of_tls) if http.is_tls else None
         await stack.enter_async_context(serving_http(http_socket, app, tls, nothing))

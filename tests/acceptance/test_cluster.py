@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import rmtree
+from threading import Event
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
+from uuid import uuid4
 
 import grpc
 import psycopg
 import pytest
 
 from services.rpc.generated import definition_pb2, service_pb2
+from sharedlog import postgres
 from tests.command import tidewheel
 from tests.endurance.conftest import BrokerProcess
 from tests.postgresql import running_postgresql, running_standby
@@ -20,6 +26,7 @@ from tests.postgresql import running_postgresql, running_standby
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "acceptance"),)
 SEGMENT_BYTES = 8 << 20
+SECONDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +41,14 @@ class Node(BrokerProcess):
     def __init__(self, folder: Path, name: str, cluster: str) -> None:
         super().__init__(folder / name, "--cluster", cluster, "--node", name)
 
-    def look(self) -> dict[str, Any]:
+    def view(self) -> dict[str, Any]:
         """What the node says of itself."""
         with urlopen(f"http://{self.http}/api/cluster", timeout=5) as answer:
             return dict(json.load(answer))
 
     def role(self) -> str:
         """What the node says that it does."""
-        return str(self.look()["role"])
+        return str(self.view()["role"])
 
     def receive(self, topic: str) -> list[tuple[str, bytes]]:
         """Receive what there is, in the name of a group; message ids and bodies."""
@@ -117,7 +124,7 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
     leader.kill()
     eventually(lambda: other.role() == "leading")
     silence = f"silence of node {leader.store.name}"
-    assert other.look()["took_over"]["why"] == silence
+    assert other.view()["took_over"]["why"] == silence
     assert silence in tidewheel("cluster", "status", "--http", other.http).stdout
     found: dict[str, bytes] = {}
     eventually(lambda: found.update(other.receive("orders")) or len(found) == 3)
@@ -135,7 +142,7 @@ def test_a_node_that_is_told_to_stop_hands_over(nodes: list[Node], eventually: A
     assert tidewheel("send", "orders", "before", "--http", leader.http).returncode == 0
     assert leader.stop() == 0
     assert tidewheel("send", "orders", "after", "--http", other.http).returncode == 0
-    assert other.look()["took_over"]["why"] == "the leader left"
+    assert other.view()["took_over"]["why"] == "the leader left"
     found: dict[str, bytes] = {}
     eventually(lambda: found.update(other.receive("orders")) or len(found) == 2)
 
@@ -166,8 +173,8 @@ def test_a_setting_that_turned_bad_stops_new_messages_until_it_is_mended(
     try:
         changed(database, "ALTER SYSTEM SET fsync = off")
         leader.kill()
-        eventually(lambda: other.look()["engine_trouble"])
-        (trouble,) = other.look()["engine_trouble"]
+        eventually(lambda: other.view()["engine_trouble"])
+        (trouble,) = other.view()["engine_trouble"]
         command = trouble.partition("Set it: ")[2].partition(";")[0]
         assert command == "ALTER SYSTEM SET fsync = on"
         refused = tidewheel("send", "orders", "new", "--http", other.http)
@@ -183,7 +190,7 @@ def test_a_setting_that_turned_bad_stops_new_messages_until_it_is_mended(
         assert "CANCELLED" in gone.stdout
         assert ("settings", "WRONG", f"{trouble} ") in found_by_doctor(other.options[1], 1)
         changed(database, command)
-        eventually(lambda: not other.look()["engine_trouble"])
+        eventually(lambda: not other.view()["engine_trouble"])
         assert tidewheel("send", "orders", "new", "--http", other.http).returncode == 0
         assert trouble in other.log()
     finally:
@@ -250,7 +257,7 @@ def test_a_node_with_another_key_does_not_join(tmp_path: Path, database: str, ev
     eventually(lambda: other.role() == "following")
     assert first.stop() == 0
     eventually(lambda: other.role() == "leading")
-    assert keys[0].read_text().strip() not in json.dumps(other.look())
+    assert keys[0].read_text().strip() not in json.dumps(other.view())
     assert "orders" in tidewheel("auth", "user", "ls", "--http", other.http).stdout
     assert other.stop() == 0
 
@@ -300,3 +307,143 @@ def test_a_store_is_of_one_node_of_one_cluster(tmp_path: Path, nodes: list[Node]
     assert tidewheel("store", "repair", "--store", node.store).returncode == 2
     refused = tidewheel(*alone)
     assert (refused.returncode, "--cluster and --node" in refused.stderr) == (2, True), refused.stderr
+
+
+class SmallNode(Node):
+    """A node that takes a checkpoint, and lets the log be trimmed, after a few records."""
+
+    module = "tests.endurance.small_checkpoint_node"
+
+
+@pytest.fixture
+def small_nodes(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SmallNode]]:
+    monkeypatch.setattr(postgres, "PARTITION_RECORDS", 20)
+    url = f"{database}&log={tmp_path.name}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    three = [SmallNode(tmp_path, name, url) for name in "abc"]
+    for node in three:
+        node.start()
+    yield three
+    for node in three:
+        assert node.process is not None
+        if node.process.poll() is None:
+            assert node.stop() == 0, node.log()[-3_000:]
+
+
+def test_a_node_whose_disk_is_lost_or_spoiled_gets_the_copy_of_another(
+    small_nodes: list[SmallNode], eventually: Any
+) -> None:
+    leader = leader_of(list(small_nodes), eventually)
+    others = [node for node in small_nodes if node is not leader]
+    for number in range(40):
+        sent = tidewheel("send", "orders", f"{number}", "--http", leader.http) if number % 10 == 0 else None
+        assert sent is None or sent.returncode == 0
+    assert tidewheel("send", "orders", "timed", "--timer-key", "k", "--in", "1h", "--http", leader.http)
+    eventually(lambda: leader.view()["trimmed_below"] > 20)
+    told = tidewheel("cluster", "nodes", "--http", others[0].http).stdout
+    assert all(f"\n{name} " in told for name in "abc"), told
+
+    # One loses its disk, another throws its copy away: the log does not reach back to its beginning.
+    lost, thrown = others
+    assert lost.stop() == 0
+    assert tidewheel("cluster", "forget", lost.store.name, "--http", thrown.http).returncode == 0
+    for path in lost.store.iterdir():
+        if path.is_dir():
+            rmtree(path)
+        else:
+            path.unlink()
+    lost.start()
+    eventually(lambda: lost.view()["role"] == "following")
+    assert thrown.stop() == 0
+    assert tidewheel("cluster", "refetch", "--store", thrown.store).returncode == 0
+    thrown.start()
+    eventually(lambda: thrown.view()["role"] == "following")
+    assert "copied" in lost.log()
+    assert "copied" in thrown.log()
+
+    # The leader's own log is spoiled: it finds that when it reads, hands over and heals.
+    leader.kill()
+    eventually(lambda: any(node.view()["role"] == "leading" for node in others))
+    now = next(node for node in others if node.view()["role"] == "leading")
+    found: dict[str, bytes] = {}
+    eventually(lambda: found.update(now.receive("orders")) or len(found) == 4)
+    again = tidewheel("timer", "cancel", "--topic", "orders", "--key", "k", "--http", now.http)
+    assert "CANCELLED" in again.stdout
+    segment = next((leader.store / "commitlog").iterdir())
+    spoiled = bytearray(segment.read_bytes())
+    spoiled[100:300] = bytes(200)
+    segment.write_bytes(spoiled)
+    for path in (leader.store / "snapshots").iterdir():
+        path.write_bytes(b"spoiled")
+    leader.start()
+    eventually(lambda: leader.view()["role"] == "following")
+    assert "needs a copy" in leader.log()
+    assert tidewheel("cluster", "move", leader.store.name, "--http", others[0].http).returncode == 0
+    assert leader.role() == "leading"
+    for node in small_nodes:
+        assert node.stop() == 0
+        verified = tidewheel("store", "verify", "--store", node.store)
+        assert verified.returncode == 0, verified.stdout
+
+
+def test_a_move_fails_no_call(nodes: list[Node], eventually: Any) -> None:
+    leader_of(nodes, eventually)
+    outcomes: list[int] = []
+    is_over = Event()
+
+    def go_on(node: Node, name: str) -> None:
+        with grpc.insecure_channel(node.listen) as channel:
+            call = channel.unary_unary(
+                SERVICE + "SendMessage",
+                request_serializer=service_pb2.SendMessageRequest.SerializeToString,
+                response_deserializer=service_pb2.SendMessageResponse.FromString,
+            )
+            while not is_over.is_set():
+                reply = call(message_of(name), SECONDS, metadata=METADATA)
+                outcomes.append(reply.status.code)
+
+    def message_of(name: str) -> service_pb2.SendMessageRequest:
+        topic = definition_pb2.Resource(name="orders")
+        properties = definition_pb2.SystemProperties(message_id=f"{name}-{uuid4().hex}")
+        message = definition_pb2.Message(topic=topic, body=b"x", system_properties=properties)
+        return service_pb2.SendMessageRequest(messages=[message])
+
+    with ThreadPoolExecutor(4) as threads:
+        working = [threads.submit(go_on, node, f"{node.store.name}{n}-") for node in nodes for n in range(2)]
+        try:
+            for _ in range(4):
+                leader = leader_of(nodes, eventually)
+                other = next(node for node in nodes if node is not leader)
+                before = len(outcomes)
+                moved = tidewheel("cluster", "move", "--http", leader.http)
+                assert moved.stderr.startswith(f"Node {other.store.name} leads, at "), moved
+                eventually(lambda before=before: len(outcomes) > before + 50)  # type: ignore[misc]
+        finally:
+            is_over.set()
+        for one in working:
+            one.result()
+    assert set(outcomes) == {definition_pb2.Code.OK}
+
+
+def test_what_an_operator_tells_that_cannot_be_is_refused_with_a_sentence(
+    nodes: list[Node], eventually: Any
+) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    for verb, name, said in (
+        ("move", leader.store.name, "leads already"),
+        ("move", "nobody", "There is no node nobody to lead"),
+        ("forget", "nobody", "Nothing is kept for a node 'nobody'"),
+        ("forget", leader.store.name, "stop it first"),
+    ):
+        refused = tidewheel("cluster", verb, name, "--http", other.http)
+        assert (refused.returncode, "TW-258" in refused.stderr, said in refused.stderr) == (4, True, True), (
+            refused
+        )
+    with pytest.raises(HTTPError) as raised:
+        urlopen(f"http://{other.http}/api/cluster/copy")
+    assert raised.value.code == 401
+    refused = tidewheel("cluster", "refetch", "--store", leader.store)
+    assert (refused.returncode, "TW-102" in refused.stderr) == (3, True), refused
+    refused = tidewheel("cluster", "refetch", "--store", leader.store.parent)
+    assert (refused.returncode, "TW-104" in refused.stderr) == (5, True), refused

@@ -103,8 +103,11 @@ def test_a_note_lands_whoever_leads_and_changes_no_head(log: PostgresLog) -> Non
     assert log.append_if(head, [b"the leader's"], head) == 2, "and tells by its offset what came between"
 
 
-def test_what_is_trimmed_goes_by_whole_partitions(log: PostgresLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "PARTITION_RECORDS", 10)
+def test_what_is_trimmed_goes_by_whole_partitions(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PostgresLog(conninfo, "small")
+    with monkeypatch.context() as while_it_is_founded:
+        while_it_is_founded.setattr(postgres, "PARTITION_RECORDS", 10)
+        log.found(BEGIN)
     for number in range(4):
         log.append_if(BEGIN if number == 0 else at(number), [b"x"] * 8, at(number + 1))
     log.trim(25)
@@ -113,6 +116,7 @@ def test_what_is_trimmed_goes_by_whole_partitions(log: PostgresLog, monkeypatch:
     log.trim(32)
     assert log.bounds() == (30, 32)
     assert log.append_if(at(4), [b"x"], at(5)) == 32
+    log.close()
 
 
 def test_a_log_is_founded_once(log: PostgresLog, conninfo: str) -> None:
