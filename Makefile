@@ -42,9 +42,12 @@ test-clients: install ## the official clients: Python, Node, Java, Go, Rust; bui
 test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs Maven and a JDK
 	$(BIN)/python -m pytest tests/rocketmq
 
-test-cluster: install ## the data source on a standalone cluster, and streams whose ends are killed
+test-cluster: install ## Spark on a standalone cluster, streams whose ends are killed; nodes of a cluster that are killed
 	$(BIN)/python -m pytest tests/cluster
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_wheel.py -k spark
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --rounds 6 -q -s
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 6 -q -s
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 3 -q -s
 
 check: install
 	$(BIN)/ruff check .
@@ -63,12 +66,13 @@ endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred
 	$(BIN)/python -m pytest tests/endurance/test_sick_disk.py --deaths 100 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_damage.py --bit-step 97 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_demo.py -q -k bug
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 50 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 20 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_kafka_kill.py --rounds 12 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_fuzz.py --seconds 600 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_soak.py --soak-seconds 600 -q -s
 
-bench: install        ## lateness, store, timers, transactions, receiving, the port, the audit, beside a bare disk, Redis and RocketMQ (needs Maven): JSON, over an hour
+bench: install        ## lateness, store, timers, transactions, receiving, the port, a second copy, the audit, beside a bare disk, Redis and RocketMQ (needs Maven): JSON, over an hour
 	$(BIN)/python benchmarks/lateness.py
 	$(BIN)/python benchmarks/cli.py
 	$(BIN)/python benchmarks/core.py
@@ -83,6 +87,8 @@ bench: install        ## lateness, store, timers, transactions, receiving, the p
 	$(BIN)/python benchmarks/receive.py backlog --count 10000000
 	$(BIN)/python benchmarks/front.py connections
 	$(BIN)/python benchmarks/front.py calls
+	$(BIN)/python benchmarks/cluster.py sends
+	$(BIN)/python benchmarks/cluster.py folding
 	$(BIN)/python benchmarks/peers/rocketmq.py
 	$(BIN)/python benchmarks/audit.py decode
 	$(BIN)/python benchmarks/audit.py truth --orders 1000000

@@ -221,10 +221,10 @@ class Fold:
 
     def _genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
-            if Position(record.start, record.chain) == self._positions.first and self.epoch == 0:
+            if Position(record.start, record.chain) == self._positions.first and self.epoch == record.epoch:
                 return Step(Outcome.ALREADY_HAD, record)
             self._halt(offset, "a second GENESIS: the cluster was made twice")
-        self.cluster = record.cluster
+        self.cluster, self.epoch = record.cluster, record.epoch
         self.end, self.chain = record.start, record.chain
         self._positions.add(record.start, record.chain)
         return Step(Outcome.NOTED, record)

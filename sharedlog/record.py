@@ -19,7 +19,8 @@ Integers are big-endian without a sign. The chain names a whole history in 64 bi
 before, start, zeros and body. Who has the same chain at the same end has the same bytes from the first on.
 
     kind         written                                  body
-    GENESIS      once, by who makes the cluster           what a cluster begins with
+    GENESIS      once, by who makes the cluster           what a cluster begins with; its epoch and start are
+                                                          those of the store it begins with, 0 without one
     EPOCH        by who wants to lead                     the candidate's name and addresses
     BYTES        by the leader: a flush, or a part of it  whole CommitLog records
     BEAT         by the leader, when it has nothing else  the leader's clock; that it leaves, and to whom

@@ -16,6 +16,7 @@ LONGEST = {
     *("test_audit.py", "test_demo.py", "test_restart.py", "test_sick_disk.py", "test_crowded_kill.py"),
     *("test_races.py", "test_paid_around_timeout.py", "test_outbox_kill.py", "test_push_lease.py"),
     *("test_barrier_kill.py", "test_fifo_kill.py", "test_plugin.py", "test_kafka.py"),
+    "test_failover.py",
 }
 """Files with tests of ten seconds and more; the first two share a run of the demo."""
 

@@ -16,7 +16,7 @@ START_SECONDS = 60
 
 @contextmanager
 def serving(store: Path, *options: str) -> Iterator[dict[str, Any]]:
-    """Run `tidewheel serve` on a store; yield its ready file: the addresses `listen` and `http`."""
+    """Run `tidewheel serve` on a store; yield its `process`, and its addresses `listen` and `http`."""
     ready = store.with_suffix(".ready")
     where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
     command = [sys.executable, "-m", "services.cli.main", "serve", "--store", str(store), *where, *options]
@@ -27,7 +27,7 @@ def serving(store: Path, *options: str) -> Iterator[dict[str, Any]]:
             assert process.poll() is None, "the server did not start"
             assert time.monotonic() < deadline, "the server did not start in time"
             time.sleep(0.02)
-        yield json.loads(ready.read_text())
+        yield {**json.loads(ready.read_text()), "process": process.pid}
     finally:
         process.terminate()
         process.wait()

@@ -78,18 +78,21 @@ def message(number: int, due_ms: int) -> Message:
 
 
 class Shell:
-    """A core over the store in `root`, whose time is what `clock` says."""
+    """A core over the store in `root`, whose time is what `clock` says; or one that is `opened` already."""
 
-    def __init__(self, root: Path, clock: Clock = real_ms) -> None:
+    def __init__(
+        self, root: Path, clock: Clock = real_ms, opened: tuple[RealDisk, Broker] | None = None
+    ) -> None:
         keep_little()
         root.mkdir(parents=True, exist_ok=True)
-        self.disk, self.clock = RealDisk(root), clock
+        self.disk = RealDisk(root) if opened is None else opened[0]
+        self.clock = clock
         self._pool = ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1)
         self._ended: SimpleQueue[tuple[Callable[[], None], BaseException | None]] = SimpleQueue()
         self._under_way_count = self._flying_count = 0
         self._is_checkpointing = False
         self.checkpoint_count, self.checkpoint_seconds = 0, 0.0
-        self.core = Broker.open(self.disk, BrokerSettings(), clock())
+        self.core = Broker.open(self.disk, BrokerSettings(), clock()) if opened is None else opened[1]
 
     def turn(self) -> None:
         """Do what is due, take up what workers have done, and give them what is to do."""

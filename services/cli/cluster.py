@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -22,6 +24,7 @@ app = typer.Typer(
 )
 
 StoreOption = Annotated[Path, typer.Option("--store", help="Folder of the node.")]
+NodeOption = Annotated[str, typer.Option("--node", help="The name of the first node.")]
 UrlArgument = Annotated[
     str, typer.Argument(help="postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC.")
 ]
@@ -33,21 +36,68 @@ def create(
     segment_bytes: Annotated[
         int, typer.Option("--segment-bytes", help="Size of one log file, the same on all nodes.", min=4 << 20)
     ] = 256 << 20,
+    store: Annotated[
+        Path | None, typer.Option("--from", help="A store that was a broker's alone: it becomes a node's.")
+    ] = None,
+    node: NodeOption = "a",
 ) -> None:
-    """Begin a cluster in a shared log; then run its nodes.
+    """Begin a cluster in a shared log; then run its nodes. With --from it begins with what a store holds.
 
-    Example: tidewheel cluster create postgresql://tidewheel@db/orders
+    Example: tidewheel cluster create postgresql://tidewheel@db/orders --from ./tidewheel-data
     """
     from sharedlog.engines import create as begin
     from sharedlog.engines import engine_of
 
-    engine = engine_of(url)
-    cluster = begin(engine, {"segment_bytes": segment_bytes})
-    output.say(f"Cluster {cluster.hex()} begins.")
-    for sentence in [*engine.trouble(), *engine.notes()]:
-        output.say(f"look:  {sentence}")
-    engine.close()
-    output.say(f"next:  tidewheel serve --cluster {quote(url)} --node a --store ./store-a")
+    with closing(engine_of(url)) as engine:
+        if store is None:
+            cluster = begin(engine, {"segment_bytes": segment_bytes})
+        else:
+            from services.cluster.founding import found_with_store
+
+            cluster, end = found_with_store(engine, store, node, now_ms())
+            output.say(f"It begins with the {end} bytes of log in {store}, now the store of node {node}.")
+        output.say(f"Cluster {cluster.hex()} begins.")
+        for sentence in [*engine.trouble(), *engine.notes()]:
+            output.say(f"look:  {sentence}")
+    _say_next(url, node, store)
+
+
+@app.command()
+def restore(
+    url: UrlArgument,
+    store: Annotated[Path, typer.Option("--from", help="The store of a stopped node: it becomes NODE's.")],
+    node: NodeOption = "a",
+    accepted_loss: Annotated[
+        int | None, typer.Option("--accept-loss-after", help="The offset behind which all is lost.")
+    ] = None,
+) -> None:
+    """Begin a cluster anew, in a new shared log, with the newest checkpoint of a node of one that is lost.
+
+    Without --accept-loss-after it says behind which offset nothing is left, and changes nothing.
+
+    Example: tidewheel cluster restore postgresql://tidewheel@db/orders2 --from /var/lib/tidewheel
+    """
+    from services.cluster.founding import restore_from
+    from sharedlog.engines import engine_of
+
+    with closing(engine_of(url)) as engine:
+        cluster, end = restore_from(engine, store, node, now_ms(), accepted_loss)
+    output.say(f"Cluster {cluster.hex()} begins with {store} up to byte {end}; what came behind is lost.")
+    _say_next(url, node, store)
+
+
+def _say_next(url: str, node: str, store: Path | None) -> None:
+    from sharedlog.engines import without_password
+
+    where = store or f"./store-{node}"
+    output.say(
+        f"next:  tidewheel serve --cluster {quote(without_password(url))} --node {node} --store {where}"
+    )
+
+
+def now_ms() -> int:
+    """Return wall time in ms since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 @app.command()

@@ -35,7 +35,13 @@ class NoNode(ClientMistake):
     code = "TW-260"
 
 
+class LossNotAccepted(TidewheelError):
+    """A cluster would begin anew without what it had accepted."""
+
+    code, exit_code = "TW-261", 4
+
+
 class OtherKey(ConfigurationError):
     """This node cannot open the users' secrets of its cluster."""
 
-    code = "TW-261"
+    code = "TW-262"

@@ -15,7 +15,12 @@ Both spellings reach the same socket:
 | IPv4 address  | scheme IPv4          | scheme DOMAIN_NAME, the same text       |
 | IPv6 address  | compressed text      | full text                               |
 | name          | as dialled           | the other case (names have no case)     |
-| several       | all of them          | all but the last                        |
+| several       | all of them          | all, the last one in another text       |
+
+Of several addresses, as the nodes of a cluster have, both spellings name all: a client that is told of one
+node alone fails with that. Another text of an IPv4 address has its last digit as `%31`, say: gRPC's core,
+which the Python client uses, decodes it as in any URI. Of other clients that are told a second spelling,
+Rust's takes one address, and .NET's uses the first.
 """
 
 from __future__ import annotations
@@ -57,9 +62,10 @@ def spelling(endpoints: Endpoints, second: bool) -> Endpoints:
     """Return the endpoints in their first or second spelling."""
     addresses = list(endpoints.addresses)
     if len(addresses) > 1:
-        return Endpoints(
-            scheme=scheme_of(addresses[0].host), addresses=addresses[:-1] if second else addresses
-        )
+        if second:
+            *others, last = addresses
+            addresses = [*others, Address(host=other_text(last.host), port=last.port)]
+        return Endpoints(scheme=scheme_of(addresses[0].host), addresses=addresses)
     scheme, host = spell_host(addresses[0].host, second)
     return Endpoints(scheme=scheme, addresses=[Address(host=host, port=addresses[0].port)])
 
@@ -73,6 +79,17 @@ def spell_host(host: str, second: bool) -> tuple[AddressScheme, str]:
             return AddressScheme.IPv6, address.exploded if second else address.compressed
         case _:
             return AddressScheme.DOMAIN_NAME, host.swapcase() if second else host
+
+
+def other_text(host: str) -> str:
+    """Return a host in another text than it was dialled in."""
+    match parsed(host):
+        case IPv4Address():
+            return f"{host[:-1]}%{ord(host[-1]):x}"
+        case IPv6Address() as address:
+            return address.exploded if host != address.exploded else address.compressed
+        case _:
+            return host.swapcase()
 
 
 def scheme_of(host: str) -> AddressScheme:

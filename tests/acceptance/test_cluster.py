@@ -447,3 +447,52 @@ def test_what_an_operator_tells_that_cannot_be_is_refused_with_a_sentence(
     assert (refused.returncode, "TW-102" in refused.stderr) == (3, True), refused
     refused = tidewheel("cluster", "refetch", "--store", leader.store.parent)
     assert (refused.returncode, "TW-104" in refused.stderr) == (5, True), refused
+
+
+def test_a_broker_becomes_a_cluster_and_what_is_left_of_one_another(
+    tmp_path: Path, database: str, eventually: Any
+) -> None:
+    alone = BrokerProcess(tmp_path / "alone", "--segment-bytes", str(SEGMENT_BYTES))
+    alone.start()
+    for words in (("before",), ("timed", "--timer-key", "k", "--in", "1h")):
+        assert tidewheel("send", "orders", *words, "--http", alone.http).returncode == 0
+    url = f"{database}&log={tmp_path.name[-20:]}"
+    running = tidewheel("cluster", "create", url, "--from", alone.store)
+    assert (running.returncode, "TW-102" in running.stderr) == (3, True), running
+    assert alone.stop() == 0
+    made = tidewheel("cluster", "create", url, "--from", alone.store)
+    assert (made.returncode, "now the store of node a" in made.stderr) == (0, True), made
+    first, second = Node(tmp_path, "a", url), Node(tmp_path, "b", url)
+    first.store = alone.store
+    for node in (first, second):
+        node.start()
+    leader_of([first], eventually)
+    assert tidewheel("send", "orders", "after", "--http", second.http).returncode == 0
+    eventually(lambda: second.role() == "following")
+    assert "copied" in second.log(), "a node without the store gets a copy first"
+    first.kill()
+    eventually(lambda: second.role() == "leading")
+    found: dict[str, bytes] = {}
+    eventually(lambda: found.update(second.receive("orders")) or len(found) == 2)
+    assert sorted(found.values()) == [b"after", b"before"]
+
+    # Its database is gone: it begins anew with the newest checkpoint of the node that is left.
+    assert second.stop() == 0
+    lost = f"{database}&log={tmp_path.name[-20:]}_again"
+    again = ("cluster", "restore", lost, "--from", second.store, "--node", "c")
+    refused = tidewheel(*again)
+    assert (refused.returncode, "TW-261" in refused.stderr) == (4, True), refused
+    offset = refused.stderr.split("--accept-loss-after ")[1].split(".")[0]
+    restored = tidewheel(
+        "cluster", "restore", lost, "--from", second.store, "--node", "c", "--accept-loss-after", offset
+    )
+    assert restored.returncode == 0, restored
+    third = Node(tmp_path, "c", lost)
+    third.store = second.store
+    third.start()
+    leader_of([third], eventually)
+    gone = tidewheel("timer", "cancel", "--topic", "orders", "--key", "k", "--http", third.http)
+    assert "CANCELLED" in gone.stdout, gone
+    assert third.stop() == 0
+    no_store = tidewheel("cluster", "create", lost, "--from", tmp_path)
+    assert (no_store.returncode, "TW-104" in no_store.stderr) == (5, True), no_store

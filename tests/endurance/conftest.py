@@ -26,7 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deaths", type=int, default=2, help="how often a broker on a sick disk dies")
     parser.addoption("--disk-seed", type=int, default=1, help="what its disk does, and when it dies")
     parser.addoption("--bit-step", type=int, default=0, help="flip every so many bits of a store; 0: none")
-    parser.addoption("--engine", default="postgresql", help="shared log: postgresql, kafka, kafka3")
+    parser.addoption(
+        "--engine", default="postgresql", help="shared log: postgresql, postgresql2, kafka, kafka3"
+    )
     parser.addoption("--seconds", type=float, default=8.0, help="how long to be hostile")
     parser.addoption("--soak-seconds", type=float, default=3.0, help="how long all clients go on")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from commitlog import limits
 from services.cluster import node
 
-limits.SNAPSHOT_LOG_BYTES = 64 * 1024
+RECORDS = int(os.environ.get("CHECKPOINT_RECORDS", "40"))
+limits.SNAPSHOT_LOG_BYTES = RECORDS * 2_048
 limits.SNAPSHOT_LOG_BYTES_MAX = 4 * limits.SNAPSHOT_LOG_BYTES
-node.CHECKPOINT_RECORDS = 40
+node.CHECKPOINT_RECORDS = RECORDS
 node.LOOK_SECONDS = 0.2
 node.COPY_AGAIN_SECONDS = 0.5
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from ipaddress import ip_address
+from itertools import product
+from urllib.parse import unquote
+
+import grpc
 import pytest
 
 from services.rpc.endpoints import Advertised
@@ -37,6 +44,36 @@ def test_the_next_boot_and_the_next_turn_are_new_to_the_client(asked: Endpoints)
     assert told != facade(next_boot.endpoints(asked, redials=0))
     assert told != facade(first.endpoints(asked, redials=1))
     assert told == facade(next_boot.endpoints(asked, redials=1))
+
+
+@pytest.mark.parametrize("hosts", [("10.0.0.1", "10.0.0.20"), ("::1", "2001:db8::2")])
+def test_each_spelling_of_several_addresses_names_them_all(hosts: tuple[str, str]) -> None:
+    asked = dialled(*((host, 8081) for host in hosts))
+    for boot in (6, 7):
+        told = Advertised("10.0.0.9", 8081, boot).endpoints(asked, redials=0)
+        assert [ip_address(unquote(one.host)) for one in told.addresses] == [ip_address(one) for one in hosts]
+
+
+def test_what_the_python_client_is_told_of_a_node_that_lives_reaches_it_in_both_spellings() -> None:
+    asyncio.run(reached_in_both_spellings())
+
+
+async def reached_in_both_spellings() -> None:
+    server = grpc.aio.server()
+    lives = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone = closed.getsockname()[1]
+    try:
+        for boot, order in product((6, 7), ((gone, lives), (lives, gone))):
+            asked = dialled(*(("127.0.0.1", number) for number in order))
+            told = facade(Advertised("127.0.0.1", lives, boot).endpoints(asked, redials=0)).partition(" ")[2]
+            async with grpc.aio.insecure_channel(f"ipv4:{told}") as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as answered:
+                    await channel.unary_unary("/no/such")(b"", timeout=10)
+            assert answered.value.code() == grpc.StatusCode.UNIMPLEMENTED, told
+    finally:
+        await server.stop(None)
 
 
 def test_a_client_that_redials_by_itself_is_told_the_same_by_every_boot() -> None:

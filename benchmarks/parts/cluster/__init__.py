@@ -1,0 +1,1 @@
+"""Parts of `cluster.py`: what a second copy costs."""
