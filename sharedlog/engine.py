@@ -5,6 +5,7 @@
     read        records from an offset on, in order, the same for every reader
     bounds      the offset of the first record that is left, and the one behind the last
     trim        lets go of the records before an offset
+    trouble     what it is set to that would lose what it has accepted
 
 An engine keeps what it has accepted when any one of its machines is lost. It may answer late, twice or never;
 `Unknown` says that nobody knows. Offsets only grow and may leave gaps.
@@ -56,3 +57,9 @@ class Engine(Protocol):
 
     def trim(self, offset: int) -> None:
         """Let go of the records before `offset`; raise `Unknown`."""
+
+    def trouble(self) -> list[str]:
+        """Return a sentence for each setting under which records may be lost, with the command that mends it.
+
+        It waits for no append. Raise `Unknown`.
+        """

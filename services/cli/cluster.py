@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from commitlog import layout
 from commitlog.errors import NotAStore
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.times import both, span
 
 app = typer.Typer(
     add_completion=False,
@@ -54,7 +56,9 @@ def create(
 
             cluster, end = found_with_store(engine, store, node, now_ms())
             output.say(f"It begins with the {end} bytes of log in {store}, now the store of node {node}.")
-    output.say(f"Cluster {cluster.hex()} begins.")
+        output.say(f"Cluster {cluster.hex()} begins.")
+        for sentence in [*engine.trouble(), *engine.notes()]:
+            output.say(f"look:  {sentence}")
     _say_next(url, node, store)
 
 
@@ -86,12 +90,28 @@ def _say_next(url: str, node: str, store: Path | None) -> None:
     from sharedlog.engines import without_password
 
     where = store or f"./store-{node}"
-    output.say(f"next:  tidewheel serve --cluster {without_password(url)} --node {node} --store {where}")
+    output.say(
+        f"next:  tidewheel serve --cluster {quote(without_password(url))} --node {node} --store {where}"
+    )
 
 
 def now_ms() -> int:
     """Return wall time in ms since 1970."""
     return time.time_ns() // 1_000_000
+
+
+@app.command()
+def doctor(url: UrlArgument, as_json: JsonOption = False) -> None:
+    """Say whether a shared log can be reached and written, what lies there, and how its engine is set.
+
+    Run it where a node runs. Nothing is left there. Exit code 1: something is wrong.
+
+    Example: tidewheel cluster doctor postgresql://tidewheel@db/orders
+    """
+    from services.cli.doctor import report
+    from services.doctor.shared_log import examined
+
+    report(examined(url), as_json=as_json)
 
 
 @app.command()
@@ -110,10 +130,31 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("leader", f"{leader['node']} at {leader['listen']}" if leader else "none is known"),
         ("epoch", found["epoch"]),
         ("log end", found["end_offset"]),
+        ("behind", behind(found)),
+        ("clock", skewed(found["clock_skew_ms"])),
         ("nodes", ", ".join(found["nodes"])),
     ]
     rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
+    if (took_over := found["took_over"]) is not None:
+        rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
+    rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
     output.print_table(("cluster", ""), rows)
+
+
+def behind(found: dict[str, Any]) -> str:
+    """Say how far a node is behind the shared log, or how much of the leader's nobody has accepted."""
+    if found["role"] == "leading":
+        return f"{found['unaccepted_bytes']} bytes are not accepted yet"
+    if found["lag_ms"] is None:
+        return "nothing was read yet"
+    return f"{found['lag_records']} records, {span(found['lag_ms'])}"
+
+
+def skewed(skew_ms: int | None) -> str:
+    """Say how the clock of a node differs from the engine's."""
+    if skew_ms is None:
+        return "not compared yet"
+    return f"{span(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the engine's, or less"
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewheel.errors import Busy, ClientMistake, TidewheelError
+from tidewheel.errors import Busy, ClientMistake, ConfigurationError, TidewheelError
 
 
 class NoLeader(Busy):
@@ -23,6 +23,12 @@ class OrderRefused(TidewheelError):
     code, exit_code = "TW-258", 4
 
 
+class EngineTrouble(Busy):
+    """The engine of the shared log is not set as it must be, so new messages are refused."""
+
+    code, is_own = "TW-259", True
+
+
 class NoNode(ClientMistake):
     """A body does not name a node."""
 
@@ -33,3 +39,9 @@ class LossNotAccepted(TidewheelError):
     """A cluster would begin anew without what it had accepted."""
 
     code, exit_code = "TW-261", 4
+
+
+class OtherKey(ConfigurationError):
+    """This node cannot open the users' secrets of its cluster."""
+
+    code = "TW-262"

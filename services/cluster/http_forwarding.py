@@ -32,7 +32,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
 from services.cluster import transfer
+from services.cluster.engine_check import EngineCheck
 from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
+from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, Role
 from services.cluster.peers import connection_to
 from services.ops.gate import Demands, Gate
@@ -52,8 +54,11 @@ _OWN: Final = ("/livez", "/readyz", "/metrics")
 class ClusterHttp:
     """The application of a node whose store is in the folder `root`."""
 
-    def __init__(self, node: ClusterNode, root: Path, demands: Demands, refusals: Refusals) -> None:
+    def __init__(
+        self, node: ClusterNode, root: Path, demands: Demands, refusals: Refusals, check: EngineCheck
+    ) -> None:
         self._node, self._root = node, root
+        self.metrics = ClusterMetrics(node, check)
         self._gated = Gate(self._answer, demands, refusals)
         self._copy_count = 0
         self.leading: ASGIApp | None = None
@@ -80,7 +85,7 @@ class ClusterHttp:
         if path in _ORDERS:
             response = await self._ordered(request)
         elif path == "/api/cluster":
-            response = JSONResponse(self._node.view())
+            response = JSONResponse(self._node.view() | self.metrics.view())
         else:
             response = self._own(path)
         await response(scope, receive, send)
@@ -89,7 +94,7 @@ class ClusterHttp:
         if path == "/livez":
             return PlainTextResponse("alive\n")
         if path == "/metrics":
-            return Response(metrics_of(self._node), media_type=CONTENT_TYPE_LATEST)
+            return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
         if self._node.role is Role.HALTED:
             return PlainTextResponse(f"{self._node.halted}\n", status_code=503)
         if self._node.leader is None:
@@ -219,15 +224,3 @@ def called(url: str, method: str, target: str, fields: dict[str, str], body: byt
 def refused(sentence: str) -> Response:
     """Return a refusal as the HTTP interface says one."""
     return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)
-
-
-def metrics_of(node: ClusterNode) -> str:
-    """Return the metrics of a node that follows, as Prometheus reads them."""
-    view = node.view()
-    lines = [f'tidewheel_cluster_role{{role="{role.value}"}} {int(role is node.role)}' for role in Role]
-    lines += [
-        f"tidewheel_cluster_epoch {view['epoch']}",
-        f"tidewheel_cluster_end_offset {view['end_offset']}",
-        f"tidewheel_cluster_takeovers_total {view['takeovers']}",
-    ]
-    return "\n".join(lines) + "\n"

@@ -49,7 +49,9 @@ from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.cluster import transfer
 from services.cluster.copies import OwnCopy, damage_in_log, look_for_copies
-from services.cluster.errors import CopyRefused, OrderRefused
+from services.cluster.errors import CopyRefused, OrderRefused, OtherKey
+from services.cluster.one_key import check_key
+from services.cluster.pace import Pace
 from services.cluster.replica import Replica
 from services.cluster.silence import BEAT_MS, Silence
 from services.live.durability import Answers, Proving
@@ -99,6 +101,15 @@ class Member(NamedTuple):
     listen: str
     http: str
     version: str = ""
+    key: str = ""
+    """The id of its key of users' secrets (`services.cluster.one_key`)."""
+
+
+class TookOver(NamedTuple):
+    """A takeover: when, in ms since 1970, and why."""
+
+    at_ms: int
+    why: str
 
 
 class Leading(Protocol):
@@ -156,6 +167,9 @@ class ClusterNode:
         """Why this node needs a copy, and why it has none yet."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk)
         self.takeovers = 0
+        self.took_over: TookOver | None = None
+        """The last time when this node began to lead."""
+        self.pace = Pace(clock, monotonic_ms)
         self._names = {me.node}
         self._read_ms = 0
         self._end = self._next_offset = 0
@@ -180,7 +194,7 @@ class ClusterNode:
                     await self._lead(replica)
             except (Trimmed, StoreDamaged) as error:
                 await self._copy(str(error))
-            except (Halted, NoCluster) as error:
+            except (Halted, NoCluster, OtherKey) as error:
                 self.halted = str(error)
                 log.error("halted", reason=self.halted)
                 self._become(Role.HALTED)
@@ -218,11 +232,12 @@ class ClusterNode:
             "read_ms_ago": monotonic_ms() - self._read_ms if self._read_ms else None,
             "takeovers": self.takeovers,
             "nodes": sorted(self._names),
+            "took_over": None if self.took_over is None else self.took_over._asdict(),
             "copies": self._copies(),
             "trimmed_below": self._trimmed_below,
             "copying": self.copying,
             "halted": self.halted,
-        }
+        } | self.pace.view(leads=self.role is Role.LEADING)
 
     def _copies(self) -> dict[str, dict[str, Any]]:
         """Return what each node holds, as far as this one has read; secrets left out."""
@@ -315,7 +330,7 @@ class ClusterNode:
     async def _follow(self, replica: Replica) -> bool:
         """Take in what the leader writes; return True once this node leads, False if it leaves.
 
-        Raise `Halted`, `Trimmed` or `NoCluster`, and OSError where the replica is void.
+        Raise `Halted`, `Trimmed`, `NoCluster` or `OtherKey`, and OSError where the replica is void.
         """
         self._become(Role.FOLLOWING)
         self._silence.away(monotonic_ms())
@@ -334,6 +349,7 @@ class ClusterNode:
             self._has_read_all |= not count
             if count:
                 continue
+            check_key(self.me.node, self.me.key, replica.fold.epoch, replica.fold.leads)
             if monotonic_ms() >= self._silence.stands_ms(self._rank()) and await self._stand(replica):
                 return True
             await self._pause(POLL_SECONDS)
@@ -354,6 +370,7 @@ class ClusterNode:
                 break
             self._loop.call_soon_threadsafe(self._note, step, monotonic_ms())
         self._end, self._next_offset = fold.end, fold.next_offset
+        self.pace.read(found, lambda: self._engine.bounds()[1])
         return len(found)
 
     def _note(self, step: Step, now_ms: int) -> None:
@@ -384,15 +401,24 @@ class ClusterNode:
     async def _stand(self, replica: Replica) -> bool:
         """Try to lead; return whether the shared log says so."""
         self._become(Role.STANDING)
+        why = self._why()
         self._silence.stood(monotonic_ms())
         try:
             won = await self._work(lambda: self._stand_once(replica))
         except (Unknown, Refused) as error:
             log.info("stood and does not lead", reason=str(error))
             won = False
-        if not won:
+        if won:
+            self.took_over = TookOver(self._clock(), why)
+        else:
             self._become(Role.FOLLOWING)
         return won
+
+    def _why(self) -> str:
+        """Return why this node stands."""
+        if self.leader is not None:
+            return f"silence of node {self.leader.node}"
+        return "the leader left" if self.epoch else "nobody led"
 
     def _stand_once(self, replica: Replica) -> bool:
         """Append an EPOCH, read up to it, and see whose it is. In a worker thread."""
@@ -510,7 +536,7 @@ class ClusterNode:
         wanted = asyncio.Event()
         async with self._serve(replica.core, stepped_down, Proving(monotonic_ms, wanted.set)) as leading:
             self._become(Role.LEADING)
-            log.info("leads", epoch=self.epoch, node=self.me.node)
+            log.info("leads", epoch=self.epoch, node=self.me.node, why=self.took_over and self.took_over.why)
             self._orders = orders = Orders(self._loop)
             beating = self._loop.create_task(self._beat(replica, leading, wanted))
             looking = self._loop.create_task(self._look(replica))

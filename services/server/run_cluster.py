@@ -21,7 +21,9 @@ import structlog
 
 from commitlog import layout, store_format
 from services.auth.refusals import Refusals
+from services.auth.vault import id_of
 from services.broker.broker import Broker
+from services.cluster.engine_check import EngineCheck
 from services.cluster.forwarding import Forwarding
 from services.cluster.http_forwarding import ClusterHttp
 from services.cluster.node import ClusterNode, Member
@@ -29,6 +31,7 @@ from services.cluster.switch import Switch
 from services.front.certificates import https_context
 from services.live.durability import Proving
 from services.live.live_broker import LiveBroker
+from services.process.private_files import auth_key
 from services.server.authentication import check_exposure, http_demands
 from services.server.core_settings import core_settings
 from services.server.run import (
@@ -77,7 +80,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             disk, core.segment_bytes
         )  # before any other file: then the folder is a store
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
-        loop = asyncio.get_running_loop()
+        loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
 
         @asynccontextmanager
         async def serve(
@@ -89,22 +92,26 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             live.share_with(share_interpreter)
             faces = Faces(live, settings, address)
             faces.metrics.watch(port)
+            faces.metrics.add(app.metrics)
             switch.serve(faces.serving)
-            app.leading = faces.app
+            app.leading, app.metrics.live = faces.app, live
             try:
-                yield live
+                async with check.watching(live.stop_new, live.break_down):
+                    yield live
             finally:
                 switch.forward()
-                app.leading = None
+                app.leading = app.metrics.live = None
                 faces.leave()
                 await faces.close_tasks()
                 await live.close()
 
-        me = Member(settings.node, str(settings.advertise or listen), http.url, version("tidewheel"))
+        where = str(settings.advertise or listen), http.url
+        me = Member(settings.node, *where, version("tidewheel"), id_of(shared_key(settings)))
         node = ClusterNode(me, began, engine, disk, core, wall_clock_ms, executor, serve)
         forwarding, refusals = Forwarding(node), Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
-        switch, app = Switch(forwarding), ClusterHttp(node, settings.store, http_demands(settings), refusals)
+        switch = Switch(forwarding)
+        app = ClusterHttp(node, settings.store, http_demands(settings), refusals, check)
         files_of_tls = tls_files(settings)
         port = make_port(settings, switch, http, refusals, files_of_tls)
         await stack.enter_async_context(serving_port(port, listening, nothing))
@@ -141,8 +148,17 @@ def check_settings(settings: ServeSettings) -> None:
         raise ConfigurationError(
             "--cluster needs --node NAME: the name of this node, its own in the cluster."
         )
+    if settings.auth and not settings.auth_key:
+        raise ConfigurationError(
+            "--auth in a cluster needs --auth-key FILE: the same key on all nodes, as any of them may lead."
+        )
     if settings.clock == "virtual":
         raise ConfigurationError("--clock virtual is for a broker alone: nodes of a cluster share real time.")
+
+
+def shared_key(settings: ServeSettings) -> bytes:
+    """Return the key of users' secrets, which all nodes have; empty if they have none."""
+    return auth_key(settings.auth_key, may_make=True) if settings.auth_key else b""
 
 
 def join(store: Path, cluster: bytes, node: str) -> None:

@@ -14,13 +14,14 @@ from urllib.request import urlopen
 from uuid import uuid4
 
 import grpc
+import psycopg
 import pytest
 
 from services.rpc.generated import definition_pb2, service_pb2
 from sharedlog import postgres
 from tests.command import tidewheel
 from tests.endurance.conftest import BrokerProcess
-from tests.postgresql import running_postgresql
+from tests.postgresql import running_postgresql, running_standby
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "acceptance"),)
@@ -30,7 +31,7 @@ SECONDS = 30
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
-    with running_postgresql() as url:
+    with running_postgresql(syncs=True) as url:
         yield url.replace("postgresql+psycopg", "postgresql")
 
 
@@ -40,10 +41,14 @@ class Node(BrokerProcess):
     def __init__(self, folder: Path, name: str, cluster: str) -> None:
         super().__init__(folder / name, "--cluster", cluster, "--node", name)
 
+    def view(self) -> dict[str, Any]:
+        """What the node says of itself."""
+        with urlopen(f"http://{self.http}/api/cluster", timeout=5) as answer:
+            return dict(json.load(answer))
+
     def role(self) -> str:
         """What the node says that it does."""
-        with urlopen(f"http://{self.http}/api/cluster", timeout=5) as answer:
-            return str(json.load(answer)["role"])
+        return str(self.view()["role"])
 
     def receive(self, topic: str) -> list[tuple[str, bytes]]:
         """Receive what there is, in the name of a group; message ids and bodies."""
@@ -101,11 +106,26 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
     assert f"node     {other.store.name}, following" in status.stdout
     with urlopen(f"http://{other.http}/readyz") as answer:
         assert answer.read() == f"ready\nfollows {leader.store.name}\n".encode()
-    with urlopen(f"http://{other.http}/metrics") as answer:
-        assert b'tidewheel_cluster_role{role="following"} 1' in answer.read()
+    for node, role in ((other, "following"), (leader, "leading")):
+        with urlopen(f"http://{node.http}/metrics") as answer:
+            scraped = answer.read().decode()
+        assert f'tidewheel_cluster_role{{role="{role}"}} 1' in scraped
+        for name in (
+            "lag_records",
+            "lag_seconds",
+            "clock_skew_seconds",
+            "unaccepted_bytes",
+            "engine_trouble",
+        ):
+            assert f"\ntidewheel_cluster_{name} " in scraped
+        took_over = 'tidewheel_cluster_last_takeover_timestamp_seconds{why="nobody led"}'
+        assert (took_over in scraped) == (node is leader)
 
     leader.kill()
     eventually(lambda: other.role() == "leading")
+    silence = f"silence of node {leader.store.name}"
+    assert other.view()["took_over"]["why"] == silence
+    assert silence in tidewheel("cluster", "status", "--http", other.http).stdout
     found: dict[str, bytes] = {}
     eventually(lambda: found.update(other.receive("orders")) or len(found) == 3)
     assert sorted(found.values()) == [b"by a", b"by b", b"later"]
@@ -122,8 +142,132 @@ def test_a_node_that_is_told_to_stop_hands_over(nodes: list[Node], eventually: A
     assert tidewheel("send", "orders", "before", "--http", leader.http).returncode == 0
     assert leader.stop() == 0
     assert tidewheel("send", "orders", "after", "--http", other.http).returncode == 0
+    assert other.view()["took_over"]["why"] == "the leader left"
     found: dict[str, bytes] = {}
     eventually(lambda: found.update(other.receive("orders")) or len(found) == 2)
+
+
+def changed(database: str, *commands: str) -> None:
+    """Change settings of the server, and have it read them."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        for command in (*commands, "SELECT pg_reload_conf()"):
+            connection.execute(command.encode())
+
+
+def found_by_doctor(url: str, code: int) -> list[tuple[str, str, str]]:
+    """What `cluster doctor` finds: step, verdict, sentence and advice."""
+    done = tidewheel("cluster", "doctor", url, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    return [
+        (one["step"], one["verdict"], f"{one['seen']} {one['advice']}") for one in json.loads(done.stdout)
+    ]
+
+
+def test_a_setting_that_turned_bad_stops_new_messages_until_it_is_mended(
+    nodes: list[Node], database: str, eventually: Any
+) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    later = tidewheel("send", "orders", "later", "--timer-key", "k", "--in", "1h", "--http", leader.http)
+    assert later.returncode == 0, later.stderr
+    try:
+        changed(database, "ALTER SYSTEM SET fsync = off")
+        leader.kill()
+        eventually(lambda: other.view()["engine_trouble"])
+        (trouble,) = other.view()["engine_trouble"]
+        command = trouble.partition("Set it: ")[2].partition(";")[0]
+        assert command == "ALTER SYSTEM SET fsync = on"
+        refused = tidewheel("send", "orders", "new", "--http", other.http)
+        assert refused.returncode == 1
+        assert "TW-259" in refused.stderr
+        assert trouble in refused.stderr
+        for path in ("metrics", "readyz"):
+            with urlopen(f"http://{other.http}/{path}") as answer:
+                said = answer.read().decode()
+            assert {"metrics": "tidewheel_cluster_engine_trouble 1", "readyz": trouble}[path] in said
+        assert trouble in tidewheel("cluster", "status", "--http", other.http).stdout
+        gone = tidewheel("timer", "cancel", "--topic", "orders", "--key", "k", "--http", other.http)
+        assert "CANCELLED" in gone.stdout
+        assert ("settings", "WRONG", f"{trouble} ") in found_by_doctor(other.options[1], 1)
+        changed(database, command)
+        eventually(lambda: not other.view()["engine_trouble"])
+        assert tidewheel("send", "orders", "new", "--http", other.http).returncode == 0
+        assert trouble in other.log()
+    finally:
+        changed(database, "ALTER SYSTEM RESET ALL")
+
+
+def test_the_doctor_says_what_lies_there_and_what_is_wrong(tmp_path: Path, database: str) -> None:
+    url = f"{database}&log={tmp_path.name}"
+    connect, cluster, _ = found_by_doctor(url, 1)
+    assert connect == ("connect", "ok", f"{url} answers ")
+    assert cluster[:2] == ("cluster", "WRONG")
+    assert f"tidewheel cluster create '{url}'" in cluster[2]
+    made = tidewheel("cluster", "create", url)
+    assert "look:  What is acknowledged is on one machine" in made.stderr
+    _, cluster, write, settings = found_by_doctor(url, 0)
+    assert cluster[:2] == ("cluster", "ok")
+    assert cluster[2].startswith(made.stderr.split()[1])
+    assert "the last a GENESIS of epoch 0" in cluster[2]
+    assert write[:2] == ("write", "ok")
+    assert settings[1] == "look"
+    with running_standby(database, "s1") as standby:
+        findings = found_by_doctor(f"{standby}&log={tmp_path.name}", 1)
+        assert [one[:2] for one in findings if one[1] != "ok"] == [("write", "WRONG"), ("settings", "WRONG")]
+        assert "Name the primary in the URL" in findings[-1][2]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("postgresql://shop:secret@127.0.0.1:9/orders", "psql postgresql://shop@127.0.0.1:9/orders"),
+        ("postgresql://shop:secret@no.such.host.invalid/orders", "no.such.host.invalid"),
+    ],
+)
+def test_the_doctor_says_what_does_not_answer_and_no_password(given: str, said: str) -> None:
+    (connect,) = found_by_doctor(given, 1)
+    assert connect[:2] == ("connect", "WRONG")
+    assert said in connect[2]
+    assert "secret" not in connect[2]
+
+
+def test_a_node_with_another_key_does_not_join(tmp_path: Path, database: str, eventually: Any) -> None:
+    url = f"{database}&log={tmp_path.name}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    keys = [tmp_path / "key-a", tmp_path / "key-b"]
+    first, other = Node(tmp_path, "a", url), Node(tmp_path, "b", url)
+    first.options += ("--auth-key", str(keys[0]))
+    first.start()
+    eventually(lambda: first.role() == "leading")
+    added = tidewheel("auth", "user", "add", "orders", "--http", first.http)
+    assert added.returncode == 0, added.stderr
+    without = other.options
+    for options, said in (
+        (("--auth-key", str(keys[1])), "This node has another --auth-key than node a, which leads epoch 1"),
+        ((), "Node a, which leads epoch 1, has an --auth-key, and this node has none"),
+    ):
+        other.options = (*without, *options)
+        other.start()
+        eventually(lambda: other.role() == "halted")
+        assert said in tidewheel("cluster", "status", "--http", other.http).stdout
+        assert other.stop() == 0
+    keys[1].write_text(keys[0].read_text())
+    other.options = (*without, "--auth-key", str(keys[1]))
+    other.start()
+    eventually(lambda: other.role() == "following")
+    assert first.stop() == 0
+    eventually(lambda: other.role() == "leading")
+    assert keys[0].read_text().strip() not in json.dumps(other.view())
+    assert "orders" in tidewheel("auth", "user", "ls", "--http", other.http).stdout
+    assert other.stop() == 0
+
+
+def test_users_of_a_cluster_need_a_key_that_all_nodes_have(nodes: list[Node], eventually: Any) -> None:
+    leader = leader_of(nodes, eventually)
+    refused = tidewheel("auth", "user", "add", "orders", "--http", leader.http)
+    assert refused.returncode != 0
+    assert "--auth-key FILE" in refused.stderr
+    assert not (leader.store / "users.key").exists()
 
 
 def test_mistakes_are_answered_with_what_to_do(tmp_path: Path, database: str) -> None:
@@ -142,6 +286,8 @@ def test_mistakes_are_answered_with_what_to_do(tmp_path: Path, database: str) ->
     assert (code, "TW-256" in said, "?log=" in said) == (4, True, True), said
     code, said = refusal(*serve, "--cluster", url)
     assert (code, "--node NAME" in said) == (2, True), said
+    code, said = refusal(*serve, "--cluster", url, "--node", "a", "--auth")
+    assert (code, "--auth-key FILE" in said) == (2, True), said
     code, said = refusal(*serve, "--cluster", url, "--node", "a", "--clock", "virtual")
     assert (code, "--clock virtual" in said) == (2, True), said
     code, said = refusal(*serve, "--cluster", "postgresql://nobody@127.0.0.1:9/none", "--node", "a")
@@ -167,11 +313,6 @@ class SmallNode(Node):
     """A node that takes a checkpoint, and lets the log be trimmed, after a few records."""
 
     module = "tests.endurance.small_checkpoint_node"
-
-    def view(self) -> dict[str, Any]:
-        """What the node says of its cluster."""
-        with urlopen(f"http://{self.http}/api/cluster", timeout=5) as answer:
-            return dict(json.load(answer))
 
 
 @pytest.fixture

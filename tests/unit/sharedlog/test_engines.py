@@ -31,6 +31,24 @@ def test_a_password_is_not_shown() -> None:
         == "postgresql://u@db:5432/orders?log=a"
     )
     assert without_password("postgresql://db/orders") == "postgresql://db/orders"
+    given = "postgresql:///orders?password=secret&host=db&user=u"
+    assert without_password(given) == "postgresql:///orders?host=db&user=u"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:sec ret@db/orders",
+        "postgresql://u:sec%zzret@db/orders",
+        "postgresql://u:sec@ret@db/orders",
+        "postgresql://u:secret@[::1/orders",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        engine_of(url)
+    assert "sec" not in str(raised.value)
+    assert "ret" not in str(raised.value)
 
 
 def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
@@ -51,6 +69,10 @@ def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
         with pytest.raises(NoCluster, match="tidewheel cluster create"):
             beginning_of(other)
         assert create(other, {}) != cluster
+        folder = url.partition("host=")[2]
+        again = engine_of(f"postgresql:///postgres?user=shop&host={folder}")
+        assert beginning_of(again).cluster == cluster
+        again.close()
         one.close()
         other.close()
 
