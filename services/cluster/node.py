@@ -211,9 +211,13 @@ class ClusterNode:
     async def led_by(self, seconds: float) -> tuple[int, Member]:
         """Return the epoch and who leads in it, once this node knows; raise TimeoutError if not in time."""
         async with asyncio.timeout(seconds):
-            while self.leader is None or (self.leader == self.me and self.role is not Role.LEADING):
+            while (leader := self.leader) is None or self._was_me(leader):
                 await self._changed.wait()
-        return self.epoch, self.leader
+        return self.epoch, leader
+
+    def _was_me(self, leader: Member) -> bool:
+        """Return whether this node is said to lead, and does not: an earlier process of it did."""
+        return leader.node == self.me.node and self.role is not Role.LEADING
 
     async def moved_from(self, epoch: int) -> None:
         """Return when this node has read of another epoch."""
@@ -323,7 +327,8 @@ class ClusterNode:
     def _know_leader(self, epoch: int, facts: dict[str, Any]) -> None:
         """Take in who leads an epoch, unless a later one is known."""
         if facts and epoch >= self.epoch:
-            self.epoch, self.leader = epoch, Member(**facts)
+            known = {name: facts[name] for name in Member._fields if name in facts}
+            self.epoch, self.leader = epoch, Member(**known)
             self._names.add(self.leader.node)
             self._tell()
 
