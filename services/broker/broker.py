@@ -299,11 +299,14 @@ class Broker:
         assert broker._checkpoint_offset <= log.durable_offset, "the log ends before the snapshot it follows"
         return broker
 
-    def begin(self, now_ms: int) -> None:
-        """Derive, once, what no record says (leases that stand, what is due soon): then verbs may append."""
+    def begin(self, now_ms: int, leases_until_ms: int = 0) -> None:
+        """Derive, once, what no record says (leases that stand, what is due soon): then verbs may append.
+
+        No recorded lease runs out before `leases_until_ms`.
+        """
         self._has_new_plan = True
         self.housekeeping.follow()
-        self.receiving.resume(now_ms)
+        self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.begin()
         self.sending.repeats.begin(now_ms)
         self.housekeeping.see_to_room()

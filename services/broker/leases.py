@@ -177,9 +177,13 @@ class Leases:
             if first.client_id:
                 self._generations_of[first.client_id].update(generations)
 
-    def restore(self, key: GroupQueue, lease: Lease, renewed_until_ms: int) -> None:
-        """Let a lease of before a restart stand again; a renewed one until its consumer can be heard."""
+    def restore(self, key: GroupQueue, lease: Lease, renewed_until_ms: int, until_ms: int = 0) -> None:
+        """Let a lease of before a restart stand again; a renewed one until its consumer can be heard.
+
+        It runs out no earlier than `until_ms`.
+        """
         self._generation = max(self._generation, lease.generation)
+        lease.visible_ms = max(lease.visible_ms, until_ms)
         if lease.client_id:
             lease.visible_ms = max(lease.visible_ms, renewed_until_ms)
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX

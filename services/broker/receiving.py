@@ -258,11 +258,12 @@ class Receiving:
             self._end(lease.generation)
             self._give_back(key, lease, None, now_ms)
 
-    def resume(self, now_ms: int) -> None:
-        """Let the leases that were recorded stand again after a restart."""
+    def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
+        """Let the leases that were recorded stand again after a restart, at least until `leases_until_ms`."""
         self._leases.begin_above(self._store.last_store_ms, now_ms)
         for key, lease in self._groups.resume():
-            self._leases.restore(key, lease, now_ms + self._settings.auto_renew_lease_ms)
+            renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
+            self._leases.restore(key, lease, renewed_until_ms, leases_until_ms)
         self._burying.look_for()
 
     def _give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:

@@ -43,6 +43,8 @@ from sharedlog.errors import Trimmed
 from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
 
+LEASE_MS_MIN: Final = 30_000
+"""How long a recorded lease stands at least after a takeover: its consumer could not acknowledge meanwhile."""
 _HEAD: Final = struct.Struct(">II")
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
 """Parts of a store that are derived from nothing else (`services.broker.values.Damaged`)."""
@@ -134,7 +136,7 @@ class Replica:
         """Let the core decide: the fold has just read that this node leads. Its first record is the epoch."""
         self.sink = SharedSink(self.core.local_sink, engine, self.fold, clock)
         self.core.write_to(self.sink)
-        self.core.begin(now_ms)
+        self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN)
         self.core.epoch.raise_to(self.fold.epoch, now_ms)
 
 

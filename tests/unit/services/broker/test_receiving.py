@@ -164,6 +164,18 @@ def test_a_push_consumer_may_come_back_after_a_restart(bench: Bench) -> None:
     assert bench.broker.gauges().lag == {("t", "g"): 0}
 
 
+def test_a_lease_may_be_made_to_outlast_the_time_in_which_nobody_could_acknowledge(bench: Bench) -> None:
+    bench.send("a")
+    bench.receive()
+    bench.advance(19_000)
+    bench.broker = Broker.recover(bench.disk, bench.settings, bench.now_ms)
+    bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms + 30_000)
+    bench.advance(29_000)
+    assert bench.ids() == [], "it would have run out 28 s ago"
+    bench.advance(2_000)
+    assert bench.ids() == ["M1"]
+
+
 def test_a_receive_whose_answer_was_lost_in_a_restart_is_answered_again(bench: Bench) -> None:
     bench.send("a")
     bench.send("b")
