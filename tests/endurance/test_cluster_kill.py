@@ -67,6 +67,11 @@ class Node(BrokerProcess):
         self.process.wait(20)
         self.start()
 
+    def end(self) -> None:
+        """End it, if a failure has left it running."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
     def role(self) -> str:
         """What it says that it does; empty if it does not answer."""
         with suppress(OSError), urlopen(f"http://{self.http}/api/cluster", timeout=2) as answer:
@@ -135,7 +140,11 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
         create = [sys.executable, "-m", "services.cli.main", "cluster", "create", url]
         subprocess.run([*create, "--segment-bytes", str(8 << 20)], check=True)
         nodes = [Node(tmp_path, name, url) for name in "ab"]
-        asyncio.run(play(nodes, standbys, rounds, seed))
+        try:
+            asyncio.run(play(nodes, standbys, rounds, seed))
+        finally:
+            for node in nodes:
+                node.end()
 
 
 @contextmanager
