@@ -199,7 +199,7 @@ def judged_apart(nodes: list[Node], load: Load) -> int:
 async def settled(stage: Stage, load: Load) -> None:
     """Wait until all that must come has come, or nothing more comes.
 
-    There may be thousands: of a message group comes one at a time, and the more slowly the busier the machine.
+    There may be thousands: of a message group one comes at a time, more slowly on a busy machine.
     """
     await stage.leader()
     load.acknowledged_share = 1.0
