@@ -15,6 +15,7 @@
     clock                                      only of a virtual clock: its offset, see below
     format                                     version and size of segments, see `commitlog.store_format`
     cluster                                    only of a node: its cluster's id and its name, JSON
+    fetched/                                   only of a node: a copy on its way, `services.cluster.transfer`
     lock                                       see `commitlog.lock`
     tls/, users.key, .gitignore                the broker's certificate; the key of users, hidden from git
 
@@ -56,6 +57,7 @@ DURABLE: Final = "durable"
 CLOCK: Final = "clock"
 FORMAT: Final = "format"
 CLUSTER: Final = "cluster"
+FETCHED: Final = "fetched"
 OFFSET_DIGITS: Final = 20
 
 
@@ -207,6 +209,7 @@ KNOWN_NAMES: Final = frozenset(
         f"{KEEP}.new",
         f"{DURABLE}.new",
         CLUSTER,
+        FETCHED,
         "lock",
         "boots",
     }

@@ -62,12 +62,16 @@ class Snapshot:
     offset: int
     parts: Frozen
 
-    def write(self, disk: Disk) -> None:
-        """Make the snapshot durable, and drop all older than the one before it; raise OSError."""
+    def encode(self) -> bytes:
+        """Return the bytes of the snapshot's file."""
         packing = zlib.compressobj(1)
         body = b"".join([*map(packing.compress, _json(self.parts)), packing.flush()])
+        return _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body
+
+    def write(self, disk: Disk) -> None:
+        """Make the snapshot durable, and drop all older than the one before it; raise OSError."""
         disk.delete(_UNFINISHED)
-        disk.write(_UNFINISHED, 0, _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body)
+        disk.write(_UNFINISHED, 0, self.encode())
         disk.sync(_UNFINISHED)
         disk.rename(_UNFINISHED, path_of(self.offset))
         with suppress(OSError):  # the snapshot is there; the next one deletes them
@@ -106,12 +110,21 @@ def unsound(disk: Disk) -> list[str]:
 
 def read(disk: Disk, offset: int) -> Snapshot | None:
     """Return the snapshot at `offset`; None if its file is not what was written."""
+    body = _body(disk, offset)
+    return None if body is None else Snapshot(offset, json.loads(zlib.decompress(body)))
+
+
+def is_sound(disk: Disk, offset: int) -> bool:
+    """Return whether there is a snapshot at `offset` whose file is what was written."""
+    return _body(disk, offset) is not None
+
+
+def _body(disk: Disk, offset: int) -> bytes | None:
+    """Return the packed state in a snapshot's file; None if that is not what was written."""
     path = path_of(offset)
-    stored = disk.read(path, 0, disk.size(path))
+    stored = disk.read(path, 0, max(0, disk.size(path)))
     body = stored[_HEAD.size :]
-    if stored[: _HEAD.size] != _HEAD.pack(_MAGIC, offset, zlib.crc32(body)):
-        return None
-    return Snapshot(offset, json.loads(zlib.decompress(body)))
+    return body if stored[: _HEAD.size] == _HEAD.pack(_MAGIC, offset, zlib.crc32(body)) else None
 
 
 def check_reach(start: Snapshot | None, log_first_offset: int) -> None:

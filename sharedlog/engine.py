@@ -1,9 +1,11 @@
 """What a shared log must be able to do: a partition of Kafka can, and so can a table of PostgreSQL.
 
     append_if   adds a record if the log's head is still what the writer says; else nothing
+    note        adds a record that is nobody's right and changes no head: what a node holds
     read        records from an offset on, in order, the same for every reader
     bounds      the offset of the first record that is left, and the one behind the last
     trim        lets go of the records before an offset
+    trouble     what it is set to that would lose what it has accepted
 
 An engine keeps what it has accepted when any one of its machines is lost. It may answer late, twice or never;
 `Unknown` says that nobody knows. Offsets only grow and may leave gaps.
@@ -44,6 +46,9 @@ class Engine(Protocol):
         them whatever the head is: what the order in its log makes of that, the fold tells.
         """
 
+    def note(self, stored: bytes) -> None:
+        """Append a record whoever leads; the head stays. Raise `Refused` (nothing was added) or `Unknown`."""
+
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, at least one if there is any; raise `Unknown`."""
 
@@ -52,3 +57,9 @@ class Engine(Protocol):
 
     def trim(self, offset: int) -> None:
         """Let go of the records before `offset`; raise `Unknown`."""
+
+    def trouble(self) -> list[str]:
+        """Return a sentence for each setting under which records may be lost, with the command that mends it.
+
+        It waits for no append. Raise `Unknown`.
+        """

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import Any, Final, TypeAlias
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from sharedlog.engine import Engine, Head
 from sharedlog.errors import NoCluster
 from sharedlog.fold import Position
 from sharedlog.kafka import KafkaLog
 from sharedlog.postgres import PostgresLog
-from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, decode, encode
+from sharedlog.reading import records
+from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, encode
 from tidewheel.errors import ConfigurationError
 from tidewheel.extras import require
 
@@ -33,6 +34,8 @@ LOG_USUAL: Final = "tidewheel"
 NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SHAPES: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
 _SERVER: Final = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
+_QUOTED: Final = re.compile(r'"[^"]{2,}"')
+_SECRET: Final = ("password", "sslpassword")
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 SharedLog: TypeAlias = PostgresLog | KafkaLog
@@ -41,7 +44,12 @@ SharedLog: TypeAlias = PostgresLog | KafkaLog
 
 def engine_of(url: str) -> SharedLog:
     """Return the engine that a URL names; raise `ConfigurationError`, or `LibraryMissing`."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"The URL of the shared log cannot be read ({error}): give {SHAPES}."
+        ) from None
     if parts.scheme == KAFKA:
         return _kafka(parts)
     if parts.scheme not in POSTGRES or not parts.path.strip("/"):
@@ -51,7 +59,25 @@ def engine_of(url: str) -> SharedLog:
     name = given.pop("log", LOG_USUAL)
     if not (name.isidentifier() and name.isascii()):
         raise ConfigurationError(f"log={name} in the URL: use letters, digits and _ for a shared log's name.")
-    return PostgresLog(urlunsplit(parts._replace(query=urlencode(given))), name)
+    if parts.netloc.count("@") > 1:
+        raise ConfigurationError("Two @ stand in the URL of the shared log: write that of a password as %40.")
+    conninfo = _url(parts._replace(query=urlencode(given)))
+    _check_conninfo(conninfo)
+    return PostgresLog(conninfo, name)
+
+
+def _check_conninfo(conninfo: str) -> None:
+    """Refuse what libpq cannot read, without its quotations: there may be a password in them."""
+    import psycopg
+
+    try:
+        psycopg.conninfo.conninfo_to_dict(conninfo)
+    except psycopg.Error as error:
+        said = _QUOTED.sub("...", str(error).strip())
+        raise ConfigurationError(
+            f"The URL of the shared log cannot be read ({said}): give {SHAPES}, and what is special in a "
+            "password as %40 and the like."
+        ) from None
 
 
 def _kafka(parts: SplitResult) -> KafkaLog:
@@ -86,15 +112,26 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
     return cluster
 
 
-def genesis_of(engine: Engine) -> SharedRecord:
-    """Return the GENESIS of a shared log; raise `NoCluster` if it does not begin with one, or `Unknown`."""
-    found = engine.read(0, 1)
-    if not found or found[0].offset > 0:
-        raise NoCluster("No record lies there: tidewheel cluster create URL makes one.")
-    record = decode(found[0].stored, None)
-    if record.kind != Kind.GENESIS:
-        raise NoCluster("The shared log does not begin with a GENESIS: its first records are gone.")
-    return record
+class Beginning(NamedTuple):
+    """The cluster of a shared log: its id, and what it began with."""
+
+    cluster: bytes
+    facts: dict[str, Any]
+
+
+def beginning_of(engine: Engine) -> Beginning:
+    """Return which cluster a shared log is of: its GENESIS tells, or, once that is trimmed, a CHECKPOINT.
+
+    Raise `NoCluster` if nothing tells, or `Unknown`.
+    """
+    for record in records(engine):
+        if record.kind == Kind.GENESIS:
+            return Beginning(record.cluster, record.facts)
+        if record.kind == Kind.CHECKPOINT:
+            return Beginning(record.cluster, record.facts["begins"])
+    raise NoCluster(
+        "No record there tells of a cluster. Where there was none: tidewheel cluster create URL makes one."
+    )
 
 
 def without_password(url: str) -> str:
@@ -102,4 +139,10 @@ def without_password(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     user = parts.username
-    return urlunsplit(parts._replace(netloc=f"{user}@{host}" if user else host))
+    given = [one for one in parts.query.split("&") if one.partition("=")[0] not in _SECRET]
+    return _url(parts._replace(netloc=f"{user}@{host}" if user else host, query="&".join(given)))
+
+
+def _url(parts: SplitResult) -> str:
+    """Return a URL of its parts; without a host it has its two slashes all the same, as libpq wants it."""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{parts.query}' if parts.query else ''}"

@@ -13,7 +13,7 @@ read as far have come to the same.
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
-    GENESIS, CHECKPOINT and HOLD have no epoch: they are noted; a second GENESIS halts
+    GENESIS, CHECKPOINT and HOLD have no epoch: they are noted (`sharedlog.holdings`); a second GENESIS halts
 
     BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
             begin there, chain wrong                        HALT: two histories
@@ -46,6 +46,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from sharedlog.errors import Halted
+from sharedlog.holdings import Holdings
 from sharedlog.record import (
     CHAIN_AT_GENESIS,
     NOBODY,
@@ -124,7 +125,11 @@ class Fold:
         """The offset in the engine's log of the record that comes next."""
         self.last_read: tuple[int, int] | None = None
         """The offset and the CRC-32 of the record that was taken last."""
+        self.leads: dict[str, Any] = {}
+        """What the newest EPOCH says of who leads."""
         self.halted = ""
+        self.holdings = Holdings()
+        """Which node holds a copy, up to where."""
         self.foreign_count = self.dead_count = 0
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
@@ -188,6 +193,8 @@ class Fold:
             "chain": at.chain,
             "next_offset": at.next_offset,
             "positions": self._positions.freeze(at.end),
+            "holdings": self.holdings.freeze(),
+            "leads": self.leads,
         }
 
     @classmethod
@@ -198,6 +205,8 @@ class Fold:
         fold.end, fold.chain = frozen["end"], frozen["chain"]
         fold.next_offset = frozen["next_offset"]
         fold._positions = Positions.thaw(frozen["positions"])
+        fold.holdings = Holdings.thaw(frozen.get("holdings", {}))
+        fold.leads = frozen.get("leads", {})
         return fold
 
     def relation(self, record: SharedRecord) -> EpochRelation:
@@ -212,10 +221,10 @@ class Fold:
 
     def _genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
-            if Position(record.start, record.chain) == self._positions.first and self.epoch == 0:
+            if Position(record.start, record.chain) == self._positions.first and self.epoch == record.epoch:
                 return Step(Outcome.ALREADY_HAD, record)
             self._halt(offset, "a second GENESIS: the cluster was made twice")
-        self.cluster = record.cluster
+        self.cluster, self.epoch = record.cluster, record.epoch
         self.end, self.chain = record.start, record.chain
         self._positions.add(record.start, record.chain)
         return Step(Outcome.NOTED, record)
@@ -228,7 +237,7 @@ class Fold:
             return self._dead(record)
         if record.start > self.end or self._positions.chain_at(record.start) != record.chain:
             self._halt(offset, f"whoever wants to lead epoch {record.epoch} has another history")
-        self.epoch, self.holder = record.epoch, record.holder
+        self.epoch, self.holder, self.leads = record.epoch, record.holder, record.facts
         self._drop_gathered()
         return Step(Outcome.NEW_EPOCH, record)
 
@@ -251,9 +260,12 @@ class Fold:
             return self._dead(record)
         if not self._gathered and Position(record.start, record.chain) != Position(self.end, self.chain):
             self._halt(offset, f"the leader is at {record.start}, and the history ends at {self.end}")
+        if record.body and "forget" in (facts := record.facts):
+            self.holdings.forget(facts["forget"])
         return Step(Outcome.ALIVE, record)
 
     def _note(self, _: int, record: SharedRecord) -> Step:
+        self.holdings.told(record.facts)
         return Step(Outcome.NOTED, record)
 
     def _gather(self, offset: int, record: SharedRecord) -> Step:

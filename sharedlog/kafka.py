@@ -191,6 +191,11 @@ class KafkaLog:
         is_known = len(told) == len(stored) and told == list(range(told[0], told[0] + len(told)))
         return told[-1] if is_known else None
 
+    def note(self, stored: bytes) -> None:
+        """Append a record whoever leads; raise `Unknown`, or `Refused` if it was surely not added."""
+        with self._writing:
+            self._append(stored, is_first=True)
+
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, at least one if there is any, or from the first that is left.
 
@@ -219,9 +224,58 @@ class KafkaLog:
 
     def trouble(self) -> list[str]:
         """Return a sentence for each setting under which records may be lost; raise `Unknown`."""
-        with self._answered():
-            admin = self._admin()
+        with self._answered(), self._asking_admin() as admin:
             return [*self._trouble_of_place(admin), *self._trouble_of_settings(admin)]
+
+    def try_append(self) -> None:
+        """Ask whether a record would be taken, which cannot be taken back; raise `Refused` or `Unknown`."""
+        from confluent_kafka import TopicCollection
+        from confluent_kafka.admin import AclOperation
+
+        with self._answered(), self._asking_admin() as admin:
+            asked = admin.describe_topics(
+                TopicCollection([self._topic]),
+                include_authorized_operations=True,
+                request_timeout=ANSWER_SECONDS,
+            )
+            found = _only(asked)
+        partition, may = found.partitions[PARTITION], found.authorized_operations
+        if may and AclOperation.WRITE not in may and AclOperation.ALL not in may:
+            raise Refused(
+                f"This user may not write to {self._topic}. Let it: kafka-acls.sh --bootstrap-server "
+                f"{self._servers} --add --allow-principal User:NAME --topic {self._topic} --operation Read "
+                "--operation Write --operation Describe --operation DescribeConfigs"
+            )
+        if partition.leader is None or not partition.isr:
+            raise Unknown(f"No server of Kafka leads {self._topic} now: start those that are away.")
+        needed = min(2, len(partition.replicas))
+        if len(partition.isr) < needed:
+            raise Unknown(
+                f"{len(partition.isr)} of the {len(partition.replicas)} servers that have {self._topic} are "
+                f"in step, and it needs {needed}: start those that are away."
+            )
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
+        with self._answered(), self._asking_admin() as admin:
+            found = admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
+        count, partitions, said = len(found.brokers), len(found.topics[self._topic].partitions), []
+        if partitions > 1:
+            said.append(
+                f"The topic {self._topic} has {partitions} partitions, and only the first is the shared log: "
+                "what somebody writes into another is not read. See who does: kafka-acls.sh "
+                f"--bootstrap-server {self._servers} --list --topic {self._topic}"
+            )
+        if count < REPLICAS:
+            said.append(self._few_servers(count))
+        return said
+
+    def _few_servers(self, count: int) -> str:
+        return (
+            f"Kafka at {self._servers} has {count} of {REPLICAS} servers: what is acknowledged is on "
+            f"{'one machine' if count == 1 else 'two machines, and none may be away'}. Start more, with "
+            "kafka-server-start.sh, and give the topic replicas there: kafka-reassign-partitions.sh"
+        )
 
     def close(self) -> None:
         """Close the connections, if there are some."""
@@ -433,7 +487,7 @@ class KafkaLog:
             try:
                 self.bounds()
                 return
-            except Unknown:
+            except (Unknown, NoCluster):  # a server that has not heard of the topic yet says that it is none
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
@@ -454,14 +508,10 @@ class KafkaLog:
         if self._topic_id and topic_id != self._topic_id:
             said.append(
                 f"The topic {self._topic} was deleted and made anew: its id is {topic_id}, and was "
-                f"{self._topic_id}. What it held is gone: stop the nodes, and keep their stores."
+                f"{self._topic_id}. What it held is gone: stop the nodes, keep their stores, and see what "
+                "each has: tidewheel store verify --store STORE"
             )
         self._topic_id = self._topic_id or topic_id
-        if len(found.partitions) != 1:
-            said.append(
-                f"The topic {self._topic} has {len(found.partitions)} partitions, and only the first is the "
-                "shared log: nobody else may write there. Kafka cannot take partitions away."
-            )
         replicas = len(found.partitions[0].replicas)
         wanted = min(REPLICAS, len(admin.list_topics(timeout=ANSWER_SECONDS).brokers))
         if replicas < wanted:
@@ -504,6 +554,18 @@ class KafkaLog:
         from confluent_kafka.admin import AdminClient
 
         return AdminClient(self._client({}))
+
+    @contextmanager
+    def _asking_admin(self) -> Iterator[AdminClient]:
+        """Give a connection that asks for settings, and that says what it met where one gets no answer."""
+        from confluent_kafka import KafkaException
+
+        admin, self._heard = self._admin(), ""
+        try:
+            yield admin
+        except (KafkaException, TimeoutError):
+            admin.poll(0)
+            raise
 
     def _hear(self, error: KafkaError) -> None:
         self._heard = error.str()

@@ -1,6 +1,7 @@
 """A shared log in PostgreSQL: one table of records, and one row that says what the next must follow.
 
-    log_head      one row: the newest epoch and holder, the position behind what is accepted, the last offset
+    log_head      one row: the newest epoch and holder, the position behind what is accepted, the last offset,
+                  and how many offsets a partition has
     log_record    one row a record: offset, bytes, when the server took it; partitioned by ranges of offsets
 
 An append is one statement: it changes the head if that is what the writer says, and inserts the records only
@@ -11,7 +12,10 @@ A commit counts when the server reports it. With `synchronous_standby_names` tha
 it; a server that gives up waiting for them says so in a WARNING, and that is no acknowledgement: `Unknown`.
 So is a connection that breaks before the answer.
 
-Trimming drops whole partitions, which costs no vacuum; up to `PARTITION_RECORDS` records stay that could go.
+Trimming drops whole partitions, which costs no vacuum; up to one partition's records stay that could go.
+
+`trouble` asks over a connection of its own: an append may wait for standbys for as long as they are away, and
+just then somebody wants to know why.
 
 Cost: two round trips and one commit an append. Memory: what one read returns. Weak spot: a server that is
 promoted without the last rows begins an older history; nothing here prevents that, and the fold halts on it.
@@ -20,22 +24,28 @@ promoted without the last rows begins an older history; nothing here prevents th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from sharedlog.engine import Head, Stored
 from sharedlog.errors import ClusterExists, NoCluster, Refused, Unknown
 from sharedlog.fold import Position
+from sharedlog.postgres_settings import COMMITS_KEPT, SETTINGS, Settings, notes_of, trouble_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import psycopg
 
-PARTITION_RECORDS: Final = 100_000
+PARTITION_RECORDS: Final = 10_000
+"""How many offsets a partition of a new log has."""
 READ_RECORDS_MAX: Final = 10_000
 CONNECT_SECONDS: Final = 10
+CHECK_MS: Final = 10_000
+"""How long one statement about the settings may take."""
+TRY_MS: Final = 200
+"""How long an append that is taken back waits for another: those behind it wait as long."""
 _CHAIN_BYTES: Final = 8
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed"
@@ -44,7 +54,7 @@ _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     epoch bigint NOT NULL, holder bytea NOT NULL, end_offset bigint NOT NULL, chain bytea NOT NULL,
-    last_record bigint NOT NULL
+    last_record bigint NOT NULL, partition_records bigint NOT NULL
 );
 CREATE TABLE {log}_record (
     record bigint NOT NULL, stored bytea NOT NULL, taken_at timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -56,7 +66,8 @@ CREATE TABLE IF NOT EXISTS {log}_record_{number} PARTITION OF {log}_record
 FOR VALUES FROM ({first}) TO ({end})
 """
 _FOUND: Final = """
-INSERT INTO {log}_head (epoch, holder, end_offset, chain, last_record) VALUES (%s, %s, %s, %s, -1)
+INSERT INTO {log}_head (epoch, holder, end_offset, chain, last_record, partition_records)
+VALUES (%s, %s, %s, %s, -1, %s)
 """
 _APPEND: Final = """
 WITH moved AS (
@@ -68,6 +79,10 @@ SELECT last_record - %s + number, stored
 FROM moved, unnest(%s::bytea[]) WITH ORDINALITY AS given (stored, number)
 RETURNING record
 """
+_NOTE: Final = """
+WITH moved AS (UPDATE {log}_head SET last_record = last_record + 1 RETURNING last_record)
+INSERT INTO {log}_record (record, stored) SELECT last_record, %s FROM moved RETURNING record
+"""
 _READ: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
     SELECT *, sum(octet_length(stored)) OVER (ORDER BY record) - octet_length(stored) AS bytes_before
@@ -76,6 +91,14 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
 """
 _BOUNDS: Final = """
 SELECT coalesce((SELECT min(record) FROM {log}_record), last_record + 1), last_record + 1 FROM {log}_head
+"""
+_SETTINGS: Final = "SELECT name, setting, source FROM pg_settings WHERE name = ANY(%s)"
+_STANDBYS: Final = """
+SELECT pg_is_in_recovery(), current_user, current_database(), current_setting('synchronous_standby_names'),
+    coalesce(array_agg(application_name ORDER BY application_name)
+             FILTER (WHERE sync_state IN ('sync', 'quorum')), '{}'),
+    count(pid), count(pid) FILTER (WHERE sync_state IS NULL)
+FROM pg_stat_replication
 """
 _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 
@@ -94,6 +117,8 @@ class PostgresLog:
         self._connection: psycopg.Connection[Any] | None = None
         self._warned = ""
         self._partitions: set[int] = set()
+        self._has_lax_commits = self._is_void = False
+        """Whether sessions were lax when they were last looked at; whether this one is to be opened anew."""
 
     def found(self, head: Head) -> None:
         """Make the tables of a log that has no record yet; raise `ClusterExists` if there are some."""
@@ -107,7 +132,7 @@ class PostgresLog:
                     f"Its tables are {self._log}_head and {self._log}_record. Run nodes of it, or give the "
                     "URL another ?log=NAME."
                 ) from error
-            connection.execute(self._sql(_FOUND), _fields(head))
+            connection.execute(self._sql(_FOUND), (*_fields(head), PARTITION_RECORDS))
 
     def head(self) -> Head:
         """Return what the next record must follow; raise `Unknown`."""
@@ -131,6 +156,13 @@ class PostgresLog:
         assert len(rows) == count, "some of the records were added, and not all"
         return max(int(one) for (one,) in rows)
 
+    def note(self, stored: bytes) -> None:
+        """Append a record whoever leads; the head stays. Raise `Unknown`."""
+        with self._answered() as connection:
+            self._make_partitions(connection, 1)
+            rows = connection.execute(self._sql(_NOTE), (stored,)).fetchall()
+        assert len(rows) == 1, "a note is one record"
+
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, at least one if there is any; raise `Unknown`."""
         with self._answered() as connection:
@@ -148,9 +180,38 @@ class PostgresLog:
         """Drop the partitions that lie wholly before `offset`; raise `Unknown`."""
         first, _ = self.bounds()
         with self._answered() as connection:
-            for number in range(first // PARTITION_RECORDS, offset // PARTITION_RECORDS):
+            (size,) = self._only_row(connection, "SELECT partition_records FROM {log}_head")
+            for number in range(first // size, offset // size):
                 connection.execute(self._sql(f"DROP TABLE IF EXISTS {{log}}_record_{number}"))
                 self._partitions.discard(number)
+
+    def trouble(self) -> list[str]:
+        """Return a sentence for each setting under which records may be lost; raise `Unknown`."""
+        found = self._settings()
+        is_lax = found.values["synchronous_commit"] not in COMMITS_KEPT
+        # A session that was opened while this was so, or before it was mended, keeps what it has.
+        self._is_void = self._is_void or is_lax or self._has_lax_commits
+        self._has_lax_commits = is_lax
+        return trouble_of(found)
+
+    def try_append(self) -> None:
+        """Append a record and take it back; raise `Unknown` if none would be taken."""
+        from psycopg.errors import LockNotAvailable
+
+        head = self.head()
+        with self._answered() as connection, connection.transaction(force_rollback=True):
+            try:
+                connection.execute(f"SET LOCAL lock_timeout = {TRY_MS}")
+                self._make_partitions(connection, 1)
+                connection.execute(self._sql(_APPEND), (*_fields(head), 1, *_fields(head), 1, [b""]))
+            except LockNotAvailable as error:
+                raise Unknown("Another append is under way for long: it waits for standbys.") from error
+            finally:
+                self._partitions.clear()
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
+        return notes_of(self._settings())
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -159,12 +220,14 @@ class PostgresLog:
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
         """Make the partitions that the next `count` records need, and one ahead of them."""
-        row = self._only_row(connection, "SELECT last_record FROM {log}_head")
-        first, last = row[0] // PARTITION_RECORDS, (row[0] + count) // PARTITION_RECORDS + 1
+        last_record, size = self._only_row(
+            connection, "SELECT last_record, partition_records FROM {log}_head"
+        )
+        first, last = last_record // size, (last_record + count) // size + 1
         for number in range(max(0, first), last + 1):
             if number not in self._partitions:
-                bounds = number * PARTITION_RECORDS, (number + 1) * PARTITION_RECORDS
-                connection.execute(self._sql(_PARTITION, number=number, first=bounds[0], end=bounds[1]))
+                bounds = {"first": number * size, "end": (number + 1) * size}
+                connection.execute(self._sql(_PARTITION, number=number, **bounds))
                 self._partitions.add(number)
 
     def _only_row(self, connection: psycopg.Connection[Any], statement: str) -> Any:
@@ -191,24 +254,48 @@ class PostgresLog:
                     f"This database has no tables {self._log}_head and {self._log}_record: tidewheel cluster "
                     "create URL makes them."
                 ) from error
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise Unknown(
+                    f"PostgreSQL refuses: {_said(error)}. Name the user in the URL that ran cluster "
+                    "create, or let this one be it: GRANT OWNER TO USER; ALTER ROLE USER SET role = OWNER;"
+                ) from error
             except psycopg.Error as error:
                 self._drop_connection()
-                raise Unknown(
-                    f"PostgreSQL did not answer: {str(error).strip() or type(error).__name__}"
-                ) from error
+                raise _unanswered(error) from error
             if self._warned:
                 raise Unknown(f"PostgreSQL warned: {self._warned}")
 
     def _connected(self) -> psycopg.Connection[Any]:
-        import psycopg
-
+        if self._is_void:
+            self._is_void = False
+            self._drop_connection()
         if self._connection is None:
-            self._connection = psycopg.connect(
-                self._conninfo, autocommit=True, connect_timeout=CONNECT_SECONDS, options=_OPTIONS
-            )
+            self._connection = self._opened()
             self._connection.add_notice_handler(self._notice)
             self._partitions.clear()
         return self._connection
+
+    def _opened(self) -> psycopg.Connection[Any]:
+        import psycopg
+
+        return psycopg.connect(
+            self._conninfo, autocommit=True, connect_timeout=CONNECT_SECONDS, options=_OPTIONS
+        )
+
+    def _settings(self) -> Settings:
+        """Return how this PostgreSQL is set, and how a session is; raise `Unknown`."""
+        import psycopg
+
+        try:
+            with closing(self._opened()) as connection:
+                connection.execute(f"SET statement_timeout = {CHECK_MS}")
+                rows = connection.execute(_SETTINGS, [list(SETTINGS)]).fetchall()
+                standbys = connection.execute(_STANDBYS).fetchone()
+        except psycopg.Error as error:
+            raise _unanswered(error) from error
+        assert standbys is not None, "a sum without a row"
+        values = {name: value for name, value, _ in rows}
+        return Settings(values, {name: source for name, _, source in rows}, *standbys)
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         """Keep a warning: a commit that did not wait for its standbys is told of so, and only so."""
@@ -223,6 +310,15 @@ class PostgresLog:
 
     def _sql(self, statement: str, **numbers: int) -> Any:
         return statement.format(log=self._log, **numbers)
+
+
+def _unanswered(error: psycopg.Error) -> Unknown:
+    return Unknown(f"PostgreSQL did not answer: {_said(error)}")
+
+
+def _said(error: psycopg.Error) -> str:
+    """Return the first line of what a server or libpq has said."""
+    return error.diag.message_primary or str(error).strip() or type(error).__name__
 
 
 def _fields(head: Head) -> tuple[int, bytes, int, bytes]:

@@ -1,7 +1,8 @@
 """To read a shared log: its records in order, each as the fold says what came of it.
 
 A record that does not match its CRC is read again, up to `fold.READS_MAX` times; below the log's first record
-nothing can be read any more, and only a checkpoint helps (`Trimmed`).
+nothing can be read any more, and only a checkpoint helps (`Trimmed`). Who has no fold yet takes the records
+as they are (`records`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 from sharedlog.engine import Engine, Stored
 from sharedlog.errors import Halted, Trimmed
 from sharedlog.fold import Fold, Outcome, Step
+from sharedlog.record import Foreign, Garbled, SharedRecord, decode
 
 READ_BYTES: Final = 4 * 1024 * 1024
 
@@ -41,6 +43,24 @@ def read_to(engine: Engine, fold: Fold, until: int) -> None:
     raise Halted(
         f"Record {until - 1} of the shared log was accepted and is gone: the engine has lost its end."
     )
+
+
+def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
+    """Yield the records that are there now, from the first that is left, whatever came of them.
+
+    Records of other clusters than `cluster` (None: of the first one met) are left out, and what does not
+    match its CRC. Raise `Unknown`.
+    """
+    next_offset, _ = engine.bounds()
+    while found := engine.read(next_offset, READ_BYTES):
+        for one in found:
+            try:
+                record = decode(one.stored, cluster)
+            except (Foreign, Garbled):
+                continue
+            cluster = record.cluster
+            yield record
+        next_offset = found[-1].offset + 1
 
 
 def _require_not_trimmed(engine: Engine, fold: Fold) -> None:

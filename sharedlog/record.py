@@ -19,12 +19,13 @@ Integers are big-endian without a sign. The chain names a whole history in 64 bi
 before, start, zeros and body. Who has the same chain at the same end has the same bytes from the first on.
 
     kind         written                                  body
-    GENESIS      once, by who makes the cluster           what a cluster begins with
+    GENESIS      once, by who makes the cluster           what a cluster begins with; its epoch and start are
+                                                          those of the store it begins with, 0 without one
     EPOCH        by who wants to lead                     the candidate's name and addresses
     BYTES        by the leader: a flush, or a part of it  whole CommitLog records
-    BEAT         by the leader, when it has nothing else  the leader's clock
-    CHECKPOINT   by any node                              what it holds, synced and checked
-    HOLD         by a node that copies                    how long nothing may be trimmed
+    BEAT         by the leader, when it has nothing else  the leader's clock; that it leaves, and to whom
+    CHECKPOINT   by any node                              what it holds, synced and read back
+    HOLD         by a node that copies                    before which record nothing need be kept for it
 
 Cost: 79 bytes a record, and BLAKE2b at 1 GB/s. Weak spot: 64 bits tell histories apart that chance has made,
 not those that somebody has forged.

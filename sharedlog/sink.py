@@ -27,7 +27,7 @@ from typing import Any
 
 from commitlog.sink import LogSink, Part
 from sharedlog.engine import Engine, Head
-from sharedlog.errors import Halted, NotAccepted, Refused, Unknown
+from sharedlog.errors import Halted, NotAccepted, Refused, Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Leader, Proof
 from sharedlog.reading import read_to
@@ -77,7 +77,7 @@ class SharedSink:
         began_ms, self.is_over = self._clock(), True  # until it is proven, whatever is raised on the way
         try:
             self._append_and_prove(records)
-        except (Refused, Unknown, Halted) as error:
+        except (Refused, Unknown, Halted, Trimmed) as error:  # trimmed: another one has led for long
             raise NotAccepted(f"{error}") from error
         self.is_over, self.proven_ms = False, began_ms
 

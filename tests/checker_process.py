@@ -5,46 +5,108 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tests.history_file import HistoryFile, write_log
 
 CHECKER: Final = Path(__file__).parent / "checker" / "check.py"
-_ROWS: Final = """
-SELECT record, floor(extract(epoch FROM taken_at) * 1000)::bigint, stored FROM {log}_record ORDER BY record
+PAUSE_SECONDS: Final = 0.1
+ROWS_MAX: Final = 10_000
+_ROWS: Final = f"""
+SELECT record, floor(extract(epoch FROM taken_at) * 1000)::bigint, stored FROM tidewheel_record
+WHERE record >= %s ORDER BY record LIMIT {ROWS_MAX}
 """
 
+Row = tuple[int, int, bytes]
+"""A record as an engine has it: its offset, when it was taken in ms since 1970, its bytes."""
+Read = Callable[[int], list[Row]]
+"""Return what is there now from an offset on, or a part of it; nothing at the end."""
 
-def dump_postgres(conninfo: str, path: Path, log: str = "tidewheel") -> None:
-    """Write the raw log that lies in a database, whose tables begin with `log`."""
+
+@contextmanager
+def kept_log(url: str, path: Path) -> Iterator[None]:
+    """Write all that comes into a shared log to a file, as it comes: nodes trim the log.
+
+    At the end the file has all that was there when the block ended.
+    """
+    is_over, failed = Event(), []
+
+    def go_on() -> None:
+        try:
+            write_log(path, 0, rows_of(url, is_over))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def rows_of(url: str, is_over: Event) -> Iterator[Row]:
+    """Yield the records of a shared log as they come, until it is over and nothing more is there."""
+    parts, next_offset = urlsplit(url), 0
+    is_kafka = parts.scheme == "kafka"
+    with of_kafka(parts.netloc, parts.path.strip("/")) if is_kafka else of_postgres(url) as read:
+        while True:
+            was_over = is_over.is_set()
+            while found := read(next_offset):
+                assert found[0][0] == next_offset, f"records {next_offset} and on were trimmed, and not read"
+                next_offset = found[-1][0] + 1
+                yield from found
+            if was_over:
+                return
+            is_over.wait(PAUSE_SECONDS)
+
+
+@contextmanager
+def of_postgres(conninfo: str) -> Iterator[Read]:
+    """Read a log that lies in a database."""
     import psycopg
 
-    with psycopg.connect(conninfo) as connection:
-        rows = connection.execute(_ROWS.format(log=log)).fetchall()
-    write_log(path, rows[0][0] if rows else 0, rows)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        yield lambda offset: connection.execute(_ROWS, (offset,)).fetchall()
 
 
-def dump_kafka(servers: str, topic: str, path: Path) -> None:
-    """Write the raw log that lies in a topic's only partition."""
-    from confluent_kafka import Consumer, TopicPartition
+@contextmanager
+def of_kafka(servers: str, topic: str) -> Iterator[Read]:
+    """Read a log that lies in a topic's only partition."""
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "dump", "enable.auto.commit": False, "log_level": 0}
     )
-    first, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
-    consumer.assign([TopicPartition(topic, 0, first)])
-    rows: list[tuple[int, int, bytes]] = []
-    while (rows[-1][0] + 1 if rows else first) < end:
-        message = consumer.poll(30)
-        assert message is not None, f"Kafka has records to {end}, and gave {len(rows)}"
-        assert message.error() is None, message.error()
-        offset, value = message.offset(), message.value()
-        assert offset is not None
-        rows.append((offset, message.timestamp()[1], value or b""))
-    consumer.close()
-    write_log(path, first, rows)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+
+    def read(offset: int) -> list[Row]:
+        found: list[Row] = []
+        try:
+            _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+        except KafkaException:  # one of its servers is down: asked again
+            return []
+        while offset + len(found) < end and len(found) < ROWS_MAX:
+            message = consumer.poll(1.0)
+            if message is None or message.error() is not None:
+                break
+            at = message.offset()
+            assert at is not None
+            found.append((at, message.timestamp()[1], message.value() or b""))
+        return found
+
+    try:
+        yield read
+    finally:
+        consumer.close()
 
 
 def judged(history: Path, log: Path, *options: str) -> tuple[int, dict[str, Any]]:
@@ -54,13 +116,8 @@ def judged(history: Path, log: Path, *options: str) -> tuple[int, dict[str, Any]
     return done.returncode, json.loads(done.stdout) if done.stdout else {"said": done.stderr}
 
 
-def judged_shared_log(history: HistoryFile, url: str, folder: Path) -> tuple[int, dict[str, Any]]:
-    """Write both files into a folder, and let the checker judge them."""
-    paths = folder / "history.jsonl", folder / "log.bin"
-    history.write(paths[0])
-    parts = urlsplit(url)
-    if parts.scheme == "kafka":
-        dump_kafka(parts.netloc, parts.path.strip("/"), paths[1])
-    else:
-        dump_postgres(url, paths[1])
-    return judged(*paths)
+def judged_by_log(history: HistoryFile, log: Path) -> tuple[int, dict[str, Any]]:
+    """Write the history beside the raw log, and let the checker judge both."""
+    path = log.with_name("history.jsonl")
+    history.write(path)
+    return judged(path, log)

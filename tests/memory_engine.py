@@ -39,6 +39,8 @@ class MemoryEngine:
         self._head = head
         """What the next record must follow; None: the engine does not compare."""
         self._taken_ms: list[int] = []
+        self.troubles: list[str] = []
+        """What is wrong with its settings."""
         self.is_short = False
         """Whether the log has lost its end."""
         self._random = random
@@ -100,6 +102,11 @@ class MemoryEngine:
             raise Unknown("The engine did not answer, and has taken the records.")
         return offset
 
+    def note(self, stored: bytes) -> None:
+        """Append a record whoever leads."""
+        if self.is_away or not self.append(stored).is_ok:
+            raise Unknown("The engine did not answer.")
+
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return some records from an offset on."""
         if self.is_away or (not self.is_well and self._random.random() < 0.02):
@@ -117,6 +124,12 @@ class MemoryEngine:
     def trim(self, offset: int) -> None:
         """Let go of the records before an offset."""
         self.first_offset = max(self.first_offset, offset)
+
+    def trouble(self) -> list[str]:
+        """Return what is wrong with its settings."""
+        if self.is_away:
+            raise Unknown("The engine is away.")
+        return list(self.troubles)
 
     def lose_end(self) -> None:
         """Lose some of the newest records, which were accepted."""

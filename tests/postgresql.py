@@ -49,9 +49,9 @@ class PostgresServer:
         command = [*as_owner(), program("initdb"), "--auth=trust", "-U", USER, "-D", str(self._data)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
 
-    def make_standby_of(self, primary: PostgresServer) -> None:
-        """Copy a server that runs; once started this one follows it under its own name."""
-        source = f"host={primary.folder} user={USER} application_name={self.name}"
+    def make_standby_of(self, primary: str) -> None:
+        """Copy the server that runs in a folder; once started this one follows it under its own name."""
+        source = f"host={primary} user={USER} application_name={self.name}"
         command = [program("pg_basebackup"), "-D", str(self._data), "-R", "-c", "fast", "-d", source]
         subprocess.run([*as_owner(), *command], check=True, cwd=self.folder)
 
@@ -124,7 +124,7 @@ class PostgresServers:
         self.primary.make()
         self.primary.start()
         for one in self.standbys:
-            one.make_standby_of(self.primary)
+            one.make_standby_of(str(self.primary.folder))
             one.start()
         if self.standbys:
             self._wait_for_standbys()
@@ -149,7 +149,7 @@ class PostgresServers:
 
 
 @contextmanager
-def running_servers(standbys: int = 0, options: tuple[str, ...] = UNSYNCED) -> Iterator[PostgresServers]:
+def running_servers(standbys: int = 0, options: tuple[str, ...] = ()) -> Iterator[PostgresServers]:
     """Run a primary and so many standbys. Skips the test where there is no PostgreSQL."""
     pytest.importorskip("psycopg")
     if not shutil.which("initdb") or not has_owner():
@@ -163,10 +163,26 @@ def running_servers(standbys: int = 0, options: tuple[str, ...] = UNSYNCED) -> I
 
 
 @contextmanager
-def running_postgresql() -> Iterator[str]:
-    """Run a server alone; gives the SQLAlchemy URL. Skips the test where there is none."""
-    with running_servers() as servers:
+def running_postgresql(*, syncs: bool = False) -> Iterator[str]:
+    """Run a server alone; gives the SQLAlchemy URL. Skips the test where there is none.
+
+    One that does not sync is faster, and a cluster takes no message over it.
+    """
+    with running_servers(options=() if syncs else UNSYNCED) as servers:
         yield servers.url.replace("postgresql", "postgresql+psycopg", 1)
+
+
+@contextmanager
+def running_standby(primary: str, name: str) -> Iterator[str]:
+    """Run one standby more of the server with the URL `primary`; gives its own, as libpq takes it."""
+    standby = PostgresServer(name, KEPT_FOR_STANDBYS)
+    try:
+        standby.make_standby_of(primary.partition("host=")[2])
+        standby.start()
+        yield standby.url
+    finally:
+        standby.stop()
+        standby.forget()
 
 
 def as_owner() -> list[str]:

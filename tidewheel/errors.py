@@ -101,6 +101,8 @@ class Busy(TidewheelError):
     """The broker is busy."""
 
     code = "TW-170"
+    is_own = False
+    """Whether it tells of the broker's own means, and nothing of messages: true whoever leads a cluster."""
 
 
 class AccessRefused(TidewheelError):

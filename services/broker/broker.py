@@ -138,6 +138,8 @@ class Broker:
         self._has_new_plan, self._was_behind = True, False
         self._planned_ms: int | None = None
         self._checkpoint_offset = log.first_offset
+        self.shared_in_checkpoint: Any = None
+        """What the newest checkpoint on disk keeps of the part of a shared log; None if it keeps none."""
         self._scheduler = Scheduler(now_ms)
         self.store = Store(disk, log, settings.store_host)
         self.epoch = Epoch(self.store)
@@ -289,7 +291,10 @@ class Broker:
         broker.damaged = scan.damaged
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
-        for one in found_at_start(disk, log, start, scan.damaged, broker.store.may_begin_at):
+        may_begin_at = broker.store.may_begin_at
+        if shared is not None:  # the cut may lie in what is still to be read; it spared what a snapshot needs
+            may_begin_at = max(may_begin_at, min(snapshot.offsets(disk), default=0))
+        for one in found_at_start(disk, log, start, scan.damaged, may_begin_at):
             broker.note_damage(one)
         assert broker._checkpoint_offset <= log.durable_offset, "the log ends before the snapshot it follows"
         return broker
@@ -513,6 +518,11 @@ class Broker:
         """Whether so much lies behind the last checkpoint that no more should come before it is written."""
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
 
+    def want_checkpoint(self) -> None:
+        """Let a checkpoint be due, however little lies behind the last one."""
+        self._has_new_plan = True
+        self.housekeeping.wants_checkpoint = True
+
     def checkpoint(self, now_ms: int) -> Checkpoint:
         """Return the state as a place to start from, to be written; only when all appended is durable."""
         self._has_new_plan = True
@@ -534,6 +544,7 @@ class Broker:
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """Learn that a checkpoint is on disk."""
         self._has_new_plan = True
+        self.shared_in_checkpoint = checkpoint.snapshot.parts.get(SHARED)
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)
         self.store.keys.written(checkpoint.keys)
@@ -578,6 +589,7 @@ class Broker:
             self.timers.drop()
             return
         self._checkpoint_offset = start.offset
+        self.shared_in_checkpoint = start.parts.get(SHARED)
         for name, part in self._parts.items():
             if name in start.parts or name not in LATER_PARTS:
                 part.thaw(start.parts[name])

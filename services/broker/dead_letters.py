@@ -106,7 +106,7 @@ class DeadLetters:
 
         Returns what must be durable. Raise `DiskFull`, `MessageNotFound`, `IllegalTopic` or `TopicNotFound`.
         """
-        self._housekeeping.refuse_if_full()
+        self._housekeeping.refuse_new()
         key, record = self._open(group, queue_offset)
         origin = properties.value_of(record.properties, properties.DEAD_LETTER_TOPIC)
         if target:

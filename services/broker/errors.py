@@ -152,7 +152,7 @@ class UserExists(RefusedByState):
 class DiskFull(Busy):
     """The disk is nearly full, so new messages are refused."""
 
-    code = "TW-172"
+    code, is_own = "TW-172", True
 
 
 class TooManyTimers(Busy):

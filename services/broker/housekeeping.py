@@ -18,6 +18,8 @@ may have been deleted; what is missing beyond is damage.
                 transactions, recalls and deliveries go on
     full        the same, on the reserve: an empty segment that makes room for one that has none
 
+Who runs the broker may stop new messages for another reason (`stopped`); then the same goes on.
+
 The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in a cut "queues", a list of
 [topic, queue, its lowest offset from now on], and "skipped", a list of [group, topic, queue, count]: so many
 messages were still wanted by a group that lagged too long. Where these are many there are several records,
@@ -47,6 +49,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.transactions import Transactions
+from tidewheel.errors import Busy
 
 DISK_USED_REFUSE: Final = 0.90
 
@@ -80,10 +83,17 @@ class Housekeeping:
         self.has_reserve = False
         self._no_reserve = ""
         self.wants_checkpoint = False
+        self.stopped: Busy | None = None
+        """What new messages are refused with whatever the room, set from outside; None: nothing is."""
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether new messages are refused."""
+        return self.stopped is not None or self.is_full
 
     @property
     def is_full(self) -> bool:
-        """Whether new messages are refused."""
+        """Whether new messages are refused for want of room."""
         return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
 
     def refusal(self) -> DiskFull | None:
@@ -99,9 +109,9 @@ class Housekeeping:
             "--retain-hours, --retain-bytes. Receiving and acknowledging go on."
         )
 
-    def refuse_if_full(self) -> None:
-        """Raise `DiskFull` when there is no room for new messages."""
-        if self.is_full and (refusal := self.refusal()):
+    def refuse_new(self) -> None:
+        """Raise `DiskFull` when there is no room for new messages, or what they are stopped with."""
+        if self.is_refusing and (refusal := self.stopped or self.refusal()):
             raise refusal
 
     def look(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:

@@ -123,7 +123,7 @@ class Schedules:
 
         Raise `IllegalSchedule`, `DiskFull`, or whatever a message like this would be refused with.
         """
-        self._housekeeping.refuse_if_full()
+        self._housekeeping.refuse_new()
         check_schedule(schedule, now_ms)
         known = self._by_name.get(schedule.name)
         if known is not None and known.schedule == schedule:
@@ -164,7 +164,7 @@ class Schedules:
             return  # deleted or paused since the wheel handed the moment out
         due_ms = self._next_ms(one)
         if due_ms is not None and due_ms <= now_ms:
-            if self._housekeeping.is_full:
+            if self._housekeeping.is_refusing:
                 self._scheduler.schedule(Purpose.SCHEDULE, number, now_ms + limits.SCHEDULE_FULL_RETRY_MS)
                 return
             if self._is_late(one, due_ms, now_ms) and not self._may_decide(one):

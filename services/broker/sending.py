@@ -79,7 +79,7 @@ class Sending:
 
         Raise a `ClientMistake`, `TopicNotFound` or `DiskFull`, and has stored nothing then.
         """
-        self._housekeeping.refuse_if_full()
+        self._housekeeping.refuse_new()
         message_type = message.message_type
         if message_type is MessageType.TRANSACTION:
             self._transactions.check_room()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from contextlib import closing
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Any
 
 import typer
 
+from commitlog import layout
+from commitlog.errors import NotAStore
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.times import both, span
 
 app = typer.Typer(
     add_completion=False,
@@ -16,6 +23,8 @@ app = typer.Typer(
     "Example: tidewheel cluster create postgresql://tidewheel@db/orders",
 )
 
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder of the node.")]
+NodeOption = Annotated[str, typer.Option("--node", help="The name of the first node.")]
 UrlArgument = Annotated[
     str, typer.Argument(help="postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC.")
 ]
@@ -27,19 +36,82 @@ def create(
     segment_bytes: Annotated[
         int, typer.Option("--segment-bytes", help="Size of one log file, the same on all nodes.", min=4 << 20)
     ] = 256 << 20,
+    store: Annotated[
+        Path | None, typer.Option("--from", help="A store that was a broker's alone: it becomes a node's.")
+    ] = None,
+    node: NodeOption = "a",
 ) -> None:
-    """Begin a cluster in a shared log; then run its nodes.
+    """Begin a cluster in a shared log; then run its nodes. With --from it begins with what a store holds.
 
-    Example: tidewheel cluster create postgresql://tidewheel@db/orders
+    Example: tidewheel cluster create postgresql://tidewheel@db/orders --from ./tidewheel-data
     """
     from sharedlog.engines import create as begin
     from sharedlog.engines import engine_of
 
-    engine = engine_of(url)
-    cluster = begin(engine, {"segment_bytes": segment_bytes})
-    engine.close()
-    output.say(f"Cluster {cluster.hex()} begins.")
-    output.say(f"next:  tidewheel serve --cluster {url} --node a --store ./store-a")
+    with closing(engine_of(url)) as engine:
+        if store is None:
+            cluster = begin(engine, {"segment_bytes": segment_bytes})
+        else:
+            from services.cluster.founding import found_with_store
+
+            cluster, end = found_with_store(engine, store, node, now_ms())
+            output.say(f"It begins with the {end} bytes of log in {store}, now the store of node {node}.")
+        output.say(f"Cluster {cluster.hex()} begins.")
+        for sentence in [*engine.trouble(), *engine.notes()]:
+            output.say(f"look:  {sentence}")
+    _say_next(url, node, store)
+
+
+@app.command()
+def restore(
+    url: UrlArgument,
+    store: Annotated[Path, typer.Option("--from", help="The store of a stopped node: it becomes NODE's.")],
+    node: NodeOption = "a",
+    accepted_loss: Annotated[
+        int | None, typer.Option("--accept-loss-after", help="The offset behind which all is lost.")
+    ] = None,
+) -> None:
+    """Begin a cluster anew, in a new shared log, with the newest checkpoint of a node of one that is lost.
+
+    Without --accept-loss-after it says behind which offset nothing is left, and changes nothing.
+
+    Example: tidewheel cluster restore postgresql://tidewheel@db/orders2 --from /var/lib/tidewheel
+    """
+    from services.cluster.founding import restore_from
+    from sharedlog.engines import engine_of
+
+    with closing(engine_of(url)) as engine:
+        cluster, end = restore_from(engine, store, node, now_ms(), accepted_loss)
+    output.say(f"Cluster {cluster.hex()} begins with {store} up to byte {end}; what came behind is lost.")
+    _say_next(url, node, store)
+
+
+def _say_next(url: str, node: str, store: Path | None) -> None:
+    from sharedlog.engines import without_password
+
+    where = store or f"./store-{node}"
+    output.say(
+        f"next:  tidewheel serve --cluster {quote(without_password(url))} --node {node} --store {where}"
+    )
+
+
+def now_ms() -> int:
+    """Return wall time in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@app.command()
+def doctor(url: UrlArgument, as_json: JsonOption = False) -> None:
+    """Say whether a shared log can be reached and written, what lies there, and how its engine is set.
+
+    Run it where a node runs. Nothing is left there. Exit code 1: something is wrong.
+
+    Example: tidewheel cluster doctor postgresql://tidewheel@db/orders
+    """
+    from services.cli.doctor import report
+    from services.doctor.shared_log import examined
+
+    report(examined(url), as_json=as_json)
 
 
 @app.command()
@@ -58,6 +130,104 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("leader", f"{leader['node']} at {leader['listen']}" if leader else "none is known"),
         ("epoch", found["epoch"]),
         ("log end", found["end_offset"]),
+        ("behind", behind(found)),
+        ("clock", skewed(found["clock_skew_ms"])),
         ("nodes", ", ".join(found["nodes"])),
     ]
-    output.print_table(("cluster", ""), rows + ([("HALTED", found["halted"])] if found["halted"] else []))
+    rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
+    if (took_over := found["took_over"]) is not None:
+        rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
+    rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
+    output.print_table(("cluster", ""), rows)
+
+
+def behind(found: dict[str, Any]) -> str:
+    """Say how far a node is behind the shared log, or how much of the leader's nobody has accepted."""
+    if found["role"] == "leading":
+        return f"{found['unaccepted_bytes']} bytes are not accepted yet"
+    if found["lag_ms"] is None:
+        return "nothing was read yet"
+    return f"{found['lag_records']} records, {span(found['lag_ms'])}"
+
+
+def skewed(skew_ms: int | None) -> str:
+    """Say how the clock of a node differs from the engine's."""
+    if skew_ms is None:
+        return "not compared yet"
+    return f"{span(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the engine's, or less"
+
+
+@app.command()
+def nodes(http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show each node's copy of the store: the shared log is kept from the first record that one still needs.
+
+    Example: tidewheel cluster nodes --http 127.0.0.1:8088
+    """
+    found = Api(http).get("cluster")
+    if as_json:
+        output.print_json(found["copies"])
+        return
+    copies = found["copies"]
+    names = sorted({*found["nodes"], *copies})
+    output.print_table(
+        ("node", "copy to byte", "needs record", "behind", "http"),
+        [_row(name, copies.get(name), found) for name in names],
+    )
+
+
+def _row(name: str, copy: dict[str, Any] | None, found: dict[str, Any]) -> tuple[str, ...]:
+    """Return a node's row: what it holds, and how many records of the shared log are kept for it."""
+    if copy is None:
+        return name, "none yet", "-", "-", "-"
+    kept = f"{found['next_record'] - copy['next_record']} records"
+    end = "is copying" if copy["end_offset"] is None else str(copy["end_offset"])
+    return name, end, str(copy["next_record"]), kept, copy["http"] or "-"
+
+
+@app.command()
+def move(
+    node: Annotated[str, typer.Argument(help="The node that is to lead; any other if none is given.")] = "",
+    http: HttpOption = None,
+) -> None:
+    """Let another node lead. Clients wait a moment; no call fails.
+
+    Example: tidewheel cluster move b --http 127.0.0.1:8088
+    """
+    leader = Api(http).post("cluster", "move", body={"node": node})["leader"]
+    output.say(f"Node {leader['node']} leads, at {leader['listen']}.")
+
+
+@app.command()
+def forget(
+    node: Annotated[str, typer.Argument(help="A node that will not come back with its store.")],
+    http: HttpOption = None,
+) -> None:
+    """Keep nothing in the shared log for a node any more; one that comes back copies from another.
+
+    Example: tidewheel cluster forget c --http 127.0.0.1:8088
+    """
+    Api(http).post("cluster", "forget", body={"node": node})
+    output.say(f"Node {node} is forgotten: the shared log is trimmed without it.")
+
+
+@app.command()
+def refetch(store: StoreOption) -> None:
+    """Throw the copy of a stopped node away: at its next start it gets another node's, or reads the log.
+
+    Example: tidewheel cluster refetch --store /var/lib/tidewheel
+    """
+    from commitlog.lock import StoreLock
+    from commitlog.real_disk import RealDisk
+    from services.cluster.transfer import wipe
+
+    if not (store / layout.CLUSTER).exists():
+        raise NotAStore(f"{store} is no store of a cluster's node: nothing was changed.")
+    lock = StoreLock(store, is_node=True)
+    lock.acquire()
+    disk = RealDisk(store)
+    try:
+        wipe(disk)
+    finally:
+        disk.close()
+        lock.release()
+    output.say(f"The copy in {store} is gone. Start the node: it gets another's.")

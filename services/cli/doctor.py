@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -45,10 +45,15 @@ def client(
 
     Example: tidewheel doctor client 127.0.0.1:8081 --topic orders
     """
+    report(examined(endpoint, topic, ca, signed(access_key, secret_key_file)), as_json=as_json)
+
+
+def report(found: Iterable[Finding], *, as_json: bool) -> NoReturn:
+    """Print what each step has found as it comes, and end with exit code 1 if something is wrong."""
     from services.doctor.finding import Verdict
 
     findings = []
-    for finding in examined(endpoint, topic, ca, signed(access_key, secret_key_file)):
+    for finding in found:
         findings.append(finding)
         if not as_json:
             show(finding)

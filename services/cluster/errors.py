@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
-from tidewheel.errors import Busy
+from tidewheel.errors import Busy, ClientMistake, ConfigurationError, TidewheelError
 
 
 class NoLeader(Busy):
     """No node of the cluster answers as its leader."""
 
     code = "TW-254"
+
+
+class CopyRefused(TidewheelError):
+    """A node does not give, or has not got, a copy of the store."""
+
+    code = "TW-257"
+
+
+class OrderRefused(TidewheelError):
+    """The leader does not do what an operator told it."""
+
+    code, exit_code = "TW-258", 4
+
+
+class EngineTrouble(Busy):
+    """The engine of the shared log is not set as it must be, so new messages are refused."""
+
+    code, is_own = "TW-259", True
+
+
+class NoNode(ClientMistake):
+    """A body does not name a node."""
+
+    code = "TW-260"
+
+
+class LossNotAccepted(TidewheelError):
+    """A cluster would begin anew without what it had accepted."""
+
+    code, exit_code = "TW-261", 4
+
+
+class OtherKey(ConfigurationError):
+    """This node cannot open the users' secrets of its cluster."""
+
+    code = "TW-262"

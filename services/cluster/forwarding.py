@@ -11,8 +11,8 @@ Rules
 1. Nothing is read of a message but its gRPC frame, so who may do what, and every verdict, is the leader's.
 2. A call that came by forwarding is never forwarded again (FORWARDED): two nodes that each take the other
    for the leader answer UNAVAILABLE, and the node that has the client asks anew.
-3. A repeated call is one that was not answered: what it stores is stored once where the broker knows a
-   message by its id (a timer, a half); a plain message may come twice.
+3. A repeated call is one that was not answered: what it stores is stored once, by its id and content
+   (`services.broker.repeats`).
 
 Cost: a round trip and 100 us of processor time a call. Weak spot: the leader sees this node's address as the
 caller's, in its log and where connections are counted.

@@ -1,39 +1,66 @@
-"""HTTP at a node that does not lead: it tells of itself, and all else goes on to the leader.
+"""HTTP at a node: it tells of itself and gives its copy away, and what the leader must answer goes on to it.
 
-/livez /readyz /metrics /api/cluster    this node
-anything else                           the leader, once; its answer as it is
-no leader, or none that answers         503, with a sentence
+/livez /readyz /metrics      this node (while it leads, its broker)
+GET /api/cluster             this node
+GET /api/cluster/copy        this node's newest checkpoint, to whoever says its secret (`transfer`, `copies`)
+POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
+POST /api/cluster/forget     the leader: {"node": NAME} is gone for good
+anything else                the leader, once; its answer as it is
+no leader, or none that answers    503, with a sentence
+
+What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`); a copy is not:
+the secret lets in, which stands in the shared log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import http.client
+import json
 import time
-from typing import Final
-from urllib.parse import urlsplit
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from services.cluster.errors import NoLeader
+from services.auth.errors import Unauthorized
+from services.auth.refusals import Refusals
+from services.cluster import transfer
+from services.cluster.engine_check import EngineCheck
+from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
+from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, Role
-from services.ops.statuses import error_shape
+from services.cluster.peers import connection_to
+from services.ops.gate import Demands, Gate
+from services.ops.statuses import error_shape, refuse
+from tidewheel.errors import TidewheelError
 
 FORWARDED: Final = "x-tidewheel-forwarded"
 WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
+COPIES_MAX: Final = 2
+"""How many nodes get a copy at once."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
+_OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
 class ClusterHttp:
-    """The application of a node: its own answers, the leader's application here, or the leader elsewhere."""
+    """The application of a node whose store is in the folder `root`."""
 
-    def __init__(self, node: ClusterNode) -> None:
-        self._node = node
+    def __init__(
+        self, node: ClusterNode, root: Path, demands: Demands, refusals: Refusals, check: EngineCheck
+    ) -> None:
+        self._node, self._root = node, root
+        self.metrics = ClusterMetrics(node, check)
+        self._gated = Gate(self._answer, demands, refusals)
+        self._copy_count = 0
         self.leading: ASGIApp | None = None
         """The application of the broker while this node leads."""
 
@@ -41,26 +68,92 @@ class ClusterHttp:
         """Answer a request."""
         if scope["type"] != "http":
             return
-        if scope["path"] == "/api/cluster":
-            await JSONResponse(self._node.view())(scope, receive, send)
+        path = scope["path"]
+        if path == transfer.PATH:
+            await self._give(Request(scope, receive), send)
+        elif path == "/api/cluster" or path in _ORDERS or (path in _OWN and self.leading is None):
+            await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
-        elif scope["path"] in ("/livez", "/readyz", "/metrics"):
-            await self._own(scope["path"])(scope, receive, send)
         else:
             response = await self._forward(Request(scope, receive))
             await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what the gate let through."""
+        request, path = Request(scope, receive), scope["path"]
+        if path in _ORDERS:
+            response = await self._ordered(request)
+        elif path == "/api/cluster":
+            response = JSONResponse(self._node.view() | self.metrics.view())
+        else:
+            response = self._own(path)
+        await response(scope, receive, send)
 
     def _own(self, path: str) -> Response:
         if path == "/livez":
             return PlainTextResponse("alive\n")
         if path == "/metrics":
-            return Response(metrics_of(self._node), media_type=CONTENT_TYPE_LATEST)
+            return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
         if self._node.role is Role.HALTED:
             return PlainTextResponse(f"{self._node.halted}\n", status_code=503)
         if self._node.leader is None:
             return PlainTextResponse("no node of the cluster leads\n", status_code=503)
         return PlainTextResponse(f"ready\nfollows {self._node.leader.node}\n")
+
+    # What an operator tells the leader.
+
+    async def _ordered(self, request: Request) -> Response:
+        """Do what an operator says, or let the leader do it."""
+        if request.method != "POST":
+            return PlainTextResponse("POST it\n", status_code=405)
+        if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
+            return await self._forward(request)
+        try:
+            return JSONResponse(await _ORDERS[request.url.path](self._node, await named(request)))
+        except OrderRefused as error:
+            return JSONResponse(error_shape(error), status_code=409)
+        except TidewheelError as error:
+            return await refuse(request, error)
+        except TimeoutError:
+            return refused("No node leads yet. See tidewheel cluster status.")
+
+    # Copies for other nodes.
+
+    async def _give(self, request: Request, send: Send) -> None:
+        """Give this node's newest checkpoint to whoever knows the secret."""
+        given = request.headers.get(transfer.SECRET, "")
+        if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
+            response: Response = await refuse(
+                request, Unauthorized("A copy is for nodes of the cluster only.")
+            )
+        elif self._copy_count >= COPIES_MAX:
+            response = refused(f"{COPIES_MAX} nodes are getting a copy already. Ask again later.")
+        else:
+            self._copy_count += 1
+            try:
+                with closing(transfer.stream(self._root)) as chunks:  # it holds files open
+                    await (await self._copy(chunks))(request.scope, request.receive, send)
+            finally:
+                self._copy_count -= 1
+            return
+        await response(request.scope, request.receive, send)
+
+    async def _copy(self, chunks: Iterator[bytes]) -> Response:
+        """Return the answer that sends a copy, which worker threads read."""
+        try:
+            first = await asyncio.to_thread(next, chunks)
+        except CopyRefused as error:
+            return JSONResponse(error_shape(error), status_code=503)
+
+        async def sent() -> AsyncIterator[bytes]:
+            yield first
+            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+                yield chunk
+
+        return StreamingResponse(sent(), media_type="application/octet-stream")
+
+    # What the leader answers.
 
     async def _forward(self, request: Request) -> Response:
         if FORWARDED in request.headers:
@@ -83,10 +176,41 @@ class ClusterHttp:
         return refused(f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
 
 
+async def moved(node: ClusterNode, to: str) -> dict[str, Any]:
+    """Let another node lead; return who does then."""
+    return {"leader": (await node.move(to))._asdict()}
+
+
+async def forgotten(node: ClusterNode, name: str) -> dict[str, Any]:
+    """Let the cluster no longer wait for a node; return what the others hold."""
+    if not name:
+        raise NoNode('Say which: {"node": NAME}.')
+    await node.forget(name)
+    return {"forgotten": name}
+
+
+_ORDERS: Final[dict[str, Callable[[ClusterNode, str], Awaitable[dict[str, Any]]]]] = {
+    "/api/cluster/move": moved,
+    "/api/cluster/forget": forgotten,
+}
+
+
+async def named(request: Request) -> str:
+    """Return the node that a body names; "" if it names none. Raise `NoNode`."""
+    body = await request.body()
+    try:
+        found = json.loads(body) if body else {}
+    except ValueError as error:
+        raise NoNode(f"The body is no JSON ({error}).") from error
+    name = found.get("node", "") if isinstance(found, dict) else None
+    if not isinstance(name, str) or (isinstance(found, dict) and found.keys() - {"node"}):
+        raise NoNode('The body is {"node": NAME}, and no more.')
+    return name
+
+
 def called(url: str, method: str, target: str, fields: dict[str, str], body: bytes) -> Response:
     """Send a request to another node and return the answer; raise OSError or HTTPException."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=CALL_SECONDS)
+    connection = connection_to(url, CALL_SECONDS)
     try:
         connection.request(method, target, body, fields)
         answer = connection.getresponse()
@@ -100,15 +224,3 @@ def called(url: str, method: str, target: str, fields: dict[str, str], body: byt
 def refused(sentence: str) -> Response:
     """Return a refusal as the HTTP interface says one."""
     return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)
-
-
-def metrics_of(node: ClusterNode) -> str:
-    """Return the metrics of a node that follows, as Prometheus reads them."""
-    view = node.view()
-    lines = [f'tidewheel_cluster_role{{role="{role.value}"}} {int(role is node.role)}' for role in Role]
-    lines += [
-        f"tidewheel_cluster_epoch {view['epoch']}",
-        f"tidewheel_cluster_end_offset {view['end_offset']}",
-        f"tidewheel_cluster_takeovers_total {view['takeovers']}",
-    ]
-    return "\n".join(lines) + "\n"

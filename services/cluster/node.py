@@ -4,7 +4,9 @@
     FOLLOWING --nothing was heard for long enough (`silence`)-->         STANDING
     STANDING  --its own EPOCH was read-->                                LEADING
               --another one's, or no answer-->                           FOLLOWING
-    LEADING   --an append was not proven, or the disk failed-->          OPENING
+    LEADING   --an append was not proven, the disk failed, or a move-->  OPENING
+    any       --the log is trimmed above it, or its copy is damaged-->   COPYING
+    COPYING   --another node's copy is here, whole-->                    OPENING
     any       --the shared log is not one history-->                     HALTED, until the process ends
 
 Rules
@@ -18,6 +20,9 @@ Rules
    at once.
 5. What the engine does not answer is tried again for ever; what the log says against itself, never: `halted`
    has the sentence.
+6. A node that cannot read on, or whose copy has lost something, gets the copy of another (`transfer`), and
+   holds the trim meanwhile. Where there is none, it reads the whole log if that is whole, and else waits.
+7. Each node tells of its newest checkpoint (`copies`); the leader trims what all have (`sharedlog.holdings`).
 
 Weak spot: a takeover takes over the core as it is, so all that `Broker.begin` derives is derived between the
 EPOCH and the first answer.
@@ -39,23 +44,38 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import structlog
 
 from commitlog.disk import Disk
-from commitlog.errors import StoreError
+from commitlog.errors import StoreDamaged, StoreError
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.cluster import transfer
+from services.cluster.copies import OwnCopy, damage_in_log, look_for_copies
+from services.cluster.errors import CopyRefused, OrderRefused, OtherKey
+from services.cluster.one_key import check_key
+from services.cluster.pace import Pace
 from services.cluster.replica import Replica
 from services.cluster.silence import BEAT_MS, Silence
 from services.live.durability import Answers, Proving
 from sharedlog.engine import Engine, Head
+from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, NoCluster, NotAccepted, Refused, Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Position, Step
 from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES
 from sharedlog.record import Kind, encode
+from sharedlog.sink import SharedSink
 
 POLL_SECONDS: Final = 0.05
 BEHIND_SECONDS: Final = 0.5
 """How long a node waits before it tries again what has failed."""
 HOLDER_BYTES: Final = 16
+COPY_AGAIN_SECONDS: Final = 5.0
+"""How long a node waits that has got no copy, before it asks again."""
+LOOK_SECONDS: Final = 1.0
+"""How often a node looks after its copy, and a leader after the trim."""
+CHECKPOINT_RECORDS: Final = 20_000
+"""How many records of the shared log, BEATs too, lie behind a checkpoint before the next."""
+MOVE_SECONDS: Final = 10.0
+"""How long a move waits for the next leader's EPOCH."""
 EPOCH_SECONDS: Final = 3.0
 """How long a candidate waits for its EPOCH to be read back."""
 
@@ -67,6 +87,7 @@ class Role(StrEnum):
     """What a node does."""
 
     OPENING = "opening"
+    COPYING = "copying"
     FOLLOWING = "following"
     STANDING = "standing"
     LEADING = "leading"
@@ -80,6 +101,15 @@ class Member(NamedTuple):
     listen: str
     http: str
     version: str = ""
+    key: str = ""
+    """The id of its key of users' secrets (`services.cluster.one_key`)."""
+
+
+class TookOver(NamedTuple):
+    """A takeover: when, in ms since 1970, and why."""
+
+    at_ms: int
+    why: str
 
 
 class Leading(Protocol):
@@ -101,13 +131,22 @@ Serve = Callable[[Broker, Callable[[OSError], None], Proving], AbstractAsyncCont
 """Serve a core while the block lasts; the second argument is called once when the core was let go."""
 
 
+class Orders:
+    """What an operator told the leader, until it is done."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.moving: asyncio.Future[str] = loop.create_future()
+        """The node that is to lead, or none in particular."""
+        self.forgetting: dict[str, asyncio.Future[None]] = {}
+
+
 class ClusterNode:
     """One node. `me` is what its EPOCHs say; `clock` is wall time in ms."""
 
     def __init__(
         self,
         me: Member,
-        cluster: bytes,
+        began: Beginning,
         engine: Engine,
         disk: Disk,
         settings: BrokerSettings,
@@ -115,7 +154,7 @@ class ClusterNode:
         executor: Executor,
         serve: Serve,
     ) -> None:
-        self.me, self._cluster, self._engine = me, cluster, engine
+        self.me, self._began, self._engine = me, began, engine
         self._disk, self._settings, self._clock, self._executor = disk, settings, clock, executor
         self._serve = serve
         self._loop = asyncio.get_running_loop()
@@ -124,10 +163,21 @@ class ClusterNode:
         """Who leads, as far as this node has read; None if of nobody, or that the leader leaves."""
         self.epoch = 0
         self.halted = ""
+        self.copying = ""
+        """Why this node needs a copy, and why it has none yet."""
+        self.own_copy = OwnCopy(me.node, me.http, began, disk)
         self.takeovers = 0
+        self.took_over: TookOver | None = None
+        """The last time when this node began to lead."""
+        self.pace = Pace(clock, monotonic_ms)
         self._names = {me.node}
         self._read_ms = 0
         self._end = self._next_offset = 0
+        self._replica: Replica | None = None
+        self._orders: Orders | None = None
+        self._looked_ms = self._trimmed_below = self._copy_count = 0
+        self._copied_ms = -int(COPY_AGAIN_SECONDS * 1000)
+        self._has_fetched = self._has_read_all = False
         self._silence = Silence(monotonic_ms())
         self._changed = asyncio.Event()
         self._leaving: asyncio.Future[None] = self._loop.create_future()
@@ -137,10 +187,14 @@ class ClusterNode:
         while not self._leaving.done():
             try:
                 self._become(Role.OPENING)
-                replica = await self._work(self._open)
+                self._replica = replica = await self._work(self._open)
+                self.copying = ""
+                self._know_leader(replica.fold.epoch, replica.fold.leads)
                 if await self._follow(replica):
                     await self._lead(replica)
-            except (Halted, Trimmed, NoCluster) as error:
+            except (Trimmed, StoreDamaged) as error:
+                await self._copy(str(error))
+            except (Halted, NoCluster, OtherKey) as error:
                 self.halted = str(error)
                 log.error("halted", reason=self.halted)
                 self._become(Role.HALTED)
@@ -178,18 +232,105 @@ class ClusterNode:
             "read_ms_ago": monotonic_ms() - self._read_ms if self._read_ms else None,
             "takeovers": self.takeovers,
             "nodes": sorted(self._names),
+            "took_over": None if self.took_over is None else self.took_over._asdict(),
+            "copies": self._copies(),
+            "trimmed_below": self._trimmed_below,
+            "copying": self.copying,
             "halted": self.halted,
+        } | self.pace.view(leads=self.role is Role.LEADING)
+
+    def _copies(self) -> dict[str, dict[str, Any]]:
+        """Return what each node holds, as far as this one has read; secrets left out."""
+        if self._replica is None:
+            return {}
+        held = self._replica.fold.holdings.all()
+        return {
+            node: {"next_record": one.next_record, "end_offset": one.end, "http": one.http}
+            for node, one in held.items()
         }
+
+    # What an operator tells the leader.
+
+    async def move(self, to: str = "") -> Member:
+        """Let another node lead, `to` if it is given; return who leads then.
+
+        Raise `OrderRefused` where this node does not lead, or there is nobody else.
+        """
+        orders, epoch = self._led_orders(), self.epoch
+        others = sorted(self._known_nodes() - {self.me.node})
+        if to == self.me.node:
+            raise OrderRefused(f"Node {to} leads already.")
+        if not others or (to and to not in others):
+            known = f"known are {', '.join(others)}" if others else "no other node is known"
+            raise OrderRefused(f"There is no node {to or 'else'} to lead: {known}.")
+        if not orders.moving.done():
+            orders.moving.set_result(to)
+        try:
+            async with asyncio.timeout(MOVE_SECONDS):
+                await self.moved_from(epoch)
+        except TimeoutError:
+            raise OrderRefused(
+                f"No node leads after {MOVE_SECONDS:.0f} s: see tidewheel cluster status on each."
+            ) from None
+        leader = (await self.led_by(MOVE_SECONDS))[1]
+        if leader.node == self.me.node:
+            raise OrderRefused(
+                f"No other node stood in time: {leader.node} leads again. See the others' logs."
+            )
+        return leader
+
+    async def forget(self, node: str) -> None:
+        """Let the cluster no longer wait for a node that is gone for good; raise `OrderRefused`."""
+        orders = self._led_orders()
+        assert self._replica is not None, "a leader has a replica"
+        if node == self.me.node:
+            raise OrderRefused(f"Node {node} leads: stop it first.")
+        if self._replica.fold.holdings.of(node) is None:
+            known = ", ".join(self._replica.fold.holdings.all()) or "none"
+            raise OrderRefused(f"Nothing is kept for a node {node!r}. Nodes that hold a copy: {known}.")
+        forgotten = orders.forgetting.setdefault(node, self._loop.create_future())
+        try:
+            async with asyncio.timeout(MOVE_SECONDS):
+                await forgotten
+        except TimeoutError:
+            raise OrderRefused("This node leads no more. Tell the next leader.") from None
+        self._names.discard(node)
+
+    def _led_orders(self) -> Orders:
+        if self._orders is None:
+            raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
+        return self._orders
+
+    def _known_nodes(self) -> set[str]:
+        assert self._replica is not None, "a leader has a replica"
+        return self._names | self._replica.fold.holdings.all().keys()
 
     # Following.
 
     def _open(self) -> Replica:
-        return Replica.open(self._disk, self._settings, self._clock(), self._cluster)
+        self._has_read_all = False
+        replica = Replica.open(self._disk, self._settings, self._clock(), self._began.cluster)
+        if self._has_fetched:
+            # What the sender's disk has spoiled came along with sums that are right.
+            log, end = replica.core.store.log, replica.core.end_offset
+            damaged = damage_in_log(self._disk, replica.core.segment_bytes, log.first_offset, end)
+            if damaged:
+                first, last = damaged[0]
+                raise StoreDamaged(f"In the copy bytes {first} to {last} of the log are damaged.")
+            self._has_fetched = False
+        return replica
+
+    def _know_leader(self, epoch: int, facts: dict[str, Any]) -> None:
+        """Take in who leads an epoch, unless a later one is known."""
+        if facts and epoch >= self.epoch:
+            self.epoch, self.leader = epoch, Member(**facts)
+            self._names.add(self.leader.node)
+            self._tell()
 
     async def _follow(self, replica: Replica) -> bool:
         """Take in what the leader writes; return True once this node leads, False if it leaves.
 
-        Raise `Halted`, `Trimmed` or `NoCluster`, and OSError where the replica is void.
+        Raise `Halted`, `Trimmed`, `NoCluster` or `OtherKey`, and OSError where the replica is void.
         """
         self._become(Role.FOLLOWING)
         self._silence.away(monotonic_ms())
@@ -201,10 +342,14 @@ class ClusterNode:
                 log.warning("the shared log does not answer", reason=str(error))
                 await self._pause(BEHIND_SECONDS)
                 continue
-            if replica.core.is_checkpoint_due:
+            if replica.core.is_checkpoint_due or self._has_many_records(replica):
                 await self._work(lambda: replica.checkpoint(self._clock()))
+            if monotonic_ms() >= self._looked_ms + LOOK_SECONDS * 1000:
+                await self._work(lambda: self._look_after_copy(replica))
+            self._has_read_all |= not count
             if count:
                 continue
+            check_key(self.me.node, self.me.key, replica.fold.epoch, replica.fold.leads)
             if monotonic_ms() >= self._silence.stands_ms(self._rank()) and await self._stand(replica):
                 return True
             await self._pause(POLL_SECONDS)
@@ -225,6 +370,7 @@ class ClusterNode:
                 break
             self._loop.call_soon_threadsafe(self._note, step, monotonic_ms())
         self._end, self._next_offset = fold.end, fold.next_offset
+        self.pace.read(found, lambda: self._engine.bounds()[1])
         return len(found)
 
     def _note(self, step: Step, now_ms: int) -> None:
@@ -232,15 +378,21 @@ class ClusterNode:
         record = step.record
         if record is None or step.outcome in (Outcome.DEAD, Outcome.ALREADY_HAD, Outcome.NOTED):
             return
-        leaves = False
         if record.kind == Kind.EPOCH:
-            self.epoch = record.epoch
-            self.leader = Member(**record.facts)
-            self._names.add(self.leader.node)
-            log.info("epoch", epoch=self.epoch, leader=self.leader.node)
-        elif record.kind == Kind.BEAT and record.facts.get("leaves"):
-            leaves, self.leader = True, None
-        self._silence.heard(now_ms, leaves=leaves)
+            self._know_leader(record.epoch, record.facts)
+            log.info("epoch", epoch=record.epoch, leader=record.facts["node"])
+        elif record.kind == Kind.BEAT and record.epoch == self.epoch and record.facts.get("leaves"):
+            self._note_leaving(now_ms, record.facts.get("to", ""))
+            return
+        self._silence.heard(now_ms)
+        self._tell()
+
+    def _note_leaving(self, now_ms: int, to: str) -> None:
+        """Take in that the leader leaves: to the node `to`, or to any but itself."""
+        was_me = self.leader is not None and self.leader.node == self.me.node
+        may_stand = to == self.me.node if to else not was_me
+        self.leader = None
+        self._silence.heard(now_ms, leaves=may_stand, is_named=may_stand and bool(to))
         self._tell()
 
     def _rank(self) -> int:
@@ -249,15 +401,24 @@ class ClusterNode:
     async def _stand(self, replica: Replica) -> bool:
         """Try to lead; return whether the shared log says so."""
         self._become(Role.STANDING)
+        why = self._why()
         self._silence.stood(monotonic_ms())
         try:
             won = await self._work(lambda: self._stand_once(replica))
         except (Unknown, Refused) as error:
             log.info("stood and does not lead", reason=str(error))
             won = False
-        if not won:
+        if won:
+            self.took_over = TookOver(self._clock(), why)
+        else:
             self._become(Role.FOLLOWING)
         return won
+
+    def _why(self) -> str:
+        """Return why this node stands."""
+        if self.leader is not None:
+            return f"silence of node {self.leader.node}"
+        return "the leader left" if self.epoch else "nobody led"
 
     def _stand_once(self, replica: Replica) -> bool:
         """Append an EPOCH, read up to it, and see whose it is. In a worker thread."""
@@ -288,6 +449,78 @@ class ClusterNode:
         first, _ = self._engine.bounds()
         return None if first > offset else 0
 
+    # Copies.
+
+    def _has_many_records(self, replica: Replica) -> bool:
+        """Return whether so many records lie behind the checkpoint that they should not be kept for it."""
+        shared = replica.core.shared_in_checkpoint
+        since = 0 if shared is None else int(shared["next_offset"])
+        return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
+
+    def _look_after_copy(self, replica: Replica) -> None:
+        """Tell of a new checkpoint, once it is read back; raise `StoreDamaged`. In a worker thread."""
+        self._looked_ms = monotonic_ms()
+        replica.require_sound(has_read_all=self._has_read_all)
+        try:
+            stored = self.own_copy.to_tell(replica, self._looked_ms)
+        except StoreDamaged:
+            raise
+        except (OSError, StoreError) as error:  # a segment was deleted meanwhile, or the like
+            log.warning("the checkpoint is read back later", reason=str(error))
+            return
+        if stored is not None:
+            with suppress(Unknown, Refused):  # then it is told again
+                self._engine.note(stored)
+
+    def _trim(self, replica: Replica) -> None:
+        """Let go of what every node has; the leader's records are read up to here. In a worker thread."""
+        below = replica.fold.holdings.trims_below
+        if below > self._trimmed_below:
+            with suppress(Unknown, Refused):
+                self._engine.trim(below)
+                self._trimmed_below = below
+
+    async def _copy(self, why: str) -> None:
+        """Get the copy of another node, or begin anew with the whole log; else wait a while."""
+        self._become(Role.COPYING)
+        self._replica, self.copying = None, why
+        log.warning("needs a copy", reason=why)
+        try:
+            if monotonic_ms() < self._copied_ms + COPY_AGAIN_SECONDS * 1000:
+                raise CopyRefused("The copy before was no better.")
+            source = await self._work(self._copied)
+            self._copied_ms = monotonic_ms()
+            log.info("copied", source=source)
+        except (CopyRefused, Unknown, Refused, OSError) as error:
+            self.copying = f"{why} {error}"
+            log.error("no copy yet", reason=str(error))
+            await self._pause(COPY_AGAIN_SECONDS)
+
+    def _copied(self) -> str:
+        """Get a copy; return from where. In a worker thread.
+
+        Raise `CopyRefused` if no node gives one, `Unknown`, or OSError.
+        """
+        first, found, epoch = look_for_copies(self._engine, self._began.cluster, self.me.node)
+        if epoch is not None:
+            self._loop.call_soon_threadsafe(self._know_leader, epoch.epoch, epoch.facts)
+        refusals, turn = [], self._copy_count % max(1, len(found))
+        self._copy_count += 1
+        for node, held in found[turn:] + found[:turn]:  # not always the same one first: it may be bad
+            self._engine.note(self.own_copy.hold(held.next_record))
+            try:
+                transfer.fetch(held.http, held.secret, self._disk)
+            except CopyRefused as error:
+                refusals.append(f"{node}: {error}")
+                continue
+            self._has_fetched = True
+            return f"node {node}, {held.http}"
+        if first == 0 and not self._began.facts.get("begins_at"):
+            transfer.wipe(self._disk)
+            return "the shared log, from its beginning"
+        told = " ".join(refusals) or "No other node has told of one that reaches so far."
+        raise CopyRefused(f"The shared log begins at record {first}, so a copy is needed. {told}")
+
     # Leading.
 
     async def _lead(self, replica: Replica) -> None:
@@ -303,19 +536,39 @@ class ClusterNode:
         wanted = asyncio.Event()
         async with self._serve(replica.core, stepped_down, Proving(monotonic_ms, wanted.set)) as leading:
             self._become(Role.LEADING)
-            log.info("leads", epoch=self.epoch, node=self.me.node)
+            log.info("leads", epoch=self.epoch, node=self.me.node, why=self.took_over and self.took_over.why)
+            self._orders = orders = Orders(self._loop)
             beating = self._loop.create_task(self._beat(replica, leading, wanted))
-            ends: set[asyncio.Future[Any]] = {over, self._leaving, leading.broken}
+            looking = self._loop.create_task(self._look(replica))
+            ends: set[asyncio.Future[Any]] = {over, self._leaving, leading.broken, orders.moving, looking}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            beating.cancel()
-            with suppress(asyncio.CancelledError):
-                await beating
+            self._orders = None
+            for task in (beating, looking):
+                task.cancel()
+                with suppress(asyncio.CancelledError, OSError, StoreError):
+                    await task
             self._become(Role.OPENING)
         if over.done():
             log.warning("stepped down", reason=str(over.result()))
-        elif self._leaving.done() and replica.sink is not None:
-            with suppress(NotAccepted):
-                await self._work(partial(replica.sink.beat, {"leaves": True}))
+        elif replica.sink is not None and not leading.broken.done():
+            await self._hand_over(replica.sink, orders)
+        if not looking.cancelled() and (error := looking.exception()) is not None:
+            raise error
+
+    async def _hand_over(self, sink: SharedSink, orders: Orders) -> None:
+        """Say that this node leaves: the next one need not wait for silence."""
+        to = orders.moving.result() if orders.moving.done() else ""
+        with suppress(NotAccepted):
+            await self._work(partial(sink.beat, {"leaves": True} | ({"to": to} if to else {})))
+
+    async def _look(self, replica: Replica) -> None:
+        """Look after the leader's copy, and the trim; raise `StoreDamaged` where that is none any more."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._has_many_records(replica):
+                replica.core.want_checkpoint()
+            await self._work(lambda: self._look_after_copy(replica))
+            await self._work(lambda: self._trim(replica))
 
     async def _beat(self, replica: Replica, leading: Leading, wanted: asyncio.Event) -> None:
         """Write a BEAT whenever nothing was written for a while, or an answer wants a proof."""
@@ -330,12 +583,21 @@ class ClusterNode:
                 continue
             wanted.clear()
             try:
-                await self._work(lambda: sink.beat({"clock_ms": self._clock()}))
+                await self._work(partial(sink.beat, {"clock_ms": self._clock()}))
+                await self._forget_told(sink)
             except NotAccepted as error:
                 leading.fail(error)
                 return
             self._silence.led()
             leading.answers.proven(sink.proven_ms)
+
+    async def _forget_told(self, sink: SharedSink) -> None:
+        """Write which nodes are gone for good; raise `NotAccepted`."""
+        while self._orders is not None and self._orders.forgetting:
+            node, forgotten = self._orders.forgetting.popitem()
+            await self._work(partial(sink.beat, {"forget": node}))
+            if not forgotten.done():
+                forgotten.set_result(None)
 
     # The loop.
 

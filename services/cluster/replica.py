@@ -15,7 +15,8 @@ Rules
 4. What retention cuts off is decided by a record and done where the record stands: halves that are open then
    go to the keep file of this node, and a checkpoint is taken before, so that no timer needs the log below.
    Segments are deleted when this node's two checkpoints cover them.
-5. A copy that met a failure of its disk is void, as a core is: it is opened again.
+5. A copy that met a failure of its disk is void, as a core is: it is opened again. One that has lost what
+   only other machines have (`StoreDamaged`) is replaced by another node's (`services.cluster.transfer`).
 
 Cost: a follower writes and applies each record once, as a start does; no more memory than the leader. Weak
 spot: going back to the checkpoint reads up to `SNAPSHOT_LOG_BYTES_MAX` of the shared log again at each start.
@@ -30,15 +31,21 @@ from typing import Any, Final
 
 from commitlog import layout, record, snapshot
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.record import decode
 from services.broker.broker import SHARED, Broker
 from services.broker.settings import BrokerSettings
+from services.broker.start_damage import missing_from
+from services.cluster import transfer
 from sharedlog.engine import Engine
+from sharedlog.errors import Trimmed
 from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
 
 _HEAD: Final = struct.Struct(">II")
+_IRREPLACEABLE: Final = frozenset(("log", "keep"))
+"""Parts of a store that are derived from nothing else (`services.broker.values.Damaged`)."""
 
 
 class SharedPart:
@@ -68,21 +75,44 @@ class Replica:
 
     @classmethod
     def open(cls, disk: Disk, settings: BrokerSettings, now_ms: int, cluster: bytes) -> Replica:
-        """Open the copy on `disk`, at its newest checkpoint; raise a `StoreError`, or OSError."""
+        """Open the copy on `disk`, at its newest checkpoint; raise a `StoreError`, or OSError.
+
+        Raise `StoreDamaged` where something is gone that nothing on this machine replaces.
+        """
+        transfer.take_over(disk)
         shared = SharedPart(Fold(cluster))
         core = Broker.recover(disk, settings, now_ms, go_back_to_checkpoint(disk), shared)
+        replica = cls(disk, core, shared)
+        replica.require_sound()
         assert core.end_offset == shared.fold.end, "a checkpoint's fold and core are of one place"
-        return cls(disk, core, shared)
+        return replica
 
     @property
     def fold(self) -> Fold:
         """What this node has read of the shared log."""
         return self._shared.fold
 
+    def require_sound(self, *, has_read_all: bool = False) -> None:
+        """Raise `StoreDamaged` if something of the copy is gone that nothing on this machine replaces.
+
+        Only a copy that has read all there was when it was opened knows how far its log was cut before.
+        """
+        for one in tuple(self.core.damage):
+            if one.part in _IRREPLACEABLE or one.lost_count:
+                raise StoreDamaged(f"{one.path}: {one.what}")
+        store = self.core.store
+        if has_read_all and store.log.first_offset > store.may_begin_at:
+            raise StoreDamaged(missing_from(store.may_begin_at, store.log.first_offset))
+
     def take(self, offset: int, stored: bytes, now_ms: int) -> Step:
-        """Take the next record of the shared log; raise `Halted`, or OSError: then the copy is void."""
+        """Take the next record of the shared log; raise `Halted`, or OSError: then the copy is void.
+
+        Raise `Trimmed` at a GENESIS that begins behind bytes that this node has not got.
+        """
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.take(offset, stored)
+        if self.fold.end > self.core.end_offset and step.outcome is Outcome.NOTED:
+            raise Trimmed(f"The cluster began with a store of {self.fold.end} bytes, and this node has none.")
         if step.outcome is Outcome.ACCEPTED:
             encoded = [one for part in step.flush for one in records_in(part.body)]
             if any(map(_cuts, encoded)):

@@ -2,9 +2,11 @@
 
     silence             no accepted record for SILENCE_MS, plus RANK_MS times the node's rank by name, while
                         the engine answers: who cannot read cannot tell a silent leader from a lost engine
-    the leader leaves   its last BEAT says so: the first by rank stands at once
+    the leader leaves   its last BEAT says so: the first by rank stands at once; where it names who is to
+                        lead, that one does, and the others wait as in silence
     it has just stood   not again within PAUSE_MIN_MS, which doubles up to PAUSE_MAX_MS with each attempt that
-                        led to nothing: two nodes that depose each other must not do so for ever
+                        led to nothing: two nodes that depose each other must not do so for ever. Who is
+                        asked to, by a leader that leaves, need not wait
 
 A leader that still writes is never deposed: no node probes another, so two nodes that cannot see each other
 but see the engine agree all the same.
@@ -29,17 +31,22 @@ class Silence:
 
     def __init__(self, now_ms: int) -> None:
         self._heard_ms = now_ms
-        self._has_left = False
+        self._has_left = self._is_named = False
         self._stood_ms: int | None = None
         self._pause_ms = PAUSE_MIN_MS
 
-    def heard(self, now_ms: int, *, leaves: bool = False) -> None:
-        """Note that an accepted record of a leader was read; the last one if the leader `leaves`."""
-        self._heard_ms, self._has_left = now_ms, leaves
+    def heard(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
+        """Note that an accepted record of a leader was read; the last one if the leader `leaves`.
+
+        `is_named` says that it wants this node to lead.
+        """
+        self._heard_ms, self._has_left, self._is_named = now_ms, leaves, is_named
+        if leaves:
+            self._stood_ms = None
 
     def away(self, now_ms: int) -> None:
         """Note that the engine does not answer: a leader cannot write either, so silence begins anew."""
-        self._heard_ms, self._has_left = now_ms, False
+        self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
     def stood(self, now_ms: int) -> None:
         """Note an attempt to lead."""
@@ -54,7 +61,7 @@ class Silence:
     def stands_ms(self, rank: int) -> int:
         """Return when the node stands if nothing more is heard; `rank` is its place by name, from 0."""
         silent_ms = 0 if self._has_left else SILENCE_MS
-        stands_ms = self._heard_ms + silent_ms + RANK_MS * rank
+        stands_ms = self._heard_ms + silent_ms + RANK_MS * (0 if self._is_named else rank)
         if self._stood_ms is None:
             return stands_ms
         return max(stands_ms, self._stood_ms + self._pause_ms)

@@ -6,7 +6,8 @@ answer that rests on older records than the one before it goes with that one, wh
 A leader of a cluster may have been paused, and another lead since. What it says of what *has* happened, and
 rests on a record that the cluster accepts, is true all the same; what *is* (not found, not leased, nothing
 there) is said only after a record of its own was accepted whose append began behind the call: `proven` tells
-of it, `prove` asks for one. One proof serves all that wait.
+of it, `prove` asks for one. One proof serves all that wait. A refusal for want of the node's own means says
+nothing of what is, and waits for nothing: it may be just proofs that do not come.
 
 Cost: one entry of a deque for each answer that waits; one that rests on durable records does not wait but for
 a proof, which only a cluster asks for.
@@ -17,9 +18,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from tidewheel.errors import TidewheelError
+from tidewheel.errors import Busy, RefusedByState, TidewheelError
+
+NOTHING: Final = -1
+"""What an answer rests on that is true whatever the log has, and whoever leads."""
 
 
 class Waiting(Protocol):
@@ -53,7 +57,7 @@ class Answers:
         """Give an answer once the log is durable up to `offset`."""
         if offset > self.offset:
             self._waiting.append((offset, waiting, answer))
-        elif self._proving is None:
+        elif self._proving is None or offset == NOTHING:
             waiting.answer(answer)
         else:
             self._unproven.append((self._proving.clock(), waiting, answer))
@@ -61,7 +65,7 @@ class Answers:
 
     async def reach(self, offset: int) -> None:
         """Return once the log is durable up to `offset`; raise what `refuse` was given."""
-        if offset > self.offset or self._proving is not None:
+        if offset > self.offset or (self._proving is not None and offset != NOTHING):
             sleeper = Sleeper()
             self.give(offset, sleeper, None)
             await sleeper.future
@@ -89,6 +93,13 @@ class Answers:
         self._unproven = deque()
         for _, one, _ in refused:
             one.refuse(error)
+
+
+def rests_on(error: Exception) -> int:
+    """Return the log offset that must be durable before a refusal is told."""
+    if isinstance(error, RefusedByState):
+        return error.durable_at
+    return NOTHING if isinstance(error, Busy) and error.is_own else 0
 
 
 class Sleeper:

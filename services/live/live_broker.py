@@ -64,7 +64,7 @@ from services.live.access import LiveAccess
 from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
 from services.live.clock import Clock, KeptOffset
-from services.live.durability import Answers, Proving
+from services.live.durability import Answers, Proving, rests_on
 from services.live.errors import BrokerBroken, ResultUnknown, StoreUnwell
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
@@ -73,7 +73,7 @@ from services.live.rebuilding import Rebuilding
 from services.live.receivers import Receivers
 from services.live.room import Room
 from services.live.transactions import LiveTransactions
-from tidewheel.errors import RefusedByState, TidewheelError
+from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 Read = Callable[[], Message | None]
 """Return a half message, with times as callers have them; None if damage has taken the message."""
@@ -156,7 +156,7 @@ class LiveBroker:
         self._why_void: OSError | None = None
         self._lite_before = self._core.lite
         self.answers = Answers(self._broker.durable_offset, proving)
-        self.room = Room(self._unflushed_bytes)
+        self.room = Room(self.unflushed_bytes)
         self.receivers = Receivers(lambda: self._broker, self.decide, self.call, self.clock, self.answers)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
@@ -189,6 +189,11 @@ class LiveBroker:
     def unwell(self) -> StoreUnwell | None:
         """Why nothing is served because of the disk; None when the disk is no reason."""
         return self._rebuilding.unwell
+
+    def stop_new(self, why: Busy | None) -> None:
+        """Refuse new messages with `why`, and let all else go on; None takes them again."""
+        if self._core is not None:
+            self._core.housekeeping.stopped = why
 
     def tell_health_to(self, told: Callable[[bool], None]) -> None:
         """Tell `told` when the disk fails (False), and when it works again."""
@@ -230,7 +235,7 @@ class LiveBroker:
         """Store many messages; each has its own answer, and they come when all are durable."""
         await self.room.wait(sum(len(message.body) for message in messages))
         answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
-        rests = (one.durable_at for one in answers if isinstance(one, (SendReceipt, RefusedByState)))
+        rests = [one.durable_at if isinstance(one, SendReceipt) else rests_on(one) for one in answers]
         await self.answers.reach(max(rests, default=0))
         return answers
 
@@ -515,7 +520,7 @@ class LiveBroker:
         self.receivers.notify_all()
         self._see_to_alarm()
 
-    def _unflushed_bytes(self) -> int:
+    def unflushed_bytes(self) -> int:
         """Return how much waits for the disk; without a core each call is refused by itself."""
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 

@@ -87,6 +87,7 @@ class Metrics(Collector):
         self._live, self._clients, self._consuming, self._sent_away = live, clients, consuming, sent_away
         self._measured = measured
         self._port: Connections | None = None
+        self._more: list[Collector] = []
         self._node = ("tidewheel", "broker", live.settings.broker_name)
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -119,6 +120,10 @@ class Metrics(Collector):
         """Count the connections of a port, too."""
         self._port = port
 
+    def add(self, more: Collector) -> None:
+        """Tell of the families of another collector, too."""
+        self._more.append(more)
+
     def collect(self) -> Iterator[Metric]:
         """Yield the core's counters and gauges as they are now."""
         return (family for family in self._families() if family is not None)
@@ -131,6 +136,8 @@ class Metrics(Collector):
 
     def _families(self) -> Iterator[Metric | None]:
         yield self._build
+        for more in self._more:
+            yield from more.collect()
         serves = not self._live.broken.done() and self._live.unwell is None
         yield self._gauge("mq_ready", "1 while the broker serves, 0 while its disk fails.", int(serves))
         if not serves:

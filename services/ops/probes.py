@@ -47,9 +47,10 @@ class Probes:
         return PlainTextResponse("alive\n")
 
     async def ready(self, request: Request) -> Response:
-        """Say whether the broker serves, and why not; a nearly full disk and damage are told beside it."""
+        """Say whether the broker serves, and why not; refused sends and damage are told beside it."""
         try:
-            refusal = self._live.core.housekeeping.refusal()
+            housekeeping = self._live.core.housekeeping
+            refusal = housekeeping.stopped or housekeeping.refusal()
         except TidewheelError as error:
             return PlainTextResponse(f"{error.code} {error}\n", status_code=503)
         refuses = "" if refusal is None else f"{refusal.code} {refusal}\n"

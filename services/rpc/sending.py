@@ -8,6 +8,7 @@ from functools import partial
 from services.broker.delays import dated
 from services.broker.errors import TimerEnded
 from services.broker.values import Resolution, SendReceipt, TimerVerdict, Verdict
+from services.live.durability import rests_on
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Asked, Caller
 from services.rpc.generated import definition_pb2 as wire
@@ -26,7 +27,7 @@ from services.rpc.producers import Producers
 from services.rpc.replies import Decided, check_count, text_field, varint
 from services.rpc.sessions import Sessions
 from services.rpc.statuses import OK, overall, refusal
-from tidewheel.errors import NotFound, RefusedByState, TidewheelError, TransactionEnded
+from tidewheel.errors import NotFound, TidewheelError, TransactionEnded
 
 ENTRY_OK = SendResultEntry(status=OK).SerializeToString()
 """The status of a message that was stored, in its entry and (alike) in the reply."""
@@ -136,11 +137,10 @@ def refused_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided
         else SendResultEntry(status=refusal(answer), message_id=sent.system_properties.message_id)
         for sent, answer in zip(request.messages, answers, strict=True)
     ]
-    rests = (answer for answer in answers if isinstance(answer, (SendReceipt, RefusedByState)))
-    durable_at = max((answer.durable_at for answer in rests), default=0)
+    rests = [one.durable_at if isinstance(one, SendReceipt) else rests_on(one) for one in answers]
     status = overall([one.status for one in results])
     reply = SendMessageResponse(status=status, entries=results)
-    return Decided(durable_at, reply.SerializeToString(), wire.Code.Name(status.code))
+    return Decided(max(rests), reply.SerializeToString(), wire.Code.Name(status.code))
 
 
 def stored_entry(receipt: SendReceipt) -> bytes:

@@ -26,13 +26,14 @@ from typing import Any
 import structlog
 
 from commitlog.limits import CALLS_PER_TURN_MAX
+from services.live.durability import rests_on
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code, Status
 from services.rpc.replies import Decided
 from services.rpc.service import NoClientId, Observe, Prompt, nothing, status_of
 from services.rpc.statuses import BUG, name_of
-from tidewheel.errors import RefusedByState, TidewheelError
+from tidewheel.errors import TidewheelError
 
 log = structlog.get_logger()
 
@@ -135,11 +136,6 @@ class Turns:
         """Hold a task until it ends: a loop holds its tasks weakly."""
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
-
-
-def rests_on(error: Exception) -> int:
-    """Return the log offset that must be durable before a refusal is told."""
-    return error.durable_at if isinstance(error, RefusedByState) else 0
 
 
 def refused(rpc: Prompt, status: Status) -> bytes:

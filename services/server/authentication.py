@@ -53,13 +53,19 @@ def check_exposure(settings: ServeSettings) -> None:
 def authentication(settings: ServeSettings, live: LiveBroker, clock: Callable[[], int]) -> Authentication:
     """Return what both ports ask; raise `ConfigurationError` for a key or a token that cannot be used."""
     refusals = Refusals(clock)
-    live.access.lock_with(partial(auth_key, settings.auth_key or key_of(settings.store)))
+    if settings.auth_key or not settings.cluster:  # a key in a node's store would be that node's alone
+        live.access.lock_with(partial(auth_key, settings.auth_key or key_of(settings.store)))
     guard = None
     if settings.auth:
         live.access.open_all()
         guard = Guard(live.access, refusals, clock)
+    return Authentication(refusals, guard, http_demands(settings))
+
+
+def http_demands(settings: ServeSettings) -> Demands:
+    """Return what the HTTP interface asks of requests; raise `ConfigurationError` for a bad token."""
     token = http_token(settings.http_token) if settings.http_token else ""
-    return Authentication(refusals, guard, Demands(token, http_names(settings)))
+    return Demands(token, http_names(settings))
 
 
 def http_names(settings: ServeSettings) -> Names:

@@ -21,7 +21,9 @@ import structlog
 
 from commitlog import layout, store_format
 from services.auth.refusals import Refusals
+from services.auth.vault import id_of
 from services.broker.broker import Broker
+from services.cluster.engine_check import EngineCheck
 from services.cluster.forwarding import Forwarding
 from services.cluster.http_forwarding import ClusterHttp
 from services.cluster.node import ClusterNode, Member
@@ -29,7 +31,8 @@ from services.cluster.switch import Switch
 from services.front.certificates import https_context
 from services.live.durability import Proving
 from services.live.live_broker import LiveBroker
-from services.server.authentication import check_exposure
+from services.process.private_files import auth_key
+from services.server.authentication import check_exposure, http_demands
 from services.server.core_settings import core_settings
 from services.server.run import (
     Faces,
@@ -49,8 +52,7 @@ from services.server.run import (
     wall_clock_ms,
 )
 from services.settings.config import ServeSettings
-from sharedlog.engines import engine_of, genesis_of, without_password
-from sharedlog.record import SharedRecord
+from sharedlog.engines import beginning_of, engine_of, without_password
 from tidewheel.errors import ConfigurationError
 
 WORKERS: Final = 8
@@ -71,14 +73,14 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         address = advertised(settings, listen, boot)
         engine = engine_of(settings.cluster)
         stack.callback(engine.close)
-        genesis = await asyncio.to_thread(genesis_of, engine)
-        join(settings.store, genesis, settings.node)
-        core = replace(core_settings(settings, genesis.facts["segment_bytes"]), sync_flush=False)
+        began = await asyncio.to_thread(beginning_of, engine)
+        join(settings.store, began.cluster, settings.node)
+        core = replace(core_settings(settings, began.facts["segment_bytes"]), sync_flush=False)
         store_format.open_format(
             disk, core.segment_bytes
         )  # before any other file: then the folder is a store
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
-        loop = asyncio.get_running_loop()
+        loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
 
         @asynccontextmanager
         async def serve(
@@ -90,31 +92,35 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             live.share_with(share_interpreter)
             faces = Faces(live, settings, address)
             faces.metrics.watch(port)
+            faces.metrics.add(app.metrics)
             switch.serve(faces.serving)
-            app.leading = faces.app
+            app.leading, app.metrics.live = faces.app, live
             try:
-                yield live
+                async with check.watching(live.stop_new, live.break_down):
+                    yield live
             finally:
                 switch.forward()
-                app.leading = None
+                app.leading = app.metrics.live = None
                 faces.leave()
                 await faces.close_tasks()
                 await live.close()
 
-        me = Member(settings.node, str(settings.advertise or listen), http.url, version("tidewheel"))
-        node = ClusterNode(me, genesis.cluster, engine, disk, core, wall_clock_ms, executor, serve)
-        forwarding = Forwarding(node)
+        where = str(settings.advertise or listen), http.url
+        me = Member(settings.node, *where, version("tidewheel"), id_of(shared_key(settings)))
+        node = ClusterNode(me, began, engine, disk, core, wall_clock_ms, executor, serve)
+        forwarding, refusals = Forwarding(node), Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
-        switch, app = Switch(forwarding), ClusterHttp(node)
+        switch = Switch(forwarding)
+        app = ClusterHttp(node, settings.store, http_demands(settings), refusals, check)
         files_of_tls = tls_files(settings)
-        port = make_port(settings, switch, http, Refusals(wall_clock_ms), files_of_tls)
+        port = make_port(settings, switch, http, refusals, files_of_tls)
         await stack.enter_async_context(serving_port(port, listening, nothing))
         tls = https_context(files_of_tls) if http.is_tls else None
         await stack.enter_async_context(serving_http(http_socket, app, tls, nothing))
         running = asyncio.create_task(node.run())
         stack.push_async_callback(left, node, running)
         told = stack.enter_context(told_to_stop())
-        ready = Ready(listen, http, boot, genesis.facts["segment_bytes"])
+        ready = Ready(listen, http, boot, began.facts["segment_bytes"])
         stack.enter_context(ready_file(settings.ready_file, ready))
         gc.collect()
         gc.freeze()
@@ -142,22 +148,31 @@ def check_settings(settings: ServeSettings) -> None:
         raise ConfigurationError(
             "--cluster needs --node NAME: the name of this node, its own in the cluster."
         )
+    if settings.auth and not settings.auth_key:
+        raise ConfigurationError(
+            "--auth in a cluster needs --auth-key FILE: the same key on all nodes, as any of them may lead."
+        )
     if settings.clock == "virtual":
         raise ConfigurationError("--clock virtual is for a broker alone: nodes of a cluster share real time.")
 
 
-def join(store: Path, genesis: SharedRecord, node: str) -> None:
+def shared_key(settings: ServeSettings) -> bytes:
+    """Return the key of users' secrets, which all nodes have; empty if they have none."""
+    return auth_key(settings.auth_key, may_make=True) if settings.auth_key else b""
+
+
+def join(store: Path, cluster: bytes, node: str) -> None:
     """Write into the store which cluster it is of; raise `ConfigurationError` if that is another one's.
 
     A store that was a broker's alone is none of a cluster's: what it holds is in no shared log.
     """
-    path, me = store / layout.CLUSTER, {"cluster": genesis.cluster.hex(), "node": node}
+    path, me = store / layout.CLUSTER, {"cluster": cluster.hex(), "node": node}
     if path.exists():
         found = json.loads(path.read_text())
         if found != me:
             raise ConfigurationError(
                 f"The store {store} is node {found['node']!r} of cluster {found['cluster']}, not {node!r} of "
-                f"{genesis.cluster.hex()}: give this node another --store."
+                f"{cluster.hex()}: give this node another --store."
             )
         return
     if any((store / layout.COMMITLOG).glob("*")):

@@ -8,7 +8,8 @@
 
 Queues and key index are derived and not copied: the copy's first start makes them. The key of users and the
 broker's certificate are not the store's content, and not copied either. It is made beside and
-renamed, so it is whole or not there. Nothing of the store is locked or written.
+renamed, so it is whole or not there. Nothing of the store is locked or written. Another node of a cluster
+gets the same files, up to the newest snapshot (`services.cluster.transfer`).
 """
 
 from __future__ import annotations
@@ -60,8 +61,7 @@ def copy_store(root: Path, target: Path, progress: Progress = unseen, *, with_ke
     unfinished = target.with_name(target.name + _UNFINISHED)
     try:
         with ExitStack() as stack:
-            taken = _take(root, stack)
-            copied = _write(taken, unfinished, progress)
+            copied = _write(hold_store(root, stack), unfinished, progress)
         if key:
             keep_from_repositories(unfinished)
             write_for_owner(unfinished / KEY_FILE, key)
@@ -75,8 +75,21 @@ def copy_store(root: Path, target: Path, progress: Progress = unseen, *, with_ke
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """A store whose files are held open: segments, keep files, those of timers, and where the copy ends."""
+class FileCopy:
+    """A file of a copy: its path, its bytes as (position, chunk) back to back, how many they are.
+
+    `room_bytes` is what the copy allocates: behind `length` it is zeros.
+    """
+
+    path: str
+    chunks: Iterator[tuple[int, bytes]]
+    length: int
+    room_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStore:
+    """A store whose files are held open: segments, keep files, those of timers, and its newest snapshot."""
 
     store: OpenStore
     segments: dict[int, int]
@@ -86,10 +99,34 @@ class _Taken:
 
     @property
     def end_offset(self) -> int:
+        """How far the log is durable."""
         return self.store.durable_offset
 
+    def files(self, end_offset: int) -> Iterator[FileCopy]:
+        """Yield the files of a copy whose log ends at `end_offset`, without `durable` and `format`."""
+        yield from self._segments(end_offset)
+        for name, descriptor in self.keeps.items():
+            yield _file(f"{layout.KEEP}/{name}", descriptor, None)
+        for path, (descriptor, length) in self.timers.items():
+            yield _file(path, descriptor, length)
+        for path in (imported.PATH, layout.CLOCK):
+            if self.store.files.size(path) >= 0:
+                yield _content(path, bytes(self.store.files.view(path)))
+        if self.newest is not None:
+            yield _content(snapshot.path_of(self.newest.offset), self.newest.encode())
 
-def _take(root: Path, stack: ExitStack) -> _Taken:
+    def _segments(self, end_offset: int) -> Iterator[FileCopy]:
+        for segment_offset in self.store.segment_offsets:
+            if segment_offset >= end_offset:
+                continue
+            descriptor = self.segments[segment_offset]
+            segment_bytes = self.store.segments.end_of(segment_offset) - segment_offset
+            until = min(max(segment_bytes, _file_bytes(descriptor)), end_offset - segment_offset)
+            path = layout.segment_path(segment_offset)
+            yield FileCopy(path, _chunks(descriptor, until), until, max(segment_bytes, until))
+
+
+def hold_store(root: Path, stack: ExitStack) -> HeldStore:
     """Hold a consistent set of files; look again when the broker rolled or deleted one meanwhile."""
     for _ in range(_TRIES_MAX):
         opened = stack.enter_context(ExitStack())
@@ -103,7 +140,7 @@ def _take(root: Path, stack: ExitStack) -> _Taken:
             newest = snapshot.newest(store.overlay())
             timers = held_timers(files, newest, opened)
             if timers is not None:
-                return _Taken(store, by_offset, keeps, timers, newest)
+                return HeldStore(store, by_offset, keeps, timers, newest)
         opened.close()
     raise StoreError(f"{root} changes faster than it can be copied. Try again, or stop its broker first.")
 
@@ -118,62 +155,44 @@ def _held(files: StoreFiles, folder: str, stack: ExitStack) -> dict[str, int]:
     return held
 
 
-def _write(taken: _Taken, target: Path, progress: Progress) -> tuple[int, int, int | None, int, int]:
+def _write(held: HeldStore, target: Path, progress: Progress) -> tuple[int, int, int | None, int, int]:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(mode=FOLDER_MODE, parents=True)
-    disk = RealDisk(target)
+    first_offset, end_offset = held.store.first_offset, held.end_offset
+    disk, copied_bytes = RealDisk(target), 0
     try:
-        copied_bytes = _write_segments(taken, disk, progress)
-        for name, descriptor in taken.keeps.items():
-            copied_bytes += _write_file(disk, f"{layout.KEEP}/{name}", _chunks(descriptor, None))
-        for path, (descriptor, length) in taken.timers.items():
-            copied_bytes += _write_file(disk, path, _chunks(descriptor, length))
-        for path in _small_files(taken):
-            content = bytes(taken.store.files.view(path))
-            copied_bytes += _write_file(disk, path, iter([(0, content)]))
-        if taken.newest is not None:
-            taken.newest.write(disk)
-        layout.reset_durable(disk, taken.end_offset)
-        store_format.write(disk, store_format.encode(taken.store.segment_bytes))
+        for file in held.files(end_offset):
+            _write_file(disk, file)
+            copied_bytes += file.length
+            done_bytes = min(copied_bytes, end_offset - first_offset)
+            progress("copying the log", done_bytes, end_offset - first_offset)
+        layout.reset_durable(disk, end_offset)
+        store_format.write(disk, store_format.encode(held.store.segment_bytes))
         file_count = sum(len(names) for _, _, names in os.walk(target))
         _sync_folders(target)
     finally:
         disk.close()
-    snapshot_offset = taken.newest.offset if taken.newest else None
-    return taken.store.first_offset, taken.end_offset, snapshot_offset, file_count, copied_bytes
+    return first_offset, end_offset, held.newest.offset if held.newest else None, file_count, copied_bytes
 
 
-def _write_segments(taken: _Taken, disk: RealDisk, progress: Progress) -> int:
-    first_offset, end_offset = taken.store.first_offset, taken.end_offset
-    wanted = [offset for offset in taken.store.segment_offsets if offset < end_offset]
-    for segment_offset in wanted:
-        path = layout.segment_path(segment_offset)
-        segment_bytes = taken.store.segments.end_of(segment_offset) - segment_offset
-        until = min(
-            max(segment_bytes, _file_bytes(taken.segments[segment_offset])), end_offset - segment_offset
-        )
-        disk.allocate(path, max(segment_bytes, until))
-        for position, chunk in _chunks(taken.segments[segment_offset], until):
-            disk.write(path, position, chunk)
-            done_bytes = segment_offset + position + len(chunk) - first_offset
-            progress("copying the log", done_bytes, end_offset - first_offset)
-        disk.sync(path)
-    return end_offset - first_offset
+def _write_file(disk: RealDisk, file: FileCopy) -> None:
+    if file.room_bytes:
+        disk.allocate(file.path, file.room_bytes)
+    disk.write(file.path, 0, b"")  # a file of no bytes is one, too
+    for position, chunk in file.chunks:
+        disk.write(file.path, position, chunk)
+    disk.sync(file.path)
 
 
-def _small_files(taken: _Taken) -> Iterator[str]:
-    for path in (imported.PATH, layout.CLOCK):
-        if taken.store.files.size(path) >= 0:
-            yield path
+def _file(path: str, descriptor: int, until: int | None) -> FileCopy:
+    """Return an open file as part of a copy, up to `until` (None: all of it)."""
+    length = _file_bytes(descriptor) if until is None else until
+    return FileCopy(path, _chunks(descriptor, length), length)
 
 
-def _write_file(disk: RealDisk, path: str, chunks: Iterator[tuple[int, bytes]]) -> int:
-    length = 0
-    for position, chunk in chunks:
-        disk.write(path, position, chunk)
-        length += len(chunk)
-    disk.sync(path)
-    return length
+def _content(path: str, content: bytes) -> FileCopy:
+    """Return a small file as part of a copy."""
+    return FileCopy(path, iter([(0, content)]), len(content))
 
 
 def _file_bytes(descriptor: int) -> int:
@@ -181,8 +200,7 @@ def _file_bytes(descriptor: int) -> int:
     return os.fstat(descriptor).st_size
 
 
-def _chunks(descriptor: int, until: int | None) -> Iterator[tuple[int, bytes]]:
-    length = _file_bytes(descriptor) if until is None else until
+def _chunks(descriptor: int, length: int) -> Iterator[tuple[int, bytes]]:
     for position in range(0, length, _CHUNK_BYTES):
         yield position, os.pread(descriptor, min(_CHUNK_BYTES, length - position), position)
 

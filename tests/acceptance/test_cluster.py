@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import rmtree
+from threading import Event
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
+from uuid import uuid4
 
 import grpc
+import psycopg
 import pytest
 
 from services.rpc.generated import definition_pb2, service_pb2
+from sharedlog import postgres
 from tests.command import tidewheel
 from tests.endurance.conftest import BrokerProcess
-from tests.postgresql import running_postgresql
+from tests.postgresql import running_postgresql, running_standby
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "acceptance"),)
 SEGMENT_BYTES = 8 << 20
+SECONDS = 30
 
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
-    with running_postgresql() as url:
+    with running_postgresql(syncs=True) as url:
         yield url.replace("postgresql+psycopg", "postgresql")
 
 
@@ -33,10 +41,14 @@ class Node(BrokerProcess):
     def __init__(self, folder: Path, name: str, cluster: str) -> None:
         super().__init__(folder / name, "--cluster", cluster, "--node", name)
 
+    def view(self) -> dict[str, Any]:
+        """What the node says of itself."""
+        with urlopen(f"http://{self.http}/api/cluster", timeout=5) as answer:
+            return dict(json.load(answer))
+
     def role(self) -> str:
         """What the node says that it does."""
-        with urlopen(f"http://{self.http}/api/cluster", timeout=5) as answer:
-            return str(json.load(answer)["role"])
+        return str(self.view()["role"])
 
     def receive(self, topic: str) -> list[tuple[str, bytes]]:
         """Receive what there is, in the name of a group; message ids and bodies."""
@@ -94,11 +106,26 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
     assert f"node     {other.store.name}, following" in status.stdout
     with urlopen(f"http://{other.http}/readyz") as answer:
         assert answer.read() == f"ready\nfollows {leader.store.name}\n".encode()
-    with urlopen(f"http://{other.http}/metrics") as answer:
-        assert b'tidewheel_cluster_role{role="following"} 1' in answer.read()
+    for node, role in ((other, "following"), (leader, "leading")):
+        with urlopen(f"http://{node.http}/metrics") as answer:
+            scraped = answer.read().decode()
+        assert f'tidewheel_cluster_role{{role="{role}"}} 1' in scraped
+        for name in (
+            "lag_records",
+            "lag_seconds",
+            "clock_skew_seconds",
+            "unaccepted_bytes",
+            "engine_trouble",
+        ):
+            assert f"\ntidewheel_cluster_{name} " in scraped
+        took_over = 'tidewheel_cluster_last_takeover_timestamp_seconds{why="nobody led"}'
+        assert (took_over in scraped) == (node is leader)
 
     leader.kill()
     eventually(lambda: other.role() == "leading")
+    silence = f"silence of node {leader.store.name}"
+    assert other.view()["took_over"]["why"] == silence
+    assert silence in tidewheel("cluster", "status", "--http", other.http).stdout
     found: dict[str, bytes] = {}
     eventually(lambda: found.update(other.receive("orders")) or len(found) == 3)
     assert sorted(found.values()) == [b"by a", b"by b", b"later"]
@@ -115,8 +142,132 @@ def test_a_node_that_is_told_to_stop_hands_over(nodes: list[Node], eventually: A
     assert tidewheel("send", "orders", "before", "--http", leader.http).returncode == 0
     assert leader.stop() == 0
     assert tidewheel("send", "orders", "after", "--http", other.http).returncode == 0
+    assert other.view()["took_over"]["why"] == "the leader left"
     found: dict[str, bytes] = {}
     eventually(lambda: found.update(other.receive("orders")) or len(found) == 2)
+
+
+def changed(database: str, *commands: str) -> None:
+    """Change settings of the server, and have it read them."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        for command in (*commands, "SELECT pg_reload_conf()"):
+            connection.execute(command.encode())
+
+
+def found_by_doctor(url: str, code: int) -> list[tuple[str, str, str]]:
+    """What `cluster doctor` finds: step, verdict, sentence and advice."""
+    done = tidewheel("cluster", "doctor", url, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    return [
+        (one["step"], one["verdict"], f"{one['seen']} {one['advice']}") for one in json.loads(done.stdout)
+    ]
+
+
+def test_a_setting_that_turned_bad_stops_new_messages_until_it_is_mended(
+    nodes: list[Node], database: str, eventually: Any
+) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    later = tidewheel("send", "orders", "later", "--timer-key", "k", "--in", "1h", "--http", leader.http)
+    assert later.returncode == 0, later.stderr
+    try:
+        changed(database, "ALTER SYSTEM SET fsync = off")
+        leader.kill()
+        eventually(lambda: other.view()["engine_trouble"])
+        (trouble,) = other.view()["engine_trouble"]
+        command = trouble.partition("Set it: ")[2].partition(";")[0]
+        assert command == "ALTER SYSTEM SET fsync = on"
+        refused = tidewheel("send", "orders", "new", "--http", other.http)
+        assert refused.returncode == 1
+        assert "TW-259" in refused.stderr
+        assert trouble in refused.stderr
+        for path in ("metrics", "readyz"):
+            with urlopen(f"http://{other.http}/{path}") as answer:
+                said = answer.read().decode()
+            assert {"metrics": "tidewheel_cluster_engine_trouble 1", "readyz": trouble}[path] in said
+        assert trouble in tidewheel("cluster", "status", "--http", other.http).stdout
+        gone = tidewheel("timer", "cancel", "--topic", "orders", "--key", "k", "--http", other.http)
+        assert "CANCELLED" in gone.stdout
+        assert ("settings", "WRONG", f"{trouble} ") in found_by_doctor(other.options[1], 1)
+        changed(database, command)
+        eventually(lambda: not other.view()["engine_trouble"])
+        assert tidewheel("send", "orders", "new", "--http", other.http).returncode == 0
+        assert trouble in other.log()
+    finally:
+        changed(database, "ALTER SYSTEM RESET ALL")
+
+
+def test_the_doctor_says_what_lies_there_and_what_is_wrong(tmp_path: Path, database: str) -> None:
+    url = f"{database}&log={tmp_path.name}"
+    connect, cluster, _ = found_by_doctor(url, 1)
+    assert connect == ("connect", "ok", f"{url} answers ")
+    assert cluster[:2] == ("cluster", "WRONG")
+    assert f"tidewheel cluster create '{url}'" in cluster[2]
+    made = tidewheel("cluster", "create", url)
+    assert "look:  What is acknowledged is on one machine" in made.stderr
+    _, cluster, write, settings = found_by_doctor(url, 0)
+    assert cluster[:2] == ("cluster", "ok")
+    assert cluster[2].startswith(made.stderr.split()[1])
+    assert "the last a GENESIS of epoch 0" in cluster[2]
+    assert write[:2] == ("write", "ok")
+    assert settings[1] == "look"
+    with running_standby(database, "s1") as standby:
+        findings = found_by_doctor(f"{standby}&log={tmp_path.name}", 1)
+        assert [one[:2] for one in findings if one[1] != "ok"] == [("write", "WRONG"), ("settings", "WRONG")]
+        assert "Name the primary in the URL" in findings[-1][2]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("postgresql://shop:secret@127.0.0.1:9/orders", "psql postgresql://shop@127.0.0.1:9/orders"),
+        ("postgresql://shop:secret@no.such.host.invalid/orders", "no.such.host.invalid"),
+    ],
+)
+def test_the_doctor_says_what_does_not_answer_and_no_password(given: str, said: str) -> None:
+    (connect,) = found_by_doctor(given, 1)
+    assert connect[:2] == ("connect", "WRONG")
+    assert said in connect[2]
+    assert "secret" not in connect[2]
+
+
+def test_a_node_with_another_key_does_not_join(tmp_path: Path, database: str, eventually: Any) -> None:
+    url = f"{database}&log={tmp_path.name}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    keys = [tmp_path / "key-a", tmp_path / "key-b"]
+    first, other = Node(tmp_path, "a", url), Node(tmp_path, "b", url)
+    first.options += ("--auth-key", str(keys[0]))
+    first.start()
+    eventually(lambda: first.role() == "leading")
+    added = tidewheel("auth", "user", "add", "orders", "--http", first.http)
+    assert added.returncode == 0, added.stderr
+    without = other.options
+    for options, said in (
+        (("--auth-key", str(keys[1])), "This node has another --auth-key than node a, which leads epoch 1"),
+        ((), "Node a, which leads epoch 1, has an --auth-key, and this node has none"),
+    ):
+        other.options = (*without, *options)
+        other.start()
+        eventually(lambda: other.role() == "halted")
+        assert said in tidewheel("cluster", "status", "--http", other.http).stdout
+        assert other.stop() == 0
+    keys[1].write_text(keys[0].read_text())
+    other.options = (*without, "--auth-key", str(keys[1]))
+    other.start()
+    eventually(lambda: other.role() == "following")
+    assert first.stop() == 0
+    eventually(lambda: other.role() == "leading")
+    assert keys[0].read_text().strip() not in json.dumps(other.view())
+    assert "orders" in tidewheel("auth", "user", "ls", "--http", other.http).stdout
+    assert other.stop() == 0
+
+
+def test_users_of_a_cluster_need_a_key_that_all_nodes_have(nodes: list[Node], eventually: Any) -> None:
+    leader = leader_of(nodes, eventually)
+    refused = tidewheel("auth", "user", "add", "orders", "--http", leader.http)
+    assert refused.returncode != 0
+    assert "--auth-key FILE" in refused.stderr
+    assert not (leader.store / "users.key").exists()
 
 
 def test_mistakes_are_answered_with_what_to_do(tmp_path: Path, database: str) -> None:
@@ -135,6 +286,8 @@ def test_mistakes_are_answered_with_what_to_do(tmp_path: Path, database: str) ->
     assert (code, "TW-256" in said, "?log=" in said) == (4, True, True), said
     code, said = refusal(*serve, "--cluster", url)
     assert (code, "--node NAME" in said) == (2, True), said
+    code, said = refusal(*serve, "--cluster", url, "--node", "a", "--auth")
+    assert (code, "--auth-key FILE" in said) == (2, True), said
     code, said = refusal(*serve, "--cluster", url, "--node", "a", "--clock", "virtual")
     assert (code, "--clock virtual" in said) == (2, True), said
     code, said = refusal(*serve, "--cluster", "postgresql://nobody@127.0.0.1:9/none", "--node", "a")
@@ -154,3 +307,192 @@ def test_a_store_is_of_one_node_of_one_cluster(tmp_path: Path, nodes: list[Node]
     assert tidewheel("store", "repair", "--store", node.store).returncode == 2
     refused = tidewheel(*alone)
     assert (refused.returncode, "--cluster and --node" in refused.stderr) == (2, True), refused.stderr
+
+
+class SmallNode(Node):
+    """A node that takes a checkpoint, and lets the log be trimmed, after a few records."""
+
+    module = "tests.endurance.small_checkpoint_node"
+
+
+@pytest.fixture
+def small_nodes(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SmallNode]]:
+    monkeypatch.setattr(postgres, "PARTITION_RECORDS", 20)
+    url = f"{database}&log={tmp_path.name}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    three = [SmallNode(tmp_path, name, url) for name in "abc"]
+    for node in three:
+        node.start()
+    yield three
+    for node in three:
+        assert node.process is not None
+        if node.process.poll() is None:
+            assert node.stop() == 0, node.log()[-3_000:]
+
+
+def test_a_node_whose_disk_is_lost_or_spoiled_gets_the_copy_of_another(
+    small_nodes: list[SmallNode], eventually: Any
+) -> None:
+    leader = leader_of(list(small_nodes), eventually)
+    others = [node for node in small_nodes if node is not leader]
+    for number in range(40):
+        sent = tidewheel("send", "orders", f"{number}", "--http", leader.http) if number % 10 == 0 else None
+        assert sent is None or sent.returncode == 0
+    assert tidewheel("send", "orders", "timed", "--timer-key", "k", "--in", "1h", "--http", leader.http)
+    eventually(lambda: leader.view()["trimmed_below"] > 20)
+    told = tidewheel("cluster", "nodes", "--http", others[0].http).stdout
+    assert all(f"\n{name} " in told for name in "abc"), told
+
+    # One loses its disk, another throws its copy away: the log does not reach back to its beginning.
+    lost, thrown = others
+    assert lost.stop() == 0
+    assert tidewheel("cluster", "forget", lost.store.name, "--http", thrown.http).returncode == 0
+    for path in lost.store.iterdir():
+        if path.is_dir():
+            rmtree(path)
+        else:
+            path.unlink()
+    lost.start()
+    eventually(lambda: lost.view()["role"] == "following")
+    assert thrown.stop() == 0
+    assert tidewheel("cluster", "refetch", "--store", thrown.store).returncode == 0
+    thrown.start()
+    eventually(lambda: thrown.view()["role"] == "following")
+    assert "copied" in lost.log()
+    assert "copied" in thrown.log()
+
+    # The leader's own log is spoiled: it finds that when it reads, hands over and heals.
+    leader.kill()
+    eventually(lambda: any(node.view()["role"] == "leading" for node in others))
+    now = next(node for node in others if node.view()["role"] == "leading")
+    found: dict[str, bytes] = {}
+    eventually(lambda: found.update(now.receive("orders")) or len(found) == 4)
+    again = tidewheel("timer", "cancel", "--topic", "orders", "--key", "k", "--http", now.http)
+    assert "CANCELLED" in again.stdout
+    segment = next((leader.store / "commitlog").iterdir())
+    spoiled = bytearray(segment.read_bytes())
+    spoiled[100:300] = bytes(200)
+    segment.write_bytes(spoiled)
+    for path in (leader.store / "snapshots").iterdir():
+        path.write_bytes(b"spoiled")
+    leader.start()
+    eventually(lambda: leader.view()["role"] == "following")
+    assert "needs a copy" in leader.log()
+    assert tidewheel("cluster", "move", leader.store.name, "--http", others[0].http).returncode == 0
+    assert leader.role() == "leading"
+    for node in small_nodes:
+        assert node.stop() == 0
+        verified = tidewheel("store", "verify", "--store", node.store)
+        assert verified.returncode == 0, verified.stdout
+
+
+def test_a_move_fails_no_call(nodes: list[Node], eventually: Any) -> None:
+    leader_of(nodes, eventually)
+    outcomes: list[int] = []
+    is_over = Event()
+
+    def go_on(node: Node, name: str) -> None:
+        with grpc.insecure_channel(node.listen) as channel:
+            call = channel.unary_unary(
+                SERVICE + "SendMessage",
+                request_serializer=service_pb2.SendMessageRequest.SerializeToString,
+                response_deserializer=service_pb2.SendMessageResponse.FromString,
+            )
+            while not is_over.is_set():
+                reply = call(message_of(name), SECONDS, metadata=METADATA)
+                outcomes.append(reply.status.code)
+
+    def message_of(name: str) -> service_pb2.SendMessageRequest:
+        topic = definition_pb2.Resource(name="orders")
+        properties = definition_pb2.SystemProperties(message_id=f"{name}-{uuid4().hex}")
+        message = definition_pb2.Message(topic=topic, body=b"x", system_properties=properties)
+        return service_pb2.SendMessageRequest(messages=[message])
+
+    with ThreadPoolExecutor(4) as threads:
+        working = [threads.submit(go_on, node, f"{node.store.name}{n}-") for node in nodes for n in range(2)]
+        try:
+            for _ in range(4):
+                leader = leader_of(nodes, eventually)
+                other = next(node for node in nodes if node is not leader)
+                before = len(outcomes)
+                moved = tidewheel("cluster", "move", "--http", leader.http)
+                assert moved.stderr.startswith(f"Node {other.store.name} leads, at "), moved
+                eventually(lambda before=before: len(outcomes) > before + 50)  # type: ignore[misc]
+        finally:
+            is_over.set()
+        for one in working:
+            one.result()
+    assert set(outcomes) == {definition_pb2.Code.OK}
+
+
+def test_what_an_operator_tells_that_cannot_be_is_refused_with_a_sentence(
+    nodes: list[Node], eventually: Any
+) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    for verb, name, said in (
+        ("move", leader.store.name, "leads already"),
+        ("move", "nobody", "There is no node nobody to lead"),
+        ("forget", "nobody", "Nothing is kept for a node 'nobody'"),
+        ("forget", leader.store.name, "stop it first"),
+    ):
+        refused = tidewheel("cluster", verb, name, "--http", other.http)
+        assert (refused.returncode, "TW-258" in refused.stderr, said in refused.stderr) == (4, True, True), (
+            refused
+        )
+    with pytest.raises(HTTPError) as raised:
+        urlopen(f"http://{other.http}/api/cluster/copy")
+    assert raised.value.code == 401
+    refused = tidewheel("cluster", "refetch", "--store", leader.store)
+    assert (refused.returncode, "TW-102" in refused.stderr) == (3, True), refused
+    refused = tidewheel("cluster", "refetch", "--store", leader.store.parent)
+    assert (refused.returncode, "TW-104" in refused.stderr) == (5, True), refused
+
+
+def test_a_broker_becomes_a_cluster_and_what_is_left_of_one_another(
+    tmp_path: Path, database: str, eventually: Any
+) -> None:
+    alone = BrokerProcess(tmp_path / "alone", "--segment-bytes", str(SEGMENT_BYTES))
+    alone.start()
+    for words in (("before",), ("timed", "--timer-key", "k", "--in", "1h")):
+        assert tidewheel("send", "orders", *words, "--http", alone.http).returncode == 0
+    url = f"{database}&log={tmp_path.name[-20:]}"
+    running = tidewheel("cluster", "create", url, "--from", alone.store)
+    assert (running.returncode, "TW-102" in running.stderr) == (3, True), running
+    assert alone.stop() == 0
+    made = tidewheel("cluster", "create", url, "--from", alone.store)
+    assert (made.returncode, "now the store of node a" in made.stderr) == (0, True), made
+    first, second = Node(tmp_path, "a", url), Node(tmp_path, "b", url)
+    first.store = alone.store
+    for node in (first, second):
+        node.start()
+    leader_of([first], eventually)
+    assert tidewheel("send", "orders", "after", "--http", second.http).returncode == 0
+    eventually(lambda: second.role() == "following")
+    assert "copied" in second.log(), "a node without the store gets a copy first"
+    first.kill()
+    eventually(lambda: second.role() == "leading")
+    found: dict[str, bytes] = {}
+    eventually(lambda: found.update(second.receive("orders")) or len(found) == 2)
+    assert sorted(found.values()) == [b"after", b"before"]
+
+    # Its database is gone: it begins anew with the newest checkpoint of the node that is left.
+    assert second.stop() == 0
+    lost = f"{database}&log={tmp_path.name[-20:]}_again"
+    again = ("cluster", "restore", lost, "--from", second.store, "--node", "c")
+    refused = tidewheel(*again)
+    assert (refused.returncode, "TW-261" in refused.stderr) == (4, True), refused
+    offset = refused.stderr.split("--accept-loss-after ")[1].split(".")[0]
+    restored = tidewheel(
+        "cluster", "restore", lost, "--from", second.store, "--node", "c", "--accept-loss-after", offset
+    )
+    assert restored.returncode == 0, restored
+    third = Node(tmp_path, "c", lost)
+    third.store = second.store
+    third.start()
+    leader_of([third], eventually)
+    gone = tidewheel("timer", "cancel", "--topic", "orders", "--key", "k", "--http", third.http)
+    assert "CANCELLED" in gone.stdout, gone
+    assert third.stop() == 0
+    no_store = tidewheel("cluster", "create", lost, "--from", tmp_path)
+    assert (no_store.returncode, "TW-104" in no_store.stderr) == (5, True), no_store

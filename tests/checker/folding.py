@@ -140,9 +140,9 @@ class _Folding:
 
     def _genesis(self, record: Shared) -> str:
         if self._cluster is not None:
-            is_same = self._epoch == 0 and (record.start, record.chain) == (self._end, self._chain)
+            is_same = self._epoch == record.epoch and (record.start, record.chain) == (self._end, self._chain)
             return "" if is_same and not self.folded.accepted else "a second GENESIS"
-        self._cluster = record.cluster
+        self._cluster, self._epoch = record.cluster, record.epoch
         self._end = self._gathered_end = self.folded.begins_at = record.start
         self._chain = self._chains[record.start] = record.chain
         return ""

@@ -161,7 +161,7 @@ class Receiver(Thread):
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
-    with running_postgresql() as url:
+    with running_postgresql(syncs=True) as url:
         yield url.replace("postgresql+psycopg", "postgresql")
 
 

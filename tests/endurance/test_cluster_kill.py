@@ -3,9 +3,10 @@
     .venv/bin/python -m pytest tests/endurance/test_cluster_kill.py --rounds 50 -s [--engine postgresql2]
 
 `postgresql2` waits with each commit for any one of two standbys: of those, too, one is killed now and then.
-Clients talk to both nodes, whoever leads, and note what they are told (`sick_load`); `histories` judges it at
-the end, and the checker by the engine's raw log. Prints JSON: its seed, and how long none was acknowledged
-after each fault.
+Nodes take checkpoints and trim the log all the time. In every tenth round the leader's disk is lost: it must
+get the other one's copy. Clients talk to both nodes, whoever leads, and note what they are told
+(`sick_load`); `histories` judges it at the end, and the checker by the engine's raw log, which is kept as it
+comes. Prints JSON: its seed, and how long none was acknowledged after each fault.
 """
 
 from __future__ import annotations
@@ -15,29 +16,34 @@ import json
 import math
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from statistics import median
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.checker_process import judged_shared_log
+from sharedlog import postgres
+from tests.checker_process import judged_by_log, kept_log
+from tests.command import tidewheel
 from tests.endurance.conftest import BrokerProcess
 from tests.endurance.sick_load import GROUP, Load
 from tests.endurance.test_sick_disk import TOPICS
 from tests.kafka_cluster import running_kafka
 from tests.postgresql import PostgresServer, running_servers
 
-FAULTS = ("kill -9", "kill -9 of a follower", "pause", "SIGTERM", "kill -9 of both")
+FAULTS = ("kill -9", "kill -9 of a follower", "pause", "SIGTERM", "kill -9 of both", "move")
+LOST = "kill -9, and the disk is lost"
+LOST_EACH = 10
+"""In every round of so many the leader's disk is lost."""
 OF_A_STANDBY = "kill -9 of a standby of PostgreSQL"
+JSON = {"Content-Type": "application/json"}
 LEAD_SECONDS = 30.0
 SETTLE_SECONDS = 60.0
 OPTIONS = ("--invisible-ms-min", "500", "--attempts-max", "1000", "--housekeeping-ms", "500")
@@ -45,6 +51,8 @@ OPTIONS = ("--invisible-ms-min", "500", "--attempts-max", "1000", "--housekeepin
 
 class Node(BrokerProcess):
     """A node of a cluster, as a process."""
+
+    module = "tests.endurance.small_checkpoint_node"
 
     def __init__(self, folder: Path, name: str, cluster: str) -> None:
         super().__init__(folder / name, "--cluster", cluster, "--node", name, *OPTIONS)
@@ -57,6 +65,9 @@ class Node(BrokerProcess):
 
     def strike(self, fault: str) -> None:
         """Let a fault befall it."""
+        if fault == "move":
+            urlopen(Request(f"http://{self.http}/api/cluster/move", b"{}", JSON), timeout=20).close()
+            return
         self.signal({"pause": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}.get(fault, signal.SIGKILL))
 
     def mend(self, fault: str) -> None:
@@ -64,8 +75,12 @@ class Node(BrokerProcess):
         if fault == "pause":
             self.signal(signal.SIGCONT)
             return
+        if fault == "move":
+            return
         assert self.process is not None
         self.process.wait(20)
+        if fault == LOST:
+            rmtree(self.store)
         self.start()
 
     def end(self) -> None:
@@ -75,9 +90,13 @@ class Node(BrokerProcess):
 
     def role(self) -> str:
         """What it says that it does; empty if it does not answer."""
+        return str(self.view().get("role", ""))
+
+    def view(self) -> dict[str, Any]:
+        """What it says of its cluster; nothing if it does not answer."""
         with suppress(OSError), urlopen(f"http://{self.http}/api/cluster", timeout=2) as answer:
-            return str(json.load(answer)["role"])
-        return ""
+            return dict(json.load(answer))
+        return {}
 
 
 class Stage:
@@ -86,6 +105,8 @@ class Stage:
     def __init__(self, nodes: list[Node], standbys: list[PostgresServer], seed: int) -> None:
         self.nodes, self.standbys, self.chance = nodes, standbys, random.Random(seed)
         self._faults = (*FAULTS, OF_A_STANDBY) if standbys else FAULTS
+        self._round = 0
+        self.trimmed_below = 0
         self.counts: Counter[str] = Counter()
         self.silent_seconds: dict[str, list[float]] = {}
 
@@ -99,10 +120,26 @@ class Stage:
             await asyncio.sleep(0.1)
         raise AssertionError("no node leads:\n" + "\n".join(node.log()[-3_000:] for node in self.nodes))
 
+    async def _both_have_copies(self, leader: Node) -> None:
+        """Wait until both nodes have told of one: another disk may be lost then."""
+        ends = time.monotonic() + LEAD_SECONDS
+        while time.monotonic() < ends:
+            view = await asyncio.to_thread(leader.view)
+            ends_of = [one["end_offset"] for one in view.get("copies", {}).values()]
+            if len(ends_of) == len(self.nodes) and None not in ends_of:
+                self.trimmed_below = max(self.trimmed_below, view["trimmed_below"])
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"no second copy: {view}\n{leader.log()[-3_000:]}")
+
     async def strike(self, load: Load) -> None:
         """Let one fault happen, and end; note how long no send was acknowledged."""
+        self._round += 1
         fault = self.chance.choice(self._faults)
         leader = await self.leader()
+        if self._round % LOST_EACH == LOST_EACH - 1:
+            fault = LOST
+            await self._both_have_copies(leader)
         other = next(node for node in self.nodes if node is not leader)
         self.counts[fault] += 1
         began, acknowledged = time.monotonic(), load.history.outcomes["send ok"]
@@ -134,18 +171,24 @@ class Stage:
 
 
 def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CHECKPOINT_RECORDS", "1000")
+    monkeypatch.setattr(postgres, "PARTITION_RECORDS", 500)
     rounds, seed = request.config.getoption("--rounds"), request.config.getoption("--disk-seed")
     with shared_log(request.config.getoption("--engine")) as (url, standbys):
-        create = [sys.executable, "-m", "services.cli.main", "cluster", "create", url]
-        subprocess.run([*create, "--segment-bytes", str(8 << 20)], check=True)
-        nodes = [Node(tmp_path, name, url) for name in "ab"]
+        assert tidewheel("cluster", "create", url, "--segment-bytes", 8 << 20).returncode == 0
+        nodes, log = [Node(tmp_path, name, url) for name in "ab"], tmp_path / "log.bin"
         try:
-            asyncio.run(play(nodes, standbys, rounds, seed))
+            with kept_log(url, log):
+                stage, load = asyncio.run(play(nodes, standbys, rounds, seed))
         finally:
             for node in nodes:
                 node.end()
+        code, report = judged_by_log(load.history.watcher.file, log)
+        print(json.dumps({"checker": report}, indent=2))
+        judge(stage, load, rounds, seed)
+        assert code == 0
 
 
 @contextmanager
@@ -159,7 +202,9 @@ def shared_log(engine: str) -> Iterator[tuple[str, list[PostgresServer]]]:
         yield cluster.url("tidewheel"), []
 
 
-async def play(nodes: list[Node], standbys: list[PostgresServer], rounds: int, seed: int) -> None:
+async def play(
+    nodes: list[Node], standbys: list[PostgresServer], rounds: int, seed: int
+) -> tuple[Stage, Load]:
     for node in nodes:
         node.start()
     stage = Stage(nodes, standbys, seed)
@@ -182,18 +227,8 @@ async def play(nodes: list[Node], standbys: list[PostgresServer], rounds: int, s
     for load in loads:
         await load.close()
     assert [node.stop() for node in nodes] == [0, 0]
-    apart = judged_apart(nodes, loads[0])
-    judge(stage, loads[0], rounds, seed)
-    assert apart == 0
-
-
-def judged_apart(nodes: list[Node], load: Load) -> int:
-    """Let the checker, which shares no code with the nodes, judge the history by the engine's raw log."""
-    url = nodes[0].options[1]
-    load.history.watcher.file.note("settled", group=GROUP, topics=list(TOPICS))
-    code, report = judged_shared_log(load.history.watcher.file, url, nodes[0].store.parent)
-    print(json.dumps({"checker": report}, indent=2))
-    return code
+    loads[0].history.watcher.file.note("settled", group=GROUP, topics=list(TOPICS))
+    return stage, loads[0]
 
 
 async def settled(stage: Stage, load: Load) -> None:
@@ -218,6 +253,8 @@ def judge(stage: Stage, load: Load, rounds: int, seed: int) -> None:
         "seed": seed,
         "rounds": rounds,
         "faults": dict(stage.counts),
+        "trimmed_below": stage.trimmed_below,
+        "copied": sum(node.log().count('"event": "copied"') for node in stage.nodes),
         "outcomes": dict(history.outcomes),
         "silent_seconds": {
             fault: {"p50": round(median(times), 2), "most": round(max(times), 2)}
@@ -227,6 +264,7 @@ def judge(stage: Stage, load: Load, rounds: int, seed: int) -> None:
     }
     print(json.dumps(shown, indent=2))
     assert not wrong
+    assert rounds < LOST_EACH or (shown["copied"] and shown["trimmed_below"])
     for node in stage.nodes:
         assert "Traceback" not in node.log(), node.log()[-5_000:]
         assert "halted" not in node.log(), node.log()[-5_000:]
@@ -235,4 +273,4 @@ def judge(stage: Stage, load: Load, rounds: int, seed: int) -> None:
 def create_topics(node: Node) -> None:
     for name, kind in TOPICS.items():
         body = json.dumps({"name": name, "message_type": kind}).encode()
-        urlopen(Request(f"http://{node.http}/api/topics", body, {"Content-Type": "application/json"})).close()
+        urlopen(Request(f"http://{node.http}/api/topics", body, JSON)).close()

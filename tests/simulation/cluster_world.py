@@ -3,21 +3,33 @@
 A node has a disk of its own and a replica on it. One leads; its core is the one that clients talk to, so the
 oracle of a single broker watches a whole cluster. The leader may be killed, lose its power, fail to write,
 lose the engine, or be paused until another leads and come back as a zombie, which then must not get anything
-accepted. Followers read a little at a time, die, and begin again at their newest checkpoint; one disk may be
-lost. In every second seed the engine compares (`tests.memory_engine`), in the others only order decides.
+accepted. Followers read a little at a time, die, and begin again at their newest checkpoint. In every second
+seed the engine compares (`tests.memory_engine`), in the others only order decides.
+
+Nodes tell of their checkpoints, one may be forgotten, and the leader trims the log before what all have that
+are known. A disk may be lost, and the next one when the node with the first has a copy again: what is trimmed
+lies on another node's disk, whose files go through the real transfer, which may end at any of its operations.
 """
 
 from __future__ import annotations
 
+import io
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from commitlog.errors import StoreError
 from commitlog.flush import Flush
 from services.broker.broker import SHARED, Broker
+from services.cluster import transfer
+from services.cluster.copies import OwnCopy, look_for_copies
+from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica
 from sharedlog.engine import Head
+from sharedlog.engines import Beginning
 from sharedlog.errors import NotAccepted, Refused, Unknown
 from sharedlog.fold import Position
 from sharedlog.leading import Candidate
@@ -30,6 +42,7 @@ from tests.simulation.test_broker import World
 
 CLUSTER: Final = b"one cluster's id"
 NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+BEGAN: Final = Beginning(CLUSTER, {})
 
 
 @dataclass
@@ -39,6 +52,7 @@ class Node:
     name: str
     disk: MemoryDisk
     replica: Replica | None = None
+    own_copy: OwnCopy | None = None
 
 
 @dataclass
@@ -60,8 +74,9 @@ class ClusterWorld(World):
         self.engine.found(encode(genesis))
         self.leader = self.nodes[0]
         self.zombies: list[Zombie] = []
-        self.takeover_count = self.zombie_count = 0
-        self._has_lost_disk = False
+        self.takeover_count = self.zombie_count = self.trim_count = self.copy_count = 0
+        self._lost: Node | None = None
+        """The node that has no copy, or has not told of one, since its disk was lost."""
         super().__init__(seed)
         self.faults.spares_files = True
 
@@ -83,8 +98,8 @@ class ClusterWorld(World):
                     return self._lead(node)
 
     def _stand(self, node: Node) -> bool:
-        replica = self._up(node)
         self._read(node, self.engine.end_offset)
+        replica = self._up(node)
         candidate = Candidate(replica.fold, self.random.randbytes(16), {"node": node.name})
         end = Position(replica.fold.end, replica.fold.chain)
         head = Head(replica.fold.epoch, replica.fold.holder, end)
@@ -107,14 +122,71 @@ class ClusterWorld(World):
         """The replica of a node, which is started if it is down."""
         if node.replica is None:
             node.replica = Replica.open(node.disk, self.settings, self.now_ms, CLUSTER)
+            node.own_copy = OwnCopy(node.name, f"http://{node.name}", BEGAN, node.disk)
         return node.replica
 
     def _read(self, node: Node, until: int) -> None:
         replica = self._up(node)
+        if replica.fold.next_offset < self.engine.first_offset:
+            node.replica = None
+            self._copy(node)
+            replica = self._up(node)
         while replica.fold.next_offset < until:
             for one in self.engine.read(replica.fold.next_offset, 1):
                 if one.offset < until:
                     replica.take(one.offset, one.stored, self.now_ms)
+        replica.require_sound(has_read_all=until == self.engine.end_offset)
+
+    # Copies.
+
+    def _copy(self, node: Node) -> None:
+        """Get the copy of another node, however often the disk fails on the way; there must be one."""
+        self.copy_count += 1
+        for _ in range(200):
+            try:
+                self._copy_once(node)
+                return
+            except Death:
+                node.disk.crash(lambda count: self.random.randrange(count + 1))
+            except OSError:
+                node.disk.well()
+        raise AssertionError("a copy that is to be had was not got")
+
+    def _copy_once(self, node: Node) -> None:
+        transfer.take_over(node.disk)
+        first, found, _ = look_for_copies(well(self.engine), CLUSTER, node.name)
+        own_copy = OwnCopy(node.name, "", BEGAN, node.disk)
+        for name, held in found:
+            other = next(one for one in self.nodes if one.name == name)
+            with suppress(Unknown):
+                self.engine.note(own_copy.hold(held.next_record))
+            with suppress(CopyRefused):
+                sent = io.BytesIO(sent_by(other))
+                if self.random.random() < 0.5:
+                    node.disk.strike(self.random.randrange(1, 60), self.random.choice(list(Fault)))
+                transfer.receive(sent, node.disk)
+                transfer.take_over(node.disk)
+                node.disk.well()
+                return
+        raise AssertionError(f"the log begins at {first}, and no node has a copy")
+
+    def _announce(self, node: Node) -> None:
+        """Let a node tell of its newest checkpoint."""
+        replica = self._up(node)
+        assert node.own_copy is not None
+        stored = node.own_copy.to_tell(replica, self.now_ms)
+        if stored is not None:
+            with suppress(Unknown):
+                self.engine.note(stored)
+                is_told = replica.core.shared_in_checkpoint is not None
+                self._lost = None if node is self._lost and is_told else self._lost
+
+    def _trim(self) -> None:
+        """Let the leader trim what all nodes have, as far as it has read."""
+        below = self._up(self.leader).fold.holdings.trims_below
+        if below > self.engine.first_offset:
+            self.engine.trim(below)
+            self.trim_count += 1
 
     def _reopen(self, acknowledged_offset: int | None) -> None:
         """The leader steps down: its core is void, and another one leads."""
@@ -158,6 +230,17 @@ class ClusterWorld(World):
             self._lose_disk(self.random.choice(self.nodes))
         elif chance < 0.65:
             self._beat()
+        elif chance < 0.75:
+            self._tell_of(self.random.choice(self.nodes))
+        elif chance < 0.80:
+            self._trim()
+        elif chance < 0.81 and self._lost is None:
+            self._beat({"forget": self.random.choice(self.nodes).name})
+
+    def _tell_of(self, node: Node) -> None:
+        if not self._is_paused(node) and node.replica is not None:
+            node.disk.well()
+            self._announce(node)
 
     def _follow(self, node: Node) -> None:
         if node is self.leader or self._is_paused(node):
@@ -166,9 +249,11 @@ class ClusterWorld(World):
             node.disk.strike(self.random.randrange(1, 20), self.random.choice(list(Fault)))
         try:
             replica = self._up(node)
-            until = self.random.randrange(replica.fold.next_offset, self.engine.end_offset + 1)
+            at = max(replica.fold.next_offset, self.engine.first_offset)
+            until = self.random.randrange(at, self.engine.end_offset + 1)
             with suppress(Unknown):
                 self._read(node, until)
+            replica = self._up(node)
             if replica.core.is_checkpoint_due or self.random.random() < 0.1:
                 replica.checkpoint(self.now_ms)
         except Death:
@@ -225,17 +310,23 @@ class ClusterWorld(World):
         zombie.node.replica = None
 
     def _lose_disk(self, node: Node) -> None:
-        if self._has_lost_disk or node is self.leader or self._is_paused(node):
+        if self._lost is not None or node is self.leader or self._is_paused(node):
             return
-        self._has_lost_disk = True
+        self._lost = node
         node.replica, node.disk = None, MemoryDisk()
+        if self.random.random() < 0.3:
+            self._copy_if_trimmed(node)
 
-    def _beat(self) -> None:
+    def _copy_if_trimmed(self, node: Node) -> None:
+        if self.engine.first_offset:
+            self._copy(node)
+
+    def _beat(self, facts: dict[str, Any] | None = None) -> None:
         sink = self._up(self.leader).sink
         assert sink is not None
         if not self.flying:
             try:
-                sink.beat({})
+                sink.beat(facts or {})
             except NotAccepted:
                 self._reopen(None)
 
@@ -276,6 +367,26 @@ class ClusterWorld(World):
 
     def _seen(self, core: Broker) -> dict[str, Any]:
         return {name: table for name, table in tables(core).items() if not name.startswith(SHARED)}
+
+
+def well(engine: MemoryEngine) -> MemoryEngine:
+    """The engine, as one sees it who asks until it answers."""
+    seen = MemoryEngine(Random(0))
+    seen.__dict__ = engine.__dict__ | {"is_well": True, "is_away": False}
+    return seen
+
+
+def sent_by(node: Node) -> bytes:
+    """What a node sends to whoever wants its copy: its disk as a folder, and the real transfer."""
+    with TemporaryDirectory() as folder:
+        for path in node.disk.paths():
+            file = Path(folder) / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(node.disk.read(path, 0, node.disk.size(path)))
+        try:
+            return b"".join(transfer.stream(Path(folder)))
+        except StoreError as error:
+            raise CopyRefused(str(error)) from error
 
 
 def _halves(core: Broker) -> dict[int, bytes]:

@@ -16,6 +16,7 @@ from services.broker.values import Resolution
 from services.cluster import replica
 from sharedlog.errors import Halted, NotAccepted
 from sharedlog.fold import Position
+from sharedlog.holdings import Holdings
 from sharedlog.record import SharedRecord
 from sharedlog.sink import SharedSink
 from tests.simulation.cluster_world import ClusterWorld
@@ -38,6 +39,12 @@ def play(seed: int) -> ClusterWorld:
 def test_nothing_told_is_untrue_on_any_leader(seed: int) -> None:
     world = play(seed)
     assert world.takeover_count > 1, "nothing happened to the right to lead"
+
+
+def test_seeds_trim_the_log_and_copy_what_is_gone() -> None:
+    worlds = [play(seed) for seed in range(4)]
+    assert sum(world.trim_count for world in worlds) > 4
+    assert sum(world.copy_count for world in worlds) > 1
 
 
 def repeats_are_stored_again(patch: pytest.MonkeyPatch) -> None:
@@ -67,10 +74,20 @@ def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedSink, "_append_and_prove", lenient)
 
 
+def log_is_trimmed_early(patch: pytest.MonkeyPatch) -> None:
+    """What one node has a copy of is let go, whatever the others have."""
+
+    def below(holdings: Holdings) -> int:
+        return max((one.next_record for one in holdings.all().values() if one.end is not None), default=0)
+
+    patch.setattr(Holdings, "trims_below", property(below))
+
+
 MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     repeats_are_stored_again,
     local_disk_is_believed,
     answers_are_believed,
+    log_is_trimmed_early,
 ]
 
 

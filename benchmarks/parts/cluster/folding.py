@@ -26,7 +26,7 @@ from services.broker.settings import BrokerSettings
 from services.cluster.node import HOLDER_BYTES, monotonic_ms
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine, Head
-from sharedlog.engines import engine_of, genesis_of
+from sharedlog.engines import beginning_of, engine_of
 from sharedlog.fold import Position
 from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES
@@ -73,7 +73,7 @@ def fold(url: str, where: str, count: str) -> dict[str, Any]:
 def opened(engine: Engine, root: Path) -> tuple[RealDisk, Replica]:
     """Return a disk that is empty, and a replica on it."""
     root.mkdir()
-    genesis, disk = genesis_of(engine), RealDisk(root)
+    genesis, disk = beginning_of(engine), RealDisk(root)
     settings = BrokerSettings(segment_bytes=genesis.facts["segment_bytes"], sync_flush=False)
     store_format.open_format(disk, settings.segment_bytes)
     return disk, Replica.open(disk, settings, real_ms(), genesis.cluster)

@@ -193,12 +193,11 @@ class WatchedCluster(ClusterWorld):
         self.history.note("settled", group=GROUP, topics=[TOPIC])
 
     def dump(self, folder: Path) -> tuple[Path, Path]:
-        """Write the history and the raw log; return their paths."""
+        """Write the history and the raw log, kept as it came, before it was trimmed; return their paths."""
         history, log = folder / "history.jsonl", folder / "log.bin"
         self.history.write(history)
         engine = self.engine
-        left = range(engine.first_offset, engine.end_offset)
-        write_log(log, engine.first_offset, [(at, engine._taken_ms[at], engine.records[at]) for at in left])
+        write_log(log, 0, zip(range(engine.end_offset), engine._taken_ms, engine.records, strict=True))
         return history, log
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
-from sharedlog.engines import create, engine_of, genesis_of, without_password
+from sharedlog.engines import beginning_of, create, engine_of, without_password
 from sharedlog.errors import ClusterExists, NoCluster
+from sharedlog.holdings import Holding
 from sharedlog.kafka import KafkaLog
-from sharedlog.record import Kind
+from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
 from tests.postgresql import running_postgresql
 from tidewheel.errors import ConfigurationError
 
@@ -29,6 +31,24 @@ def test_a_password_is_not_shown() -> None:
         == "postgresql://u@db:5432/orders?log=a"
     )
     assert without_password("postgresql://db/orders") == "postgresql://db/orders"
+    given = "postgresql:///orders?password=secret&host=db&user=u"
+    assert without_password(given) == "postgresql:///orders?host=db&user=u"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:sec ret@db/orders",
+        "postgresql://u:sec%zzret@db/orders",
+        "postgresql://u:sec@ret@db/orders",
+        "postgresql://u:secret@[::1/orders",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        engine_of(url)
+    assert "sec" not in str(raised.value)
+    assert "ret" not in str(raised.value)
 
 
 def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
@@ -36,13 +56,23 @@ def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
         url = server.replace("postgresql+psycopg", "postgresql")
         one, other = engine_of(url), engine_of(f"{url}&log=other")
         cluster = create(one, {"segment_bytes": 8 << 20})
-        assert genesis_of(one).cluster == cluster
-        assert genesis_of(one).kind == Kind.GENESIS
+        assert beginning_of(one) == (cluster, {"segment_bytes": 8 << 20})
         with pytest.raises(ClusterExists, match="another"):
             create(one, {})
+        holding = Holding(7, 4096, "http://a:8088", "s", {"segment_bytes": 8 << 20})
+        facts = body_of(holding.facts("a"))
+        one.note(encode(SharedRecord(cluster, Kind.CHECKPOINT, 0, NOBODY, 4096, 1, facts)))
+        with psycopg.connect(url) as connection:
+            connection.execute("DELETE FROM tidewheel_record WHERE record = 0")
+        assert one.bounds() == (1, 2)
+        assert beginning_of(one) == (cluster, {"segment_bytes": 8 << 20}), "a CHECKPOINT tells, too"
         with pytest.raises(NoCluster, match="tidewheel cluster create"):
-            genesis_of(other)
+            beginning_of(other)
         assert create(other, {}) != cluster
+        folder = url.partition("host=")[2]
+        again = engine_of(f"postgresql:///postgres?user=shop&host={folder}")
+        assert beginning_of(again).cluster == cluster
+        again.close()
         one.close()
         other.close()
 

@@ -222,7 +222,21 @@ def test_what_a_paused_server_has_not_answered_lands_before_later_appends_or_nev
 def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
     log: KafkaLog, cluster: KafkaCluster
 ) -> None:
+    from confluent_kafka.admin import NewPartitions
+
     assert log.trouble() == []
+    (note,) = log.notes()
+    assert "has 1 of 3 servers: what is acknowledged is on one machine" in note
+    assert "kafka-reassign-partitions.sh" in note
+    admin = log._admin()
+    (done,) = admin.create_partitions([NewPartitions(log._topic, 2)]).values()
+    done.result(10)
+    while len(notes := log.notes()) < 2:  # until the server has heard of it
+        pass
+    assert "has 2 partitions, and only the first is the shared log" in notes[0]
+    assert log.trouble() == [], "what cannot be taken back and loses nothing stops nobody"
+    log.try_append()
+    assert log.bounds() == (0, 0)
     bad = {
         "unclean.leader.election.enable": "true",
         "retention.ms": "604800000",
@@ -270,6 +284,7 @@ def test_a_log_that_was_made_anew_halts_who_read_it_before(
     with pytest.raises(Unknown, match=r"ends at 0, and reached to 2 before"):
         read_at_last(log, 2, but="ends at")
     assert "deleted and made anew" in log.trouble()[0]
+    assert "tidewheel store verify --store STORE" in log.trouble()[0]
     monkeypatch.setattr(kafka, "LOST_SECONDS", 0.0)
     with pytest.raises(Halted, match="lost the log's end"):
         read_at_last(log, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from threading import Thread
 
@@ -14,8 +14,9 @@ from sharedlog.engine import Head
 from sharedlog.errors import ClusterExists, NoCluster, Refused, Unknown
 from sharedlog.fold import Position
 from sharedlog.postgres import PostgresLog
+from sharedlog.postgres_settings import Settings
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY
-from tests.postgresql import running_postgresql
+from tests.postgresql import running_postgresql, running_standby
 
 BEGIN = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 NAMES = (f"log{number}" for number in count())
@@ -23,7 +24,7 @@ NAMES = (f"log{number}" for number in count())
 
 @pytest.fixture(scope="module")
 def conninfo() -> Iterator[str]:
-    with running_postgresql() as url:
+    with running_postgresql(syncs=True) as url:
         yield url.replace("postgresql+psycopg", "postgresql")
 
 
@@ -93,8 +94,20 @@ def test_a_read_has_a_bound_and_at_least_one(log: PostgresLog) -> None:
     assert log.read(10, 1 << 20) == []
 
 
-def test_what_is_trimmed_goes_by_whole_partitions(log: PostgresLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "PARTITION_RECORDS", 10)
+def test_a_note_lands_whoever_leads_and_changes_no_head(log: PostgresLog) -> None:
+    head = log.head()
+    log.note(b"a node's")
+    log.note(b"another's")
+    assert log.head() == head
+    assert [one.stored for one in log.read(0, 100)] == [b"a node's", b"another's"]
+    assert log.append_if(head, [b"the leader's"], head) == 2, "and tells by its offset what came between"
+
+
+def test_what_is_trimmed_goes_by_whole_partitions(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PostgresLog(conninfo, "small")
+    with monkeypatch.context() as while_it_is_founded:
+        while_it_is_founded.setattr(postgres, "PARTITION_RECORDS", 10)
+        log.found(BEGIN)
     for number in range(4):
         log.append_if(BEGIN if number == 0 else at(number), [b"x"] * 8, at(number + 1))
     log.trim(25)
@@ -103,6 +116,7 @@ def test_what_is_trimmed_goes_by_whole_partitions(log: PostgresLog, monkeypatch:
     log.trim(32)
     assert log.bounds() == (30, 32)
     assert log.append_if(at(4), [b"x"], at(5)) == 32
+    log.close()
 
 
 def test_a_log_is_founded_once(log: PostgresLog, conninfo: str) -> None:
@@ -173,3 +187,157 @@ def test_tables_that_are_gone_are_said_so(log: PostgresLog, conninfo: str) -> No
         other.execute(f"DROP TABLE {log._log}_record")
     with pytest.raises(NoCluster, match="tidewheel cluster create"):
         log.read(0, 1)
+
+
+def test_an_append_that_is_taken_back_leaves_nothing(log: PostgresLog, conninfo: str) -> None:
+    log.append_if(BEGIN, [b"one"], at(0))
+    log.try_append()
+    assert (log.head(), log.bounds()) == (at(0), (0, 1))
+    with psycopg.connect(conninfo) as other:
+        other.execute(f"UPDATE {log._log}_head SET epoch = epoch")
+        with pytest.raises(Unknown, match="Another append is under way"):
+            log.try_append()
+        other.rollback()
+    assert log.append_if(at(0), [b"two"], at(1)) == 1
+
+
+@pytest.fixture
+def admin(conninfo: str) -> Iterator[Callable[[str], object]]:
+    """What runs commands as an operator does, one after the other; at the end the server is as it was."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+
+        def run(commands: str) -> None:
+            for command in filter(None, map(str.strip, commands.split(";"))):
+                connection.execute(command.encode())
+
+        yield run
+        run("ALTER SYSTEM RESET ALL; SELECT pg_reload_conf()")
+        if connection.execute("SELECT FROM pg_roles WHERE rolname = 'plain'").rowcount:
+            run("DROP OWNED BY plain; DROP ROLE plain")
+
+
+def until(said: Callable[[], list[str]], wanted: Callable[[list[str]], bool]) -> list[str]:
+    """What is said once it is as it should be: a server takes its settings over a little later."""
+    while not wanted(found := said()):
+        pass
+    return found
+
+
+@pytest.mark.parametrize("name", ["fsync", "full_page_writes"])
+def test_a_setting_that_loses_records_is_told_with_the_command_that_mends_it(
+    log: PostgresLog, admin: Callable[[str], object], name: str
+) -> None:
+    assert log.trouble() == []
+    admin(f"ALTER SYSTEM SET {name} = off; SELECT pg_reload_conf()")
+    (said,) = until(log.trouble, bool)
+    assert said.startswith(f"{name} of PostgreSQL is off, so a power cut")
+    admin(said.partition("Set it: ")[2].rpartition(";")[0])
+    assert until(log.trouble, lambda found: not found) == []
+
+
+def test_a_setting_of_the_command_line_is_mended_there() -> None:
+    with running_postgresql() as url:
+        log = PostgresLog(url.replace("postgresql+psycopg", "postgresql"))
+        (said,) = log.trouble()
+        assert said.endswith("Start it without -c fsync=off in its command: no other command switches it on.")
+        log.close()
+
+
+def test_sessions_that_do_not_wait_for_their_commits_are_told_and_opened_anew(
+    log: PostgresLog, conninfo: str, admin: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_OPTIONS", "")  # as a pooler drops what a session asks for
+    assert log.trouble() == []
+    admin("CREATE ROLE plain LOGIN; ALTER ROLE plain SET synchronous_commit = off")
+    admin(f"GRANT ALL ON {log._log}_head, {log._log}_record TO plain; GRANT CREATE ON SCHEMA public TO plain")
+    plain = PostgresLog(conninfo.replace("shop@", "plain@"), log._log)
+    assert commits_of(plain) == "off"
+    (said,) = plain.trouble()
+    assert said.startswith("synchronous_commit is off in sessions of plain, though they ask for on")
+    assert commits_of(plain) == "off", "opened anew, and before it was mended"
+    admin(said.partition("Set it: ")[2].rpartition(";")[0])
+    assert plain.trouble() == []
+    assert commits_of(plain) == "on", "the session that appends is the one that is looked at"
+    plain.close()
+
+
+def commits_of(log: PostgresLog) -> str:
+    """What the session has that appends."""
+    with log._answered() as connection:
+        row = connection.execute("SHOW synchronous_commit").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def test_standbys_out_of_step_are_told_while_an_append_waits_for_them(
+    log: PostgresLog, conninfo: str, admin: Callable[[str], object]
+) -> None:
+    assert log.trouble() == []
+    (note,) = log.notes()
+    assert "on one machine of PostgreSQL's: synchronous_standby_names is empty. With" in note
+    with running_standby(conninfo, "s1") as standby:
+        until(log.notes, lambda said: "(1 follow, and nobody waits for them)" in said[0])
+        admin(note.partition("s2: ")[2])
+        until(log.notes, lambda said: not said)
+        until(log.trouble, lambda said: not said)
+        assert log.append_if(BEGIN, [b"one"], at(0)) == 0
+        there = PostgresLog(standby, log._log)
+        (said,) = there.trouble()
+        assert "is a standby, so it takes no record. Name the primary" in said
+        assert there.notes() == []
+        there.close()
+    waiting = Thread(target=lambda: log.append_if(at(0), [b"two"], at(1)))
+    waiting.start()
+    (said,) = until(log.trouble, bool)
+    assert "'ANY 1 (s1, s2)' and needs 1 in step; now: none. So no record is accepted." in said
+    admin(said.rpartition("along: ")[2])
+    waiting.join()
+    assert log.trouble() == []
+
+
+def test_who_may_not_see_standbys_is_told_so(
+    log: PostgresLog, conninfo: str, admin: Callable[[str], object]
+) -> None:
+    admin("CREATE ROLE plain LOGIN")
+    plain = PostgresLog(conninfo.replace("shop@", "plain@"), log._log)
+    with running_standby(conninfo, "s1"):
+        admin("ALTER SYSTEM SET synchronous_standby_names = 's1'; SELECT pg_reload_conf()")
+        until(log.notes, lambda said: not said)
+        (note,) = plain.notes()
+        assert plain.trouble() == []
+        admin(note.partition("Let it: ")[2])
+        assert plain.notes() == []
+        assert plain.trouble() == []
+        admin("ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()")
+
+
+def test_who_may_not_append_is_told_so(
+    log: PostgresLog, conninfo: str, admin: Callable[[str], object]
+) -> None:
+    admin(f"CREATE ROLE plain LOGIN; GRANT SELECT ON {log._log}_head, {log._log}_record TO plain")
+    plain = PostgresLog(conninfo.replace("shop@", "plain@"), log._log)
+    with pytest.raises(Unknown, match=r"PostgreSQL refuses: permission denied .* GRANT OWNER TO USER"):
+        plain.try_append()
+    admin("GRANT shop TO plain; ALTER ROLE plain SET role = shop")
+    plain.close()
+    plain.try_append()
+    plain.close()
+
+
+def test_a_server_that_takes_no_writes_is_told(
+    log: PostgresLog, conninfo: str, admin: Callable[[str], object]
+) -> None:
+    admin("CREATE ROLE plain LOGIN; ALTER ROLE plain SET default_transaction_read_only = on")
+    plain = PostgresLog(conninfo.replace("shop@", "plain@"), log._log)
+    (said,) = plain.trouble()
+    assert said.startswith("Transactions of plain are read only, so no record is taken.")
+    admin(said.partition("Set it: ")[2])
+    assert plain.trouble() == []
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [("", 0), (" ", 0), ("*", 1), ("s1, s2", 1), ("2 (a, b, c)", 2), ("any 3(a)", 3), ("FIRST 2 (a, b)", 2)],
+)
+def test_how_many_standbys_a_commit_waits_for(names: str, count: int) -> None:
+    assert Settings({}, {}, False, "u", "d", names, [], 0, 0).needed_count == count

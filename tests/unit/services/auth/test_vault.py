@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.auth.vault import KEY_BYTES, NONCE_BYTES, seal, unseal
+from services.auth.vault import KEY_BYTES, NONCE_BYTES, id_of, seal, unseal
 
 keys = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES)
 nonces = st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES)
@@ -31,3 +31,10 @@ def test_what_is_damaged_opens_nothing(text: str, some: bytes) -> None:
     key = bytes(KEY_BYTES)
     assert unseal(key, "orders", text) is None
     assert unseal(key, "orders", b64encode(some).decode()) is None
+
+
+@given(keys, keys)
+def test_a_key_has_an_id_that_does_not_show_it(key: bytes, other: bytes) -> None:
+    assert (id_of(key) == id_of(other)) == (key == other)
+    assert len(id_of(key)) == 16
+    assert id_of(b"") == ""

@@ -24,6 +24,18 @@ def test_a_leader_that_leaves_is_followed_at_once() -> None:
     assert silence.stands_ms(1) == 700 + RANK_MS
 
 
+def test_whom_a_leader_names_stands_at_once_and_the_others_wait_as_in_silence() -> None:
+    named, other = Silence(0), Silence(0)
+    for one in (named, other):
+        one.stood(600)
+    named.heard(700, leaves=True, is_named=True)
+    other.heard(700)
+    assert named.stands_ms(3) == 700, "whatever its rank, and however lately it stood"
+    assert other.stands_ms(0) >= 700 + SILENCE_MS
+    named.stood(700)
+    assert named.stands_ms(3) >= 700 + PAUSE_MIN_MS, "once: an attempt that failed is not repeated at once"
+
+
 def test_an_engine_that_does_not_answer_is_no_silence() -> None:
     silence = Silence(0)
     silence.heard(700, leaves=True)

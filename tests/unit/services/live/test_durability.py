@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from services.live.durability import Answers, Proving
+from services.broker.errors import DiskFull, KeyPending, TooManyHalves
+from services.live.durability import NOTHING, Answers, Proving, rests_on
 from services.live.errors import ResultUnknown
 
 
@@ -95,5 +96,23 @@ def test_what_waits_for_a_proof_is_refused_with_the_rest() -> None:
         durable.refuse(ResultUnknown("another leads"), 100)
         with pytest.raises(ResultUnknown):
             await task
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_that_tells_of_the_brokers_own_means_waits_for_no_proof() -> None:
+    async def scenario() -> None:
+        durable, answered = Answers(100, Proving(lambda: 0, lambda: None)), list[int]()
+        await waiting(durable, rests_on(DiskFull()), answered)
+        assert answered == [NOTHING]
+        unproven = asyncio.create_task(waiting(durable, rests_on(TooManyHalves()), answered))
+        refused = KeyPending()
+        refused.durable_at = 120
+        unwritten = asyncio.create_task(waiting(durable, rests_on(refused), answered))
+        await asyncio.sleep(0)
+        assert answered == [NOTHING]
+        durable.proven(1)
+        durable.advance(120)
+        await asyncio.gather(unproven, unwritten)
 
     asyncio.run(scenario())

@@ -1,0 +1,122 @@
+"""What this node's copy is worth to others, and what theirs are to this one.
+
+    own copy   a checkpoint is on disk --read back, from the place told before--> CHECKPOINT, for all to read
+    others'    the CHECKPOINTs in the shared log, as far as it reaches back (`sharedlog.holdings`)
+
+Rules
+1. What is told is true: the snapshot's file and every record of the log up to it were read from the disk
+   again and match their CRCs. What was read for an earlier word is not read once more.
+2. It is told again when the log says something else of this node: a record may come late, or be lost.
+3. Damage is no copy: `StoreDamaged`, and the node gets another's (`services.cluster.node`).
+
+Cost: each byte of the log is read once more than it was written, in a worker thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final, NamedTuple
+
+from commitlog import layout, snapshot
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.recovery import LogScan
+from services.cluster.replica import Replica
+from sharedlog.engine import Engine
+from sharedlog.engines import Beginning
+from sharedlog.holdings import Holding, Holdings
+from sharedlog.reading import records
+from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
+
+TELL_AGAIN_MS: Final = 10_000
+"""How long a word may be on its way before it is said again."""
+_SECRET_BYTES: Final = 16
+
+
+class OwnCopy:
+    """The copy of the node `name`, which gives it away at the URL `http`."""
+
+    def __init__(self, name: str, http: str, began: Beginning, disk: Disk) -> None:
+        self._name, self._http, self._began, self._disk = name, http, began, disk
+        self.secret = secrets.token_hex(_SECRET_BYTES)
+        """What another node must say to get the copy; drawn anew by each process."""
+        self._told: Holding | None = None
+        self._told_ms = 0
+
+    def to_tell(self, replica: Replica, now_ms: int) -> bytes | None:
+        """Return the record that tells of the newest checkpoint; None if the log has it.
+
+        A node without a checkpoint tells that it needs the whole log. Read the checkpoint back; raise
+        `StoreDamaged` if it is not what was written, or OSError.
+        """
+        shared = replica.core.shared_in_checkpoint
+        known = replica.fold.holdings.of(self._name)
+        if shared is None:
+            return self.hold(0) if known is None else None
+        end = int(shared["end"])
+        found = Holding(int(shared["next_offset"]), end, self._http, self.secret, self._began.facts)
+        if known == found or (self._told == found and now_ms < self._told_ms + TELL_AGAIN_MS):
+            return None
+        if self._told != found:
+            self._read_back(replica, known, end)
+        self._told, self._told_ms = found, now_ms
+        return self._record(Kind.CHECKPOINT, found)
+
+    def hold(self, next_record: int) -> bytes:
+        """Return the record that tells that this node has no copy, and will read on from `next_record`."""
+        self._told = None
+        return self._record(Kind.HOLD, Holding(next_record))
+
+    def _read_back(self, replica: Replica, known: Holding | None, end: int) -> None:
+        """Read what a checkpoint rests on, from what was told before; raise `StoreDamaged`."""
+        if not snapshot.is_sound(self._disk, end):
+            if snapshot.newest(self._disk) is not None and end not in snapshot.offsets(self._disk):
+                return  # a newer checkpoint has taken its place meanwhile
+            raise StoreDamaged(f"The snapshot at {end} is not what was written.")
+        since = min(known.end or 0, end) if known is not None else 0
+        damaged = damage_in_log(self._disk, replica.core.segment_bytes, since, end)
+        first_offset = replica.core.store.log.first_offset  # retention may have gone on meanwhile
+        if any(one_end > first_offset for _, one_end in damaged):
+            first, last = damaged[0]
+            raise StoreDamaged(f"Bytes {first} to {last} of the log are not what was written.")
+
+    def _record(self, kind: Kind, holding: Holding) -> bytes:
+        facts = body_of(holding.facts(self._name))
+        return encode(SharedRecord(self._began.cluster, kind, 0, NOBODY, holding.end or 0, 0, facts))
+
+
+class Found(NamedTuple):
+    """What the shared log tells a node without a fold.
+
+    The first record that is left, the copies of others from which that can be read on (the newest first),
+    and the newest EPOCH, if it is left.
+    """
+
+    first: int
+    copies: list[tuple[str, Holding]]
+    epoch: SharedRecord | None
+
+
+def look_for_copies(engine: Engine, cluster: bytes, name: str) -> Found:
+    """Return what the shared log tells the node `name`; raise `Unknown`."""
+    first, _ = engine.bounds()
+    holdings, epoch = Holdings(), None
+    for record in records(engine, cluster):
+        if record.kind in (Kind.CHECKPOINT, Kind.HOLD):
+            holdings.told(record.facts)
+        elif record.kind == Kind.EPOCH and (epoch is None or record.epoch > epoch.epoch):
+            epoch = record
+    return Found(first, holdings.copies(name, first), epoch)
+
+
+def damage_in_log(disk: Disk, segment_bytes: int, since: int, end: int) -> list[tuple[int, int]]:
+    """Return the log offsets from and to which records from `since` up to `end` are not what was written."""
+    begins_at = min(layout.segment_offsets(disk), default=0)  # retention deletes what was told of before
+    scan = LogScan(disk, segment_bytes, max(since, begins_at), end)
+    for _ in scan:
+        pass
+    # What lies behind `end` is not looked at, and so none of the scan's business.
+    found = [(one.first_offset, min(one.end_offset, end)) for one in scan.damaged if one.first_offset < end]
+    if scan.end_offset < end:
+        found.append((scan.end_offset, end))
+    return found

@@ -1,0 +1,86 @@
+"""Is the engine of the shared log set as it must be? A leader asks when it takes over, and then for ever.
+
+    asked      at each takeover, then every CHECK_SECONDS; every TROUBLED_SECONDS while there is trouble
+    trouble    new messages are refused with it (`EngineTrouble`); what ends messages goes on
+    none       new messages are taken
+    no answer  changes nothing: that the engine is away, the appends tell
+
+A setting that turned bad takes nothing away from what lies there, and may cost it with the next power cut:
+so the leader goes on, and promises nothing more.
+
+Weak spot: what was sent between the moment when a setting turned bad and the next check was promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+
+from services.cluster.errors import EngineTrouble
+from sharedlog.errors import Halted, Refused, Unknown
+
+CHECK_SECONDS: Final = 60.0
+TROUBLED_SECONDS: Final = 5.0
+"""How long a check waits for the next one while there is trouble: who has mended it wants to go on."""
+DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
+
+log = structlog.get_logger()
+
+Stop = Callable[[EngineTrouble | None], None]
+"""Refuse new messages with an error; None: take them again."""
+
+
+class EngineCheck:
+    """The watch over one engine; `trouble` asks it, in a worker thread."""
+
+    def __init__(
+        self,
+        trouble: Callable[[], list[str]],
+        executor: Executor,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._ask, self._executor, self._pause = trouble, executor, pause
+        self.trouble: list[str] = []
+        """What is wrong with it, as far as this node has asked while it leads."""
+
+    @asynccontextmanager
+    async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
+        """Watch while the block lasts, which is as long as this node leads; `broken` is told of a bug."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (bug := task.exception()) is not None:
+                broken(bug)
+
+        task = asyncio.create_task(self._watch(stop))
+        task.add_done_callback(ended)
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            self.trouble = []
+
+    async def _watch(self, stop: Stop) -> None:
+        while True:
+            await self._look(stop)
+            await self._pause(TROUBLED_SECONDS if self.trouble else CHECK_SECONDS)
+
+    async def _look(self, stop: Stop) -> None:
+        """Ask once, and stop new messages or take them again."""
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
+        except (Unknown, Refused, Halted) as error:
+            log.warning("the settings of the shared log are not known", reason=str(error))
+            return
+        if found != self.trouble:
+            for sentence in found:
+                log.error("the shared log is not kept as it must be: new messages are refused", why=sentence)
+            if not found:
+                log.warning("the shared log is kept as it must be: new messages are taken again")
+        self.trouble = found
+        stop(EngineTrouble(f"{' '.join(found)} {DOCTOR}") if found else None)

@@ -1,0 +1,74 @@
+"""What Prometheus scrapes of a node, whether it leads or follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.cluster.engine_check import EngineCheck
+from services.cluster.node import ClusterNode, Role
+from services.live.live_broker import LiveBroker
+
+
+class ClusterMetrics(Collector):
+    """The families of one node."""
+
+    def __init__(self, node: ClusterNode, check: EngineCheck) -> None:
+        self._node, self._check = node, check
+        self.live: LiveBroker | None = None
+        """The broker, while this node leads."""
+
+    def view(self) -> dict[str, Any]:
+        """Return what is known beside the node's own view, as JSON can hold it."""
+        unaccepted_bytes = 0 if self.live is None else self.live.unflushed_bytes()
+        return {"unaccepted_bytes": unaccepted_bytes, "engine_trouble": self._check.trouble}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family."""
+        role = GaugeMetricFamily("tidewheel_cluster_role", "1 for what the node does.", labels=("role",))
+        for one in Role:
+            role.add_metric((one.value,), int(one is self._node.role))
+        yield role
+        view = self._node.view()
+        yield _gauge("epoch", "The newest epoch that the node has read of.", view["epoch"])
+        yield _gauge("end_offset", "How far in the log the node has got.", view["end_offset"])
+        takeovers = CounterMetricFamily("tidewheel_cluster_takeovers", "How often the node began to lead.")
+        takeovers.add_metric((), view["takeovers"])
+        yield takeovers
+        yield from self._paces(view)
+        trouble = "Settings of the shared log for which a leader refuses new messages."
+        yield _gauge("engine_trouble", trouble, len(self._check.trouble))
+
+    def _paces(self, view: dict[str, Any]) -> Iterator[Metric]:
+        """Yield how far behind the node is, and how it came to lead."""
+        yield _gauge(
+            "lag_records", "Records of the shared log that the node has not read.", view["lag_records"]
+        )
+        for name, help_text, value in (
+            ("lag_seconds", "How long ago was written what the node has read last.", view["lag_ms"]),
+            ("clock_skew_seconds", "The node's clock less the engine's.", view["clock_skew_ms"]),
+        ):
+            if value is not None:
+                yield _gauge(name, help_text, value / 1000)
+        unaccepted = "Bytes that the leader has appended and nobody has accepted."
+        yield _gauge("unaccepted_bytes", unaccepted, self.view()["unaccepted_bytes"])
+        if view["took_over"] is not None:
+            took_over = GaugeMetricFamily(
+                "tidewheel_cluster_last_takeover_timestamp_seconds",
+                "When the node began to lead, the last time, and why.",
+                labels=("why",),
+            )
+            took_over.add_metric((view["took_over"]["why"],), view["took_over"]["at_ms"] / 1000)
+            yield took_over
+
+    def text(self) -> bytes:
+        """Return them as Prometheus reads them."""
+        return generate_latest(self)
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"tidewheel_cluster_{name}", help_text, value)

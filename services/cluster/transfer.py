@@ -1,0 +1,263 @@
+"""A node's copy of the store goes to another node: its newest checkpoint, whole or not at all.
+
+    GET /api/cluster/copy   the files, one after the other, of the newest checkpoint of the node that is asked
+
+The stream:
+
+    bytes           field
+    8               "TWCOPY01"
+    then for each file, and once more for the end:
+    4               header_bytes, big-endian
+    header_bytes    JSON: path, length, room_bytes; at the end: end (CommitLog offset), segment_bytes, files
+    16              BLAKE2b of all bytes of the stream so far, save these sums
+    length          the file's first bytes; zeros follow up to room_bytes
+    16              again
+
+Whoever receives keeps them apart, in the folder `fetched`, until all of them are on disk. Then they take the
+store's place, in steps of which each may be the last before a kill or a power cut:
+
+    files 0, 1, ... --all synced--> fetched/whole --the old store is deleted--> fetched/moving --renamed, one
+    by one--> the folder is deleted
+
+    found at a start      what is done
+    fetched, no marker    deleted: a copy that is not whole counts for nothing
+    fetched/whole         the old store is deleted (again), and the copy moved
+    fetched/moving        what has not been moved is moved
+
+Files of two nodes are never mixed. Queues and indexes are derived, and made anew at the next opening.
+
+Cost: the store goes over the network once, and lies on the disk twice until it is whole. Weak spot: the files
+are checked on their way, so what the sender's disk has spoiled comes too; whoever receives reads the log
+through before it is used (`services.cluster.node`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from hashlib import blake2b
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from commitlog import imported, layout, store_format
+from commitlog.disk import Disk
+from services.broker.broker import SHARED
+from services.cluster.errors import CopyRefused
+from services.cluster.peers import connection_to
+from services.store.copying import FileCopy, hold_store
+
+PATH: Final = "/api/cluster/copy"
+SECRET: Final = "x-tidewheel-secret"
+READ_SECONDS: Final = 30.0
+"""How long the other node may send nothing."""
+MAGIC: Final = b"TWCOPY01"
+_HEADER_BYTES: Final = struct.Struct(">I")
+_HEADER_BYTES_MAX: Final = 64 * 1024
+_DIGEST_BYTES: Final = 16
+_CHUNK_BYTES: Final = 1024 * 1024
+_WHOLE: Final = f"{layout.FETCHED}/whole"
+_MOVING: Final = f"{layout.FETCHED}/moving"
+_REPLACED: Final = (
+    *(layout.COMMITLOG, layout.CONSUMEQUEUE, layout.QUEUES_WHOLE, layout.KEYINDEX, layout.SNAPSHOTS),
+    *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
+    imported.PATH,
+)
+"""All that a store holds, save what says whose it is."""
+_PATH: Final = re.compile(
+    rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
+    rf"|{layout.TIMER_ENDS})/[0-9a-z.-]{{1,64}}|{imported.PATH}"
+)
+
+
+class Source(Protocol):
+    """Where bytes come from."""
+
+    def read(self, count: int, /) -> bytes:
+        """Return up to `count` bytes; none at the end. Raise OSError."""
+
+
+def stream(root: Path) -> Generator[bytes]:
+    """Yield the bytes of the newest checkpoint of the store in `root`; raise a `StoreError`."""
+    with ExitStack() as stack:
+        held = hold_store(root, stack)
+        newest = held.newest
+        if newest is None or SHARED not in newest.parts:
+            raise CopyRefused("This node has no checkpoint yet. Ask another one, or later.")
+        count, digest = 0, blake2b(MAGIC, digest_size=_DIGEST_BYTES)
+        yield MAGIC
+        for file in held.files(newest.offset):
+            yield from _sent(file, digest)
+            count += 1
+        segment_bytes = held.store.segment_bytes
+        end = _header({"end": newest.offset, "segment_bytes": segment_bytes, "files": count})
+        digest.update(end)
+        yield end + digest.digest()
+
+
+def fetch(url: str, secret: str, disk: Disk) -> None:
+    """Get the copy of the node whose HTTP interface is `url`; it takes the store's place (`take_over`).
+
+    Raise `CopyRefused` if it is not to be had, or OSError of the disk.
+    """
+    connection = connection_to(url, READ_SECONDS)
+    try:
+        try:
+            connection.request("GET", PATH, headers={SECRET: secret})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                said = answer.read(1_000).decode(errors="replace").strip()
+                raise CopyRefused(f"{url} gives no copy ({answer.status}): {said}")
+        except (OSError, HTTPException) as error:
+            raise CopyRefused(f"{url} does not answer ({error or type(error).__name__}).") from error
+        receive(_Checked(answer, url), disk)
+    finally:
+        connection.close()
+
+
+def receive(source: Source, disk: Disk) -> None:
+    """Keep a copy apart until it is whole; raise `CopyRefused`, or OSError of the disk."""
+    _discard(disk)
+    received = _Received(source)
+    if received.exactly(len(MAGIC)) != MAGIC:
+        raise CopyRefused("What was sent is no copy of a store.")
+    paths: list[str] = []
+    while "path" in (header := received.header()):
+        _keep(received, header, f"{layout.FETCHED}/{len(paths)}", disk)
+        paths.append(header["path"])
+    if header["files"] != len(paths):
+        raise CopyRefused(f"The copy has {len(paths)} files, and {header['files']} were sent.")
+    for path, content in (
+        (layout.DURABLE, layout.durable_lines(header["end"])),
+        (layout.FORMAT, store_format.encode(header["segment_bytes"])),
+    ):
+        _write(disk, f"{layout.FETCHED}/{len(paths)}", content)
+        paths.append(path)
+    _write(disk, f"{_WHOLE}.new", json.dumps(paths).encode())
+    disk.rename(f"{_WHOLE}.new", _WHOLE)
+
+
+def take_over(disk: Disk) -> bool:
+    """Let a copy that is whole take the store's place; return whether there was one. Raise OSError."""
+    if disk.size(_MOVING) < 0:
+        if disk.size(_WHOLE) < 0:
+            disk.delete(layout.FETCHED)
+            return False
+        for path in _REPLACED:
+            disk.delete(path)
+        disk.rename(_WHOLE, _MOVING)
+    paths = json.loads(disk.read(_MOVING, 0, disk.size(_MOVING)))
+    for number, path in enumerate(paths):
+        if disk.size(f"{layout.FETCHED}/{number}") >= 0:
+            disk.rename(f"{layout.FETCHED}/{number}", path)
+    # The marker goes last and alone: a folder may be deleted in part, and then it still says what to do.
+    disk.delete(_MOVING)
+    disk.delete(layout.FETCHED)
+    return True
+
+
+def wipe(disk: Disk) -> None:
+    """Let a node begin without a store; raise OSError."""
+    _discard(disk)
+    for path in _REPLACED:
+        disk.delete(path)
+
+
+def _discard(disk: Disk) -> None:
+    """Forget a copy that nobody wants; its marker goes first, for a folder may be deleted in part."""
+    assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
+    disk.delete(_WHOLE)
+    disk.delete(layout.FETCHED)
+
+
+def _sent(file: FileCopy, digest: blake2b) -> Iterator[bytes]:
+    header, count = _header({"path": file.path, "length": file.length, "room_bytes": file.room_bytes}), 0
+    digest.update(header)
+    yield header + digest.digest()
+    for _, chunk in file.chunks:
+        digest.update(chunk)
+        count += len(chunk)
+        yield chunk
+    if count != file.length:
+        raise CopyRefused(f"{file.path} has {count} bytes of {file.length}: it was cut meanwhile.")
+    yield digest.digest()
+
+
+def _header(facts: dict[str, Any]) -> bytes:
+    encoded = json.dumps(facts).encode()
+    return _HEADER_BYTES.pack(len(encoded)) + encoded
+
+
+def _keep(received: _Received, header: dict[str, Any], path: str, disk: Disk) -> None:
+    """Write a file of the copy, whole and synced."""
+    if not _PATH.fullmatch(header["path"]):
+        raise CopyRefused(f"The copy has a file {header['path']!r}, which no store has.")
+    if header["room_bytes"]:
+        disk.allocate(path, header["room_bytes"])
+    disk.write(path, 0, b"")  # a file of no bytes is one, too
+    position = 0
+    while position < header["length"]:
+        chunk = received.exactly(min(_CHUNK_BYTES, header["length"] - position))
+        disk.write(path, position, chunk)
+        position += len(chunk)
+    received.check(header["path"])
+    disk.sync(path)
+
+
+def _write(disk: Disk, path: str, content: bytes) -> None:
+    disk.write(path, 0, content)
+    disk.sync(path)
+
+
+class _Received:
+    """A stream as it comes, and the sum of it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)
+
+    def header(self) -> dict[str, Any]:
+        """Return the next header."""
+        (count,) = _HEADER_BYTES.unpack(self.exactly(_HEADER_BYTES.size))
+        if count > _HEADER_BYTES_MAX:
+            raise CopyRefused(f"The copy has a header of {count} bytes: it was spoiled on its way.")
+        encoded = self.exactly(count)
+        self.check("a header")
+        header: dict[str, Any] = json.loads(encoded)
+        return header
+
+    def exactly(self, count: int) -> bytes:
+        """Return the next `count` bytes; raise `CopyRefused` where the copy ends before."""
+        found = self._bytes(count)
+        self._digest.update(found)
+        return found
+
+    def check(self, what: str) -> None:
+        """Raise `CopyRefused` if what has come is not what was sent."""
+        if self._bytes(_DIGEST_BYTES) != self._digest.digest():
+            raise CopyRefused(f"The copy was spoiled on its way, up to {what}.")
+
+    def _bytes(self, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            chunk = self._source.read(count - len(found))
+            if not chunk:
+                raise CopyRefused("The copy ends amid a file: the other node has stopped sending.")
+            found += chunk
+        return bytes(found)
+
+
+class _Checked:
+    """An answer over the network, whose failures are told from those of the disk."""
+
+    def __init__(self, answer: Source, url: str) -> None:
+        self._answer, self._url = answer, url
+
+    def read(self, count: int, /) -> bytes:
+        """Return up to `count` bytes; none at the end."""
+        try:
+            return self._answer.read(count)
+        except (OSError, HTTPException) as error:
+            raise CopyRefused(f"{self._url} stopped sending ({error or type(error).__name__}).") from error

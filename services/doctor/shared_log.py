@@ -1,0 +1,106 @@
+"""A cluster's shared log: can it be reached and written, what lies there, is its engine set as it must be?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from datetime import datetime
+from shlex import quote
+from urllib.parse import urlsplit
+
+from services.doctor.finding import Finding, fine, warning, wrong
+from sharedlog.engine import Stored
+from sharedlog.engines import KAFKA, SharedLog, engine_of, without_password
+from sharedlog.errors import Halted, NoCluster, Refused, Unknown
+from sharedlog.record import Foreign, Garbled, Kind, SharedRecord, decode
+
+
+def examined(url: str) -> Iterator[Finding]:
+    """Go the way of a node to the shared log that a URL names; raise `ConfigurationError`."""
+    with closing(engine_of(url)) as engine:
+        shown = without_password(url)
+        try:
+            settings = [wrong("settings", one, "") for one in _asked(engine.trouble)]
+            settings += [warning("settings", one, "") for one in _asked(engine.notes)]
+        except Unknown as error:
+            yield wrong("connect", error.detail, _by_hand(shown))
+            return
+        yield fine("connect", f"{shown} answers")
+        try:
+            is_ours = yield from _log(engine, shown)
+        except (Unknown, Halted) as error:
+            yield wrong("cluster", error.detail, "")
+            is_ours = True
+    if is_ours:
+        yield from settings or [fine("settings", "as they must be")]
+
+
+def _asked(ask: Callable[[], list[str]]) -> list[str]:
+    """Return what an engine says of its settings; nothing of a log that is not there."""
+    try:
+        return ask()
+    except NoCluster:
+        return []
+
+
+def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
+    """Look at the records, and whether another would be taken; raise `Unknown` or `Halted`.
+
+    Return False of a log that is none of a cluster.
+    """
+    try:
+        first, end = engine.bounds()
+        found = [engine.read(offset, 1)[0] for offset in (first, end - 1)] if end > first else []
+    except NoCluster as error:
+        yield wrong("cluster", error.detail, f"To begin one: tidewheel cluster create {quote(shown)}")
+        return True
+    begin = _decoded(found[0]) if found else "missing"
+    if isinstance(begin, str):
+        advice = f"Name another log, or remove this one and run: tidewheel cluster create {quote(shown)}"
+        yield wrong("cluster", f"the first record is {begin}", advice)
+        return False
+    cluster = f"{begin.cluster.hex()}: records {first} ({_when(found[0])}) to {end - 1} ({_when(found[1])})"
+    newest = _decoded(found[1])
+    if isinstance(newest, str):
+        yield warning(
+            "cluster", f"{cluster}, the last {newest}", "Nodes step over it; let nobody else write there."
+        )
+    else:
+        yield fine("cluster", f"{cluster}, the last a {_kind(newest)} of epoch {newest.epoch}")
+    yield _written(engine)
+    return True
+
+
+def _written(engine: SharedLog) -> Finding:
+    try:
+        engine.try_append()
+    except (Refused, Unknown) as error:
+        return wrong("write", f"no record would be taken: {error.detail}", "")
+    return fine("write", "this user may append; nothing was left there")
+
+
+def _decoded(stored: Stored) -> SharedRecord | str:
+    """Return a record of a cluster, or what else it is."""
+    try:
+        return decode(stored.stored, None)
+    except (Foreign, Garbled) as error:
+        return str(error)
+
+
+def _kind(record: SharedRecord) -> str:
+    return Kind(record.kind).name if record.kind in Kind.__members__.values() else f"kind {record.kind}"
+
+
+def _when(stored: Stored) -> str:
+    return datetime.fromtimestamp(stored.appended_ms / 1000).isoformat(" ", "seconds")
+
+
+def _by_hand(shown: str) -> str:
+    """Return how to try without us what did not succeed."""
+    parts = urlsplit(shown)
+    if parts.scheme == KAFKA:
+        servers = parts.netloc.rpartition("@")[2]
+        return f"By hand: kafka-broker-api-versions.sh --bootstrap-server {servers}"
+    given = "&".join(one for one in parts.query.split("&") if not one.startswith("log="))
+    url = shown.partition("?")[0] + (f"?{given}" if given else "")
+    return f"By hand: psql {quote(url)} (a password goes into ~/.pgpass)"

@@ -1,0 +1,106 @@
+"""Who holds a copy of the store, as the shared log tells it: below what all of them have, it may be trimmed.
+
+    CHECKPOINT   node, next_record, end, http, secret   a checkpoint is synced and was read back: this node
+                                                        never needs a record before next_record again
+    HOLD         node, next_record                      the node has no copy, and reads on from there
+    BEAT         forget                                 the leader was told that a node is gone for good
+
+Rules
+1. Records are trimmed before the least `next_record` of all nodes that are known, and only while two nodes
+   have a copy: two machines hold what is let go of.
+2. A node that is away counts until it is forgotten. One that was forgotten and comes back finds the log
+   trimmed, and copies from another.
+3. What a node said last counts, even if that is less than before: it may have lost its disk.
+4. A node that the log has never heard of holds nothing: a new one says HOLD first. Where that comes too late,
+   it copies again.
+
+The secret lets another node fetch the copy over HTTP: who reads the shared log has all that the copy holds.
+
+Cost: one record a checkpoint; at most NODES_MAX nodes are known. More than that many are not waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+NODES_MAX: Final = 64
+COPIES_MIN: Final = 2
+"""How many nodes have a copy of what is trimmed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a node has: all before `next_record`, in a copy up to the log offset `end` (None: it has none)."""
+
+    next_record: int
+    end: int | None = None
+    http: str = ""
+    secret: str = ""
+    begins: dict[str, Any] = field(default_factory=dict)
+    """What the GENESIS said, for a node to which that is trimmed."""
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Holding:
+        """Return what the body of a CHECKPOINT or HOLD says."""
+        return cls(**{name: facts[name] for name in cls.__slots__ if name in facts})
+
+    def facts(self, node: str) -> dict[str, Any]:
+        """Return the body of the record that says it of `node`."""
+        return {"node": node} | asdict(self)
+
+
+class Holdings:
+    """What the nodes of a cluster hold."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, Holding] = {}
+
+    def told(self, facts: dict[str, Any]) -> None:
+        """Take in a CHECKPOINT or HOLD."""
+        node = str(facts["node"])
+        if node in self._by_node or len(self._by_node) < NODES_MAX:
+            self._by_node[node] = Holding.of(facts)
+
+    def forget(self, node: str) -> None:
+        """Let go of a node that is gone for good."""
+        self._by_node.pop(node, None)
+
+    def all(self) -> dict[str, Holding]:
+        """Return what each node holds, by its name."""
+        return dict(sorted(self._by_node.items()))
+
+    def of(self, node: str) -> Holding | None:
+        """Return what a node holds; None if the log does not tell."""
+        return self._by_node.get(node)
+
+    def copies(self, besides: str, from_record: int) -> list[tuple[str, Holding]]:
+        """Return the copies of other nodes from which `from_record` and what follows can be read on.
+
+        The newest comes first.
+        """
+        found = [
+            (node, one)
+            for node, one in self.all().items()
+            if one.end is not None and node != besides and one.next_record >= from_record
+        ]
+        return sorted(found, key=lambda item: -item[1].next_record)
+
+    @property
+    def trims_below(self) -> int:
+        """The record before which the shared log may be trimmed; 0 if nothing may go."""
+        held = list(self._by_node.values())
+        if sum(one.end is not None for one in held) < COPIES_MIN:
+            return 0
+        return min(one.next_record for one in held)
+
+    def freeze(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return {node: asdict(one) for node, one in self.all().items()}
+
+    @classmethod
+    def thaw(cls, frozen: dict[str, Any]) -> Holdings:
+        """Return what a checkpoint keeps."""
+        holdings = cls()
+        holdings._by_node = {node: Holding.of(facts) for node, facts in frozen.items()}
+        return holdings

@@ -1,0 +1,169 @@
+"""A copy of a node's store on its way to another: whole, or not at all."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from commitlog import layout
+from commitlog.message import Message
+from commitlog.real_disk import RealDisk
+from services.broker.settings import BrokerSettings
+from services.cluster import transfer
+from services.cluster.errors import CopyRefused
+from services.cluster.replica import Replica
+from services.store.opening import open_store
+from services.store.verify import verify
+from sharedlog.engine import Head
+from sharedlog.fold import Position
+from sharedlog.leading import Candidate
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from tests.memory_disk import Death, Fault, MemoryDisk
+from tests.memory_engine import MemoryEngine
+
+CLUSTER = b"one cluster's id"
+NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+SETTINGS = BrokerSettings(segment_bytes=16 * 1024, queue_count=1, sync_flush=False)
+
+
+@pytest.fixture
+def engine() -> MemoryEngine:
+    engine = MemoryEngine(Random(1), NOWHERE)
+    engine.is_well = True
+    engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+    return engine
+
+
+@pytest.fixture
+def store(tmp_path: Path, engine: MemoryEngine) -> Iterator[Path]:
+    """The store of a node that has led, with plain messages and timers, and has taken a checkpoint."""
+    disk = RealDisk(tmp_path / "store")
+    (tmp_path / "store").mkdir()
+    replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    read_on(replica, engine)
+    candidate = Candidate(replica.fold, b"who leads epoch1", {"node": "a"})
+    following = Head(1, candidate.epoch.holder, NOWHERE.position)
+    assert engine.append_if(NOWHERE, [encode(candidate.epoch)], following) == 1
+    read_on(replica, engine)
+    replica.lead(engine, 0, lambda: 0)
+    for number in range(60):
+        due_ms = 10_000_000 + number if number % 3 == 0 else None
+        message = Message(topic="t", body=b"x" * 900, message_id=f"M{number}", delivery_ms=due_ms)
+        replica.core.sending.send(message, 0)
+        flush(replica)
+    replica.checkpoint(0)
+    yield tmp_path / "store"
+    disk.close()
+
+
+def flush(replica: Replica) -> None:
+    while (one := replica.core.take_flush()) is not None:
+        one.write()
+        replica.core.flushed(one, 0)
+
+
+def read_on(replica: Replica, engine: MemoryEngine) -> None:
+    while found := engine.read(replica.fold.next_offset, 1):
+        for one in found:
+            replica.take(one.offset, one.stored, 0)
+
+
+def sent(store: Path) -> bytes:
+    return b"".join(transfer.stream(store))
+
+
+def test_a_copy_takes_the_place_of_what_was_there_and_the_node_reads_on(
+    store: Path, engine: MemoryEngine
+) -> None:
+    disk = MemoryDisk()
+    disk.write("commitlog/00000000000000000000", 0, b"of another node")
+    disk.write("cluster", 0, b"whose it is")
+    transfer.receive(io.BytesIO(sent(store)), disk)
+    assert transfer.take_over(disk)
+    assert not transfer.take_over(disk)
+    assert disk.list("fetched") == []
+    replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    engine.trim(replica.fold.next_offset)
+    read_on(replica, engine)
+    assert replica.core.finding.queue_range("t", 0) == (0, 40)
+    assert replica.core.timers.pending_count == 20
+    assert disk.read("cluster", 0, 20) == b"whose it is"
+
+
+def test_a_copy_is_a_store_that_verify_knows_nothing_against(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    disk = RealDisk(tmp_path / "other")
+    transfer.receive(io.BytesIO(sent(store)), disk)
+    transfer.take_over(disk)
+    disk.close()
+    found = verify(open_store(tmp_path / "other"), 0)
+    assert found.is_sound, found
+
+
+def test_a_copy_that_was_cut_or_spoiled_on_its_way_is_none(store: Path) -> None:
+    whole, random = sent(store), Random(3)
+    for _ in range(60):
+        spoiled = bytearray(whole)
+        if random.random() < 0.5:
+            del spoiled[random.randrange(len(spoiled)) :]
+        else:
+            spoiled[random.randrange(len(spoiled))] ^= 1 << random.randrange(8)
+        disk = MemoryDisk()
+        disk.write("commitlog/00000000000000000000", 0, b"mine")
+        with pytest.raises(CopyRefused):
+            transfer.receive(io.BytesIO(bytes(spoiled)), disk)
+        assert not transfer.take_over(disk)
+        assert disk.read("commitlog/00000000000000000000", 0, 9) == b"mine"
+
+
+def test_a_file_outside_of_the_store_is_refused() -> None:
+    for path in ("../users.key", "/etc/passwd", "cluster", "commitlog/../lock", "keep/"):
+        sender = transfer.MAGIC + transfer._header({"path": path, "length": 0, "room_bytes": 0})
+        sender += blake2b(sender, digest_size=16).digest()
+        with pytest.raises(CopyRefused, match="which no store has"):
+            transfer.receive(io.BytesIO(sender), MemoryDisk())
+
+
+def test_a_node_without_a_checkpoint_gives_no_copy(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    Replica.open(disk, SETTINGS, 0, CLUSTER)
+    with pytest.raises(CopyRefused, match="no checkpoint yet"):
+        sent(tmp_path)
+    disk.close()
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_whatever_ends_a_copy_on_its_way_into_place_the_store_is_the_old_one_or_the_new(
+    store: Path, fault: Fault
+) -> None:
+    whole, random, is_over, number, both = sent(store), Random(5), False, 0, set()
+    while not is_over:
+        number += 1
+        disk = MemoryDisk()
+        disk.choose = lambda count: random.randrange(count + 1)
+        disk.write("snapshots/old", 0, b"mine")
+        disk.sync("snapshots/old")
+        disk.strike(number, fault)
+        died = False
+        try:
+            with suppress(OSError):
+                transfer.receive(io.BytesIO(whole), disk)
+                transfer.take_over(disk)
+        except Death:
+            died = True
+        is_over = not disk.is_struck
+        disk.crash(lambda count: random.randrange(count + 1)) if died else disk.well()
+        transfer.take_over(disk)
+        names = disk.list("snapshots")
+        both.add(tuple(names))
+        assert names == ["old"] or len(names) == 1
+        if names != ["old"]:
+            assert Replica.open(disk, SETTINGS, 0, CLUSTER).core.finding.queue_range("t", 0) == (0, 40)
+        assert disk.list(layout.FETCHED) == []
+    assert len(both) == 2, "old and new, each at some of the operations"

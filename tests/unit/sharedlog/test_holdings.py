@@ -1,0 +1,71 @@
+"""Who holds a copy, and what may be trimmed."""
+
+from __future__ import annotations
+
+import json
+
+from sharedlog.fold import Fold, Outcome
+from sharedlog.holdings import NODES_MAX, Holding, Holdings
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+
+CLUSTER = b"one cluster's id"
+HOLDER = b"who leads epoch1"
+
+
+def test_the_log_is_trimmed_below_what_every_node_has_and_only_while_two_have_a_copy() -> None:
+    holdings = Holdings()
+    assert holdings.trims_below == 0
+    holdings.told(Holding(50, 4096).facts("a"))
+    assert holdings.trims_below == 0, "one machine alone"
+    holdings.told(Holding(40).facts("b"))
+    assert holdings.trims_below == 0, "a node that is about to copy has none"
+    holdings.told(Holding(45, 2048).facts("b"))
+    assert holdings.trims_below == 45
+    holdings.told(Holding(10).facts("c"))
+    assert holdings.trims_below == 10, "one that copies holds the rest"
+    holdings.forget("c")
+    holdings.forget("nobody")
+    assert holdings.trims_below == 45
+    holdings.told(Holding(7, 100).facts("b"))
+    assert holdings.trims_below == 7, "what a node said last counts"
+    assert Holdings.thaw(json.loads(json.dumps(holdings.freeze()))).all() == holdings.all()
+
+
+def test_copies_are_those_of_others_that_reach_the_log_the_newest_first() -> None:
+    holdings = Holdings()
+    for node, next_record in (("a", 5), ("b", 9), ("c", 7), ("d", 3)):
+        holdings.told(Holding(next_record, 100, f"http://{node}", "s").facts(node))
+    holdings.told(Holding(20).facts("e"))
+    assert [node for node, _ in holdings.copies("b", 4)] == ["c", "a"]
+    assert holdings.copies("b", 8) == []
+
+
+def test_more_nodes_than_are_known_are_not_waited_for() -> None:
+    holdings = Holdings()
+    for number in range(NODES_MAX + 5):
+        holdings.told(Holding(100 + number, 1).facts(f"n{number}"))
+    assert len(holdings.all()) == NODES_MAX
+    holdings.told(Holding(7, 1).facts("n0"))
+    assert holdings.trims_below == 7
+
+
+def test_a_fold_knows_what_nodes_have_told_and_a_checkpoint_keeps_it() -> None:
+    fold = Fold(CLUSTER)
+
+    def take(kind: Kind, epoch: int, holder: bytes, facts: dict[str, object]) -> Outcome:
+        record = SharedRecord(CLUSTER, kind, epoch, holder, 0, CHAIN_AT_GENESIS, body_of(facts))
+        return fold.take(fold.next_offset, encode(record)).outcome
+
+    take(Kind.GENESIS, 0, NOBODY, {})
+    take(Kind.EPOCH, 1, HOLDER, {"node": "a"})
+    assert take(Kind.CHECKPOINT, 0, NOBODY, Holding(1, 0, "u", "s").facts("a")) is Outcome.NOTED
+    assert take(Kind.HOLD, 0, NOBODY, Holding(0).facts("b")) is Outcome.NOTED
+    assert fold.holdings.of("a") == Holding(1, 0, "u", "s")
+    assert Fold.thaw(json.loads(json.dumps(fold.freeze()))).holdings.all() == fold.holdings.all()
+    assert take(Kind.BEAT, 0, HOLDER, {"forget": "a"}) is Outcome.DEAD
+    assert fold.holdings.of("a") is not None, "only the leader forgets a node"
+    assert take(Kind.BEAT, 1, HOLDER, {"forget": "b", "clock_ms": 1}) is Outcome.ALIVE
+    assert fold.holdings.of("b") is None
+    old = fold.freeze()
+    del old["holdings"]
+    assert Fold.thaw(old).holdings.all() == {}, "a checkpoint of before this was written knows none"
