@@ -15,14 +15,14 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from pwd import getpwnam
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-USER: Final = "shop"
+USER, OWNER = "shop", "postgres"
 START_SECONDS, STANDBY_SECONDS = 60, 60
 UNSYNCED: Final = ("-c", "fsync=off")
 KEPT_FOR_STANDBYS: Final = ("-c", "wal_keep_size=1GB")
@@ -36,8 +36,8 @@ class PostgresServer:
         self.name, self._options = name, options
         self.folder = Path(tempfile.mkdtemp(prefix="tidewheel-postgresql-"))
         self._process: subprocess.Popen[bytes] | None = None
-        if owner():
-            shutil.chown(self.folder, *owner().values())
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, OWNER, OWNER)
 
     @property
     def url(self) -> str:
@@ -46,21 +46,21 @@ class PostgresServer:
 
     def make(self) -> None:
         """Make an empty server."""
-        command = (program("initdb"), "--auth=trust", "-U", USER, "-D", self._data)
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder, **owner())
+        command = [*as_owner(), program("initdb"), "--auth=trust", "-U", USER, "-D", str(self._data)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
 
     def make_standby_of(self, primary: str) -> None:
         """Copy the server that runs in a folder; once started this one follows it under its own name."""
         source = f"host={primary} user={USER} application_name={self.name}"
-        command = (program("pg_basebackup"), "-D", self._data, "-R", "-c", "fast", "-d", source)
-        subprocess.run(command, check=True, cwd=self.folder, **owner())
+        command = [program("pg_basebackup"), "-D", str(self._data), "-R", "-c", "fast", "-d", source]
+        subprocess.run([*as_owner(), *command], check=True, cwd=self.folder)
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
         options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={self.folder}", *self._options]
-        command = [program("postgres"), "-D", str(self._data), *options]
+        command = [*as_owner(), program("postgres"), "-D", str(self._data), *options]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **owner())
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         ends = time.monotonic() + START_SECONDS
         while not self._serves():
             assert self._process.poll() is None, self._log.read_text()[-3_000:]
@@ -185,15 +185,19 @@ def running_standby(primary: str, name: str) -> Iterator[str]:
         standby.forget()
 
 
-def owner() -> dict[str, Any]:
-    """PostgreSQL refuses to run as root; Debian's package brings the user `postgres`."""
-    return {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+def as_owner() -> list[str]:
+    """PostgreSQL refuses to run as root; Debian's package brings a user.
+
+    `Popen(user=...)` would fork in full, which a process with gRPC's threads does not always survive.
+    """
+    change = ["setpriv", f"--reuid={OWNER}", f"--regid={OWNER}", "--init-groups", "--"]
+    return change if os.geteuid() == 0 else []
 
 
 def has_owner() -> bool:
     """Return whether that user is there, where it is needed."""
     try:
-        return all(getpwnam(name) for name in owner().values())
+        return os.geteuid() != 0 or bool(getpwnam(OWNER))
     except KeyError:
         return False
 
