@@ -154,7 +154,13 @@ class Receiving:
             try:
                 key, lease = self._held(group, topic, handle)
             except TidewheelError as error:
-                answers.append(error)
+                outlived = self._outlived(group, topic, handle)
+                if outlived is None or outlived[1] in done.get(outlived[0], ()):
+                    answers.append(error)
+                else:
+                    self._statistics.acknowledged[topic, group] += 1
+                    done.setdefault(outlived[0], []).append(outlived[1])
+                    answers.append(durable_at)
                 continue
             self._leases.take(lease)
             self._mark_lite_ready(key, lease)
@@ -441,6 +447,34 @@ class Receiving:
             f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
             "was answered. The message comes again if it was not acknowledged."
         )
+
+    def _outlived(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
+        """Return the queue and offset of a plain message that an earlier epoch leased; None if of none.
+
+        No record tells of such a lease, so the leader of then knew more. The message is neither done nor
+        leased anew, and its consumer has it: to acknowledge it spares another delivery.
+        """
+        try:
+            receipt = receipts.decode(handle)
+        except InvalidReceiptHandle:
+            return None
+        is_known = topic in self._topics and self._groups.receives(group, topic)
+        if receipt.epoch >= self._store.log.epoch or not is_known:
+            return None
+        found, offset = self._topics.get(topic), receipt.queue_offset
+        if found.message_type is MessageType.LITE or receipt.queue_id >= found.queue_count:
+            return None
+        key = GroupQueue(group, topic, receipt.queue_id)
+        queue = self._store.dispatch.queue(topic, receipt.queue_id)
+        flight = self._groups.look(key)
+        if not queue.min_offset <= offset < queue.end_offset or flight.offsets.is_done(offset):
+            return None
+        if flight.unleased_until(offset, offset + 1) == offset:
+            return None
+        record = self._reading.record(queue.entry(offset), offset)
+        if record is None or record.physical_offset != receipt.physical_offset:
+            return None
+        return None if properties.value_of(record.properties, properties.MESSAGE_GROUP) else (key, offset)
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
         """Return how long a lease lasts, in ms; raise `IllegalInvisibleTime`."""

@@ -410,8 +410,12 @@ class ClusterNode:
         self._silence.stood(monotonic_ms())
         try:
             won = await self._work(lambda: self._stand_once(replica))
-        except (Unknown, Refused) as error:
-            log.info("stood and does not lead", reason=str(error))
+        except Unknown as error:
+            log.info("stood, and nobody knows what came of it", reason=str(error))
+            won = False
+        except Refused as error:
+            log.info("stood, and another was first", reason=str(error))
+            self._silence.lost()
             won = False
         if won:
             self.took_over = TookOver(self._clock(), why)
@@ -579,11 +583,14 @@ class ClusterNode:
         """Write a BEAT whenever nothing was written for a while, or an answer wants a proof."""
         sink = replica.sink
         assert sink is not None, "a leader has a sink"
+        began_ms = sink.proven_ms
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_MS / 1000 / 3):
                     await wanted.wait()
             self._end = replica.fold.end
+            if sink.proven_ms > began_ms:
+                self._silence.led()
             if not wanted.is_set() and monotonic_ms() - sink.proven_ms < BEAT_MS:
                 continue
             wanted.clear()
@@ -593,7 +600,6 @@ class ClusterNode:
             except NotAccepted as error:
                 leading.fail(error)
                 return
-            self._silence.led()
             leading.answers.proven(sink.proven_ms)
 
     async def _forget_told(self, sink: SharedSink) -> None:

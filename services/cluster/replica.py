@@ -44,7 +44,7 @@ from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
 
 LEASE_MS_MIN: Final = 30_000
-"""How long a recorded lease stands at least after a takeover: its consumer could not acknowledge meanwhile."""
+"""How long a recorded lease stands at least after a takeover: nobody could acknowledge meanwhile."""
 _HEAD: Final = struct.Struct(">II")
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
 """Parts of a store that are derived from nothing else (`services.broker.values.Damaged`)."""

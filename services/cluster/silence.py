@@ -5,8 +5,9 @@
     the leader leaves   its last BEAT says so: the first by rank stands at once; where it names who is to
                         lead, that one does, and the others wait as in silence
     it has just stood   not again within PAUSE_MIN_MS, which doubles up to PAUSE_MAX_MS with each attempt that
-                        led to nothing: two nodes that depose each other must not do so for ever. Who is
-                        asked to, by a leader that leaves, need not wait
+                        led to nothing: two nodes that depose each other must not do so for ever. Who was
+                        not first has deposed nobody, and who is asked to lead by a leader that leaves need
+                        not wait either
 
 A leader that still writes is never deposed: no node probes another, so two nodes that cannot see each other
 but see the engine agree all the same.
@@ -53,6 +54,10 @@ class Silence:
         if self._stood_ms is not None:
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
         self._stood_ms = now_ms
+
+    def lost(self) -> None:
+        """Note that the attempt deposed nobody: another node was first."""
+        self._stood_ms = None
 
     def led(self) -> None:
         """Note that an attempt was worth it: records of this node's own were accepted."""

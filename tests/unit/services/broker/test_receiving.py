@@ -164,6 +164,62 @@ def test_a_push_consumer_may_come_back_after_a_restart(bench: Bench) -> None:
     assert bench.broker.gauges().lag == {("t", "g"): 0}
 
 
+def lead_on(bench: Bench, epoch: int) -> None:
+    """Let another leader begin, who has read all and knows of no plain lease."""
+    bench.reopen()
+    bench.broker.epoch.raise_to(epoch, bench.now_ms)
+    bench.flush()
+
+
+def test_a_plain_message_of_an_earlier_epoch_is_acknowledged_unless_it_is_done_or_out_again(
+    bench: Bench,
+) -> None:
+    lead_on(bench, 1)
+    for _ in range(4):
+        bench.send()
+    early, done, again, twice = bench.receive(client_id="before")
+    bench.ack(done)
+    lead_on(bench, 2)
+    bench.ack(early)
+    with pytest.raises(InvalidReceiptHandle):
+        bench.ack(early)
+    with pytest.raises(InvalidReceiptHandle):
+        bench.ack(done)
+    handles = [twice.receipt_handle] * 2
+    first, second = bench.broker.receiving.ack_many("g", "t", handles, bench.now_ms)
+    bench.flush()
+    assert not isinstance(first, Exception)
+    assert isinstance(second, InvalidReceiptHandle), "one answer each"
+    (out,) = bench.receive(client_id="after")
+    assert out.message.message_id == again.message.message_id, "what was acknowledged does not come again"
+    with pytest.raises(InvalidReceiptHandle):
+        bench.ack(again)
+    bench.ack(out)
+    lead_on(bench, 3)
+    assert bench.ids() == []
+
+
+def test_what_was_leased_in_this_epoch_or_of_a_message_group_is_acknowledged_by_its_lease_only(
+    bench: Bench,
+) -> None:
+    lead_on(bench, 1)
+    bench.send("line")
+    (of_group,) = bench.receive()
+    lead_on(bench, 2)
+    bench.advance(25_000)
+    with pytest.raises(InvalidReceiptHandle):
+        bench.ack(of_group)
+    bench.send()
+    (plain,) = [one for one in bench.receive() if not one.message.message_group]
+    bench.advance(25_000)
+    with pytest.raises(InvalidReceiptHandle):
+        bench.ack(plain)
+    forged = plain.receipt_handle.replace(" 2 ", " 1 ").split(" ")
+    forged[8] = "7"
+    with pytest.raises(InvalidReceiptHandle):
+        bench.broker.receiving.ack("g", "t", " ".join(forged), bench.now_ms)
+
+
 def test_a_lease_may_be_made_to_outlast_the_time_in_which_nobody_could_acknowledge(bench: Bench) -> None:
     bench.send("a")
     bench.receive()

@@ -36,6 +36,16 @@ def test_whom_a_leader_names_stands_at_once_and_the_others_wait_as_in_silence() 
     assert named.stands_ms(3) >= 700 + PAUSE_MIN_MS, "once: an attempt that failed is not repeated at once"
 
 
+def test_who_was_not_first_may_stand_again_with_the_next_silence() -> None:
+    silence = Silence(0)
+    silence.stood(1_500)
+    silence.lost()
+    silence.heard(1_600)
+    assert silence.stands_ms(0) == 1_600 + SILENCE_MS
+    silence.stood(silence.stands_ms(0))
+    assert silence.stands_ms(0) == 1_600 + SILENCE_MS + PAUSE_MIN_MS, "nor does it count when pauses double"
+
+
 def test_an_engine_that_does_not_answer_is_no_silence() -> None:
     silence = Silence(0)
     silence.heard(700, leaves=True)
