@@ -128,6 +128,10 @@ class InFlight:
         """Return all leases."""
         return iter(self._leases.values())
 
+    def is_leased(self, offset: int) -> bool:
+        """Return whether a message is out."""
+        return offset in self._leases
+
     def attempts(self, offset: int) -> Attempts:
         """Return the attempts at a message, the one under way included."""
         known = self.offsets.attempts(offset)

@@ -467,9 +467,9 @@ class Receiving:
         key = GroupQueue(group, topic, receipt.queue_id)
         queue = self._store.dispatch.queue(topic, receipt.queue_id)
         flight = self._groups.look(key)
-        if not queue.min_offset <= offset < queue.end_offset or flight.offsets.is_done(offset):
+        if not queue.min_offset <= offset < queue.end_offset:
             return None
-        if flight.unleased_until(offset, offset + 1) == offset:
+        if flight.offsets.is_done(offset) or flight.is_leased(offset):
             return None
         record = self._reading.record(queue.entry(offset), offset)
         if record is None or record.physical_offset != receipt.physical_offset:
