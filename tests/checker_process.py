@@ -74,8 +74,20 @@ def of_postgres(conninfo: str) -> Iterator[Read]:
     """Read a log that lies in a database."""
     import psycopg
 
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        yield lambda offset: connection.execute(_ROWS, (offset,)).fetchall()
+    held: list[psycopg.Connection[Any]] = []
+
+    def read(offset: int) -> list[Row]:
+        try:
+            if not held:
+                held.append(psycopg.connect(conninfo, autocommit=True))
+            return held[0].execute(_ROWS, (offset,)).fetchall()
+        except psycopg.OperationalError:  # the server is down: asked again
+            held.clear()
+            return []
+
+    yield read
+    for connection in held:
+        connection.close()
 
 
 @contextmanager

@@ -69,14 +69,25 @@ class PostgresServer:
 
     def kill(self) -> None:
         """End all its processes as `kill -9` does."""
+        self._signal_all(signal.SIGKILL)
         assert self._process is not None, "a server that was not started"
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        self._process.kill()
-        for one in children:
-            with suppress(ProcessLookupError):
-                os.kill(int(one), signal.SIGKILL)
         self._process.wait()
         self._process = None
+
+    def pause(self) -> None:
+        """Let all its processes stand still."""
+        self._signal_all(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on after a pause."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: int) -> None:
+        assert self._process is not None, "a server that was not started"
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        for one in (self._process.pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(one, number)
 
     def stop(self) -> None:
         """End it if it runs."""

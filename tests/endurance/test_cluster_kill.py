@@ -2,7 +2,8 @@
 
     .venv/bin/python -m pytest tests/endurance/test_cluster_kill.py --rounds 50 -s [--engine postgresql2]
 
-`postgresql2` waits with each commit for any one of two standbys: of those, too, one is killed now and then.
+`postgresql2` waits with each commit for any one of two standbys. The engine's servers, too, are killed and
+paused: the primary or a standby, any server of Kafka.
 Nodes take checkpoints and trim the log all the time. In every tenth round the leader's disk is lost: it must
 get the other one's copy. Clients talk to both nodes, whoever leads, and note what they are told
 (`sick_load`); `histories` judges it at the end, and the checker by the engine's raw log, which is kept as it
@@ -18,13 +19,13 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 from urllib.request import Request, urlopen
 
 import pytest
@@ -36,13 +37,13 @@ from tests.endurance.conftest import BrokerProcess
 from tests.endurance.sick_load import GROUP, Load
 from tests.endurance.test_sick_disk import TOPICS
 from tests.kafka_cluster import running_kafka
-from tests.postgresql import PostgresServer, running_servers
+from tests.postgresql import running_servers
 
 FAULTS = ("kill -9", "kill -9 of a follower", "pause", "SIGTERM", "kill -9 of both", "move")
 LOST = "kill -9, and the disk is lost"
 LOST_EACH = 10
 """In every round of so many the leader's disk is lost."""
-OF_A_STANDBY = "kill -9 of a standby of PostgreSQL"
+KILL_OF_SERVER, PAUSE_OF_SERVER = "kill -9 of a server of the engine", "pause of a server of the engine"
 JSON = {"Content-Type": "application/json"}
 LEAD_SECONDS = 30.0
 SETTLE_SECONDS = 60.0
@@ -99,12 +100,28 @@ class Node(BrokerProcess):
         return {}
 
 
+class Server(Protocol):
+    """A server of the engine, as a process."""
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+
+    def start(self) -> None:
+        """Start it again."""
+
+    def pause(self) -> None:
+        """Let it stand still."""
+
+    def go_on(self) -> None:
+        """Let it go on after a pause."""
+
+
 class Stage:
     """The nodes, what befell them, and how long none was acknowledged."""
 
-    def __init__(self, nodes: list[Node], standbys: list[PostgresServer], seed: int) -> None:
-        self.nodes, self.standbys, self.chance = nodes, standbys, random.Random(seed)
-        self._faults = (*FAULTS, OF_A_STANDBY) if standbys else FAULTS
+    def __init__(self, nodes: list[Node], servers: Sequence[Server], seed: int) -> None:
+        self.nodes, self.servers, self.chance = nodes, servers, random.Random(seed)
+        self._faults = (*FAULTS, KILL_OF_SERVER, PAUSE_OF_SERVER) if servers else FAULTS
         self._round = 0
         self.trimmed_below = 0
         self.counts: Counter[str] = Counter()
@@ -143,17 +160,23 @@ class Stage:
         other = next(node for node in self.nodes if node is not leader)
         self.counts[fault] += 1
         began, acknowledged = time.monotonic(), load.history.outcomes["send ok"]
-        struck: Sequence[Node | PostgresServer]
-        if fault == OF_A_STANDBY:
-            struck = [self.chance.choice(self.standbys)]
+        mends: list[Callable[[], None]]
+        if fault in (KILL_OF_SERVER, PAUSE_OF_SERVER):
+            server = self.chance.choice(self.servers)
+            strike, mend = (
+                (server.kill, server.start) if fault == KILL_OF_SERVER else (server.pause, server.go_on)
+            )
+            await asyncio.to_thread(strike)
+            mends = [mend]
         else:
             struck = {"kill -9 of a follower": [other], "kill -9 of both": self.nodes}.get(fault, [leader])
-        for one in struck:
-            one.strike(fault) if isinstance(one, Node) else one.kill()
-        await self._until_acknowledged(load, acknowledged, fault, began, struck)
+            for one in struck:
+                await asyncio.to_thread(one.strike, fault)
+            mends = [partial(one.mend, fault) for one in struck]
+        await self._until_acknowledged(load, acknowledged, fault, began, mends)
 
     async def _until_acknowledged(
-        self, load: Load, before: int, fault: str, began: float, struck: Sequence[Node | PostgresServer]
+        self, load: Load, before: int, fault: str, began: float, mends: list[Callable[[], None]]
     ) -> None:
         starts = began + self.chance.uniform(0.1, 6.0)
         is_down, silent = True, 0.0
@@ -162,8 +185,7 @@ class Stage:
             if not silent and load.history.outcomes["send ok"] > before + 20:
                 silent = time.monotonic() - began
             if is_down and time.monotonic() > starts:
-                for one in struck:
-                    mend = partial(one.mend, fault) if isinstance(one, Node) else one.start
+                for mend in mends:
                     await asyncio.to_thread(mend)
                 is_down = False
             assert time.monotonic() < began + LEAD_SECONDS, f"none is acknowledged after {fault}"
@@ -176,12 +198,12 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
     monkeypatch.setenv("CHECKPOINT_RECORDS", "1000")
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 500)
     rounds, seed = request.config.getoption("--rounds"), request.config.getoption("--disk-seed")
-    with shared_log(request.config.getoption("--engine")) as (url, standbys):
+    with shared_log(request.config.getoption("--engine")) as (url, servers):
         assert tidewheel("cluster", "create", url, "--segment-bytes", 8 << 20).returncode == 0
         nodes, log = [Node(tmp_path, name, url) for name in "ab"], tmp_path / "log.bin"
         try:
             with kept_log(url, log):
-                stage, load = asyncio.run(play(nodes, standbys, rounds, seed))
+                stage, load = asyncio.run(play(nodes, servers, rounds, seed))
         finally:
             for node in nodes:
                 node.end()
@@ -192,22 +214,20 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
 
 
 @contextmanager
-def shared_log(engine: str) -> Iterator[tuple[str, list[PostgresServer]]]:
-    """Run an engine; gives the URL of a shared log in it, and its standbys."""
+def shared_log(engine: str) -> Iterator[tuple[str, Sequence[Server]]]:
+    """Run an engine; gives the URL of a shared log in it, and its servers."""
     if engine.startswith("postgresql"):
         with running_servers(standbys=int(engine.removeprefix("postgresql") or 0)) as servers:
-            yield servers.url, servers.standbys
+            yield servers.url, [servers.primary, *servers.standbys]
         return
     with running_kafka({"kafka": 1, "kafka3": 3}[engine]) as cluster:
-        yield cluster.url("tidewheel"), []
+        yield cluster.url("tidewheel"), cluster.nodes
 
 
-async def play(
-    nodes: list[Node], standbys: list[PostgresServer], rounds: int, seed: int
-) -> tuple[Stage, Load]:
+async def play(nodes: list[Node], servers: Sequence[Server], rounds: int, seed: int) -> tuple[Stage, Load]:
     for node in nodes:
         node.start()
-    stage = Stage(nodes, standbys, seed)
+    stage = Stage(nodes, servers, seed)
     create_topics(await stage.leader())
     loads = [Load(node.listen, seed + number) for number, node in enumerate(nodes)]
     loads[1].history, loads[1]._count = loads[0].history, 1_000_000
