@@ -122,7 +122,9 @@ class Housekeeping:
         """
         self.see_to_room()
         if self._running is None and not is_checkpointing:
-            self._running = self._deletion() or self._keeping(now_ms)
+            # A cut that another leader has decided, its snapshots may cover, and those of this node not yet.
+            is_covered = self._deletable_offset > 0 and self._is_covered(self._deletable_offset, now_ms)
+            self._running = (self._deletion() if is_covered else None) or self._keeping(now_ms)
             return self._running
         return None
 
