@@ -26,6 +26,7 @@ from pathlib import Path
 from shutil import rmtree
 from statistics import median
 from typing import Any, Protocol
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -67,7 +68,11 @@ class Node(BrokerProcess):
     def strike(self, fault: str) -> None:
         """Let a fault befall it."""
         if fault == "move":
-            urlopen(Request(f"http://{self.http}/api/cluster/move", b"{}", JSON), timeout=20).close()
+            try:
+                urlopen(Request(f"http://{self.http}/api/cluster/move", b"{}", JSON), timeout=30).close()
+            except HTTPError as refused:  # the other one may be down still, or get a copy
+                said = refused.read().decode()
+                assert "leads again" in said or "no other node is known" in said, said
             return
         self.signal({"pause": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}.get(fault, signal.SIGKILL))
 
