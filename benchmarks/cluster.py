@@ -3,6 +3,8 @@
     .venv/bin/python benchmarks/cluster.py sends   [--seconds 5] [--rounds 2] [--arms alone postgresql ...]
     .venv/bin/python benchmarks/cluster.py folding [--seconds 10] [--arms postgresql ...] [--bodies 256 4096]
 
+    .venv/bin/python benchmarks/cluster.py large   [--records 10000000] [--timers 1000000] [--arms postgresql]
+
 * sends: 1, 16 and 128 messages of 256 B in flight, by a process that writes frames: sends a second, latency,
   processor time of the leader and of the node that follows for each send. To a broker alone, which syncs its
   own disk for every answer, and to two nodes over each engine (`parts/cluster/engines.py`); over those at the
@@ -10,6 +12,9 @@
   figure counts. Beside it `of_alone`: the rate in shares of the broker's alone.
 * folding: MiB of log a second that a leader's core writes through an engine with no port before it, and that
   a node which begins with an empty disk takes in; beside it `folds_per_write`, the second over the first.
+
+* large: a store of so many messages and timers: how long a cluster takes to begin with it, a second node to
+  get it, the lead to move, the node that led to follow again, and a takeover after kill -9.
 
 Everything is one machine, on whose disk every copy is synced; it is ratios that count. `beside` is the load
 of the machine when the run began and ended.
@@ -30,7 +35,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from parts.cluster.engines import ALONE, ENGINES, Served, served, shared_log
+from parts.cluster import large_store
+from parts.cluster.engines import ALONE, ENGINES, Served, empty_log, served, shared_log
 from parts.cluster.senders import CONNECTIONS
 from parts.front.server import Served as Process
 
@@ -49,6 +55,11 @@ def main() -> None:
     sends.add_argument("--rounds", type=int, default=2)
     folding = commands.add_parser("folding")
     folding.add_argument("--bodies", type=int, nargs="*", default=[256, 4_096])
+    large = commands.add_parser("large")
+    large.add_argument("--records", type=int, default=10_000_000)
+    large.add_argument("--timers", type=int, default=1_000_000)
+    large.add_argument("--arms", nargs="*", choices=ENGINES, default=["postgresql"])
+    large.add_argument("--folder", type=Path, help="where to write; else a temporary folder")
     for one, arms, seconds in ((sends, (ALONE, *ENGINES), 5.0), (folding, ENGINES, 10.0)):
         one.add_argument("--seconds", type=float, default=seconds, help="for how long each rate is measured")
         one.add_argument("--arms", nargs="*", choices=arms, default=arms)
@@ -61,7 +72,7 @@ def main() -> None:
         print(json.dumps(vars(import_module(PARTS[name]))[name](*values)))
         return
     before = os.getloadavg()
-    measure = {"sends": measure_sends, "folding": measure_folding}[given.command]
+    measure = {"sends": measure_sends, "folding": measure_folding, "large": measure_large}[given.command]
     figures = measure(given)
     beside = {"cores": os.cpu_count(), "load_before": before[0], "load_after": os.getloadavg()[0]}
     print(json.dumps({given.command: figures, "beside": beside}, indent=1))
@@ -127,6 +138,15 @@ def measure_folding(given: argparse.Namespace) -> dict[str, Any]:
                 folded = measured("fold", url, str(folder / "folder"), str(wrote["messages"]))
             ratio = round(folded["mib_per_second"] / wrote["mib_per_second"], 2)
             figures[f"{arm}_{body}"] = {"writes": wrote, "folds": folded, "folds_per_write": ratio}
+    return figures
+
+
+def measure_large(given: argparse.Namespace) -> dict[str, Any]:
+    """Let a large store become a cluster's over each engine."""
+    figures: dict[str, Any] = {"messages": given.records, "timers": given.timers}
+    for arm in given.arms:
+        with working_folder(given) as folder, empty_log(arm) as url:
+            figures[arm] = large_store.measure(url, folder, given.records, given.timers)
     return figures
 
 

@@ -31,7 +31,7 @@ from sharedlog.errors import Halted, NotAccepted, Refused, Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Leader, Proof
 from sharedlog.reading import read_to
-from sharedlog.record import SharedRecord, encode
+from sharedlog.record import Kind, SharedRecord, encode
 
 
 class SharedSink:
@@ -69,6 +69,16 @@ class SharedSink:
             self._require_right()
             self._write([self._leader.beat(facts)])
 
+    def leave(self, to: str = "") -> None:
+        """Say that this node leads no more, and that the node `to` is to lead; raise `NotAccepted`.
+
+        Nothing is written behind that, whoever still wants to: it would be a sign of life.
+        """
+        with self._lock:
+            self._require_right()
+            self._write([self._leader.beat({"leaves": True} | ({"to": to} if to else {}))])
+            self.is_over = True
+
     def _require_right(self) -> None:
         if self.is_over:
             raise NotAccepted("This node leads no more: an append was not accepted by the shared log.")
@@ -87,7 +97,8 @@ class SharedSink:
         offset = self._engine.append_if(Head(*self._right, position), stored, self._head())
         if offset is None or self._leader.answered(offset, len(stored)) is Proof.NOTHING:
             self._leader.answered(None)
-            self._prove()
+            # A sign of life behind the word that this node leaves would take that back: a BEAT says it again.
+            self._prove(records[-1].facts if records[-1].kind == Kind.BEAT else {})
             return
         outcomes = [self._fold.take(offset - len(stored) + n, one).outcome for n, one in enumerate(stored, 1)]
         assert outcomes[-1] in (Outcome.ACCEPTED, Outcome.ALIVE), f"a proven append came to {outcomes}"
@@ -95,9 +106,9 @@ class SharedSink:
             "the fold is elsewhere than the log"
         )
 
-    def _prove(self) -> None:
+    def _prove(self, facts: dict[str, Any]) -> None:
         """Append a BEAT, fold all up to it, and see what came of what was written before."""
-        offset = self._engine.append_if(self._head(), [encode(self._leader.beat({}))], self._head())
+        offset = self._engine.append_if(self._head(), [encode(self._leader.beat(facts))], self._head())
         if offset is None:
             raise Unknown("The shared log has taken a BEAT, and does not tell where.")
         read_to(self._engine, self._fold, offset + 1)

@@ -42,6 +42,7 @@ class OwnCopy:
         """What another node must say to get the copy; drawn anew by each process."""
         self._told: Holding | None = None
         self._told_ms = 0
+        self._checked_end = 0
 
     def to_tell(self, replica: Replica, now_ms: int) -> bytes | None:
         """Return the record that tells of the newest checkpoint; None if the log has it.
@@ -62,9 +63,13 @@ class OwnCopy:
         self._told, self._told_ms = found, now_ms
         return self._record(Kind.CHECKPOINT, found)
 
+    def checked(self, end: int) -> None:
+        """Note that the log was read through up to `end`."""
+        self._checked_end = end
+
     def hold(self, next_record: int) -> bytes:
         """Return the record that tells that this node has no copy, and will read on from `next_record`."""
-        self._told = None
+        self._told, self._checked_end = None, 0
         return self._record(Kind.HOLD, Holding(next_record))
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> None:
@@ -73,12 +78,13 @@ class OwnCopy:
             if snapshot.newest(self._disk) is not None and end not in snapshot.offsets(self._disk):
                 return  # a newer checkpoint has taken its place meanwhile
             raise StoreDamaged(f"The snapshot at {end} is not what was written.")
-        since = min(known.end or 0, end) if known is not None else 0
+        since = min(max(self._checked_end, (known and known.end) or 0), end)
         damaged = damage_in_log(self._disk, replica.core.segment_bytes, since, end)
         first_offset = replica.core.store.log.first_offset  # retention may have gone on meanwhile
         if any(one_end > first_offset for _, one_end in damaged):
             first, last = damaged[0]
             raise StoreDamaged(f"Bytes {first} to {last} of the log are not what was written.")
+        self._checked_end = end
 
     def _record(self, kind: Kind, holding: Holding) -> bytes:
         facts = body_of(holding.facts(self._name))

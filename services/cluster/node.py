@@ -176,6 +176,7 @@ class ClusterNode:
         self._replica: Replica | None = None
         self._orders: Orders | None = None
         self._looked_ms = self._trimmed_below = self._copy_count = 0
+        self._looking: asyncio.Future[None] | None = None
         self._copied_ms = -int(COPY_AGAIN_SECONDS * 1000)
         self._has_fetched = self._has_read_all = False
         self._silence = Silence(monotonic_ms())
@@ -321,6 +322,7 @@ class ClusterNode:
             if damaged:
                 first, last = damaged[0]
                 raise StoreDamaged(f"In the copy bytes {first} to {last} of the log are damaged.")
+            self.own_copy.checked(end)
             self._has_fetched = False
         return replica
 
@@ -338,6 +340,7 @@ class ClusterNode:
         Raise `Halted`, `Trimmed`, `NoCluster` or `OtherKey`, and OSError where the replica is void.
         """
         self._become(Role.FOLLOWING)
+        self._look_no_more()
         self._silence.away(monotonic_ms())
         while not self._leaving.done():
             try:
@@ -349,8 +352,7 @@ class ClusterNode:
                 continue
             if replica.core.is_checkpoint_due or self._has_many_records(replica):
                 await self._work(lambda: replica.checkpoint(self._clock()))
-            if monotonic_ms() >= self._looked_ms + LOOK_SECONDS * 1000:
-                await self._work(lambda: self._look_after_copy(replica))
+            self._look_beside(replica)
             self._has_read_all |= not count
             if count:
                 continue
@@ -466,6 +468,24 @@ class ClusterNode:
         since = 0 if shared is None else int(shared["next_offset"])
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
+    def _look_beside(self, replica: Replica) -> None:
+        """Look after the copy now and then while the node follows, which must not wait for that.
+
+        Raise `StoreDamaged` once a look has found that.
+        """
+        if self._looking is not None and self._looking.done():
+            looked, self._looking = self._looking, None
+            looked.result()
+        if self._looking is None and monotonic_ms() >= self._looked_ms + LOOK_SECONDS * 1000:
+            look = partial(self._look_after_copy, replica)
+            self._looking = self._loop.run_in_executor(self._executor, look)
+
+    def _look_no_more(self) -> None:
+        """Let a look that is under way end unheard: its replica is another one's, or void."""
+        if self._looking is not None:
+            self._looking.add_done_callback(lambda looked: looked.exception())
+            self._looking = None
+
     def _look_after_copy(self, replica: Replica) -> None:
         """Tell of a new checkpoint, once it is read back; raise `StoreDamaged`. In a worker thread."""
         self._looked_ms = monotonic_ms()
@@ -492,6 +512,7 @@ class ClusterNode:
     async def _copy(self, why: str) -> None:
         """Get the copy of another node, or begin anew with the whole log; else wait a while."""
         self._become(Role.COPYING)
+        self._look_no_more()
         self._replica, self.copying = None, why
         log.warning("needs a copy", reason=why)
         try:
@@ -566,9 +587,8 @@ class ClusterNode:
 
     async def _hand_over(self, sink: SharedSink, orders: Orders) -> None:
         """Say that this node leaves: the next one need not wait for silence."""
-        to = orders.moving.result() if orders.moving.done() else ""
         with suppress(NotAccepted):
-            await self._work(partial(sink.beat, {"leaves": True} | ({"to": to} if to else {})))
+            await self._work(partial(sink.leave, orders.moving.result() if orders.moving.done() else ""))
 
     async def _look(self, replica: Replica) -> None:
         """Look after the leader's copy, and the trim; raise `StoreDamaged` where that is none any more."""

@@ -41,13 +41,20 @@ class Served(NamedTuple):
 
 @contextmanager
 def shared_log(engine: str) -> Iterator[str]:
-    """Run an engine; yield the URL of a shared log in it that holds nothing yet."""
+    """Run an engine; yield the URL of a cluster in it that holds nothing yet."""
+    with empty_log(engine) as url:
+        yield created(url)
+
+
+@contextmanager
+def empty_log(engine: str) -> Iterator[str]:
+    """Run an engine; yield the URL of a shared log in which no cluster has begun."""
     if engine == "kafka3":
         with running_kafka(3) as kafka:
-            yield created(kafka.url("tidewheel"))
+            yield kafka.url("tidewheel")
         return
     with running_servers(standbys={"postgresql": 0, "postgresql2": 2}[engine], options=()) as servers:
-        yield created(servers.url)
+        yield servers.url
 
 
 def created(url: str) -> str:

@@ -1,0 +1,126 @@
+"""A large store in a cluster: to begin with it, to copy it, to take over with it, to step down.
+
+build    so many messages, in bulk (`parts.store_builder`), and so many timers through a core
+begin    tidewheel cluster create --from that store; its node leads
+copy     a second node with an empty disk gets the store and follows
+move     the lead goes to the second node, and the first one follows again, warm
+kill     the second one is killed; the first one answers a send
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from parts import store_builder
+from parts.serving import serving
+from parts.shell import BATCH, DAY_MS, Shell, message, real_ms
+
+WAIT_SECONDS: Final = 3_600.0
+POLL_SECONDS: Final = 0.02
+MIB: Final = 1 << 20
+JSON: Final = {"Content-Type": "application/json"}
+
+
+def measure(url: str, folder: Path, records: int, timers: int) -> dict[str, float]:
+    """Return how long each step took, in seconds, over the shared log at `url` that holds nothing."""
+    store = folder / "a"
+    log_bytes = store_builder.build(store, records)
+    add_timers(store, timers)
+    log_mib = round(log_bytes / MIB)
+    figures: dict[str, float] = {"log_mib": log_mib}
+    command = [sys.executable, "-m", "services.cli.main", "cluster", "create", url, "--from", str(store)]
+    figures["create_seconds"] = timed(lambda: subprocess.run(command, check=True, capture_output=True))
+    with ExitStack() as stack:
+        began = time.monotonic()
+        first = stack.enter_context(serving(store, "--cluster", url, "--node", "a"))
+        until(lambda: view(first)["role"] == "leading")
+        figures["begin_seconds"] = since(began)
+        began = time.monotonic()
+        second = stack.enter_context(serving(folder / "b", "--cluster", url, "--node", "b"))
+        until(lambda: view(second)["role"] == "following" and is_up_to(second, first))
+        figures["copy_seconds"] = copy_seconds = since(began)
+        figures["copy_mib_per_second"] = round(log_mib / copy_seconds)
+        began = time.monotonic()
+        post(first, "/api/cluster/move", {"node": "b"})
+        send(second)
+        figures["move_seconds"] = since(began)
+        until(lambda: view(first)["role"] == "following" and is_up_to(first, second))
+        figures["warm_again_seconds"] = since(began)
+        began = time.monotonic()
+        os.kill(second["process"], signal.SIGKILL)
+        send(first)
+        figures["takeover_seconds"] = since(began)
+    return figures
+
+
+def add_timers(store: Path, count: int) -> None:
+    """Set so many timers, from tomorrow on."""
+    shell, tomorrow_ms = Shell(store), real_ms() + DAY_MS
+    for first in range(0, count, BATCH):
+        for number in range(first, min(count, first + BATCH)):
+            shell.core.sending.send(message(number, tomorrow_ms + number), shell.clock())
+        shell.turn()
+    shell.settle()
+    shell.close()
+
+
+def is_up_to(node: dict[str, Any], leader: dict[str, Any]) -> bool:
+    """Return whether a node has all that the leader had when it was asked."""
+    end = view(leader)["end_offset"]
+    return bool(view(node)["end_offset"] >= end)
+
+
+def send(node: dict[str, Any]) -> None:
+    """Send a message through a node, again until it is taken."""
+    while True:
+        try:
+            post(node, "/api/messages", {"topic": store_builder.TOPIC, "body": "x"})
+            return
+        except OSError:
+            time.sleep(POLL_SECONDS)
+
+
+def view(node: dict[str, Any]) -> dict[str, Any]:
+    """Return what a node says of its cluster."""
+    with urlopen(f"http://{node['http']}/api/cluster", timeout=60) as answer:
+        return dict(json.load(answer))
+
+
+def post(node: dict[str, Any], path: str, body: dict[str, Any]) -> None:
+    """Ask a node for something; raise `HTTPError`, whose note is what the node said."""
+    try:
+        urlopen(Request(f"http://{node['http']}{path}", json.dumps(body).encode(), JSON), timeout=60).close()
+    except HTTPError as error:
+        error.add_note(error.read().decode())
+        raise
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    ends = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < ends, "it did not come to that in an hour"
+        time.sleep(POLL_SECONDS)
+
+
+def timed(do: Callable[[], object]) -> float:
+    """Return how many seconds something takes."""
+    began = time.monotonic()
+    do()
+    return since(began)
+
+
+def since(began: float) -> float:
+    """Return the seconds since a moment."""
+    return round(time.monotonic() - began, 2)
