@@ -58,8 +58,8 @@ class OwnCopy:
         found = Holding(int(shared["next_offset"]), end, self._http, self.secret, self._began.facts)
         if known == found or (self._told == found and now_ms < self._told_ms + TELL_AGAIN_MS):
             return None
-        if self._told != found:
-            self._read_back(replica, known, end)
+        if self._told != found and not self._read_back(replica, known, end):
+            return None
         self._told, self._told_ms = found, now_ms
         return self._record(Kind.CHECKPOINT, found)
 
@@ -72,12 +72,17 @@ class OwnCopy:
         self._told, self._checked_end = None, 0
         return self._record(Kind.HOLD, Holding(next_record))
 
-    def _read_back(self, replica: Replica, known: Holding | None, end: int) -> None:
-        """Read what a checkpoint rests on, from what was told before; raise `StoreDamaged`."""
+    def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
+        """Read what a checkpoint rests on, from what was told before; raise `StoreDamaged`.
+
+        Return False if newer checkpoints have taken its place meanwhile.
+        """
+        if end not in snapshot.offsets(self._disk):
+            return False
         if not snapshot.is_sound(self._disk, end):
-            if snapshot.newest(self._disk) is not None and end not in snapshot.offsets(self._disk):
-                return  # a newer checkpoint has taken its place meanwhile
-            raise StoreDamaged(f"The snapshot at {end} is not what was written.")
+            if end in snapshot.offsets(self._disk):
+                raise StoreDamaged(f"The snapshot at {end} is not what was written.")
+            return False
         since = min(max(self._checked_end, (known and known.end) or 0), end)
         damaged = damage_in_log(self._disk, replica.core.segment_bytes, since, end)
         first_offset = replica.core.store.log.first_offset  # retention may have gone on meanwhile
@@ -85,6 +90,7 @@ class OwnCopy:
             first, last = damaged[0]
             raise StoreDamaged(f"Bytes {first} to {last} of the log are not what was written.")
         self._checked_end = end
+        return True
 
     def _record(self, kind: Kind, holding: Holding) -> bytes:
         facts = body_of(holding.facts(self._name))
