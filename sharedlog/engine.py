@@ -50,7 +50,10 @@ class Engine(Protocol):
         """Append a record whoever leads; the head stays. Raise `Refused` (nothing was added) or `Unknown`."""
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, at least one if there is any; raise `Unknown`."""
+        """Return records from `offset` on, or from the first that is left; at least one if there is any.
+
+        Raise `Unknown`.
+        """
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""

@@ -86,7 +86,7 @@ INSERT INTO {log}_record (record, stored) SELECT last_record, %s FROM moved RETU
 _READ: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
     SELECT *, sum(octet_length(stored)) OVER (ORDER BY record) - octet_length(stored) AS bytes_before
-    FROM {log}_record WHERE record >= %s AND record < %s
+    FROM (SELECT * FROM {log}_record WHERE record >= %s ORDER BY record LIMIT %s) AS next_ones
 ) AS found WHERE bytes_before < %s ORDER BY record
 """
 _BOUNDS: Final = """
@@ -164,9 +164,12 @@ class PostgresLog:
         assert len(rows) == 1, "a note is one record"
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, at least one if there is any; raise `Unknown`."""
+        """Return records from `offset` on, or from the first that is left; at least one if there is any.
+
+        Raise `Unknown`.
+        """
         with self._answered() as connection:
-            values = (offset, offset + READ_RECORDS_MAX, bytes_max)
+            values = (offset, READ_RECORDS_MAX, bytes_max)
             rows = connection.execute(self._sql(_READ), values).fetchall()
         return [Stored(record, bytes(stored), taken_ms) for record, stored, taken_ms in rows]
 

@@ -116,6 +116,9 @@ def test_what_is_trimmed_goes_by_whole_partitions(conninfo: str, monkeypatch: py
     log.trim(32)
     assert log.bounds() == (30, 32)
     assert log.append_if(at(4), [b"x"], at(5)) == 32
+    monkeypatch.setattr(postgres, "READ_RECORDS_MAX", 3)
+    assert [one.offset for one in log.read(0, 1 << 20)] == [30, 31, 32], "however far trimmed, not nothing"
+    assert log.read(33, 1 << 20) == []
     log.close()
 
 
