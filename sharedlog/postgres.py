@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 PARTITION_RECORDS: Final = 10_000
 """How many offsets a partition of a new log has."""
 READ_RECORDS_MAX: Final = 10_000
+DROP_WAIT_MS: Final = 50
+"""How long trimming waits for readers: an append waits behind it."""
+MAKE_TRIES: Final = 3
 CONNECT_SECONDS: Final = 10
 CHECK_MS: Final = 10_000
 """How long one statement about the settings may take."""
@@ -61,10 +64,14 @@ CREATE TABLE {log}_record (
 ) PARTITION BY RANGE (record);
 CREATE INDEX ON {log}_record (record);
 """
+# Made apart and then attached: to make it a partition at once would wait for whoever reads, as a dump does.
 _PARTITION: Final = """
-CREATE TABLE IF NOT EXISTS {log}_record_{number} PARTITION OF {log}_record
-FOR VALUES FROM ({first}) TO ({end})
+CREATE TABLE IF NOT EXISTS {log}_record_{number} (LIKE {log}_record INCLUDING DEFAULTS);
+ALTER TABLE {log}_record ATTACH PARTITION {log}_record_{number} FOR VALUES FROM ({first}) TO ({end})
 """
+_IS_PARTITION: Final = (
+    "SELECT count(*) FROM pg_inherits WHERE inhrelid = to_regclass('{log}_record_{number}')"
+)
 _FOUND: Final = """
 INSERT INTO {log}_head (epoch, holder, end_offset, chain, last_record, partition_records)
 VALUES (%s, %s, %s, %s, -1, %s)
@@ -180,13 +187,15 @@ class PostgresLog:
         return int(row[0]), int(row[1])
 
     def trim(self, offset: int) -> None:
-        """Drop the partitions that lie wholly before `offset`; raise `Unknown`."""
+        """Drop the partitions that lie wholly before `offset`; raise `Unknown`.
+
+        While somebody else reads the log, as a dump does, nothing is dropped: appends would wait for that.
+        """
         first, _ = self.bounds()
         with self._answered() as connection:
             (size,) = self._only_row(connection, "SELECT partition_records FROM {log}_head")
             for number in range(first // size, offset // size):
-                connection.execute(self._sql(f"DROP TABLE IF EXISTS {{log}}_record_{number}"))
-                self._partitions.discard(number)
+                self._drop_partition(connection, number)
 
     def trouble(self) -> list[str]:
         """Return a sentence for each setting under which records may be lost; raise `Unknown`."""
@@ -221,6 +230,34 @@ class PostgresLog:
         with self._lock:
             self._drop_connection()
 
+    def _drop_partition(self, connection: psycopg.Connection[Any], number: int) -> None:
+        from psycopg.errors import LockNotAvailable
+
+        try:
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = {DROP_WAIT_MS}")
+                connection.execute(self._sql("DROP TABLE IF EXISTS {log}_record_{number}", number=number))
+        except LockNotAvailable as error:
+            raise Unknown("Somebody reads the shared log, a dump maybe: it is trimmed later.") from error
+        self._partitions.discard(number)
+
+    def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
+        """Make a partition, unless it is there; another node may be making it at the same time."""
+        from psycopg import errors
+
+        bounds = {"first": number * size, "end": (number + 1) * size}
+        for tries_left in reversed(range(MAKE_TRIES)):
+            (count,) = self._only_row(connection, self._sql(_IS_PARTITION, number=number))
+            if count:
+                return
+            try:
+                with connection.transaction():
+                    connection.execute(self._sql(_PARTITION, number=number, **bounds))
+                return
+            except (errors.DuplicateTable, errors.UniqueViolation, errors.WrongObjectType):
+                if not tries_left:
+                    raise
+
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
         """Make the partitions that the next `count` records need, and one ahead of them."""
         last_record, size = self._only_row(
@@ -229,8 +266,7 @@ class PostgresLog:
         first, last = last_record // size, (last_record + count) // size + 1
         for number in range(max(0, first), last + 1):
             if number not in self._partitions:
-                bounds = {"first": number * size, "end": (number + 1) * size}
-                connection.execute(self._sql(_PARTITION, number=number, **bounds))
+                self._make_partition(connection, number, size)
                 self._partitions.add(number)
 
     def _only_row(self, connection: psycopg.Connection[Any], statement: str) -> Any:

@@ -122,6 +122,51 @@ def test_what_is_trimmed_goes_by_whole_partitions(conninfo: str, monkeypatch: py
     log.close()
 
 
+def test_a_dump_of_the_database_holds_up_no_append_and_trimming_waits_for_it(
+    conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = PostgresLog(conninfo, "dumped")
+    monkeypatch.setattr(postgres, "PARTITION_RECORDS", 10)
+    log.found(BEGIN)
+    log.append_if(BEGIN, [b"x"] * 25, at(1))
+    with psycopg.connect(conninfo) as dump:
+        dump.execute("LOCK TABLE dumped_record, dumped_record_0, dumped_record_1 IN ACCESS SHARE MODE")
+        for number in range(1, 5):  # over the ends of partitions, which are made meanwhile
+            log.append_if(at(number), [b"x"] * 10, at(number + 1))
+        with pytest.raises(Unknown, match="trimmed later"):
+            log.trim(20)
+        assert log.bounds() == (0, 65)
+    log.trim(20)
+    assert log.bounds() == (20, 65)
+    log.close()
+
+
+def test_nodes_that_make_the_same_partition_at_once_both_go_on(
+    conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "PARTITION_RECORDS", 8)
+    logs = [PostgresLog(conninfo, "crowded") for _ in range(4)]
+    logs[0].found(BEGIN)
+    failed: list[BaseException] = []
+
+    def go_on(log: PostgresLog) -> None:
+        try:
+            for _ in range(25):
+                log.note(b"a node's")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=go_on, args=(log,)) for log in logs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert logs[0].bounds() == (0, 100)
+    for log in logs:
+        log.close()
+
+
 def test_a_log_is_founded_once(log: PostgresLog, conninfo: str) -> None:
     again = PostgresLog(conninfo, log._log)
     with pytest.raises(ClusterExists, match="already"):
