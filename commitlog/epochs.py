@@ -1,8 +1,8 @@
-"""Which parts of a log are of which epoch of a cluster (`services.broker.epoch`); none of a store always alone.
+"""Which parts of a log are of which epoch of a cluster (`services.broker.epoch`); none of one always alone.
 
-An epoch begins with a record of the log, so these records divide it. What lies before the first of them is of
-epoch 0, stored by a broker alone, if the log is whole or that first one is epoch 1. Else retention has deleted
-the record of an epoch before: which one is not known, unless no such record is left: then it is the end's.
+An epoch begins with a record of the log, so these records divide it. What lies before the first of them is
+of epoch 0, stored by a broker alone, if the log is whole or that first one is epoch 1. Else retention has
+deleted the record of an epoch before: which one is not known, unless no such record is left: the end's.
 """
 
 from __future__ import annotations

@@ -17,9 +17,8 @@ def test_it_is_one_sentence_or_none() -> None:
     both = "; epoch 4 began 40; epoch 6 began 60."
     assert words([], 300, 0) == ""
     assert words([FOURTH, SIXTH], 500, 6) == f"The log covers epochs 4 to 6{both}"
-    assert (
-        words([FOURTH, SIXTH], 300, 6) == f"The log covers epochs 4 to 6, and the end of an earlier one{both}"
-    )
+    earlier = f"The log covers epochs 4 to 6, and the end of an earlier one{both}"
+    assert words([FOURTH, SIXTH], 300, 6) == earlier
     alone = "The log covers epoch 4, and what a broker alone stored before; epoch 4 began 40."
     assert words([FOURTH], 0, 4) == alone
     assert words([], 300, 6) == "The log covers epoch 6."
