@@ -24,7 +24,7 @@ class Publisher:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._count = 0
-        self._epoch = self._epoch_count = 0
+        self._epoch = self._epoch_count = self._accepted_count = 0
         self.flying: deque[Flush] = deque()
         """The flushes that are not published, in log order."""
 
@@ -45,11 +45,21 @@ class Publisher:
         sees its epoch, or a newer one that has begun.
         """
         with suppress(OSError):
-            if epoch > self._epoch:
-                layout.publish_epoch(self._disk, epoch, self._epoch_count + 1)
-                self._epoch, self._epoch_count = epoch, self._epoch_count + 1
+            self._publish_epoch(epoch)
             layout.publish_durable(self._disk, offset, self._count + 1)
             self._count += 1
+
+    def publish_accepted(self, offset: int, epoch: int) -> None:
+        """Tell live readers how far this log has taken in another one, synced or not."""
+        with suppress(OSError):
+            self._publish_epoch(epoch)
+            layout.publish_accepted(self._disk, offset, self._accepted_count + 1)
+            self._accepted_count += 1
+
+    def _publish_epoch(self, epoch: int) -> None:
+        if epoch > self._epoch:
+            layout.publish_epoch(self._disk, epoch, self._epoch_count + 1)
+            self._epoch, self._epoch_count = epoch, self._epoch_count + 1
 
 
 @dataclass(slots=True, eq=False)

@@ -30,6 +30,10 @@ Behind them are three lines of the same form, and with the same rules, that say 
 (`services.broker.epoch`) that was, once one has begun; without them it is 0. Readers of before do not look
 there. An epoch is written before the first offset that was reached under it.
 
+Behind those, at a node that follows, are two lines that say how far it has taken in what its cluster has
+accepted. They are written in turn, too, and are for readers only, who may read up to the larger of the two
+numbers: what lies between is not synced, so a start believes nothing there, and writes the file without them.
+
 The file `clock` has two such lines, each of which is synced before the other one is written; it holds by how
 many milliseconds the broker's time is ahead of real time, which only grows.
 """
@@ -88,6 +92,8 @@ class Published:
     is_sound: bool
     problem: str = ""
     epoch: int = 0
+    accepted_offset: int = 0
+    """How far a node that follows has taken in what its cluster accepted; 0 where nothing says so."""
 
 
 def published(disk: Disk) -> Published:
@@ -98,7 +104,8 @@ def published(disk: Disk) -> Published:
     stored = disk.read(DURABLE, 0, size)
     is_sound = any(line == _durable_line(line) for line in _lines(stored))
     if is_sound:
-        return Published(parse_durable(stored), is_sound, epoch=_largest(stored, _EPOCHS_AT))
+        epoch, accepted_offset = _largest(stored, _EPOCHS_AT), _largest(stored, _ACCEPTED_AT)
+        return Published(parse_durable(stored), is_sound, epoch=epoch, accepted_offset=accepted_offset)
     return Published(0, is_sound, f"none of its lines is what was written ({size} bytes)")
 
 
@@ -123,6 +130,23 @@ def publish_durable(disk: Disk, offset: int, turn: int) -> None:
 def publish_epoch(disk: Disk, epoch: int, turn: int) -> None:
     """Tell live readers under which epoch comes what is published next; see `publish_durable`."""
     disk.write(DURABLE, _EPOCHS_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % epoch))
+
+
+def publish_accepted(disk: Disk, offset: int, turn: int) -> None:
+    """Tell live readers how far a node that follows has taken in what was accepted; see `publish_durable`."""
+    disk.write(DURABLE, _ACCEPTED_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
+
+
+def parse_readable(stored: bytes) -> int | None:
+    """Return up to where the file `durable` lets anybody read; None if none of its lines is sound."""
+    if all(line != _durable_line(line) for line in _lines(stored)):
+        return None
+    return max(parse_durable(stored), _largest(stored, _ACCEPTED_AT))
+
+
+def parse_epoch(stored: bytes) -> int:
+    """Return the epoch that the bytes of the file `durable` publish; 0 if none has begun."""
+    return _largest(stored, _EPOCHS_AT)
 
 
 def reset_durable(disk: Disk, offset: int) -> None:
@@ -189,6 +213,7 @@ def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
 
 _LINE_BYTES: Final = 32
 _EPOCHS_AT: Final = 3 * _LINE_BYTES
+_ACCEPTED_AT: Final = 6 * _LINE_BYTES
 KNOWN_NAMES: Final = frozenset(
     {
         COMMITLOG,

@@ -206,6 +206,11 @@ class CommitLog:
         self.synced_offset = max(self.synced_offset, sync.end_offset)
         self._publisher.publish(self.synced_offset, sync.epoch)
 
+    def took_in(self) -> None:
+        """Tell live readers that they may read up to the end: it is all in the log that this one follows."""
+        assert self.is_quiet, "a log that follows has nothing under way"
+        self._publisher.publish_accepted(self.durable_offset, self.epoch)
+
     def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
         """Return the durable record at `physical_offset`; `length` is its size in bytes where known.
 

@@ -4,6 +4,9 @@ Nothing is locked and nothing is written, so a running broker's store can be rea
 the published durable offset, which is never ahead of what is on disk. A store without one (Apache
 RocketMQ's own) ends at the last sound record of its last segment that is not empty.
 
+Of a cluster's node that is what the cluster has accepted and the node has: it tells as it takes that in. What
+else may lie in its files nobody has accepted, so there is nothing to be read before the node has told.
+
 Cost: one listing, and eight bytes of each segment.
 """
 
@@ -55,13 +58,15 @@ class StoreLog:
     """The log of one store at one moment.
 
     `ours`: written by Tidewheel, so every record from `imported_until` on carries a CRC.
-    Of a log that is not ours no record need have one.
+    Of a log that is not ours no record need have one. `epoch`: that of its end, or one that begins right
+    there; 0 of a store that was always alone.
     """
 
     segments: tuple[Segment, ...]
     durable_offset: int | None
     ours: bool
     imported_until: int = 0
+    epoch: int = 0
 
     @property
     def first_offset(self) -> int:
@@ -87,16 +92,35 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
         raise NotAStore(f"{store} has no folder '{layout.COMMITLOG}'. Give --store the folder of a broker.")
     published = read_durable(store) if durable_offset is None else durable_offset
     imported_until = _read_imported(store) if ours else _NONE_OWN
-    log = StoreLog(_written_segments(folder, published or 0), published, ours, imported_until)
+    segments = _written_segments(folder, published or 0)
+    log = StoreLog(segments, published, ours, imported_until, _read_epoch(store))
     if not log.segments or log.end_offset <= log.first_offset:
-        raise StoreError(f"{store} holds no records yet. Send messages to its broker first.")
+        raise StoreError(_nothing(store))
     return log
 
 
 def read_durable(store: Path) -> int | None:
-    """Return the published durable offset; None where none is published, or none that can be read."""
+    """Return up to where may be read; None where nothing says so, or nothing that can be read.
+
+    For a node that is 0: what its files hold beyond what it has told may be another history.
+    """
     path = store / layout.DURABLE
-    return layout.parse_durable(path.read_bytes()) or None if path.exists() else None
+    told = layout.parse_readable(path.read_bytes()) if path.exists() else None
+    return told or (0 if is_node(store) else None)
+
+
+def is_node(store: Path) -> bool:
+    """Return whether a store is that of a node of a cluster."""
+    return (store / layout.CLUSTER).exists()
+
+
+def _nothing(store: Path) -> str:
+    if is_node(store):
+        return (
+            f"{store} is a node's, which has told of no record that its cluster accepted: it has just "
+            "started, or is not in step. Try again in some seconds, or give --store of another node."
+        )
+    return f"{store} holds no records yet. Send messages to its broker first."
 
 
 def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
@@ -109,6 +133,11 @@ def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -
         for edge, start in zip(edges, starts, strict=True)
     ]
     return [hole for hole in found if hole.end_offset > hole.first_offset]
+
+
+def _read_epoch(store: Path) -> int:
+    path = store / layout.DURABLE
+    return layout.parse_epoch(path.read_bytes()) if path.exists() else 0
 
 
 def _read_imported(store: Path) -> int:

@@ -48,6 +48,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from commitlog.epochs import epochs_of
 from spark_jobs import verdicts
 from spark_jobs.books.book_rows import Sides
 from spark_jobs.books.books import Books, Horizon
@@ -164,6 +165,7 @@ def compare(
         "as_of_ms": horizon.as_of_ms,
         "covered_from_ms": left_from_ms,
         "log_began_ms": began_ms,
+        "epochs": [one._asdict() for one in epochs_of(statistics.epochs, log.first_offset, log.epoch)],
         "has_carts": exported.has_carts,
         "store": str(store),
         "started_ms": started_ms,

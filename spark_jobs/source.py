@@ -206,6 +206,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["offset"] >= end["offset"]:
             return []
         log = open_log(self._store)
+        if log.end_offset < end["offset"]:
+            raise StoreError(
+                f"{self._store} tells of {log.end_offset} bytes of log, and this batch ends at "
+                f"{end['offset']}: a node that was started again has not taken that in yet. Run the query "
+                "again in some seconds."
+            )
         missing = tuple(holes(log, start["offset"], end["offset"]))
         if start["offset"] < log.first_offset:
             missing = (Damage(start["offset"], min(log.first_offset, end["offset"])), *missing)

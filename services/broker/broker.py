@@ -741,6 +741,7 @@ class Broker:
             if each.record.topic == RETENTION_TOPIC:
                 self.housekeeping.keep_before(each.record)
             self._replay(each)
+        self._log.took_in()
 
     def _replay(self, found: Found) -> None:
         """Take in a durable record: a start does just what a broker does when it appends and flushes."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from commitlog.epochs import epoch_begun
 from commitlog.kinds import EPOCH_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from services.broker.store import Store
@@ -59,4 +60,4 @@ class Epoch:
 
 def epoch_of(record: Record) -> int:
     """Return the epoch that an epoch record begins."""
-    return int(json.loads(record.body)["epoch"])
+    return epoch_begun(record.body)

@@ -141,6 +141,10 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
         output.say(
             f"not-covered: placed before what there is of the log. Leave them out with: --from '{began}'"
         )
+    from spark_jobs.report.epochs import epochs_in_words
+
+    if words := epochs_in_words(summary.about["epochs"], wall):
+        print(f"\n{words}")
     print(f"\nThe books {'balance' if summary.balanced else 'do not balance'}. Report: {summary.report_path}")
 
 

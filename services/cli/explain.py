@@ -66,12 +66,17 @@ def show(told: dict[str, Any]) -> None:
 
 
 def lines(events: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each event: when, after how long, at which log offset, what happened to what."""
+    """Return a line for each event: when, after how long, at which log offset, what happened to what.
+
+    In a cluster's store also in which epoch.
+    """
     width = max(len(event["topic"]) for event in events)
+    epochs = [epoch(event["epoch"]) for event in events]
     columns = (
         justified([exactly(int(event["store_ms"])) for event in events]),
         justified([gap(int(event["gap_ms"])) for event in events]),
         justified([f"@{int(event['physical_offset']):,}" for event in events]),
+        *([justified(epochs)] if any(epochs) else ()),
         [f"{event['topic']:<{width}}" for event in events],
         [sentence(event) for event in events],
     )
@@ -84,6 +89,11 @@ def sentence(event: dict[str, Any]) -> str:
     is_placed = event["queue_id"] is not None
     place = f"queue {event['queue_id']} offset {event['queue_offset']}" if is_placed else ""
     return f"{event['what']}: {', '.join(part for part in (due, event['note'], place) if part)}"
+
+
+def epoch(number: int | None) -> str:
+    """Return in which epoch of a cluster something happened; nothing if that is not known, or was in none."""
+    return "" if number is None else f"epoch {number}" if number else "alone"
 
 
 def justified(texts: list[str]) -> list[str]:

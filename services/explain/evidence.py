@@ -110,6 +110,7 @@ class SearchedLog:
     """The durable part of a log, to be searched; log offsets.
 
     Records before `imported_until` were imported and may lack a CRC. `stops` is asked between windows.
+    `epoch` is that of the end; 0 of a store that was always alone.
     """
 
     name: str
@@ -117,6 +118,7 @@ class SearchedLog:
     end_offset: int
     imported_until: int = 0
     stops: Callable[[], bool] = never
+    epoch: int = 0
 
     @classmethod
     def at(cls, store: Path) -> SearchedLog:
@@ -126,7 +128,7 @@ class SearchedLog:
         """
         log = open_log(store)
         imported_until = log.imported_until if log.ours else log.end_offset
-        return cls(str(store), Folder(store), log.end_offset, imported_until)
+        return cls(str(store), Folder(store), log.end_offset, imported_until, epoch=log.epoch)
 
     @property
     def first_offset(self) -> int:

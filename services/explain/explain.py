@@ -8,6 +8,8 @@ in a queue.
     name -> records that carry it -> half and timer offsets, places in queues -> records that name those
          -> events in log order, and for each message how it stands
 
+The first pass also meets the records that begin epochs of a cluster: each event is told with its epoch.
+
 Cost: two passes of bytes (`evidence`), the second from the first record on. No Spark, Arrow or Java.
 """
 
@@ -20,7 +22,8 @@ from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from commitlog import properties
-from commitlog.kinds import ACK_TOPIC, HALF_TOPIC, LEASE_TOPIC, TIMER_TOPIC, half_ended
+from commitlog.epochs import Epoch, begun_by, epoch_at, epochs_of
+from commitlog.kinds import ACK_TOPIC, EPOCH_TOPIC, HALF_TOPIC, LEASE_TOPIC, TIMER_TOPIC, half_ended
 from commitlog.record import Record
 from consumequeue import acks, lease_records
 from services.broker.errors import MessageNotFound
@@ -58,7 +61,7 @@ class Standing(NamedTuple):
 class Explanation:
     """The events of a name in log order, how its messages stand, and the log offsets that were searched.
 
-    `is_cut`: the name has more than `RECORDS_MAX` records.
+    `is_cut`: the name has more than `RECORDS_MAX` records. `epochs`: none of a store that was always alone.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Explanation:
     events: list[Event]
     messages: list[Standing] = field(default_factory=list)
     is_cut: bool = False
+    epochs: list[Epoch] = field(default_factory=list)
 
     def as_json(self, behind_ms: int = 0) -> dict[str, Any]:
         """Return plain values, 64-bit numbers as text; times less `behind_ms`, for a virtual clock."""
@@ -76,7 +80,8 @@ class Explanation:
         for event in self.events:
             gap_ms = 0 if before_ms is None else event.store_ms - before_ms
             before_ms = event.store_ms
-            shown.append(event.as_json(behind_ms) | {"gap_ms": str(gap_ms)})
+            epoch = epoch_at(self.epochs, event.physical_offset)
+            shown.append(event.as_json(behind_ms) | {"gap_ms": str(gap_ms), "epoch": epoch})
         return {
             "name": self.name,
             "store": self.store,
@@ -94,17 +99,20 @@ def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
     Raise `MessageNotFound`, saying where was looked, and `ClientMistake` for what can be no name.
     """
     sought = _sought(log, _checked(name))
-    found = list(islice(_named(log, sought, topic), RECORDS_MAX + 1))
+    begun: list[Epoch] = []
+    found = list(islice(_named(log, sought, topic, begun), RECORDS_MAX + 1))
     if not found:
         raise MessageNotFound(_nowhere(log, name, topic))
     named, is_cut = found[:RECORDS_MAX], len(found) > RECORDS_MAX
+    if is_cut:
+        begun += [begun_by(one) for one in _epoch_records(log, found[-1].physical_offset)]
     records = {one.physical_offset: one for one in [*named, *_referring(log, named)]}
     ordered = [records[offset] for offset in sorted(records)]
     subjects = Subjects.of(named)
     events = [event for one in ordered for event in events_of(one, subjects)]
-    return Explanation(
-        name, log.name, log.first_offset, log.end_offset, events, _standings(named, events), is_cut
-    )
+    epochs = epochs_of(begun, log.first_offset, log.epoch)
+    standings = _standings(named, events)
+    return Explanation(name, log.name, log.first_offset, log.end_offset, events, standings, is_cut, epochs)
 
 
 def _checked(name: str) -> str:
@@ -125,14 +133,23 @@ def _sought(log: SearchedLog, name: str) -> str:
     return (ids_of(there).message_id if there else "") or name
 
 
-def _named(log: SearchedLog, name: str, topic: str) -> Iterator[Record]:
-    """Yield the records that carry a name, those that outlived their segment first."""
+def _named(log: SearchedLog, name: str, topic: str, begun: list[Epoch]) -> Iterator[Record]:
+    """Yield the records that carry a name, those that outlived their segment first.
+
+    Add the epochs that begin on the way to `begun`.
+    """
     for one in log.kept():
         if _carries(one, name, topic):
             yield one
-    for one in log.holding([name.encode()]):
-        if _carries(one, name, topic):
+    for one in log.holding([name.encode(), EPOCH_TOPIC.encode()]):
+        if one.topic == EPOCH_TOPIC:
+            begun.append(begun_by(one))
+        elif _carries(one, name, topic):
             yield one
+
+
+def _epoch_records(log: SearchedLog, from_offset: int) -> Iterator[Record]:
+    return (one for one in log.holding([EPOCH_TOPIC.encode()], from_offset) if one.topic == EPOCH_TOPIC)
 
 
 def _carries(one: Record, name: str, topic: str) -> bool:

@@ -37,7 +37,10 @@ class ExplainQuery(Nothing):
 
 
 class EventAnswer(TypedDict):
-    """One thing that happened: `gap_ms` after the event before, told by the record at `physical_offset`."""
+    """One thing that happened: `gap_ms` after the event before, told by the record at `physical_offset`.
+
+    `epoch`: in which of a cluster; 0 where a broker alone stored it. Null elsewhere, or if it is not known.
+    """
 
     physical_offset: str
     store_ms: str
@@ -50,6 +53,7 @@ class EventAnswer(TypedDict):
     due_ms: str | None
     group: str
     note: str
+    epoch: int | None
 
 
 class StandingAnswer(TypedDict):
@@ -96,9 +100,9 @@ class ExplainApi:
     def _log(self) -> SearchedLog:
         if self._files is None:
             raise NotFound("The files of this broker's store cannot be read from here.")
-        durable_offset = self._live.core.durable_offset
-        until = imported_until(self._files)
-        return SearchedLog("the broker's log", self._files, durable_offset, until, self._closing.is_set)
+        core, until = self._live.core, imported_until(self._files)
+        is_closing, epoch = self._closing.is_set, core.epoch.number
+        return SearchedLog("the broker's log", self._files, core.durable_offset, until, is_closing, epoch)
 
 
 OPERATIONS: Final = (

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from commitlog.published_log import StoreLog, open_log
+from commitlog.published_log import StoreLog, is_node, open_log
 from spark_jobs.buckets import bucket_count
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.inputs.stores import Inputs
 from spark_jobs.inputs.tables import RowCounts
+
+BEHIND_SECONDS: Final = 1.0
+"""A node that follows is some 50 ms behind its leader, which may have had the message of a row just read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class Sources:
         """Read them in the one order that keeps effects after causes (see `books`)."""
         orders = self._inputs.export_orders(folder, self.bucket_count)
         pushes = self._inputs.export_pushes(folder, self.bucket_count)
+        if is_node(self._store):
+            time.sleep(BEHIND_SECONDS)
         log = open_log(self._store)
         unreadable = self._inputs.export_carts(folder)
         self._inputs.export_order_lines(folder)

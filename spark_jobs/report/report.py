@@ -30,6 +30,7 @@ from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COV
 from spark_jobs.cases.table import MEANINGS as RULES
 from spark_jobs.layout import RunFolders
 from spark_jobs.report import charts, curves
+from spark_jobs.report.epochs import epochs_in_words
 from spark_jobs.report.flow import FINDING, Flow, merged
 from spark_jobs.report.flow_chart import TALL, WIDE, flow_chart
 from spark_jobs.report.meanings import MEANINGS
@@ -90,6 +91,7 @@ def write(
             drawings=[flow_chart(found, shape, () if has_carts else ("cleared",)) for shape in (WIDE, TALL)],
             squares=merged(found.windows(window_ms), SQUARES_MAX, window_ms),
             rows_max=ROWS_MAX,
+            epochs=epochs_in_words(summary.about.get("epochs", []), moment),
             cases=_case_rows(summary),
             findings_count=sum(summary.cases.get(case, 0) for case in FINDINGS),
             shown=_shown(summary, run),

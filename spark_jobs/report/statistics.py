@@ -11,6 +11,7 @@ was read. Made on the driver, without Spark, from counts that are small (see `st
     ends       how, timers
     damaged    physical_offset, record_bytes, why
     unreadable physical_offset, topic, body
+    epochs     physical_offset, number, began_ms
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from commitlog.epochs import Epoch
 from spark_jobs.log.ragged import Integers
 from spark_jobs.staging.events import MESSAGES
 from spark_jobs.staging.staged import Staged
@@ -74,6 +76,7 @@ class LogStatistics:
     without_key: int = 0
     damaged: list[tuple[int, int, str]] = field(default_factory=list)
     damaged_bytes: int = 0
+    epochs: list[Epoch] = field(default_factory=list)
     lateness: list[Lateness] = field(default_factory=list)
     lateness_bars: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_EDGES_MS) + 1))
     lateness_over_time: list[Lateness] = field(default_factory=list)
@@ -96,6 +99,7 @@ def log_statistics(staged: Staged) -> LogStatistics:
         figures.timer_ends[row["how"]] = figures.timer_ends.get(row["how"], 0) + row["timers"]
     _add_lateness(figures, staged.table("lateness"))
     _add_damage(figures, staged.table("damaged"))
+    figures.epochs = [Epoch(**row) for row in staged.table("epochs").to_pylist()]
     samples = staged.table("unreadable").to_pylist()
     figures.unreadable_samples = sorted(tuple(row.values()) for row in samples)[:SAMPLES_MAX]
     return figures

@@ -66,7 +66,8 @@ class AuditSummary:
     """`balanced`: no finding, no order older than the log, carts as their ledgers say, no damaged byte.
 
     `cases` counts orders, and adds up to `totals["orders"]`; `others` counts findings about no order. `about`
-    is what the run was told and could see: options, as_of_ms, covered_from_ms, store, started_ms, written_ms.
+    is what the run was told and could see: options, as_of_ms, covered_from_ms, epochs (`commitlog.epochs`),
+    store, started_ms, written_ms.
     """
 
     run_id: str

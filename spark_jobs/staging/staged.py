@@ -12,6 +12,7 @@
     ends/       how, timers                                   how timers ended
     unreadable/ physical_offset, topic, body                  the first unreadable messages of each part
     damaged/    physical_offset, record_bytes, why            bytes that are no record
+    epochs/     physical_offset, number, began_ms             where another node of a cluster began to lead
 
 Everything is worked out where the records are decoded, in whole columns: no record crosses into the JVM.
 A task that is done again writes the same files again. Where nothing is to be said a part leaves no file.
@@ -88,6 +89,9 @@ SCHEMAS: Final = {
     ]),
     "damaged": pa.schema([
         ("physical_offset", pa.int64()), ("record_bytes", pa.int64()), ("why", pa.string()),
+    ]),
+    "epochs": pa.schema([
+        ("physical_offset", pa.int64()), ("number", pa.int64()), ("began_ms", pa.int64()),
     ]),
 }  # fmt: skip
 """The data sets of a staged log."""
@@ -193,7 +197,7 @@ def stage_part(number: int, part: Part, check: Check, mapping: Mapping, staged: 
 
 
 def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
-    bodies = frozenset((*mapping.topics.all, TOPICS["ack"]))
+    bodies = frozenset((*mapping.topics.all, TOPICS["ack"], TOPICS["epoch"]))
     if isinstance(part, Slice):
         return _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check, encoded=True))
     return part_batches(part, Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check))

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commitlog.epochs import Epoch, epoch_begun
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.log.ragged import Flags, Integers, Ranges
 from spark_jobs.staging.ack_records import acks_table
@@ -55,6 +56,7 @@ class Tally:
         self._ends: dict[str, int] = {}
         self._unreadable: list[dict[str, Any]] = []
         self._damaged: list[dict[str, Any]] = []
+        self._epochs: list[dict[str, Any]] = []
         self.records = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -72,6 +74,7 @@ class Tally:
         self._add_lateness(said)
         self._add_ends(said)
         self._add_acks(said)
+        self._add_epochs(said)
         self._add_grouped(said, ids)
 
     def tables(self, first_row: int) -> dict[str, pa.Table]:
@@ -85,6 +88,7 @@ class Tally:
             "ends": pa.table({"how": list(self._ends), "timers": list(self._ends.values())}),
             "unreadable": pa.Table.from_pylist(self._unreadable),
             "damaged": pa.Table.from_pylist(self._damaged),
+            "epochs": pa.Table.from_pylist(self._epochs),
         }
 
     def _of_events(self, first_row: int) -> dict[str, pa.Table]:
@@ -192,6 +196,13 @@ class Tally:
             self._acks.append(
                 said.batch.select(["physical_offset", "store_ms", "body"]).take(pa.array(places))
             )
+
+    def _add_epochs(self, said: Said) -> None:
+        for place in np.flatnonzero(said.is_named("epoch")).tolist():
+            offset, store_ms, body = (
+                said.batch.column(name)[place].as_py() for name in ("physical_offset", "store_ms", "body")
+            )
+            self._epochs.append(Epoch(offset, epoch_begun(body), store_ms)._asdict())
 
     def _add_grouped(self, said: Said, ids: pa.StringArray) -> None:
         groups = said.batch.column("message_group")

@@ -192,11 +192,30 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_tells_it_in_lines_and_as_json(traded: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     run("explain", "p1", "--store", str(traded.store), "--json")
-    assert [one["what"] for one in json.loads(capsys.readouterr().out)["events"]][-1] == "cancelled"
+    events = json.loads(capsys.readouterr().out)["events"]
+    assert events[-1]["what"] == "cancelled"
+    assert {one["epoch"] for one in events} == {None}, "the store was always alone"
     run("explain", "p1", "--store", str(traded.store))
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("p1: 8 events of 3 messages, in log offsets 0 to")
     assert any("acknowledged: by group shop-carts, queue 1 offset 0" in line for line in shown)
+    assert not any("epoch" in line or "alone" in line for line in shown)
+
+
+def test_what_happened_in_epochs_of_a_cluster_is_told_apart_also_of_too_many_records(
+    traded: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = len(told(traded, "t1").events)
+    for epoch in (3, 7):
+        traded.broker.epoch.raise_to(epoch, traded.now_ms)
+        traded.flush()
+        traded.end(traded.half_payment("t1"), Resolution.ROLLBACK)
+    events = told(traded, "t1").as_json()["events"]
+    assert [one["epoch"] for one in events] == [0] * alone + [3, 3, 7, 7]
+    monkeypatch.setattr("services.explain.explain.RECORDS_MAX", 1)
+    cut = told(traded, "t1")
+    assert cut.is_cut
+    assert [one.number for one in cut.epochs] == [0, 3, 7]
 
 
 def test_the_search_misses_nothing_that_a_window_cuts(traded: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

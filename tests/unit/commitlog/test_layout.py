@@ -65,3 +65,20 @@ def test_a_file_without_epochs_is_of_epoch_0_and_gets_none_of_it() -> None:
     assert (layout.published(disk).epoch, disk.size(layout.DURABLE)) == (0, 3 * LINE_BYTES)
     layout.publish_epoch(disk, 1, 1)  # the second line of three: the first is a hole
     assert layout.published(disk) == layout.Published(OFFSET, is_sound=True, epoch=1)
+
+
+def test_what_a_node_has_taken_in_may_be_read_and_is_not_believed_at_a_start() -> None:
+    for torn_at in range(LINE_BYTES + 1):
+        disk = MemoryDisk()
+        layout.republish_durable(disk, OFFSET, 3)
+        layout.publish_accepted(disk, NEWER, 1)
+        layout.publish_accepted(disk, NEWEST, 2)
+        assert layout.parse_readable(disk.read(layout.DURABLE, 0, 9 * LINE_BYTES)) == NEWEST
+        disk.crash(lambda count, torn_at=torn_at: torn_at if count == LINE_BYTES else count)
+        readable = layout.parse_readable(disk.read(layout.DURABLE, 0, 9 * LINE_BYTES))
+        assert readable in (OFFSET, NEWER, NEWEST)
+        assert layout.published(disk).offset == OFFSET
+        layout.republish_durable(disk, OFFSET)
+        assert layout.parse_readable(disk.read(layout.DURABLE, 0, 9 * LINE_BYTES)) == OFFSET
+        assert layout.published(disk) == layout.Published(OFFSET, is_sound=True, epoch=3)
+    assert layout.parse_readable(bytes(9 * LINE_BYTES)) is None

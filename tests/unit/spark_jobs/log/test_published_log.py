@@ -10,6 +10,7 @@ import pytest
 from commitlog import layout, store_format
 from commitlog.errors import NotAStore, StoreError, StoreTooNew
 from commitlog.published_log import open_log
+from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 
 WriteLog = Callable[..., Path]
@@ -54,6 +55,28 @@ def test_an_empty_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / layout.FORMAT).write_text("1\n")
     with pytest.raises(StoreError, match="holds no records"):
         open_log(tmp_path)
+
+
+def test_of_a_node_only_what_it_has_told_is_read(store: Path) -> None:
+    """Sound bytes may lie behind that which its cluster never accepted."""
+    end_offset = open_log(store).end_offset
+    for told in (layout.durable_lines(0), b"damaged", None):
+        (store / layout.CLUSTER).write_text("{}")
+        (store / layout.DURABLE).unlink()
+        if told is not None:
+            (store / layout.DURABLE).write_bytes(told)
+        with pytest.raises(StoreError, match="a node's, which has told of no record"):
+            open_log(store)
+        (store / layout.CLUSTER).unlink()
+        assert open_log(store).end_offset >= end_offset, "of a broker alone the sound records count"
+        (store / layout.DURABLE).write_bytes(layout.durable_lines(0))
+    (store / layout.CLUSTER).write_text("{}")
+    disk = RealDisk(store)
+    layout.publish_accepted(disk, end_offset, 1)
+    layout.publish_epoch(disk, 7, 1)
+    disk.close()
+    log = open_log(store)
+    assert (log.end_offset, log.durable_offset, log.epoch) == (end_offset, end_offset, 7)
 
 
 def test_preallocated_segments_of_a_foreign_broker_are_not_read(store: Path) -> None:

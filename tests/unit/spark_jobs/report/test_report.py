@@ -188,6 +188,7 @@ class Run:
         write(staged.folder / "ends", ends, pa.schema([("how", pa.string()), ("timers", pa.int64())]))
         write(staged.folder / "damaged", [], DAMAGED)
         write(staged.folder / "unreadable", [], UNREADABLE)
+        write(staged.folder / "epochs", [], EPOCHS)
         return staged
 
 
@@ -200,6 +201,7 @@ LATENESS = pa.schema([
     ("topic", pa.string()), ("minute_ms", pa.int64()), ("recurs", pa.bool_()), ("late_ms", pa.int64()),
     ("deliveries", pa.int64()),
 ])  # fmt: skip
+EPOCHS = pa.schema([("physical_offset", pa.int64()), ("number", pa.int64()), ("began_ms", pa.int64())])
 UNREADABLE = pa.schema([
     ("physical_offset", pa.int64()), ("topic", pa.string()), ("body", pa.string()),
 ])  # fmt: skip
@@ -319,6 +321,7 @@ def test_a_percentile_is_what_so_many_deliveries_did_not_exceed(tmp_path: Path) 
     write(staged.folder / "damaged", [{"physical_offset": 5, "record_bytes": 9, "why": "torn"}], DAMAGED)
     sample = {"physical_offset": 90, "topic": "t", "body": "{"}
     write(staged.folder / "unreadable", [sample], UNREADABLE)
+    write(staged.folder / "epochs", [], EPOCHS)
     figures = log_statistics(staged)
     assert figures.unreadable_samples == [(90, "t", "{")]
     (one,) = figures.lateness

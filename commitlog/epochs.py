@@ -1,0 +1,52 @@
+"""Which parts of a log are of which epoch of a cluster (`services.broker.epoch`); none of one always alone.
+
+An epoch begins with a record of the log, so these records divide it. What lies before the first of them is
+of epoch 0, stored by a broker alone, if the log is whole or that first one is epoch 1. Else retention has
+deleted the record of an epoch before: which one is not known, unless no such record is left: the end's.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from commitlog.record import Record
+
+
+class Epoch(NamedTuple):
+    """One epoch, from a log offset on; `number` and `began_ms` are None where they are not known."""
+
+    physical_offset: int
+    number: int | None
+    began_ms: int | None = None
+
+
+def epoch_begun(body: bytes) -> int:
+    """Return the epoch that the body of an epoch record says."""
+    return int(json.loads(body)["epoch"])
+
+
+def begun_by(one: Record) -> Epoch:
+    """Return the epoch that an epoch record begins."""
+    return Epoch(one.physical_offset, epoch_begun(one.body), one.store_ms)
+
+
+def epochs_of(begun: Iterable[Epoch], first_offset: int, end_epoch: int) -> list[Epoch]:
+    """Return the epochs of a log, in order, given those whose record is left, and the end's."""
+    found = sorted(begun)
+    if not found:
+        return [Epoch(first_offset, end_epoch)] if first_offset and end_epoch else []
+    if found[0].physical_offset == first_offset:
+        return found
+    is_alone = not first_offset or found[0].number == 1
+    return [Epoch(first_offset, 0 if is_alone else None), *found]
+
+
+def epoch_at(epochs: list[Epoch], physical_offset: int) -> int | None:
+    """Return the epoch of a record, 0 where a broker alone stored it; None where that is not known."""
+    at = bisect_right(epochs, physical_offset, key=lambda one: one.physical_offset) - 1
+    if at >= 0:
+        return epochs[at].number
+    return 0 if epochs and epochs[0].number == 0 else None

@@ -1,0 +1,29 @@
+"""Which parts of a log are of which epoch, also where the log's beginning is gone."""
+
+from __future__ import annotations
+
+from commitlog.epochs import Epoch, epoch_at, epochs_of
+
+FOURTH, SIXTH = Epoch(500, 4, 40), Epoch(900, 6, 60)
+FIRST = Epoch(500, 1, 10)
+
+
+def test_a_store_that_was_always_alone_has_none() -> None:
+    assert epochs_of([], 0, 0) == epochs_of([], 300, 0) == []
+    assert epoch_at([], 100) is None
+
+
+def test_what_lies_before_the_first_record_of_an_epoch_is_told_apart() -> None:
+    assert epochs_of([SIXTH, FOURTH], 500, 6) == [FOURTH, SIXTH]
+    assert epochs_of([FOURTH, SIXTH], 300, 6) == [Epoch(300, None), FOURTH, SIXTH]
+    assert epochs_of([FOURTH, SIXTH], 0, 6) == [Epoch(0, 0), FOURTH, SIXTH]
+    assert epochs_of([FIRST], 300, 1) == [Epoch(300, 0), FIRST]
+    assert epochs_of([], 300, 6) == [Epoch(300, 6)]
+
+
+def test_a_record_is_of_the_epoch_that_began_at_it_or_before() -> None:
+    whole, cut = epochs_of([FOURTH, SIXTH], 0, 6), epochs_of([FOURTH, SIXTH], 300, 6)
+    assert [epoch_at(whole, offset) for offset in (0, 499, 500, 899, 900, 10_000)] == [0, 0, 4, 4, 6, 6]
+    assert [epoch_at(cut, offset) for offset in (100, 300, 500)] == [None, None, 4]
+    assert [epoch_at(epochs_of([FIRST], 300, 1), offset) for offset in (100, 300, 500)] == [0, 0, 1]
+    assert [epoch_at(epochs_of([], 300, 6), offset) for offset in (100, 300)] == [None, 6]

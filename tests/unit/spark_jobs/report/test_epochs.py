@@ -1,0 +1,24 @@
+"""In which words an audit says which epochs a log covers."""
+
+from __future__ import annotations
+
+from commitlog.epochs import Epoch, epochs_of
+from spark_jobs.report.epochs import epochs_in_words
+
+FOURTH, SIXTH = Epoch(500, 4, 40), Epoch(900, 6, 60)
+
+
+def words(begun: list[Epoch], first_offset: int, end_epoch: int) -> str:
+    """What is said, as a summary has the epochs."""
+    return epochs_in_words([one._asdict() for one in epochs_of(begun, first_offset, end_epoch)], str)
+
+
+def test_it_is_one_sentence_or_none() -> None:
+    both = "; epoch 4 began 40; epoch 6 began 60."
+    assert words([], 300, 0) == ""
+    assert words([FOURTH, SIXTH], 500, 6) == f"The log covers epochs 4 to 6{both}"
+    earlier = f"The log covers epochs 4 to 6, and the end of an earlier one{both}"
+    assert words([FOURTH, SIXTH], 300, 6) == earlier
+    alone = "The log covers epoch 4, and what a broker alone stored before; epoch 4 began 40."
+    assert words([FOURTH], 0, 4) == alone
+    assert words([], 300, 6) == "The log covers epoch 6."
