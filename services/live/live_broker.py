@@ -543,12 +543,12 @@ class LiveBroker:
         """Return the broker's time."""
         return self._clock()
 
-    async def _read_timers(self, job: TimersJob, before: asyncio.Task[None] | None) -> None:
+    async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
         """Read files of timers: what will soon be due, or what may be damaged.
 
-        `before` is the read under way: it is awaited, too, so that who awaits the last has awaited all.
+        `core` is the one that wants it, which may be void when the read begins. `before` is the read under
+        way: it is awaited, too, so that who awaits the last has awaited all.
         """
-        core = self._broker
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
         except OSError as error:
@@ -563,9 +563,8 @@ class LiveBroker:
     def _reading_still(self) -> asyncio.Task[None] | None:
         return None if self._reading is None or self._reading.done() else self._reading
 
-    async def _retire(self, retirement: Retirement) -> None:
+    async def _retire(self, core: Broker, retirement: Retirement) -> None:
         """Take a step to let segments go, once it is sure what of them is still needed."""
-        core = self._broker
         try:
             await self.answers.reach(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
@@ -633,12 +632,13 @@ class LiveBroker:
                     self.receivers.notify(key)
                 case Retire(retirement):
                     assert not self.is_retiring, "two retirements at once"
-                    self._retiring = self._loop.create_task(self._retire(retirement))
+                    self._retiring = self._loop.create_task(self._retire(self._broker, retirement))
                 case Warn(text):
                     log.warning(text)
                 case Damaged():
                     log_damage(effect)
                 case ReadTimers(job):
-                    self._reading = self._loop.create_task(self._read_timers(job, self._reading_still()))
+                    reading = self._read_timers(self._broker, job, self._reading_still())
+                    self._reading = self._loop.create_task(reading)
                 case CheckBack():
                     self._ask(effect)

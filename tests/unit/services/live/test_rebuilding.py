@@ -12,10 +12,14 @@ import pytest
 from commitlog import layout
 from commitlog.errors import DiskFailed, NoRoom
 from commitlog.message import Message
+from commitlog.retention import Deletion
 from consumequeue.filter import EVERYTHING
+from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.broker.values import Retire
 from services.live.errors import ResultUnknown, StoreUnwell
 from services.live.live_broker import LiveBroker
+from sharedlog.errors import NotAccepted
 from tests.unit.services.live.failing_disk import FailingDisk, Pauses, failing
 from tidewheel.errors import TidewheelError
 
@@ -189,6 +193,23 @@ def test_a_broker_that_is_stopped_while_its_disk_fails_says_so() -> None:
                 await live.send(message("unknown"))
             with pytest.raises(DiskFailed, match="start it once the disk works"):
                 await live.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_tick_wanted_just_before_the_core_was_let_go_keeps_no_leader_from_stepping_down() -> None:
+    async def run() -> None:
+        disk, pauses, why = FailingDisk(), Pauses(), []
+        settings = BrokerSettings(segment_bytes=SEGMENT_BYTES)
+        core = Broker.open(disk, settings, NOW_MS)
+        with ThreadPoolExecutor(3) as writer:
+            live = LiveBroker(disk, settings, lambda: NOW_MS, pauses, writer, None, core, why.append)
+            await live.send(message("kept"))
+            wanted = core.housekeeping._running = Deletion(0)
+            live._carry_out([Retire(wanted)])
+            live.fail(NotAccepted("another one leads"))
+            await live.close()
+        assert [str(error) for error in why] == ["another one leads"]
 
     asyncio.run(run())
 
