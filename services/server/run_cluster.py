@@ -29,6 +29,7 @@ from services.cluster.http_forwarding import ClusterHttp
 from services.cluster.node import ClusterNode, Member
 from services.cluster.switch import Switch
 from services.front.certificates import https_context
+from services.http.calls import EVERY_ADDRESS
 from services.live.durability import Proving
 from services.live.live_broker import LiveBroker
 from services.process.private_files import auth_key
@@ -152,6 +153,12 @@ def check_settings(settings: ServeSettings) -> None:
         raise ConfigurationError(
             "--auth in a cluster needs --auth-key FILE: the same key on all nodes, as any of them may lead."
         )
+    for flag, address in (("--listen", settings.advertise or settings.listen), ("--http", settings.http)):
+        if address.host in EVERY_ADDRESS:
+            raise ConfigurationError(
+                f"{flag} {address.host} is no address at which other nodes reach this one: name the one that "
+                "they use."
+            )
     if settings.clock == "virtual":
         raise ConfigurationError("--clock virtual is for a broker alone: nodes of a cluster share real time.")
 

@@ -288,6 +288,9 @@ def test_mistakes_are_answered_with_what_to_do(tmp_path: Path, database: str) ->
     assert (code, "--node NAME" in said) == (2, True), said
     code, said = refusal(*serve, "--cluster", url, "--node", "a", "--auth")
     assert (code, "--auth-key FILE" in said) == (2, True), said
+    everywhere = ("serve", "--store", tmp_path / "s", "--listen", "127.0.0.1:0", "--http", "0.0.0.0:0")
+    code, said = refusal(*everywhere, "--insecure", "--cluster", url, "--node", "a")
+    assert (code, "--http 0.0.0.0 is no address" in said) == (2, True), said
     code, said = refusal(*serve, "--cluster", url, "--node", "a", "--clock", "virtual")
     assert (code, "--clock virtual" in said) == (2, True), said
     code, said = refusal(*serve, "--cluster", "postgresql://nobody@127.0.0.1:9/none", "--node", "a")
