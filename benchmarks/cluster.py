@@ -58,6 +58,7 @@ def main() -> None:
     large = commands.add_parser("large")
     large.add_argument("--records", type=int, default=10_000_000)
     large.add_argument("--timers", type=int, default=1_000_000)
+    large.add_argument("--body", type=int, default=850, help="bytes of each body; 191 more make its record")
     large.add_argument("--arms", nargs="*", choices=ENGINES, default=["postgresql"])
     large.add_argument("--folder", type=Path, help="where to write; else a temporary folder")
     for one, arms, seconds in ((sends, (ALONE, *ENGINES), 5.0), (folding, ENGINES, 10.0)):
@@ -143,10 +144,10 @@ def measure_folding(given: argparse.Namespace) -> dict[str, Any]:
 
 def measure_large(given: argparse.Namespace) -> dict[str, Any]:
     """Let a large store become a cluster's over each engine."""
-    figures: dict[str, Any] = {"messages": given.records, "timers": given.timers}
+    figures: dict[str, Any] = {"messages": given.records, "timers": given.timers, "body_bytes": given.body}
     for arm in given.arms:
         with working_folder(given) as folder, empty_log(arm) as url:
-            figures[arm] = large_store.measure(url, folder, given.records, given.timers)
+            figures[arm] = large_store.measure(url, folder, given.records, given.timers, given.body)
     return figures
 
 

@@ -180,7 +180,11 @@ def encode_fields(
 
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
     """Return the closing `__CRC32#` property over all bytes before it."""
-    crc = zlib.crc32(record_bytes) & CRC_MASK
+    return crc_text(zlib.crc32(record_bytes) & CRC_MASK)
+
+
+def crc_text(crc: int) -> bytes:
+    """Return the closing `__CRC32#` property that says this CRC."""
     # Written back to front: so the digits come with the least significant first.
     return (b"\x02%010d\x01#23CRC__" % crc)[::-1]
 

@@ -21,8 +21,11 @@ end then: nothing is deleted or cut but what lies behind it, a short segment is 
 its length is allocated again. Step 2 is there because pages that a failed sync gave up read as if nothing had
 happened and would never reach the disk (see `commitlog.disk`): their writer may be long dead.
 
-A scan may start at any record; with a snapshot it starts there. Cost: one read of the log from the start of
-the scan, one write of what lies behind the published offset: after `kill -9` the flushes that were under way.
+A scan may start at any record; with a snapshot it starts there. Who wants no records, only what is damaged,
+lets it `check`: the same pass, that steps over sound records by their lengths and CRCs without reading them.
+
+Cost: one read of the log from the start of the scan (26 us a record of 1 KB, 2 us where it only checks), one
+write of what lies behind the published offset: after `kill -9` the flushes that were under way.
 
 Weak spot: at or above the published offset damage cannot be told from a torn tail, and all behind it
 is cut. What is acknowledged was published before, but the file is not synced: a power cut may take that.
@@ -32,6 +35,7 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -42,14 +46,16 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreError
 from commitlog.record import Record
 from commitlog.segments import Segments
-from commitlog.view import View
+from commitlog.view import WINDOW_BYTES, View
 
 _MAGIC = re.compile(b"\xda\xa3\x20[\xa7\xab]")
 _MAGIC_BYTES: Final = 4
 _HEAD: Final = struct.Struct(">II")
+_HEAD_AND_PLACE: Final = struct.Struct(">II20xq")
 _OFFSET_FIELD: Final = struct.Struct(">q")
 _OFFSET_AT: Final = 28
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
+_SOUND_BYTES_MIN: Final = record.RECORD_BYTES_MIN + record.CRC_BYTES
 
 
 @dataclass(slots=True, frozen=True)
@@ -79,6 +85,7 @@ class LogScan:
         self._disk = disk
         self._start_at = start_at
         self._stop_at = stop_at
+        self._only_checks = False
         self.segments = Segments.of(disk, segment_bytes)
         self._imported_until = imported.read(disk)
         found = layout.published(disk)
@@ -107,6 +114,12 @@ class LogScan:
             yield from self._segment(first_offset)
         if self.end_offset < self.durable_offset:
             self._note_damage(self.durable_offset)
+
+    def check(self) -> None:
+        """Pass over the log once, without giving out its records; raise OSError."""
+        self._only_checks = True
+        for _ in self:
+            pass
 
     def cut(self, epoch: int = 0) -> None:
         """Make everything behind `end_offset` zeros or gone, and all before it durable, after the pass.
@@ -165,6 +178,12 @@ class LogScan:
             view = view.upto(self._stop_at - first_offset)
         position = self.end_offset - first_offset
         while 0 <= position < min(until, len(view)):
+            # Not in what was imported: there it would look again for each record that has no CRC.
+            if self._only_checks and first_offset + position >= self._imported_until:
+                passed = _sound_from(view, position, first_offset)
+                if passed > position:
+                    position, self.end_offset = passed, first_offset + passed
+                    continue
             found = _record_at(view, position, first_offset + position, self._imported_until)
             if found is None:
                 position = self._step_over(view, position, first_offset, until)
@@ -260,6 +279,28 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
     if not record.is_sound(stored, may_lack_crc=offset < imported_until):
         return None
     return Found(record.decode(stored), record_bytes)
+
+
+def _sound_from(view: View, position: int, first_offset: int) -> int:
+    """Return where the sound records end that lie back to back from a position on, as far as one read shows.
+
+    Each of them `_record_at` would find, but it would not have to be made. Where none is, look there.
+    """
+    window = view[position : position + WINDOW_BYTES]
+    offset, until, at = first_offset + position, len(window), 0
+    unpack, crc32, mask = _HEAD_AND_PLACE.unpack_from, zlib.crc32, record.CRC_MASK
+    while at + _SOUND_BYTES_MIN <= until:
+        record_bytes, magic, physical_offset = unpack(window, at)
+        end = at + record_bytes
+        if physical_offset != offset + at or record_bytes < _SOUND_BYTES_MIN or end > until:
+            break
+        if magic != record.MAGIC_V1 and magic != record.MAGIC_V2:
+            break
+        split = end - record.CRC_BYTES
+        if window[split:end] != record.crc_text(crc32(window[at:split]) & mask):
+            break
+        at = end
+    return position + at
 
 
 def _is_blank(view: View, position: int, until: int) -> bool:

@@ -37,12 +37,12 @@ BATCH_COUNT = 20_000
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def build(folder: Path, count: int) -> int:
+def build(folder: Path, count: int, body_bytes: int = 256) -> int:
     """Make a store of `count` messages; return the bytes of its log."""
     folder.mkdir(parents=True)
     disk = RealDisk(folder)
     first_offset = make_empty(disk)
-    template = Template()
+    template = Template(body_bytes)
     offsets = places(first_offset, count, template.record_bytes)
     end_offset = int(offsets[-1]) + template.record_bytes
     write_log(disk, template, offsets)
@@ -86,8 +86,8 @@ def make_empty(disk: RealDisk) -> int:
 class Template:
     """An encoded record to be patched."""
 
-    def __init__(self) -> None:
-        message = Message(topic=TOPIC, body=bytes(256), message_id=id_of(0), keys=(key_of(0),))
+    def __init__(self, body_bytes: int) -> None:
+        message = Message(topic=TOPIC, body=bytes(body_bytes), message_id=id_of(0), keys=(key_of(0),))
         stored = properties.encode_message(message)
         whole = record.encode(
             Record(topic=TOPIC, body=message.body, properties=stored, born_ms=NOW_MS, store_ms=NOW_MS)

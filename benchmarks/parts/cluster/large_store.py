@@ -1,5 +1,7 @@
 """A large store in a cluster: to begin with it, to copy it, to take over with it, to step down.
 
+Records are of 1 KB by default: 10 million of them are a log of 10 GB.
+
 build    so many messages, in bulk (`parts.store_builder`), and so many timers through a core
 begin    tidewheel cluster create --from that store; its node leads
 copy     a second node with an empty disk gets the store and follows
@@ -32,13 +34,22 @@ MIB: Final = 1 << 20
 JSON: Final = {"Content-Type": "application/json"}
 
 
-def measure(url: str, folder: Path, records: int, timers: int) -> dict[str, float]:
+class Figures(dict[str, Any]):
+    """What was measured; each figure is told as it comes, so that a run that is cut short still tells."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        print(json.dumps({name: value}), file=sys.stderr, flush=True)
+
+
+def measure(url: str, folder: Path, records: int, timers: int, body_bytes: int) -> dict[str, Any]:
     """Return how long each step took, in seconds, over the shared log at `url` that holds nothing."""
-    store = folder / "a"
-    log_bytes = store_builder.build(store, records)
+    store, figures = folder / "a", Figures()
+    began = time.monotonic()
+    log_bytes = store_builder.build(store, records, body_bytes)
     add_timers(store, timers)
-    log_mib = round(log_bytes / MIB)
-    figures: dict[str, float] = {"log_mib": log_mib}
+    figures["log_mib"] = log_mib = round(log_bytes / MIB)
+    figures["build_seconds"] = since(began)
     command = [sys.executable, "-m", "services.cli.main", "cluster", "create", url, "--from", str(store)]
     figures["create_seconds"] = timed(lambda: subprocess.run(command, check=True, capture_output=True))
     with ExitStack() as stack:
@@ -46,11 +57,15 @@ def measure(url: str, folder: Path, records: int, timers: int) -> dict[str, floa
         first = stack.enter_context(serving(store, "--cluster", url, "--node", "a"))
         until(lambda: view(first)["role"] == "leading")
         figures["begin_seconds"] = since(began)
+        figures["begin_rss_mib"] = memory_mib(first)
+        until(lambda: view(first)["copies"].get("a", {}).get("end_offset"))
+        figures["read_back_seconds"] = since(began)
         began = time.monotonic()
         second = stack.enter_context(serving(folder / "b", "--cluster", url, "--node", "b"))
         until(lambda: view(second)["role"] == "following" and is_up_to(second, first))
         figures["copy_seconds"] = copy_seconds = since(began)
         figures["copy_mib_per_second"] = round(log_mib / copy_seconds)
+        figures["copy_rss_mib"] = memory_mib(second)
         began = time.monotonic()
         post(first, "/api/cluster/move", {"node": "b"})
         send(second)
@@ -61,7 +76,14 @@ def measure(url: str, folder: Path, records: int, timers: int) -> dict[str, floa
         os.kill(second["process"], signal.SIGKILL)
         send(first)
         figures["takeover_seconds"] = since(began)
+        figures["takeover_rss_mib"] = memory_mib(first)
     return figures
+
+
+def memory_mib(node: dict[str, Any]) -> int:
+    """Return what memory a node's process holds, in MiB."""
+    lines = Path(f"/proc/{node['process']}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
 
 
 def add_timers(store: Path, count: int) -> None:

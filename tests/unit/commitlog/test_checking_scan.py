@@ -1,0 +1,128 @@
+"""A pass that only checks finds what a pass that gives out the records finds, whatever became of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog import imported, layout, record
+from commitlog.log import CommitLog
+from commitlog.record import Record
+from commitlog.recovery import Damage, LogScan
+from tests.memory_disk import MemoryDisk
+
+SEGMENT_BYTES = 4096
+RECORD_COUNT = 60
+
+Harm = Callable[[MemoryDisk], None]
+
+
+@cache
+def written() -> tuple[dict[str, bytes], int]:
+    """The files of a log of several segments, with bodies of many sizes, and where it ends."""
+    disk = MemoryDisk()
+    layout.reset_durable(disk, 0)
+    log = CommitLog(disk, SEGMENT_BYTES, 0, 0)
+    for number in range(RECORD_COUNT):
+        topic = "t" * (200 if number % 7 == 0 else 3)  # a long name makes a record of the other magic
+        body = record.encode(Record(topic="inner", body=b"x")) * 2 if number % 11 == 0 else b"x" * number * 8
+        log.append(Record(topic=topic, body=body))
+        if number % 5 == 0:
+            flush = log.take_flush()
+            assert flush is not None
+            flush.write()
+            log.flushed(flush)
+    last = log.take_flush()
+    if last is not None:
+        last.write()
+        log.flushed(last)
+    files = {layout.segment_path(at): 0 for at in layout.segment_offsets(disk)}
+    return {path: bytes(disk.view(path)) for path in files}, log.end_offset
+
+
+def place(fraction: float) -> tuple[str, int]:
+    """The file and the position in it that lie so far along the log."""
+    files, end_offset = written()
+    offset = int(fraction * (end_offset - 1))
+    first = max(int(path[-layout.OFFSET_DIGITS :]) for path in files if int(path[-20:]) <= offset)
+    return layout.segment_path(first), offset - first
+
+
+def flip(fraction: float, bit: int) -> Harm:
+    path, position = place(fraction)
+    return lambda disk: disk.flip_bit(path, position * 8 + bit)
+
+
+def overwrite(fraction: float, filler: int, count: int) -> Harm:
+    path, position = place(fraction)
+    return lambda disk: disk.write(path, position, bytes([filler]) * count)
+
+
+def tear(fraction: float, _: int) -> Harm:
+    path, position = place(fraction)
+    return lambda disk: disk.truncate(path, min(position, disk.size(path)))
+
+
+FRACTIONS = st.floats(0, 1, allow_nan=False)
+HARMS = st.one_of(
+    st.builds(flip, FRACTIONS, st.integers(0, 7)),
+    st.builds(overwrite, FRACTIONS, st.integers(0, 255), st.integers(1, 700)),
+    st.builds(tear, FRACTIONS, st.just(0)),
+)
+
+
+def found(
+    disk: MemoryDisk, start_at: int, stop_at: int | None, *, only_checks: bool
+) -> tuple[int, list[Damage]]:
+    scan = LogScan(disk, SEGMENT_BYTES, start_at, stop_at)
+    if only_checks:
+        scan.check()
+    else:
+        for _ in scan:
+            pass
+    return scan.end_offset, scan.damaged
+
+
+@given(
+    harms=st.lists(HARMS, max_size=4),
+    published=FRACTIONS,
+    is_published=st.booleans(),
+    imported_until=st.one_of(st.just(0.0), FRACTIONS),
+    start=st.integers(0, 3),
+    stop=st.one_of(st.none(), FRACTIONS),
+)
+def test_it_finds_the_same_end_and_the_same_damage(
+    harms: list[Harm],
+    published: float,
+    is_published: bool,
+    imported_until: float,
+    start: int,
+    stop: float | None,
+) -> None:
+    files, end_offset = written()
+    disk = MemoryDisk()
+    for path, content in files.items():
+        disk.write(path, 0, content)
+    if is_published:
+        layout.reset_durable(disk, int(published * end_offset))
+    if int(imported_until * end_offset):
+        imported.write(disk, int(imported_until * end_offset))
+    for harm in harms:
+        harm(disk)
+    start_at = layout.segment_offsets(disk)[start]
+    stop_at = None if stop is None else max(start_at, int(stop * end_offset))
+    slow = found(disk, start_at, stop_at, only_checks=False)
+    assert found(disk, start_at, stop_at, only_checks=True) == slow
+
+
+def test_a_log_without_damage_is_passed_to_its_end() -> None:
+    files, end_offset = written()
+    disk = MemoryDisk()
+    for path, content in files.items():
+        disk.write(path, 0, content)
+    layout.reset_durable(disk, end_offset)
+    assert found(disk, 0, None, only_checks=True) == (end_offset, [])
+    assert len(files) > 3, "or no blank is passed"
