@@ -29,7 +29,7 @@ from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
 from consumequeue.entry import Entry, lite_code, tags_code
-from consumequeue.queue import ConsumeQueue, QueueWrite
+from consumequeue.queue import ConsumeQueue, QueueWrite, files_of
 
 _LITE_TOPIC: Final = properties.LITE_TOPIC.encode()
 _TAG: Final = properties.TAG.encode()
@@ -206,6 +206,15 @@ class Dispatch:
         self._unsynced.clear()
         self._disk.delete(QUEUES_WHOLE)
         self._disk.delete(CONSUMEQUEUE)
+
+
+def files_named(frozen: Any) -> Iterator[tuple[str, int]]:
+    """Yield (path, length in bytes) of the files that a snapshot's part (`Dispatch.freeze`) counts on.
+
+    The oldest may have been deleted since.
+    """
+    for topic, queue_id, entry_count, crcs, *_ in frozen or ():
+        yield from files_of(topic, queue_id, entry_count, (first_byte for first_byte, _ in crcs))
 
 
 def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:

@@ -153,9 +153,14 @@ class Run:
         """The number of blocks behind the head."""
         return -(-self.entry_count // BLOCK_ENTRIES)
 
+    @property
+    def file_bytes(self) -> int:
+        """The length of the file."""
+        return (1 + self.block_count) * BLOCK_BYTES
+
     def is_whole(self, disk: Disk) -> bool:
         """Return whether the file is there, as long as it must be, and has this head."""
-        if disk.size(self.path) != (1 + self.block_count) * BLOCK_BYTES:
+        if disk.size(self.path) != self.file_bytes:
             return False
         return disk.read(self.path, 0, BLOCK_BYTES) == _head(self)
 
@@ -197,6 +202,13 @@ class Run:
                 # Also when it equals the last hash: blocks behind may go on with it, and the last is wanted.
                 low, low_hash = guess + 1, int(hashes[-1])
         return low - 1
+
+
+def files_named(frozen: Any) -> Iterator[tuple[str, int]]:
+    """Yield (path, length in bytes) of the files that a snapshot's part (`KeysWritten.freeze`) names."""
+    for fields in frozen or ():
+        run = Run(*fields)
+        yield run.path, run.file_bytes
 
 
 def bounds(entries: Entries, key_hash: int) -> tuple[int, int]:

@@ -292,3 +292,12 @@ class ConsumeQueue:
 
     def _path(self, first_byte: int) -> str:
         return f"{self._folder}/{first_byte:0{OFFSET_DIGITS}d}"
+
+
+def files_of(
+    topic: str, queue_id: int, entry_count: int, first_bytes: Iterable[int]
+) -> Iterator[tuple[str, int]]:
+    """Yield (path, length in bytes) of the files of a queue of `entry_count`, by the first byte of each."""
+    for first_byte in first_bytes:
+        path = f"{CONSUMEQUEUE}/{topic}/{queue_id}/{first_byte:0{OFFSET_DIGITS}d}"
+        yield path, min(_FILE_BYTES, entry_count * ENTRY_BYTES - first_byte)

@@ -24,7 +24,8 @@ store's place, in steps of which each may be the last before a kill or a power c
     fetched/whole         the old store is deleted (again), and the copy moved
     fetched/moving        what has not been moved is moved
 
-Files of two nodes are never mixed. Queues and indexes are derived, and made anew at the next opening.
+Files of two nodes are never mixed. Queues and key index are derived, and come along where that is cheaper
+than to make them anew (`services.store.copying_derived`).
 
 Cost: the store goes over the network once, and lies on the disk twice until it is whole. Weak spot: the files
 are checked on their way, so what the sender's disk has spoiled comes too; whoever receives reads the log
@@ -40,6 +41,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from hashlib import blake2b
 from http.client import HTTPException
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -49,6 +51,7 @@ from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
 from services.cluster.peers import connection_to
 from services.store.copying import FileCopy, hold_store
+from services.store.copying_derived import HeldDerived
 
 PATH: Final = "/api/cluster/copy"
 SECRET: Final = "x-tidewheel-secret"
@@ -69,7 +72,8 @@ _REPLACED: Final = (
 """All that a store holds, save what says whose it is."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
-    rf"|{layout.TIMER_ENDS})/[0-9a-z.-]{{1,64}}|{imported.PATH}"
+    rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.QUEUES_WHOLE}"
+    rf"|{layout.CONSUMEQUEUE}/(?!\.\.?/)[^/\0]{{1,255}}/[0-9]{{1,10}}/[0-9]{{{layout.OFFSET_DIGITS}}}"
 )
 
 
@@ -87,9 +91,10 @@ def stream(root: Path) -> Generator[bytes]:
         newest = held.newest
         if newest is None or SHARED not in newest.parts:
             raise CopyRefused("This node has no checkpoint yet. Ask another one, or later.")
+        held_derived = HeldDerived(held.store.files, newest, stack)
         count, digest = 0, blake2b(MAGIC, digest_size=_DIGEST_BYTES)
         yield MAGIC
-        for file in held.files(newest.offset):
+        for file in chain(held.files(newest.offset), held_derived.copies()):
             yield from _sent(file, digest)
             count += 1
         segment_bytes = held.store.segment_bytes

@@ -6,7 +6,8 @@
 3. Segments are copied up to that offset, zeros follow; then keep files, timers, the snapshot and the small
    files.
 
-Queues and key index are derived and not copied: the copy's first start makes them. The key of users and the
+Queues and key index are derived and not copied: the copy's first start makes them. (What goes to another node
+has them, too: `services.store.copying_derived`.) The key of users and the
 broker's certificate are not the store's content, and not copied either. It is made beside and
 renamed, so it is whole or not there. Nothing of the store is locked or written. Another node of a cluster
 gets the same files, up to the newest snapshot (`services.cluster.transfer`).
@@ -106,14 +107,14 @@ class HeldStore:
         """Yield the files of a copy whose log ends at `end_offset`, without `durable` and `format`."""
         yield from self._segments(end_offset)
         for name, descriptor in self.keeps.items():
-            yield _file(f"{layout.KEEP}/{name}", descriptor, None)
+            yield file_of(f"{layout.KEEP}/{name}", descriptor, None)
         for path, (descriptor, length) in self.timers.items():
-            yield _file(path, descriptor, length)
+            yield file_of(path, descriptor, length)
         for path in (imported.PATH, layout.CLOCK):
             if self.store.files.size(path) >= 0:
-                yield _content(path, bytes(self.store.files.view(path)))
+                yield content_of(path, bytes(self.store.files.view(path)))
         if self.newest is not None:
-            yield _content(snapshot.path_of(self.newest.offset), self.newest.encode())
+            yield content_of(snapshot.path_of(self.newest.offset), self.newest.encode())
 
     def _segments(self, end_offset: int) -> Iterator[FileCopy]:
         for segment_offset in self.store.segment_offsets:
@@ -184,13 +185,13 @@ def _write_file(disk: RealDisk, file: FileCopy) -> None:
     disk.sync(file.path)
 
 
-def _file(path: str, descriptor: int, until: int | None) -> FileCopy:
+def file_of(path: str, descriptor: int, until: int | None) -> FileCopy:
     """Return an open file as part of a copy, up to `until` (None: all of it)."""
     length = _file_bytes(descriptor) if until is None else until
     return FileCopy(path, _chunks(descriptor, length), length)
 
 
-def _content(path: str, content: bytes) -> FileCopy:
+def content_of(path: str, content: bytes) -> FileCopy:
     """Return a small file as part of a copy."""
     return FileCopy(path, iter([(0, content)]), len(content))
 
