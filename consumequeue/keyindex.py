@@ -211,6 +211,18 @@ def files_named(frozen: Any) -> Iterator[tuple[str, int]]:
         yield run.path, run.file_bytes
 
 
+def holds_what_was_written(disk: Disk, path: str) -> bool:
+    """Return whether a run's blocks match their CRCs, whatever its path; `is_whole` looks at the head."""
+    block_count = disk.size(path) // BLOCK_BYTES - 1
+    try:
+        for number in range(0, block_count, sorted_runs.READ_BLOCKS):
+            count = min(sorted_runs.READ_BLOCKS, block_count - number)
+            sorted_runs.read_blocks(disk, path, number, count, _ADVICE)
+    except StoreDamaged:
+        return False
+    return True
+
+
 def bounds(entries: Entries, key_hash: int) -> tuple[int, int]:
     """Return the range [first, end) of the entries, which are in order, that have the hash."""
     hashes, wanted = entries["hash"], np.uint64(key_hash)

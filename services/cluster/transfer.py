@@ -29,7 +29,8 @@ than to make them anew (`services.store.copying_derived`).
 
 Cost: the store goes over the network once, and lies on the disk twice until it is whole. Weak spot: the files
 are checked on their way, so what the sender's disk has spoiled comes too; whoever receives reads the log
-through before it is used (`services.cluster.node`).
+through before it is used (`services.cluster.node`), drops a key index that is spoiled, and holds queues to
+the CRCs in the snapshot.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from typing import Any, Final, Protocol
 
 from commitlog import imported, layout, store_format
 from commitlog.disk import Disk
+from consumequeue import keyindex
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
 from services.cluster.peers import connection_to
@@ -131,7 +133,10 @@ def receive(source: Source, disk: Disk) -> None:
         raise CopyRefused("What was sent is no copy of a store.")
     paths: list[str] = []
     while "path" in (header := received.header()):
-        _keep(received, header, f"{layout.FETCHED}/{len(paths)}", disk)
+        kept = f"{layout.FETCHED}/{len(paths)}"
+        _keep(received, header, kept, disk)
+        if header["path"].startswith(layout.KEYINDEX) and not keyindex.holds_what_was_written(disk, kept):
+            disk.delete(kept)  # spoiled on the sender's disk; an index that lacks a file is made anew
         paths.append(header["path"])
     if header["files"] != len(paths):
         raise CopyRefused(f"The copy has {len(paths)} files, and {header['files']} were sent.")

@@ -16,6 +16,8 @@ from tests.memory_disk import MemoryDisk
 
 SEGMENT_BYTES = 4096
 RECORD_COUNT = 60
+MAGIC_AT, PLACE_AT = 7, 35
+"""The last bytes of these fields of a record."""
 
 Harm = Callable[[MemoryDisk], None]
 
@@ -39,16 +41,35 @@ def written() -> tuple[dict[str, bytes], int]:
     if last is not None:
         last.write()
         log.flushed(last)
-    files = {layout.segment_path(at): 0 for at in layout.segment_offsets(disk)}
-    return {path: bytes(disk.view(path)) for path in files}, log.end_offset
+    paths = map(layout.segment_path, layout.segment_offsets(disk))
+    return {path: bytes(disk.view(path)) for path in paths}, log.end_offset
 
 
 def place(fraction: float) -> tuple[str, int]:
     """The file and the position in it that lie so far along the log."""
-    files, end_offset = written()
-    offset = int(fraction * (end_offset - 1))
-    first = max(int(path[-layout.OFFSET_DIGITS :]) for path in files if int(path[-20:]) <= offset)
+    return place_of(int(fraction * (written()[1] - 1)))
+
+
+def place_of(offset: int) -> tuple[str, int]:
+    firsts = [int(path[-layout.OFFSET_DIGITS :]) for path in written()[0]]
+    first = max(one for one in firsts if one <= offset)
     return layout.segment_path(first), offset - first
+
+
+@cache
+def records() -> list[tuple[int, int]]:
+    """Where each record lies, and its length."""
+    scan = LogScan(undamaged(), SEGMENT_BYTES)
+    return [(one.record.physical_offset, one.record_bytes) for one in scan]
+
+
+def undamaged() -> MemoryDisk:
+    files, end_offset = written()
+    disk = MemoryDisk()
+    for path, content in files.items():
+        disk.write(path, 0, content)
+    layout.reset_durable(disk, end_offset)
+    return disk
 
 
 def flip(fraction: float, bit: int) -> Harm:
@@ -61,16 +82,27 @@ def overwrite(fraction: float, filler: int, count: int) -> Harm:
     return lambda disk: disk.write(path, position, bytes([filler]) * count)
 
 
-def tear(fraction: float, _: int) -> Harm:
+def tear(fraction: float) -> Harm:
     path, position = place(fraction)
     return lambda disk: disk.truncate(path, min(position, disk.size(path)))
+
+
+def seal_another(number: int, field: int) -> Harm:
+    """A record that matches its CRC, and has another magic or names another place than its own."""
+    offset, record_bytes = records()[number]
+    path, position = place_of(offset)
+    stored = bytearray(written()[0][path][position : position + record_bytes])
+    stored[field] ^= 1
+    sealed = stored[: -record.CRC_BYTES] + record.crc_property(memoryview(stored[: -record.CRC_BYTES]))
+    return lambda disk: disk.write(path, position, bytes(sealed))
 
 
 FRACTIONS = st.floats(0, 1, allow_nan=False)
 HARMS = st.one_of(
     st.builds(flip, FRACTIONS, st.integers(0, 7)),
     st.builds(overwrite, FRACTIONS, st.integers(0, 255), st.integers(1, 700)),
-    st.builds(tear, FRACTIONS, st.just(0)),
+    st.builds(tear, FRACTIONS),
+    st.builds(seal_another, st.integers(0, RECORD_COUNT - 1), st.sampled_from((MAGIC_AT, PLACE_AT))),
 )
 
 
@@ -102,12 +134,11 @@ def test_it_finds_the_same_end_and_the_same_damage(
     start: int,
     stop: float | None,
 ) -> None:
-    files, end_offset = written()
-    disk = MemoryDisk()
-    for path, content in files.items():
-        disk.write(path, 0, content)
+    disk, end_offset = undamaged(), written()[1]
     if is_published:
         layout.reset_durable(disk, int(published * end_offset))
+    else:
+        disk.delete(layout.DURABLE)
     if int(imported_until * end_offset):
         imported.write(disk, int(imported_until * end_offset))
     for harm in harms:
@@ -119,10 +150,6 @@ def test_it_finds_the_same_end_and_the_same_damage(
 
 
 def test_a_log_without_damage_is_passed_to_its_end() -> None:
-    files, end_offset = written()
-    disk = MemoryDisk()
-    for path, content in files.items():
-        disk.write(path, 0, content)
-    layout.reset_durable(disk, end_offset)
-    assert found(disk, 0, None, only_checks=True) == (end_offset, [])
-    assert len(files) > 3, "or no blank is passed"
+    disk = undamaged()
+    assert found(disk, 0, None, only_checks=True) == (written()[1], [])
+    assert len(layout.segment_offsets(disk)) > 3, "or no blank is passed"

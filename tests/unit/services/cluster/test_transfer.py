@@ -18,6 +18,7 @@ from services.broker.settings import BrokerSettings
 from services.cluster import transfer
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica
+from services.store.copying_derived import ENTRIES_PER_FILE_MIN
 from services.store.opening import open_store
 from services.store.verify import verify
 from sharedlog.engine import Head
@@ -96,6 +97,79 @@ def test_a_copy_takes_the_place_of_what_was_there_and_the_node_reads_on(
     assert disk.read("cluster", 0, 20) == b"whose it is"
 
 
+@pytest.fixture
+def full_store(store: Path, engine: MemoryEngine) -> Path:
+    """The store, with so many messages that its queues are worth to be sent."""
+    disk = RealDisk(store)
+    replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    read_on(replica, engine)
+    candidate = Candidate(replica.fold, b"who leads epoch2", {"node": "a"})
+    head = Head(1, replica.fold.holder, Position(replica.fold.end, replica.fold.chain))
+    assert engine.append_if(head, [encode(candidate.epoch)], Head(2, candidate.epoch.holder, head.position))
+    read_on(replica, engine)
+    replica.lead(engine, 0, lambda: 0)
+    for number in range(3 * ENTRIES_PER_FILE_MIN):
+        replica.core.sending.send(Message(topic="t", body=b"x", message_id=f"N{number}"), 0)
+    flush(replica)
+    replica.checkpoint(0)
+    disk.close()
+    return store
+
+
+def opened_copy(store: Path) -> tuple[MemoryDisk, Replica]:
+    disk = MemoryDisk()
+    transfer.receive(io.BytesIO(sent(store)), disk)
+    return disk, Replica.open(disk, SETTINGS, 0, CLUSTER)
+
+
+def found_ids(replica: Replica) -> list[str]:
+    """The messages that the queue holds, and the ids under which the key index finds one each."""
+    finding = replica.core.finding
+    first, end = finding.queue_range("t", 0)
+    ids = [finding.read("t", 0, offset, 1)[0].message.message_id for offset in range(first, end)]
+    return [one for one in ids if len(finding.find("t", one, 2).messages) == 1]
+
+
+def test_queues_and_key_index_come_along(full_store: Path) -> None:
+    disk, replica = opened_copy(full_store)
+    assert replica.core.made_anew == []
+    assert disk.list("keyindex") == sorted(run.name for run in replica.core.store.keys.runs)
+    assert disk.list("consumequeue/t/0") == [
+        path.name for path in (full_store / "consumequeue/t/0").iterdir()
+    ]
+    assert len(found_ids(replica)) == 40 + 3 * ENTRIES_PER_FILE_MIN
+
+
+@pytest.mark.parametrize("folder", ["keyindex", "consumequeue/t/0"])
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_derived_files_that_the_senders_disk_has_spoiled_or_lost_are_made_anew(
+    full_store: Path, folder: str, is_gone: bool
+) -> None:
+    path = max((full_store / folder).iterdir(), key=lambda one: one.stat().st_size)
+    spoiled = bytearray(path.read_bytes())
+    spoiled[len(spoiled) // 2] ^= 1
+    path.unlink()
+    if not is_gone:
+        path.write_bytes(spoiled)
+    _, replica = opened_copy(full_store)
+    assert len(replica.core.made_anew) == 1
+    assert len(found_ids(replica)) == 40 + 3 * ENTRIES_PER_FILE_MIN
+
+
+def test_what_came_to_a_queue_behind_the_checkpoint_is_not_sent(full_store: Path) -> None:
+    [path] = (full_store / "consumequeue/t/0").iterdir()
+    path.write_bytes(path.read_bytes() + b"what came since the checkpoint")
+    assert opened_copy(full_store)[1].core.made_anew == []
+
+
+def test_many_small_files_of_queues_are_not_sent(store: Path) -> None:
+    disk = MemoryDisk()
+    transfer.receive(io.BytesIO(sent(store)), disk)
+    transfer.take_over(disk)
+    assert disk.list("consumequeue") == []
+    assert disk.list("keyindex") != []
+
+
 def test_a_copy_is_a_store_that_verify_knows_nothing_against(store: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     disk = RealDisk(tmp_path / "other")
@@ -123,7 +197,16 @@ def test_a_copy_that_was_cut_or_spoiled_on_its_way_is_none(store: Path) -> None:
 
 
 def test_a_file_outside_of_the_store_is_refused() -> None:
-    for path in ("../users.key", "/etc/passwd", "cluster", "commitlog/../lock", "keep/"):
+    queue_file = "0" * layout.OFFSET_DIGITS
+    for path in (
+        *("../users.key", "/etc/passwd", "cluster", "commitlog/../lock", "keep/", "consumequeue/t/0/x"),
+        *(
+            f"consumequeue/../0/{queue_file}",
+            f"consumequeue/t/../{queue_file}",
+            f"consumequeue//0/{queue_file}",
+        ),
+        *(f"consumequeue/t/u/0/{queue_file}", f"consumequeue/t/0/{queue_file}\n", "keyindex/../lock"),
+    ):
         sender = transfer.MAGIC + transfer._header({"path": path, "length": 0, "room_bytes": 0})
         sender += blake2b(sender, digest_size=16).digest()
         with pytest.raises(CopyRefused, match="which no store has"):
