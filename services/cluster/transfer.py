@@ -54,6 +54,7 @@ from services.cluster.errors import CopyRefused
 from services.cluster.peers import connection_to
 from services.store.copying import FileCopy, hold_store
 from services.store.copying_derived import HeldDerived
+from services.store.reading import StoreFiles
 
 PATH: Final = "/api/cluster/copy"
 SECRET: Final = "x-tidewheel-secret"
@@ -93,7 +94,7 @@ def stream(root: Path) -> Generator[bytes]:
         newest = held.newest
         if newest is None or SHARED not in newest.parts:
             raise CopyRefused("This node has no checkpoint yet. Ask another one, or later.")
-        held_derived = HeldDerived(held.store.files, newest, stack)
+        held_derived = HeldDerived(StoreFiles(root), newest, stack)
         count, digest = 0, blake2b(MAGIC, digest_size=_DIGEST_BYTES)
         yield MAGIC
         for file in chain(held.files(newest.offset), held_derived.copies()):

@@ -6,7 +6,9 @@ build    so many messages, in bulk (`parts.store_builder`), and so many timers t
 begin    tidewheel cluster create --from that store; its node leads
 copy     a second node with an empty disk gets the store and follows
 move     the lead goes to the second node, and the first one follows again, warm
-kill     the second one is killed; the first one answers a send
+tail     sends, until much lies behind the checkpoint to which a node goes back
+move     back: the second node follows again, and has read all that once more
+kill     the first one is killed; the second one answers a send
 """
 
 from __future__ import annotations
@@ -25,12 +27,17 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from parts import store_builder
+from parts.front.server import Served
 from parts.serving import serving
 from parts.shell import BATCH, DAY_MS, Shell, message, real_ms
 
 WAIT_SECONDS: Final = 3_600.0
 POLL_SECONDS: Final = 0.02
 MIB: Final = 1 << 20
+TAIL_BYTES: Final = 40 * MIB
+SENDING_SECONDS: Final = 5
+SENDINGS_MAX: Final = 30
+BENCHMARK: Final = str(Path(__file__).parents[2] / "cluster.py")
 JSON: Final = {"Content-Type": "application/json"}
 
 
@@ -60,11 +67,13 @@ def measure(url: str, folder: Path, records: int, timers: int, body_bytes: int) 
         figures["begin_rss_mib"] = memory_mib(first)
         until(lambda: view(first)["copies"].get("a", {}).get("end_offset"))
         figures["read_back_seconds"] = since(began)
+        figures["read_back_processor_seconds"] = processor_seconds(first)
         began = time.monotonic()
         second = stack.enter_context(serving(folder / "b", "--cluster", url, "--node", "b"))
         until(lambda: view(second)["role"] == "following" and is_up_to(second, first))
         figures["copy_seconds"] = copy_seconds = since(began)
         figures["copy_mib_per_second"] = round(log_mib / copy_seconds)
+        figures["copy_processor_seconds"] = processor_seconds(second)
         figures["copy_rss_mib"] = memory_mib(second)
         began = time.monotonic()
         post(first, "/api/cluster/move", {"node": "b"})
@@ -72,18 +81,41 @@ def measure(url: str, folder: Path, records: int, timers: int, body_bytes: int) 
         figures["move_seconds"] = since(began)
         until(lambda: view(first)["role"] == "following" and is_up_to(first, second))
         figures["warm_again_seconds"] = since(began)
-        began = time.monotonic()
-        os.kill(second["process"], signal.SIGKILL)
+        figures["tail_mib"] = round(grow_tail(second, folder / "b") / MIB)
+        used, began = processor_seconds(second), time.monotonic()
+        post(second, "/api/cluster/move", {"node": "a"})
         send(first)
+        until(lambda: view(second)["role"] == "following" and is_up_to(second, first))
+        figures["warm_with_tail_seconds"] = since(began)
+        figures["warm_with_tail_processor_seconds"] = round(processor_seconds(second) - used, 1)
+        began = time.monotonic()
+        os.kill(first["process"], signal.SIGKILL)
+        send(second)
         figures["takeover_seconds"] = since(began)
-        figures["takeover_rss_mib"] = memory_mib(first)
+        figures["takeover_rss_mib"] = memory_mib(second)
     return figures
 
 
+def grow_tail(leader: dict[str, Any], store: Path) -> int:
+    """Send until much lies behind the leader's newest checkpoint; return how many bytes of log."""
+    command = [sys.executable, BENCHMARK, "part", "sends", leader["listen"], "128", str(SENDING_SECONDS)]
+    for _ in range(SENDINGS_MAX):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        newest = max(int(path.name) for path in (store / "snapshots").iterdir() if path.name.isdigit())
+        tail = int(view(leader)["end_offset"]) - newest
+        if tail >= TAIL_BYTES:
+            break
+    return tail
+
+
+def processor_seconds(node: dict[str, Any]) -> float:
+    """Return what processor time a node has used: other work on the machine hardly changes it."""
+    return round(Served(node["process"], node["listen"]).processor_seconds(), 1)
+
+
 def memory_mib(node: dict[str, Any]) -> int:
-    """Return what memory a node's process holds, in MiB."""
-    lines = Path(f"/proc/{node['process']}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
+    """Return what memory a node holds."""
+    return Served(node["process"], node["listen"]).resident_bytes() // MIB
 
 
 def add_timers(store: Path, count: int) -> None:
