@@ -101,7 +101,7 @@ def others(disk: Disk, start: Snapshot) -> list[Snapshot]:
 
 def unsound(disk: Disk) -> list[str]:
     """Return, in words, which snapshots are not what was written."""
-    bad = [offset for offset in offsets(disk) if read(disk, offset) is None]
+    bad = [offset for offset in offsets(disk) if not is_sound(disk, offset)]
     return [
         f"{path_of(offset)}: it does not match its CRC; another one, or the log, took its place"
         for offset in bad

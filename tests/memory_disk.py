@@ -173,7 +173,9 @@ class MemoryDisk:
 
     def list(self, folder: str) -> list[str]:
         inside = f"{folder}/" if folder else ""
-        return sorted({path[len(inside) :].split("/")[0] for path in self._files if path.startswith(inside)})
+        begins = len(inside)
+        paths = [path for path in self._files if path.startswith(inside)]
+        return sorted({path[begins:].partition("/")[0] for path in paths})
 
     def size(self, path: str) -> int:
         file = self._files.get(path)

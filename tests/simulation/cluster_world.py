@@ -21,6 +21,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from commitlog import layout
 from commitlog.errors import StoreError
 from commitlog.flush import Flush
 from services.broker.broker import SHARED, Broker
@@ -377,9 +378,13 @@ def well(engine: MemoryEngine) -> MemoryEngine:
 
 
 def sent_by(node: Node) -> bytes:
-    """What a node sends to whoever wants its copy: its disk as a folder, and the real transfer."""
+    """What a node sends to whoever wants its copy: its disk as a folder, and the real transfer.
+
+    Queues and the index of keys are not in the folder, and must not be missed.
+    """
+    derived = (f"{layout.CONSUMEQUEUE}/", f"{layout.KEYINDEX}/")
     with TemporaryDirectory() as folder:
-        for path in node.disk.paths():
+        for path in [one for one in node.disk.paths() if not one.startswith(derived)]:
             file = Path(folder) / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(node.disk.read(path, 0, node.disk.size(path)))

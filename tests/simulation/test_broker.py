@@ -58,6 +58,7 @@ from txn.checkback import CheckBackPolicy
 from txn.errors import InvalidTransactionId
 
 START_MS = 1_763_700_000_000
+HOUR_MS = 3_600_000
 SETTINGS = BrokerSettings(
     segment_bytes=4096,
     queue_count=2,
@@ -311,20 +312,34 @@ class World:
         self._reopen(self.broker.durable_offset)
 
     def settle(self) -> None:
-        """Lets all time pass and everything be received, so that nothing is left to happen."""
+        """Lets time pass and everything be received, until nothing is left to happen, in an hour either."""
         self.faults.cease()
         self.held.clear()
         for _ in range(200):
-            self.flush()
-            self._go_to(self.now_ms + 20_000)
-            self.receive()
-            for delivery in self.held:
-                self.broker.receiving.ack(GROUP, TOPIC, delivery.receipt_handle, self.now_ms)
-            self.held.clear()
-            self.flush()
-            self.sync()
-            if self.broker.is_checkpoint_due:
-                self.checkpoint()
+            self._take_all_until(self._go_to)
+            if self._is_at_rest():
+                break
+        for _ in range(3):
+            self._take_all_until(self._leap_to, HOUR_MS // 3)
+
+    def _take_all_until(self, go_to: Callable[[int], None], passing_ms: int = 20_000) -> None:
+        """Lets time pass, and gets and acknowledges what there is then."""
+        self.flush()
+        go_to(self.now_ms + passing_ms)
+        self.receive()
+        for delivery in self.held:
+            self.broker.receiving.ack(GROUP, TOPIC, delivery.receipt_handle, self.now_ms)
+        self.held.clear()
+        self.flush()
+        self.sync()
+        if self.broker.is_checkpoint_due:
+            self.checkpoint()
+
+    def _is_at_rest(self) -> bool:
+        """Whether no timer waits, and nobody has anything to receive or to acknowledge."""
+        gauges = self.broker.gauges()
+        is_taken = not any(gauges.lag.values()) and not any(gauges.in_flight.values())
+        return is_taken and gauges.pending_timers == 0 and self.broker.is_quiet
 
     def check(self) -> None:
         """Compares what was given out, and the log where it is whole, with the oracle."""
@@ -404,6 +419,10 @@ class World:
             self._carry_out(self.broker.tick(self.now_ms))
             if self.chance.random() < 0.5:
                 self.flush()
+        self._leap_to(now_ms)
+
+    def _leap_to(self, now_ms: int) -> None:
+        """Goes to a moment at once: what was due before it is late."""
         self.now_ms = now_ms
         self._carry_out(self.broker.tick(now_ms))
 

@@ -11,6 +11,8 @@ import pytest
 
 from commitlog import layout
 from commitlog.disk import Disk
+from consumequeue import timerindex_recent
+from services.broker import repeats
 from services.broker.repeats import Repeats
 from services.broker.values import Resolution
 from services.cluster import replica
@@ -23,6 +25,14 @@ from tests.simulation.cluster_world import ClusterWorld
 from tidewheel.errors import TidewheelError
 
 FOUND_WITHIN = 12
+
+
+@pytest.fixture(autouse=True)
+def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a core begin with small tables: hundreds are made in a schedule, and little comes into them."""
+    monkeypatch.setattr(repeats, "SLOT_COUNT", 1 << 12)
+    monkeypatch.setattr(repeats, "_MASK", (1 << 12) - 1)
+    monkeypatch.setattr(timerindex_recent, "_SLOTS", 1021)
 
 
 def play(seed: int) -> ClusterWorld:
