@@ -15,6 +15,8 @@ Cost: each byte of the log is read once more than it was written, in a worker th
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from commitlog import layout, snapshot
@@ -24,6 +26,7 @@ from commitlog.recovery import LogScan
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
+from sharedlog.fold import told_anew
 from sharedlog.holdings import Holding, Holdings
 from sharedlog.reading import records
 from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
@@ -34,10 +37,13 @@ _SECRET_BYTES: Final = 16
 
 
 class OwnCopy:
-    """The copy of the node `name`, which gives it away at the URL `http`."""
+    """The copy of the node `name`, which gives it away at the URL `http` and shows `certificate` there."""
 
-    def __init__(self, name: str, http: str, began: Beginning, disk: Disk) -> None:
+    def __init__(
+        self, name: str, http: str, began: Beginning, disk: Disk, certificate: Callable[[], str]
+    ) -> None:
         self._name, self._http, self._began, self._disk = name, http, began, disk
+        self._certificate = certificate
         self.secret = secrets.token_hex(_SECRET_BYTES)
         """What another node must say to get the copy; drawn anew by each process."""
         self._told: Holding | None = None
@@ -55,7 +61,8 @@ class OwnCopy:
         if shared is None:
             return self.hold(0) if known is None else None
         end = int(shared["end"])
-        found = Holding(int(shared["next_offset"]), end, self._http, self.secret, self._began.facts)
+        next_record, certificate = int(shared["next_offset"]), self._certificate()
+        found = Holding(next_record, end, self._http, self.secret, self._began.facts, certificate)
         if known == found or (self._told == found and now_ms < self._told_ms + TELL_AGAIN_MS):
             return None
         if self._told != found and not self._read_back(replica, known, end):
@@ -101,7 +108,7 @@ class Found(NamedTuple):
     """What the shared log tells a node without a fold.
 
     The first record that is left, the copies of others from which that can be read on (the newest first),
-    and the newest EPOCH, if it is left.
+    and the newest EPOCH, if it is left: with the certificate that its leader has told since.
     """
 
     first: int
@@ -118,6 +125,10 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str) -> Found:
             holdings.told(record.facts)
         elif record.kind == Kind.EPOCH and (epoch is None or record.epoch > epoch.epoch):
             epoch = record
+        elif epoch is not None and record.kind == Kind.BEAT and told_anew({}, record.facts):
+            if record.holder != epoch.holder:
+                continue
+            epoch = replace(epoch, body=body_of(told_anew(epoch.facts, record.facts)))
     return Found(first, holdings.copies(name, first), epoch)
 
 
