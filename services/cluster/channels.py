@@ -1,4 +1,4 @@
-"""gRPC's channels from one node to another, over TLS where the other one serves it (`services.cluster.peers`).
+"""Channels of gRPC from a node to another, over TLS where that one serves it (`services.cluster.peers`).
 
 gRPC's core takes a certificate for its own authority, also one that another has signed.
 """
