@@ -59,7 +59,7 @@ from services.live.durability import Answers, Proving
 from sharedlog.engine import Engine, Head
 from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, NoCluster, NotAccepted, Refused, Trimmed, Unknown
-from sharedlog.fold import Outcome, Position, Step, told_anew
+from sharedlog.fold import Fold, Outcome, Position, Step, told_anew
 from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES
 from sharedlog.record import Kind, encode
