@@ -26,7 +26,7 @@ from sharedlog.engine import Engine
 from sharedlog.errors import Halted, Unknown
 from sharedlog.fold import Fold
 
-LOST_MS: Final = 10_000
+LOST_MS: Final = 20_000
 
 
 class Witness:
