@@ -5,7 +5,7 @@ broke, or the answer was that nobody knows). What is unknown may have happened o
 
     lost       an ok send, or commit, that was never delivered (unless it was cancelled)
     phantom    a delivery of what was refused, rolled back, never committed or cancelled
-    early      a delivery before its time
+    early      a delivery before its time, by the clock of each node
     again      a receive that began after an ok acknowledgement, and got the message all the same
     order      in a message group, a delivery behind a later one, or before an earlier one was acknowledged
     twice      one message at two places of its topic's queues
@@ -17,9 +17,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 
 from tests.endurance.watching import Watcher
+
+NEVER_MS = 1 << 62
 
 
 class Outcome(Enum):
@@ -44,6 +47,7 @@ class Sent:
     is_commit: bool = False
     end_outcome: Outcome | None = None
     cancel_outcome: Outcome | None = None
+    began_ms: int = 0
 
     @property
     def must_come(self) -> bool:
@@ -72,6 +76,21 @@ class Delivered:
 
 
 @dataclass(slots=True)
+class Step:
+    """From when to when the clock of a node was off, and by how much."""
+
+    node: str
+    offset_ms: int
+    from_ms: int
+    until_ms: int = NEVER_MS
+
+    def explains(self, sent: Sent, seen_ms: int) -> bool:
+        """Return whether by that clock a message was due while the clock was off, before it was seen."""
+        began_ms, ended_ms = max(self.from_ms, sent.began_ms), min(self.until_ms, seen_ms)
+        return began_ms <= ended_ms and ended_ms + self.offset_ms >= sent.due_ms
+
+
+@dataclass(slots=True)
 class History:
     """Everything that clients did and saw."""
 
@@ -82,11 +101,35 @@ class History:
     tried_s: dict[str, float] = field(default_factory=dict)
     """When the first acknowledgement was begun, whatever came of it."""
     outcomes: Counter[str] = field(default_factory=Counter)
+    acknowledged_sends_s: list[float] = field(default_factory=list)
+    """When each send was answered with ok."""
+    steps: list[Step] = field(default_factory=list)
     watcher: Watcher = field(default_factory=Watcher)
+
+    def stepped(self, node: str, offset_ms: int, now_ms: int) -> None:
+        """Note that from now on a node's clock is off by so much; 0: no more."""
+        for one in self.steps:
+            if one.node == node and one.until_ms == NEVER_MS:
+                one.until_ms = now_ms
+        if offset_ms:
+            self.steps.append(Step(node, offset_ms, now_ms))
 
     def write(self, path: Path) -> None:
         """Write all calls and their ends as `tests/checker` reads them."""
         self.watcher.file.write(path)
+
+    def came_twice(self, topic: str, lease_ms: int) -> dict[str, int]:
+        """Return how many messages of a topic came, more than once, and again while they were leased."""
+        seen_s: defaultdict[str, list[float]] = defaultdict(list)
+        for one in self.delivered:
+            if one.place[0] == topic:
+                seen_s[one.message_id].append(one.seen_s)
+        leased_s = [
+            any(later - before < lease_ms / 1000 for before, later in pairwise(sorted(times)))
+            for times in seen_s.values()
+        ]
+        twice = sum(len(times) > 1 for times in seen_s.values())
+        return {"came": len(seen_s), "came_twice": twice, "came_again_while_leased": sum(leased_s)}
 
     def missing(self) -> list[str]:
         """Return what has to be delivered and was not yet."""
@@ -104,7 +147,8 @@ class History:
             if sent is None or not sent.may_come:
                 yield f"phantom: {one} of {sent}"
                 continue
-            if one.seen_ms < sent.due_ms:
+            is_early = one.seen_ms < sent.due_ms
+            if is_early and not any(step.explains(sent, one.seen_ms) for step in self.steps):
                 yield f"early: {one.message_id} by {sent.due_ms - one.seen_ms} ms"
             if one.began_s > self.acknowledged_s.get(one.message_id, one.began_s):
                 yield f"again: {one} after an acknowledgement at {self.acknowledged_s[one.message_id]}"
