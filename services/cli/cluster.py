@@ -131,7 +131,7 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("epoch", found["epoch"]),
         ("log end", found["end_offset"]),
         ("behind", behind(found)),
-        ("clock", skewed(found["clock_skew_ms"])),
+        ("clock", skewed(found["clock_skew_ms"], is_off=found["clock_is_off"])),
         ("nodes", ", ".join(found["nodes"])),
     ]
     rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
@@ -150,11 +150,12 @@ def behind(found: dict[str, Any]) -> str:
     return f"{found['lag_records']} records, {span(found['lag_ms'])}"
 
 
-def skewed(skew_ms: int | None) -> str:
+def skewed(skew_ms: int | None, *, is_off: bool) -> str:
     """Say how the clock of a node differs from the engine's."""
     if skew_ms is None:
         return "not compared yet"
-    return f"{span(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the engine's, or less"
+    said = f"{span(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the engine's, or less"
+    return f"{said}: OFF, it leads only while no other can" if is_off else said
 
 
 @app.command()

@@ -22,8 +22,9 @@ Rules
    has the sentence.
 6. A node that cannot read on, or whose copy has lost something, gets the copy of another (`transfer`), and
    holds the trim meanwhile. Where there is none, it reads the whole log if that is whole, and else waits.
-7. Each node tells of its newest checkpoint (`copies`); the leader trims what all have (`sharedlog.holdings`).
-8. A leader's EPOCH tells its certificate, by which others know it (`peers`); a BEAT tells a renewed one.
+7. A node whose clock is off (`pace`) stands later than the others, and hands over (`clocks`).
+8. Each node tells of its newest checkpoint (`copies`); the leader trims what all have (`sharedlog.holdings`).
+9. A leader's EPOCH tells its certificate, by which others know it (`peers`); a BEAT tells a renewed one.
 
 Weak spot: a takeover takes over the core as it is, so all that `Broker.begin` derives is derived between the
 EPOCH and the first answer.
@@ -47,7 +48,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.cluster import transfer
+from services.cluster import clocks, transfer
 from services.cluster.copies import OwnCopy, damage_in_log, look_for_copies
 from services.cluster.errors import CopyRefused, OrderRefused, OtherKey
 from services.cluster.one_key import check_key
@@ -181,6 +182,7 @@ class ClusterNode:
         self.took_over: TookOver | None = None
         """The last time when this node began to lead."""
         self.pace = Pace(clock, monotonic_ms)
+        self._told_off, self._asked_ms = False, -clocks.ASK_AGAIN_MS
         self._names = {me.node}
         self._read_ms = 0
         self._end = self._next_offset = 0
@@ -357,6 +359,7 @@ class ClusterNode:
         self._become(Role.FOLLOWING)
         self._look_no_more()
         self._silence.away(monotonic_ms())
+        self.pace.follows()
         while not self._leaving.done():
             try:
                 if self._must_ask_witness:
@@ -375,7 +378,9 @@ class ClusterNode:
             if count:
                 continue
             check_key(self.me.node, self.me.key, replica.fold.epoch, replica.fold.leads)
-            if monotonic_ms() >= self._silence.stands_ms(self._rank()) and await self._stand(replica):
+            self._tell_clock()
+            stands_ms = self._silence.stands_ms(self._rank(), is_off=self.pace.is_off)
+            if monotonic_ms() >= stands_ms and await self._stand(replica):
                 return True
             await self._pause(POLL_SECONDS)
         return False
@@ -589,7 +594,7 @@ class ClusterNode:
             log.info("leads", epoch=self.epoch, node=self.me.node, why=self.took_over and self.took_over.why)
             self._orders = orders = Orders(self._loop)
             beating = self._loop.create_task(self._beat(replica, leading, wanted))
-            looking = self._loop.create_task(self._look(replica))
+            looking = self._loop.create_task(self._look(replica, orders))
             ends: set[asyncio.Future[Any]] = {over, self._leaving, leading.broken, orders.moving, looking}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             self._orders = None
@@ -610,14 +615,48 @@ class ClusterNode:
         with suppress(NotAccepted):
             await self._work(partial(sink.leave, orders.moving.result() if orders.moving.done() else ""))
 
-    async def _look(self, replica: Replica) -> None:
-        """Look after the leader's copy, and the trim; raise `StoreDamaged` where that is none any more."""
+    async def _look(self, replica: Replica, orders: Orders) -> None:
+        """Look after the leader's copy, trim and clock; raise `StoreDamaged` where the copy is none."""
+        assert replica.sink is not None, "a leader has a sink"
+        began_ms = replica.sink.proven_ms
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if self._has_many_records(replica):
                 replica.core.want_checkpoint()
             await self._work(lambda: self._look_after_copy(replica))
             await self._work(lambda: self._trim(replica))
+            if replica.sink.proven_ms > began_ms:  # the EPOCH was appended before, nobody knows when
+                await self._look_at_clock(replica, orders)
+
+    async def _look_at_clock(self, replica: Replica, orders: Orders) -> None:
+        """Hand over to a node whose clock is good, if this one's is off."""
+        await self._work(partial(self._compare_clock, replica))
+        self._tell_clock()
+        if not self.pace.is_off or monotonic_ms() < self._asked_ms + clocks.ASK_AGAIN_MS:
+            return
+        self._asked_ms = monotonic_ms()
+        held = replica.fold.holdings.all()
+        better = await self._work(partial(clocks.node_with_a_good_clock, held, self.me.node))
+        if better and not orders.moving.done():
+            log.warning("hands over, for its clock is off", to=better, skew_ms=self.pace.skew_ms)
+            orders.moving.set_result(better)
+
+    def _compare_clock(self, replica: Replica) -> None:
+        """Compare this node's clock with the engine's time of the newest record. In a worker thread."""
+        assert replica.sink is not None, "a leader has a sink"
+        began_ms = replica.sink.proven_ms
+        with suppress(Unknown):  # the newest record is the proven append, or behind it
+            self.pace.appended(began_ms, self._engine.read(replica.fold.next_offset - 1, 1)[:1])
+
+    def _tell_clock(self) -> None:
+        """Log when this node's clock begins or ends to be off."""
+        if self.pace.is_off is self._told_off:
+            return
+        self._told_off = not self._told_off
+        if self._told_off:
+            log.error("the clock is off: keep the machines' clocks together", skew_ms=self.pace.skew_ms)
+        else:
+            log.info("the clock is right again", skew_ms=self.pace.skew_ms)
 
     async def _beat(self, replica: Replica, leading: Leading, wanted: asyncio.Event) -> None:
         """Write a BEAT whenever nothing was written for a while, or an answer wants a proof."""

@@ -187,8 +187,8 @@ def join(store: Path, cluster: bytes, node: str) -> None:
             found = json.loads(path.read_text())
         except ValueError as error:
             raise ConfigurationError(
-                f"{path} does not say which node's store this is: its disk has lost that. Give node {node!r} an "
-                "empty --store: it gets the copy of another."
+                f"{path} does not say which node's store this is: its disk has lost that. Give node {node!r} "
+                "an empty --store: it gets the copy of another."
             ) from error
         if found != me:
             raise ConfigurationError(

@@ -3,8 +3,8 @@
     clients, in the test  ---  carrier, a process  ---  node
 
 When it is killed or stands still the node has what it has of a client that is killed or stands still:
-connections that are reset, or whose other end neither reads nor says anything. The clients themselves live on,
-and know what they were told.
+connections that are reset, or whose other end neither reads nor says anything. The clients themselves live
+on, and know what they were told.
 """
 
 from __future__ import annotations

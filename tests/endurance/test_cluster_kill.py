@@ -6,8 +6,8 @@
 killed and paused, disks fail and drop what was not synced, clocks step, the lead is moved; in every tenth
 round the leader's disk is lost: it must get the other one's copy. Nodes take checkpoints and trim the log all
 the time. Clients talk to both nodes, whoever leads, and note what they are told (`sick_load`); `histories`
-judges it at the end, and the checker by the engine's raw log, which is kept as it comes. Says each round as it
-ends, and prints JSON: its seed, how long none was acknowledged after each fault, and how much came twice.
+judges it at the end, and the checker by the engine's raw log, which is kept as it comes. Says each round as
+it ends, and prints JSON: its seed, how long none was acknowledged after each fault, and how much came twice.
 
 What came early is judged by the clock of the leader that delivered it: who judges is told from when to when
 which node's clock was off, and by how much.
