@@ -271,12 +271,13 @@ def step_clock(scene: Scene) -> Mend:
     offset_ms = int(drawn(scene.chance, STEPS_MS)) * scene.chance.choice((-1, 1))
     scene.says(f"by {offset_ms} ms")
 
-    def be_off_by(ms: int) -> None:
-        scene.stepped(node.name, ms)
-        node.clock.be_off_by(ms)
+    def step_back() -> None:
+        node.clock.be_off_by(0)
+        scene.stepped(node.name, 0)
 
-    be_off_by(offset_ms)
-    return partial(be_off_by, 0)
+    scene.stepped(node.name, offset_ms)
+    node.clock.be_off_by(offset_ms)
+    return step_back
 
 
 # The engine's servers, and clients.

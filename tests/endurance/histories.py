@@ -111,6 +111,8 @@ class History:
         for one in self.steps:
             if one.node == node and one.until_ms == NEVER_MS:
                 one.until_ms = now_ms
+                told = {name: getattr(one, name) for name in ("node", "offset_ms", "from_ms", "until_ms")}
+                self.watcher.file.note("clock", **told)
         if offset_ms:
             self.steps.append(Step(node, offset_ms, now_ms))
 
