@@ -10,6 +10,7 @@ machine orders what happens no seed tells.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -179,6 +180,15 @@ def pause(scene: Scene) -> Mend:
     return node.go_on
 
 
+def kill_as_it_trims(scene: Scene) -> Mend:
+    """Kill the leader when it has let go of a part of the log, and may be about to let go of more."""
+    before, ends = scene.leader.view().get("trimmed_below"), time.monotonic() + DIE_SECONDS
+    while scene.leader.view().get("trimmed_below") == before and time.monotonic() < ends:
+        time.sleep(0.01)
+    scene.leader.kill()
+    return partial(start_again, [scene.leader])
+
+
 def lose_disk(scene: Scene) -> Mend:
     """Kill the leader, and lose its disk."""
     scene.leader.kill()
@@ -325,6 +335,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "SIGTERM": Fault(terminate),
     "move": Fault(move),
     LOST: Fault(lose_disk, weight=0, before=Before.COPIES),
+    "kill -9 as the log is trimmed": Fault(kill_as_it_trims),
     "power cut in a checkpoint": Fault(die_at("rename", 6)),
     "power cut while files are deleted": Fault(die_at("unlink", 6)),
     "power cut between two calls": Fault(die_at("", 2_000)),
@@ -346,6 +357,7 @@ FAULTS: Final[dict[str, Fault]] = {
 }
 
 
-def chosen(chance: random.Random) -> str:
-    """Return the name of a fault."""
-    return chance.choices(list(FAULTS), [one.weight for one in FAULTS.values()])[0]
+def chosen(chance: random.Random, wanted: str = "") -> str:
+    """Return the name of a fault, one that has `wanted` in it."""
+    weights = {name: one.weight for name, one in FAULTS.items() if wanted in name}
+    return chance.choices(list(weights), list(weights.values()))[0]

@@ -64,6 +64,8 @@ class Stage:
     ) -> None:
         self.nodes, self.servers, self.carriers, self.seed = nodes, servers, carriers, seed
         self.chance = random.Random(seed)
+        self.wanted = ""
+        """What the name of a fault must have in it."""
         self.trimmed_below = 0
         self.counts: Counter[str] = Counter()
         self.silent_seconds: dict[str, list[float]] = {}
@@ -107,7 +109,7 @@ class Stage:
         leader = await self.leader()
         self.note_silence(load)
         self._round += 1
-        name = LOST if self._round % LOST_EACH == LOST_EACH - 1 else chosen(self.chance)
+        name = LOST if self._round % LOST_EACH == LOST_EACH - 1 else chosen(self.chance, self.wanted)
         fault, other = FAULTS[name], next(node for node in self.nodes if node is not leader)
         await self._stands(fault.before, leader, other)
         seconds = fault.seconds(self.chance)
@@ -158,6 +160,7 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
     monkeypatch.setenv("CHECKPOINT_RECORDS", "1000")
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 500)
     rounds, seed = request.config.getoption("--rounds"), request.config.getoption("--disk-seed")
+    wanted = request.config.getoption("--fault")
     with shared_log(request.config.getoption("--engine")) as (url, servers):
         assert tidewheel("cluster", "create", url, "--segment-bytes", 8 << 20).returncode == 0
         try:
@@ -168,7 +171,7 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
         log = tmp_path / "log.bin"
         try:
             with kept_log(url, log):
-                stage, load = asyncio.run(play(nodes, servers, rounds, seed))
+                stage, load = asyncio.run(play(nodes, servers, rounds, seed, wanted))
         finally:
             for node in nodes:
                 node.end()
@@ -189,7 +192,9 @@ def shared_log(engine: str) -> Iterator[tuple[str, Sequence[Server]]]:
         yield cluster.url("tidewheel"), cluster.nodes
 
 
-async def play(nodes: list[Node], servers: Sequence[Server], rounds: int, seed: int) -> tuple[Stage, Load]:
+async def play(
+    nodes: list[Node], servers: Sequence[Server], rounds: int, seed: int, wanted: str
+) -> tuple[Stage, Load]:
     for node in nodes:
         node.start()
     carriers = [Carrier(node.listen) for node in nodes]
@@ -197,6 +202,7 @@ async def play(nodes: list[Node], servers: Sequence[Server], rounds: int, seed: 
         for one in carriers:
             one.start()
         stage = Stage(nodes, servers, seed, carriers)
+        stage.wanted = wanted
         return stage, await play_with(stage, rounds)
     finally:
         for one in carriers:
