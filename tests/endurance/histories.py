@@ -5,15 +5,16 @@ broke, or the answer was that nobody knows). What is unknown may have happened o
 
     lost       an ok send, or commit, that was never delivered (unless it was cancelled)
     phantom    a delivery of what was refused, rolled back, never committed or cancelled
-    early      a delivery before its time, by the clock of each node
+    early      a delivery before its time, by the clocks of all nodes
     again      a receive that began after an ok acknowledgement, and got the message all the same
-    order      in a message group, a delivery behind a later one, or before an earlier one was acknowledged
+    order      in a message group, a receive that began when a later one was seen, and got an earlier one; or a
+               delivery before an earlier one was acknowledged
     twice      one message at two places of its topic's queues
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -158,20 +159,30 @@ class History:
         yield from (f"twice: {name} at {found}" for name, found in places.items() if len(found) > 1)
 
     def _wrong_orders(self) -> Iterator[str]:
-        highest: dict[str, int] = {}
         by_group: defaultdict[str, list[Sent]] = defaultdict(list)
         for sent in self.sent.values():
             if sent.group and sent.outcome is Outcome.OK:
                 by_group[sent.group].append(sent)
-        for one in sorted(self.delivered, key=lambda one: one.seen_s):
-            sent = self.sent.get(one.message_id)
-            if sent is None or not sent.group:
-                continue
-            if sent.number < highest.get(sent.group, -1):
-                yield f"order: {one.message_id} behind {sent.group}-{highest[sent.group]}"
+        for one, highest in self._with_highest_before():
+            sent = self.sent[one.message_id]
+            if sent.number < highest:
+                yield f"order: {one.message_id} behind {sent.group}-{highest}"
             for earlier in by_group[sent.group]:
                 if earlier.number >= sent.number:
                     break
                 if self.tried_s.get(earlier.message_id, one.seen_s) >= one.seen_s:
                     yield f"order: {one.message_id} before {earlier.message_id} was acknowledged"
-            highest[sent.group] = max(sent.number, highest.get(sent.group, -1))
+
+    def _with_highest_before(self) -> Iterator[tuple[Delivered, int]]:
+        """Yield deliveries of message groups, and the highest number that was seen when their receive began.
+
+        What is on its way to a client that stands still is seen late, and was given out in time.
+        """
+        in_groups = [one for one in self.delivered if (sent := self.sent.get(one.message_id)) and sent.group]
+        highest: dict[str, int] = {}
+        by_seen = deque(sorted(in_groups, key=lambda one: one.seen_s))
+        for one in sorted(in_groups, key=lambda one: one.began_s):
+            while by_seen and by_seen[0].seen_s < one.began_s:
+                seen = self.sent[by_seen.popleft().message_id]
+                highest[seen.group] = max(seen.number, highest.get(seen.group, -1))
+            yield one, highest.get(self.sent[one.message_id].group, -1)
