@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from enum import Enum
 from functools import partial
 from subprocess import TimeoutExpired
@@ -206,10 +205,7 @@ def die_at(kind: str, calls_max: int) -> Strike:
         node, calls = scene.any_node(), scene.chance.randint(1, calls_max)
         scene.says(f"at call {calls}")
         node.disk.die_after(calls, kind)
-        with suppress(TimeoutExpired):
-            assert node.process is not None
-            node.process.wait(DIE_SECONDS)
-        node.disk["die"] = 1
+        die_by_itself(scene, node)
         return partial(start_again, [node])
 
     return strike
@@ -227,10 +223,7 @@ def die_at_start(*, calls_max: int, loses_disk: bool = False) -> Strike:
         node.disk.heal()
         node.disk.die_after(calls)
         node.launch()
-        with suppress(TimeoutExpired):
-            assert node.process is not None
-            node.process.wait(DIE_SECONDS)
-        node.disk["die"] = 1
+        die_by_itself(scene, node)
         return partial(start_again, [node])
 
     return strike
@@ -238,6 +231,16 @@ def die_at_start(*, calls_max: int, loses_disk: bool = False) -> Strike:
 
 DIE_SECONDS: Final = 5.0
 """How long a node has to come to the call before which it dies; then it dies anywhere."""
+
+
+def die_by_itself(scene: Scene, node: Node) -> None:
+    """Wait until a node has died at its call, or let it die."""
+    assert node.process is not None
+    try:
+        node.process.wait(DIE_SECONDS)
+    except TimeoutExpired:
+        scene.says("which it did not come to")
+        node.disk["die"] = 1
 
 
 # Disks.

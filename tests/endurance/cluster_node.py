@@ -85,8 +85,12 @@ class Node(BrokerProcess):
 
     def end(self) -> None:
         """End it, if a failure has left it running."""
-        if self.process is not None and self.process.poll() is None:
+        if self.runs():
             self.kill()
+
+    def runs(self) -> bool:
+        """Whether its process runs."""
+        return self.process is not None and self.process.poll() is None
 
     def role(self) -> str:
         """What it says that it does; empty if it does not answer."""

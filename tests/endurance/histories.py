@@ -7,8 +7,8 @@ broke, or the answer was that nobody knows). What is unknown may have happened o
     phantom    a delivery of what was refused, rolled back, never committed or cancelled
     early      a delivery before its time, by the clocks of all nodes
     again      a receive that began after an ok acknowledgement, and got the message all the same
-    order      in a message group, a receive that began when a later one was seen, and got an earlier one; or a
-               delivery before an earlier one was acknowledged
+    order      in a message group, a receive that began when a later one was seen, and got an earlier one; or
+               a delivery before an earlier one was acknowledged
     twice      one message at two places of its topic's queues
 """
 

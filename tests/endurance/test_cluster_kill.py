@@ -108,6 +108,8 @@ class Stage:
         """Let one fault happen, and end; it is over when sends are acknowledged again."""
         leader = await self.leader()
         self.note_silence(load)
+        for node in self.nodes:
+            assert node.runs(), f"{node.name} has ended by itself:\n{node.log()[-3_000:]}"
         self._round += 1
         name = LOST if self._round % LOST_EACH == LOST_EACH - 1 else chosen(self.chance, self.wanted)
         fault, other = FAULTS[name], next(node for node in self.nodes if node is not leader)
@@ -259,6 +261,7 @@ def judge(stage: Stage, load: Load, rounds: int, seed: int) -> None:
         "seed": seed,
         "rounds": rounds,
         "faults": dict(stage.counts),
+        "disks": {node.name: node.disk.counters() for node in stage.nodes},
         "trimmed_below": stage.trimmed_below,
         "copied": sum(node.log().count('"event": "copied"') for node in stage.nodes),
         "outcomes": dict(history.outcomes),
