@@ -131,10 +131,12 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("epoch", found["epoch"]),
         ("log end", found["end_offset"]),
         ("behind", behind(found)),
-        ("clock", skewed(found["clock_skew_ms"], is_off=found["clock_is_off"])),
+        ("clock", skewed(found["clock_skew_ms"])),
         ("nodes", ", ".join(found["nodes"])),
     ]
     rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
+    if found["unfit"]:
+        rows.append(("UNFIT", f"{found['unfit']}: it leads only while no other can"))
     if (took_over := found["took_over"]) is not None:
         rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
@@ -150,12 +152,11 @@ def behind(found: dict[str, Any]) -> str:
     return f"{found['lag_records']} records, {span(found['lag_ms'])}"
 
 
-def skewed(skew_ms: int | None, *, is_off: bool) -> str:
+def skewed(skew_ms: int | None) -> str:
     """Say how the clock of a node differs from the engine's."""
     if skew_ms is None:
         return "not compared yet"
-    said = f"{span(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the engine's, or less"
-    return f"{said}: OFF, it leads only while no other can" if is_off else said
+    return f"{span(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the engine's, or less"
 
 
 @app.command()

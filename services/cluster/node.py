@@ -22,7 +22,7 @@ Rules
    has the sentence.
 6. A node that cannot read on, or whose copy has lost something, gets the copy of another (`transfer`), and
    holds the trim meanwhile. Where there is none, it reads the whole log if that is whole, and else waits.
-7. A node whose clock is off (`pace`) stands later than the others, and hands over (`clocks`).
+7. A node whose clock is off or whose disk is full stands later than the others, and hands over (`fitness`).
 8. Each node tells of its newest checkpoint (`copies`); the leader trims what all have (`sharedlog.holdings`).
 9. A leader's EPOCH tells its certificate, by which others know it (`peers`); a BEAT tells a renewed one.
 
@@ -48,7 +48,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.cluster import clocks, transfer
+from services.cluster import fitness, transfer
 from services.cluster.copies import OwnCopy, damage_in_log, look_for_copies
 from services.cluster.errors import CopyRefused, OrderRefused, OtherKey
 from services.cluster.one_key import check_key
@@ -182,7 +182,7 @@ class ClusterNode:
         self.took_over: TookOver | None = None
         """The last time when this node began to lead."""
         self.pace = Pace(clock, monotonic_ms)
-        self._told_off, self._asked_ms = False, -clocks.ASK_AGAIN_MS
+        self._told_off, self._has_room, self._asked_ms = False, True, -fitness.ASK_AGAIN_MS
         self._names = {me.node}
         self._read_ms = 0
         self._end = self._next_offset = 0
@@ -259,6 +259,7 @@ class ClusterNode:
             "trimmed_below": self._trimmed_below,
             "copying": self.copying,
             "halted": self.halted,
+            "unfit": self.unfit(),
         } | self.pace.view(leads=self.role is Role.LEADING)
 
     def _copies(self) -> dict[str, dict[str, Any]]:
@@ -379,7 +380,7 @@ class ClusterNode:
                 continue
             check_key(self.me.node, self.me.key, replica.fold.epoch, replica.fold.leads)
             self._tell_clock()
-            stands_ms = self._silence.stands_ms(self._rank(), is_off=self.pace.is_off)
+            stands_ms = self._silence.stands_ms(self._rank(), is_unfit=bool(self.unfit()))
             if monotonic_ms() >= stands_ms and await self._stand(replica):
                 return True
             await self._pause(POLL_SECONDS)
@@ -511,6 +512,8 @@ class ClusterNode:
         """Tell of a new checkpoint, once it is read back; raise `StoreDamaged`. In a worker thread."""
         self._looked_ms = monotonic_ms()
         self.shown = self._show()
+        if self.role is Role.FOLLOWING:
+            self._has_room = fitness.has_room(self._disk, replica.core.segment_bytes)
         replica.require_sound(has_read_all=self._has_read_all)
         try:
             stored = self.own_copy.to_tell(replica, self._looked_ms)
@@ -626,20 +629,26 @@ class ClusterNode:
             await self._work(lambda: self._look_after_copy(replica))
             await self._work(lambda: self._trim(replica))
             if replica.sink.proven_ms > began_ms:  # the EPOCH was appended before, nobody knows when
-                await self._look_at_clock(replica, orders)
+                await self._work(partial(self._compare_clock, replica))
+            await self._look_for_fitter(replica, orders)
 
-    async def _look_at_clock(self, replica: Replica, orders: Orders) -> None:
-        """Hand over to a node whose clock is good, if this one's is off."""
-        await self._work(partial(self._compare_clock, replica))
+    async def _look_for_fitter(self, replica: Replica, orders: Orders) -> None:
+        """Hand over to a node that is fit, if this one is not."""
+        self._has_room = not replica.core.housekeeping.is_full
         self._tell_clock()
-        if not self.pace.is_off or monotonic_ms() < self._asked_ms + clocks.ASK_AGAIN_MS:
+        if not self.unfit() or monotonic_ms() < self._asked_ms + fitness.ASK_AGAIN_MS:
             return
         self._asked_ms = monotonic_ms()
-        held = replica.fold.holdings.all()
-        better = await self._work(partial(clocks.node_with_a_good_clock, held, self.me.node))
-        if better and not orders.moving.done():
-            log.warning("hands over, for its clock is off", to=better, skew_ms=self.pace.skew_ms)
-            orders.moving.set_result(better)
+        fitter = await self._work(partial(fitness.fit_node, replica.fold.holdings.all(), self.me.node))
+        if fitter and not orders.moving.done():
+            log.warning("hands over to a node that is fit", to=fitter, why=self.unfit())
+            orders.moving.set_result(fitter)
+
+    def unfit(self) -> str:
+        """Return why this node should lead only where no other can; empty if it may."""
+        if self.pace.is_off:
+            return fitness.CLOCK_OFF
+        return "" if self._has_room else fitness.NO_ROOM
 
     def _compare_clock(self, replica: Replica) -> None:
         """Compare this node's clock with the engine's time of the newest record. In a worker thread."""

@@ -74,7 +74,7 @@ class Before(Enum):
 
     LEADER = "a node leads"
     FOLLOWER = "the other one follows"
-    COPIES = "both have told of a copy"
+    COPIES = "the other one follows, and both have told of a copy"
 
 
 def some_seconds(chance: random.Random) -> float:
@@ -267,12 +267,16 @@ def leaders_disk(**numbers: int) -> Strike:
     return strike
 
 
-def full_disk(scene: Scene) -> Mend:
+def fill_disk(nodes: Callable[[Scene], Sequence[Node]]) -> Strike:
     """Leave a node's disk some room, or none."""
-    node, room = scene.any_node(), scene.chance.choice((0, 100_000, 5 << 20))
-    scene.says(f"{room} bytes are left")
-    node.disk.set(full=1, room=room, armed=1)
-    return node.disk.heal
+
+    def strike(scene: Scene) -> Mend:
+        [node], room = nodes(scene), scene.chance.choice((0, 100_000, 5 << 20))
+        scene.says(f"{room} bytes are left")
+        node.disk.set(full=1, room=room, armed=1)
+        return node.disk.heal
+
+    return strike
 
 
 # Clocks.
@@ -347,7 +351,8 @@ FAULTS: Final[dict[str, Fault]] = {
         die_at_start(calls_max=250, loses_disk=True), weight=6, before=Before.COPIES
     ),
     "disk slow": Fault(disk(slow_ppm=300_000, slow_us_max=50_000)),
-    "disk full": Fault(full_disk),
+    "disk full": Fault(fill_disk(leader), before=Before.COPIES, waits=True),
+    "disk full of a follower": Fault(fill_disk(follower)),
     "disk fails": Fault(disk(**dict.fromkeys(KINDS, 50_000))),
     "disk fails at every write": Fault(leaders_disk(write=ALWAYS_PPM), before=Before.FOLLOWER, waits=True),
     "disk fails at every sync": Fault(disk(sync=ALWAYS_PPM)),

@@ -25,7 +25,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
@@ -85,8 +84,11 @@ class Stage:
 
     async def _stands(self, before: Before, leader: Node, other: Node) -> None:
         """Wait until what a fault needs stands."""
-        stands = {Before.LEADER: lambda: True, Before.FOLLOWER: partial(self._follows, other)}
-        condition = stands.get(before, partial(self._both_have_copies, leader))
+
+        def condition() -> bool:
+            follows = before is Before.LEADER or self._follows(other)
+            return follows and (before is not Before.COPIES or self._both_have_copies(leader))
+
         ends = time.monotonic() + LEAD_SECONDS
         while not await asyncio.to_thread(condition):
             said = f"{leader.view()}\n{leader.log()[-3_000:]}\n{other.log()[-3_000:]}"
@@ -115,7 +117,7 @@ class Stage:
         fault, other = FAULTS[name], next(node for node in self.nodes if node is not leader)
         await self._stands(fault.before, leader, other)
         seconds = fault.seconds(self.chance)
-        self._said, said = name, []
+        self._said, said = name, list[str]()
         self.counts[name] += 1
         scene = Scene(
             leader, other, self.nodes, self.servers, self.carriers, self.chance, said.append, load.stepped

@@ -36,11 +36,11 @@ def test_whom_a_leader_names_stands_at_once_and_the_others_wait_as_in_silence() 
     assert named.stands_ms(3) >= 700 + PAUSE_MIN_MS, "once: an attempt that failed is not repeated at once"
 
 
-def test_whose_clock_is_off_stands_when_no_other_has() -> None:
+def test_who_is_unfit_stands_when_no_other_has() -> None:
     silence = Silence(0)
     for leaves, is_named in ((False, False), (True, False), (True, True)):
         silence.heard(700, leaves=leaves, is_named=is_named)
-        assert silence.stands_ms(0, is_off=True) == silence.stands_ms(0) + UNFIT_MS
+        assert silence.stands_ms(0, is_unfit=True) == silence.stands_ms(0) + UNFIT_MS
     silence.heard(700)
     assert silence.stands_ms(5) < 700 + SILENCE_MS + UNFIT_MS, "five others are before it"
 
