@@ -345,8 +345,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "kill -9 as the log is trimmed": Fault(kill_as_it_trims),
     "power cut in a checkpoint": Fault(die_at("rename", 6)),
     "power cut while files are deleted": Fault(die_at("unlink", 6)),
-    "power cut between two calls": Fault(die_at("", 2_000)),
-    "power cut in a start": Fault(die_at_start(calls_max=250)),
+    "power cut between two calls": Fault(die_at("", 500)),
+    "power cut in a start": Fault(die_at_start(calls_max=120)),
     "power cut in the transfer": Fault(
         die_at_start(calls_max=250, loses_disk=True), weight=6, before=Before.COPIES
     ),
