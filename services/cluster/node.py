@@ -17,7 +17,7 @@ Rules
 3. A node that steps down throws its core away: that may hold what was never accepted. The node opens its
    replica again, which goes back to the newest checkpoint, and follows.
 4. A leader that is told to stop writes out what it has, and a BEAT that says it leaves: the next one stands
-   at once.
+   at once. One whose disk has failed says it, too.
 5. What the engine does not answer is tried again for ever; what the log says against itself, never: `halted`
    has the sentence.
 6. A node that cannot read on, or whose copy has lost something, gets the copy of another (`transfer`), and
@@ -608,13 +608,16 @@ class ClusterNode:
             self._become(Role.OPENING)
         if over.done():
             log.warning("stepped down", reason=str(over.result()))
-        elif replica.sink is not None and not leading.broken.done():
+        if replica.sink is not None and not leading.broken.done():
             await self._hand_over(replica.sink, orders)
         if not looking.cancelled() and (error := looking.exception()) is not None:
             raise error
 
     async def _hand_over(self, sink: SharedSink, orders: Orders) -> None:
-        """Say that this node leaves: the next one need not wait for silence."""
+        """Say that this node leaves, if it may still: the next one need not wait for silence.
+
+        A leader whose own disk has failed has its right; one whose append was not proven has none.
+        """
         with suppress(NotAccepted):
             await self._work(partial(sink.leave, orders.moving.result() if orders.moving.done() else ""))
 

@@ -21,10 +21,10 @@ import pytest
 from services.rpc.generated import definition_pb2, service_pb2
 from sharedlog import postgres
 from tests.command import tidewheel
-from tests.endurance import sick_clock
+from tests.endurance import sick_clock, sick_disk
 from tests.endurance.conftest import BrokerProcess
 from tests.endurance.sick_clock import SickClock
-from tests.endurance.sick_disk import NoCompiler
+from tests.endurance.sick_disk import NoCompiler, SickDisk
 from tests.postgresql import running_postgresql, running_standby
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
@@ -336,6 +336,38 @@ def small_nodes(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) 
         assert node.process is not None
         if node.process.poll() is None:
             assert node.stop() == 0, node.log()[-3_000:]
+
+
+def test_a_leader_whose_disk_fails_leaves_and_follows_once_it_is_well(
+    tmp_path: Path, database: str, eventually: Any
+) -> None:
+    try:
+        library = sick_disk.build(tmp_path)
+    except NoCompiler:
+        pytest.skip("a disk that fails is a C library, and there is no compiler")
+    url = f"{database}&log={tmp_path.name}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    both = [Node(tmp_path, name, url) for name in "ab"]
+    disks = {node.name: SickDisk(library, node.store, tmp_path / f"{node.name}.disk") for node in both}
+    try:
+        for node in both:
+            node.environment = disks[node.name].environment()
+            node.start()
+        leader = leader_of(both, eventually)
+        other = next(node for node in both if node is not leader)
+        eventually(lambda: other.role() == "following")
+        disks[leader.name].set(write=1_000_000, armed=1)
+        tidewheel("send", "orders", "nobody knows", "--http", other.http)
+        eventually(lambda: other.role() == "leading")
+        assert other.view()["took_over"]["why"] == "the leader left"
+        assert tidewheel("send", "orders", "told", "--http", other.http).returncode == 0
+        disks[leader.name].heal()
+        eventually(lambda: leader.role() == "following")
+        assert b"told" in [body for _, body in leader.receive("orders")]
+    finally:
+        for node in both:
+            if node.process is not None:
+                node.kill()
 
 
 def tells_of_copy(leader: Node, other: Node) -> bool:
