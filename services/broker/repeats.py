@@ -16,6 +16,8 @@ Rules
    its clock may be another machine's. Clients give up sooner (three tries of 3 s are usual). What comes again
    later is stored again, but for timers and halves, whose ids have tables that forget much later. So is what
    retention has deleted by then, which only a log of some KiB would.
+4. A turn is followed by the next, however late its first message comes: a clock that steps ahead looks like
+   a broker that was idle, and what came before the step is to be known.
 
 Slots are SLOT_COUNT bytes; each holds the turn, of TURN_MS, in which an id of its hash came last. Cost: 4
 MiB, and some 1 us a send; a look costs as much as a send or two. Weak spot: at 10,000 sends a second one in
@@ -110,10 +112,8 @@ class Repeats:
             store.keys.found_damaged(error.detail)
 
     def _begin_turn(self, now_ms: int) -> None:
-        passed = min(1 + (now_ms - self._turn_ends_ms) // TURN_MS, TURNS_KEPT)
-        for _ in range(passed):
-            self._turn = self._turn % _TURNS + 1
-            self._since.append(self._store.log.end_offset)
+        self._turn = self._turn % _TURNS + 1
+        self._since.append(self._store.log.end_offset)
         self._turn_ends_ms = now_ms + TURN_MS
 
 

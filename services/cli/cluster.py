@@ -135,6 +135,8 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("nodes", ", ".join(found["nodes"])),
     ]
     rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
+    if found["unfit"]:
+        rows.append(("UNFIT", f"{found['unfit']}: it leads only while no other can"))
     if (took_over := found["took_over"]) is not None:
         rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]

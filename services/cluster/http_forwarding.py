@@ -3,6 +3,7 @@
 /livez /readyz /metrics      this node (while it leads, its broker)
 GET /api/cluster             this node
 GET /api/cluster/copy        this node's newest checkpoint, to whoever says its secret (`transfer`, `copies`)
+GET /api/cluster/fitness     what it does and why it should not lead, to the same (`fitness`)
 POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
 POST /api/cluster/forget     the leader: {"node": NAME} is gone for good
 anything else                the leader, once; its answer as it is
@@ -31,7 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
-from services.cluster import transfer
+from services.cluster import fitness, transfer
 from services.cluster.engine_check import EngineCheck
 from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
 from services.cluster.metrics import ClusterMetrics
@@ -71,6 +72,8 @@ class ClusterHttp:
         path = scope["path"]
         if path == transfer.PATH:
             await self._give(Request(scope, receive), send)
+        elif path == fitness.PATH:
+            await self._tell_of_fitness(Request(scope, receive))(scope, receive, send)
         elif path == "/api/cluster" or path in _ORDERS or (path in _OWN and self.leading is None):
             await self._gated(scope, receive, send)
         elif self.leading is not None:
@@ -120,10 +123,21 @@ class ClusterHttp:
 
     # Copies for other nodes.
 
+    def _tell_of_fitness(self, request: Request) -> Response:
+        """Tell whoever knows the secret whether this node could lead."""
+        if not self._is_of_cluster(request):
+            return PlainTextResponse("fitness is told to nodes of the cluster only\n", status_code=401)
+        view = self._node.view()
+        return JSONResponse({name: view[name] for name in ("role", "unfit")})
+
+    def _is_of_cluster(self, request: Request) -> bool:
+        """Return whether whoever asks knows the secret of this node's copy."""
+        given = request.headers.get(transfer.SECRET, "")
+        return hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode())
+
     async def _give(self, request: Request, send: Send) -> None:
         """Give this node's newest checkpoint to whoever knows the secret."""
-        given = request.headers.get(transfer.SECRET, "")
-        if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
+        if not self._is_of_cluster(request):
             response: Response = await refuse(
                 request, Unauthorized("A copy is for nodes of the cluster only.")
             )

@@ -54,6 +54,9 @@ class ClusterMetrics(Collector):
         ):
             if value is not None:
                 yield _gauge(name, help_text, value / 1000)
+        yield _gauge("clock_off", "1 where the clock is off by more than 2 s.", int(view["clock_is_off"]))
+        unfit = "1 where the node leads only while no other can: its clock is off, or its disk has no room."
+        yield _gauge("unfit", unfit, int(bool(view["unfit"])))
         unaccepted = "Bytes that the leader has appended and nobody has accepted."
         yield _gauge("unaccepted_bytes", unaccepted, self.view()["unaccepted_bytes"])
         if view["took_over"] is not None:

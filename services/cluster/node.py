@@ -17,13 +17,14 @@ Rules
 3. A node that steps down throws its core away: that may hold what was never accepted. The node opens its
    replica again, which goes back to the newest checkpoint, and follows.
 4. A leader that is told to stop writes out what it has, and a BEAT that says it leaves: the next one stands
-   at once.
+   at once. One whose disk has failed says it, too.
 5. What the engine does not answer is tried again for ever; what the log says against itself, never: `halted`
    has the sentence.
 6. A node that cannot read on, or whose copy has lost something, gets the copy of another (`transfer`), and
    holds the trim meanwhile. Where there is none, it reads the whole log if that is whole, and else waits.
-7. Each node tells of its newest checkpoint (`copies`); the leader trims what all have (`sharedlog.holdings`).
-8. A leader's EPOCH tells its certificate, by which others know it (`peers`); a BEAT tells a renewed one.
+7. A node whose clock is off or whose disk is full stands later than the others, and hands over (`fitness`).
+8. Each node tells of its newest checkpoint (`copies`); the leader trims what all have (`sharedlog.holdings`).
+9. A leader's EPOCH tells its certificate, by which others know it (`peers`); a BEAT tells a renewed one.
 
 Weak spot: a takeover takes over the core as it is, so all that `Broker.begin` derives is derived between the
 EPOCH and the first answer.
@@ -47,7 +48,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.cluster import transfer
+from services.cluster import fitness, transfer
 from services.cluster.copies import OwnCopy, damage_in_log, look_for_copies
 from services.cluster.errors import CopyRefused, OrderRefused, OtherKey
 from services.cluster.one_key import check_key
@@ -181,6 +182,7 @@ class ClusterNode:
         self.took_over: TookOver | None = None
         """The last time when this node began to lead."""
         self.pace = Pace(clock, monotonic_ms)
+        self._told_off, self._has_room, self._asked_ms = False, True, -fitness.ASK_AGAIN_MS
         self._names = {me.node}
         self._read_ms = 0
         self._end = self._next_offset = 0
@@ -257,6 +259,7 @@ class ClusterNode:
             "trimmed_below": self._trimmed_below,
             "copying": self.copying,
             "halted": self.halted,
+            "unfit": self.unfit(),
         } | self.pace.view(leads=self.role is Role.LEADING)
 
     def _copies(self) -> dict[str, dict[str, Any]]:
@@ -357,6 +360,7 @@ class ClusterNode:
         self._become(Role.FOLLOWING)
         self._look_no_more()
         self._silence.away(monotonic_ms())
+        self.pace.follows()
         while not self._leaving.done():
             try:
                 if self._must_ask_witness:
@@ -375,7 +379,9 @@ class ClusterNode:
             if count:
                 continue
             check_key(self.me.node, self.me.key, replica.fold.epoch, replica.fold.leads)
-            if monotonic_ms() >= self._silence.stands_ms(self._rank()) and await self._stand(replica):
+            self._tell_clock()
+            stands_ms = self._silence.stands_ms(self._rank(), is_unfit=bool(self.unfit()))
+            if monotonic_ms() >= stands_ms and await self._stand(replica):
                 return True
             await self._pause(POLL_SECONDS)
         return False
@@ -506,6 +512,8 @@ class ClusterNode:
         """Tell of a new checkpoint, once it is read back; raise `StoreDamaged`. In a worker thread."""
         self._looked_ms = monotonic_ms()
         self.shown = self._show()
+        if self.role is Role.FOLLOWING:
+            self._has_room = fitness.has_room(self._disk, replica.core.segment_bytes)
         replica.require_sound(has_read_all=self._has_read_all)
         try:
             stored = self.own_copy.to_tell(replica, self._looked_ms)
@@ -589,7 +597,7 @@ class ClusterNode:
             log.info("leads", epoch=self.epoch, node=self.me.node, why=self.took_over and self.took_over.why)
             self._orders = orders = Orders(self._loop)
             beating = self._loop.create_task(self._beat(replica, leading, wanted))
-            looking = self._loop.create_task(self._look(replica))
+            looking = self._loop.create_task(self._look(replica, orders))
             ends: set[asyncio.Future[Any]] = {over, self._leaving, leading.broken, orders.moving, looking}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             self._orders = None
@@ -600,24 +608,67 @@ class ClusterNode:
             self._become(Role.OPENING)
         if over.done():
             log.warning("stepped down", reason=str(over.result()))
-        elif replica.sink is not None and not leading.broken.done():
+        if replica.sink is not None and not leading.broken.done():
             await self._hand_over(replica.sink, orders)
         if not looking.cancelled() and (error := looking.exception()) is not None:
             raise error
 
     async def _hand_over(self, sink: SharedSink, orders: Orders) -> None:
-        """Say that this node leaves: the next one need not wait for silence."""
+        """Say that this node leaves, if it may still: the next one need not wait for silence.
+
+        A leader whose own disk has failed has its right; one whose append was not proven has none.
+        """
         with suppress(NotAccepted):
             await self._work(partial(sink.leave, orders.moving.result() if orders.moving.done() else ""))
 
-    async def _look(self, replica: Replica) -> None:
-        """Look after the leader's copy, and the trim; raise `StoreDamaged` where that is none any more."""
+    async def _look(self, replica: Replica, orders: Orders) -> None:
+        """Look after the leader's copy, trim and clock; raise `StoreDamaged` where the copy is none."""
+        assert replica.sink is not None, "a leader has a sink"
+        began_ms = replica.sink.proven_ms
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if self._has_many_records(replica):
                 replica.core.want_checkpoint()
             await self._work(lambda: self._look_after_copy(replica))
             await self._work(lambda: self._trim(replica))
+            if replica.sink.proven_ms > began_ms:  # the EPOCH was appended before, nobody knows when
+                await self._work(partial(self._compare_clock, replica))
+            await self._look_for_fitter(replica, orders)
+
+    async def _look_for_fitter(self, replica: Replica, orders: Orders) -> None:
+        """Hand over to a node that is fit, if this one is not."""
+        self._has_room = not replica.core.housekeeping.is_full
+        self._tell_clock()
+        if not self.unfit() or monotonic_ms() < self._asked_ms + fitness.ASK_AGAIN_MS:
+            return
+        self._asked_ms = monotonic_ms()
+        fitter = await self._work(partial(fitness.fit_node, replica.fold.holdings.all(), self.me.node))
+        if fitter and not orders.moving.done():
+            log.warning("hands over to a node that is fit", to=fitter, why=self.unfit())
+            orders.moving.set_result(fitter)
+
+    def unfit(self) -> str:
+        """Return why this node should lead only where no other can; empty if it may."""
+        if self.pace.is_off:
+            return fitness.CLOCK_OFF
+        return "" if self._has_room else fitness.NO_ROOM
+
+    def _compare_clock(self, replica: Replica) -> None:
+        """Compare this node's clock with the engine's time of the newest record. In a worker thread."""
+        assert replica.sink is not None, "a leader has a sink"
+        began_ms = replica.sink.proven_ms
+        with suppress(Unknown):  # the newest record is the proven append, or behind it
+            self.pace.appended(began_ms, self._engine.read(replica.fold.next_offset - 1, 1)[:1])
+
+    def _tell_clock(self) -> None:
+        """Log when this node's clock begins or ends to be off."""
+        if self.pace.is_off is self._told_off:
+            return
+        self._told_off = not self._told_off
+        if self._told_off:
+            log.error("the clock is off: keep the machines' clocks together", skew_ms=self.pace.skew_ms)
+        else:
+            log.info("the clock is right again", skew_ms=self.pace.skew_ms)
 
     async def _beat(self, replica: Replica, leading: Leading, wanted: asyncio.Event) -> None:
         """Write a BEAT whenever nothing was written for a while, or an answer wants a proof."""

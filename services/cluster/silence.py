@@ -4,6 +4,7 @@
                         the engine answers: who cannot read cannot tell a silent leader from a lost engine
     the leader leaves   its last BEAT says so: the first by rank stands at once; where it names who is to
                         lead, that one does, and the others wait as in silence
+    it is unfit         UNFIT_MS later than all of that: another one, if there is any, has stood by then
     it has just stood   not again within PAUSE_MIN_MS, which doubles up to PAUSE_MAX_MS with each attempt that
                         led to nothing: two nodes that depose each other must not do so for ever. Who was
                         not first has deposed nobody, and who is asked to lead by a leader that leaves need
@@ -21,6 +22,7 @@ from typing import Final
 
 SILENCE_MS: Final = 1_500
 RANK_MS: Final = 300
+UNFIT_MS: Final = 3_000
 BEAT_MS: Final = 300
 """How long a leader writes nothing before it writes a BEAT."""
 PAUSE_MIN_MS: Final = 5_000
@@ -63,9 +65,12 @@ class Silence:
         """Note that an attempt was worth it: records of this node's own were accepted."""
         self._stood_ms, self._pause_ms = None, PAUSE_MIN_MS
 
-    def stands_ms(self, rank: int) -> int:
-        """Return when the node stands if nothing more is heard; `rank` is its place by name, from 0."""
-        silent_ms = 0 if self._has_left else SILENCE_MS
+    def stands_ms(self, rank: int, *, is_unfit: bool = False) -> int:
+        """Return when the node stands if nothing more is heard; `rank` is its place by name, from 0.
+
+        `is_unfit` says that it should lead only where no other can.
+        """
+        silent_ms = (0 if self._has_left else SILENCE_MS) + (UNFIT_MS if is_unfit else 0)
         stands_ms = self._heard_ms + silent_ms + RANK_MS * (0 if self._is_named else rank)
         if self._stood_ms is None:
             return stands_ms

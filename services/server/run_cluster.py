@@ -33,7 +33,7 @@ from services.front.certificates import https_context
 from services.http.calls import EVERY_ADDRESS
 from services.live.durability import Proving
 from services.live.live_broker import LiveBroker
-from services.process.private_files import auth_key
+from services.process.private_files import GROUP_READS, auth_key, write_for_owner
 from services.server.authentication import check_exposure, http_demands
 from services.server.core_settings import core_settings
 from services.server.run import (
@@ -183,7 +183,13 @@ def join(store: Path, cluster: bytes, node: str) -> None:
     """
     path, me = store / layout.CLUSTER, {"cluster": cluster.hex(), "node": node}
     if path.exists():
-        found = json.loads(path.read_text())
+        try:
+            found = json.loads(path.read_text())
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{path} does not say which node's store this is: its disk has lost that. Give node {node!r} "
+                "an empty --store: it gets the copy of another."
+            ) from error
         if found != me:
             raise ConfigurationError(
                 f"The store {store} is node {found['node']!r} of cluster {found['cluster']}, not {node!r} of "
@@ -195,4 +201,4 @@ def join(store: Path, cluster: bytes, node: str) -> None:
             f"The store {store} was a broker's alone: its messages are not in the shared log. Give the node "
             "an empty --store."
         )
-    path.write_text(json.dumps(me) + "\n")
+    write_for_owner(path, json.dumps(me) + "\n", GROUP_READS)

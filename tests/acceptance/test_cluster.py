@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,10 @@ import pytest
 from services.rpc.generated import definition_pb2, service_pb2
 from sharedlog import postgres
 from tests.command import tidewheel
+from tests.endurance import sick_clock, sick_disk
 from tests.endurance.conftest import BrokerProcess
+from tests.endurance.sick_clock import SickClock
+from tests.endurance.sick_disk import NoCompiler, SickDisk
 from tests.postgresql import running_postgresql, running_standby
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
@@ -40,6 +44,7 @@ class Node(BrokerProcess):
 
     def __init__(self, folder: Path, name: str, cluster: str) -> None:
         super().__init__(folder / name, "--cluster", cluster, "--node", name)
+        self.name = name
 
     def view(self) -> dict[str, Any]:
         """What the node says of itself."""
@@ -331,6 +336,79 @@ def small_nodes(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) 
         assert node.process is not None
         if node.process.poll() is None:
             assert node.stop() == 0, node.log()[-3_000:]
+
+
+def test_a_leader_whose_disk_fails_leaves_and_follows_once_it_is_well(
+    tmp_path: Path, database: str, eventually: Any
+) -> None:
+    try:
+        library = sick_disk.build(tmp_path)
+    except NoCompiler:
+        pytest.skip("a disk that fails is a C library, and there is no compiler")
+    url = f"{database}&log={tmp_path.name}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    both = [Node(tmp_path, name, url) for name in "ab"]
+    disks = {node.name: SickDisk(library, node.store, tmp_path / f"{node.name}.disk") for node in both}
+    try:
+        for node in both:
+            node.environment = disks[node.name].environment()
+            node.start()
+        leader = leader_of(both, eventually)
+        other = next(node for node in both if node is not leader)
+        eventually(lambda: other.role() == "following")
+        disks[leader.name].set(write=1_000_000, armed=1)
+        tidewheel("send", "orders", "nobody knows", "--http", other.http)
+        eventually(lambda: other.role() == "leading")
+        assert other.view()["took_over"]["why"] == "the leader left"
+        assert tidewheel("send", "orders", "told", "--http", other.http).returncode == 0
+        disks[leader.name].heal()
+        eventually(lambda: leader.role() == "following")
+        assert b"told" in [body for _, body in leader.receive("orders")]
+    finally:
+        for node in both:
+            if node.process is not None:
+                node.kill()
+
+
+def tells_of_copy(leader: Node, other: Node) -> bool:
+    """Whether the leader knows how to ask the other one, and that follows."""
+    return bool(leader.view()["copies"].get(other.name, {}).get("http")) and other.role() == "following"
+
+
+def test_a_leader_whose_clock_steps_hands_over_and_says_so(
+    tmp_path: Path, database: str, eventually: Any
+) -> None:
+    try:
+        library = sick_clock.build(tmp_path)
+    except NoCompiler:
+        pytest.skip("a clock that steps is a C library, and there is no compiler")
+    url = f"{database}&log={tmp_path.name}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    both: dict[Node, SickClock] = {
+        SmallNode(tmp_path, name, url): SickClock(library, tmp_path / f"{name}.clock") for name in "ab"
+    }
+    try:
+        for node, clock in both.items():
+            node.environment = {**os.environ, **clock.variables(), "CHECKPOINT_RECORDS": "5"}
+            node.start()
+        for offset_ms in (10_000, -3_600_000):
+            leader = leader_of(list(both), eventually)
+            other = next(node for node in both if node is not leader)
+            eventually(lambda leader=leader, other=other: tells_of_copy(leader, other))
+            both[leader].be_off_by(offset_ms)
+            eventually(lambda other=other: other.role() == "leading")
+            view = leader.view()
+            assert view["clock_is_off"], view
+            assert abs(view["clock_skew_ms"] - offset_ms) < 1_000, view
+            said = tidewheel("cluster", "status", "--http", leader.http).stdout
+            assert "its clock is off: it leads only while no other can" in said, said
+            assert "hands over to a node that is fit" in leader.log()
+            both[leader].be_off_by(0)
+            eventually(lambda leader=leader: not leader.view()["clock_is_off"])
+    finally:
+        for node in both:
+            if node.process is not None:
+                node.kill()
 
 
 def test_a_node_whose_disk_is_lost_or_spoiled_gets_the_copy_of_another(

@@ -19,6 +19,8 @@ is out of sight. Cost: one BLAKE2b over all bytes, and all of them in memory.
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -54,12 +56,19 @@ class Folded:
     accepted: list[Piece] = field(default_factory=list)
     dead: list[Piece] = field(default_factory=list)
     epoch_count: int = 0
+    leaders: list[tuple[int, str]] = field(default_factory=list)
+    """From which record of the engine on which node led."""
     foreign_count: int = 0
     begins_at: int = 0
     """The offset in the CommitLog from which on the history is in sight."""
     is_whole: bool = True
     """Whether it begins with the GENESIS."""
     broken: str = ""
+
+    def leader_at(self, offset: int) -> str:
+        """Return the node that led when a record was written; empty if nobody knows."""
+        at = bisect_left(self.leaders, (offset,))
+        return self.leaders[at - 1][1] if at else ""
 
 
 def fold(log: RawLog, checkpoints: Iterable[Place]) -> Folded:
@@ -77,6 +86,14 @@ def fold(log: RawLog, checkpoints: Iterable[Place]) -> Folded:
             folding.take(stored)
     folding.drop()
     return folding.folded
+
+
+def node_of(body: bytes) -> str:
+    """Return who says in an EPOCH that it leads; empty if it does not say."""
+    try:
+        return str(json.loads(body)["node"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 class _Folding:
@@ -133,7 +150,7 @@ class _Folding:
             return self._genesis(record)
         self._cluster = record.cluster
         if record.kind == EPOCH:
-            return self._new_epoch(record)
+            return self._new_epoch(stored, record)
         if record.kind in (BYTES, BEAT):
             return self._written(stored, record)
         return ""
@@ -147,7 +164,7 @@ class _Folding:
         self._chain = self._chains[record.start] = record.chain
         return ""
 
-    def _new_epoch(self, record: Shared) -> str:
+    def _new_epoch(self, stored: Stored, record: Shared) -> str:
         if record.epoch <= self._epoch:
             return ""
         if record.epoch > self._epoch + 1:
@@ -160,6 +177,7 @@ class _Folding:
         self.drop()
         self._epoch, self._holder = record.epoch, record.holder
         self.folded.epoch_count += 1
+        self.folded.leaders.append((stored.offset, node_of(record.body)))
         return ""
 
     def _written(self, stored: Stored, record: Shared) -> str:

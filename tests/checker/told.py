@@ -16,6 +16,7 @@ One JSON object a line; `time_ms` is the observer's clock, ms since 1970.
     seen        call (the receive), time_ms, id, queue, offset (in the queue), attempt
     checkpoint  node, next_offset (in the engine), epoch, holder, end, chain: what a machine holds, synced;
                 lost: true where it has lost what it held
+    clock       node, offset_ms, from_ms, until_ms: so long the node's clock was off by so much
     settled     group, topics: all that had to come to the group has come
 
 The order of the lines decides what was before what; times only say what was due. `hash` is the first 16 hex
@@ -96,6 +97,16 @@ class Seen:
         return f"{self.message_id} at {'/'.join(map(str, self.place))} (line {self.line})"
 
 
+@dataclass(frozen=True)
+class Off:
+    """From when to when the clock of a node was off, by the observer's, and by how much."""
+
+    node: str
+    offset_ms: int
+    from_ms: int
+    until_ms: int
+
+
 @dataclass
 class History:
     """All that clients did and saw."""
@@ -107,6 +118,7 @@ class History:
     copied_offset: int = 0
     """Up to which record two machines have held a checkpoint at one time, in the engine."""
     settled: list[tuple[str, list[str]]] = field(default_factory=list)
+    clocks: list[Off] = field(default_factory=list)
 
     def of(self, verb: str, outcome: str = "") -> list[Call]:
         """Return the calls of a verb, perhaps only those that ended so."""
@@ -154,6 +166,9 @@ class _Reading:
             self._seen(line, said)
         elif kind == "checkpoint":
             self._checkpoint(said)
+        elif kind == "clock":
+            numbers = (int(said[name]) for name in ("offset_ms", "from_ms", "until_ms"))
+            self.history.clocks.append(Off(said["node"], *numbers))
         elif kind == "settled":
             self.history.settled.append((said["group"], said["topics"]))
         else:

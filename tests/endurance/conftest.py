@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=6, help="how often to kill the broker")
     parser.addoption("--deaths", type=int, default=2, help="how often a broker on a sick disk dies")
     parser.addoption("--disk-seed", type=int, default=1, help="what its disk does, and when it dies")
+    parser.addoption("--fault", default="", help="only faults of a cluster whose name has this in it")
     parser.addoption("--bit-step", type=int, default=0, help="flip every so many bits of a store; 0: none")
     parser.addoption(
         "--engine", default="postgresql", help="shared log: postgresql, postgresql2, kafka, kafka3"
@@ -43,22 +44,41 @@ class BrokerProcess:
         self.listen = self.http = "127.0.0.1:0"
         self._ready = store.with_name(f"{store.name}.ready")
         self._log = store.with_name(f"{store.name}.log")
+        self.environment: dict[str, str] | None = None
+        """Its environment, if that is not ours."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Starts it and waits until it serves."""
+        self.launch()
+        self.wait_until_up()
+
+    def wait_until_up(self) -> None:
+        """Waits until it serves, once it was launched."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self.has_come_up():
+            assert self.process is not None
+            assert self.process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.02)
+
+    def launch(self) -> None:
+        """Starts it; whether it comes up is another thing."""
         self._ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", self.module, "serve", "--store", str(self.store)]
         where = ["--listen", self.listen, "--http", self.http, "--ready-file", str(self._ready)]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen([*command, *where, *self.options], stderr=log, stdout=log)
-        deadline = time.monotonic() + START_SECONDS
-        while not self._ready.exists():
-            assert self.process.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.02)
-        facts = json.loads(self._ready.read_text())
+            self.process = subprocess.Popen(
+                [*command, *where, *self.options], stderr=log, stdout=log, env=self.environment
+            )
+
+    def has_come_up(self) -> bool:
+        """Returns whether it serves."""
+        if not self._ready.exists() or not (told := self._ready.read_text()):
+            return False
+        facts = json.loads(told)
         self.listen, self.http = facts["listen"], facts["http"]
+        return True
 
     def log(self) -> str:
         """Returns what it has said."""

@@ -5,21 +5,25 @@ broke, or the answer was that nobody knows). What is unknown may have happened o
 
     lost       an ok send, or commit, that was never delivered (unless it was cancelled)
     phantom    a delivery of what was refused, rolled back, never committed or cancelled
-    early      a delivery before its time
+    early      a delivery before its time, by the clocks of all nodes
     again      a receive that began after an ok acknowledgement, and got the message all the same
-    order      in a message group, a delivery behind a later one, or before an earlier one was acknowledged
+    order      in a message group, a receive that began when a later one was seen, and got an earlier one; or
+               a delivery before an earlier one was acknowledged
     twice      one message at two places of its topic's queues
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 
 from tests.endurance.watching import Watcher
+
+NEVER_MS = 1 << 62
 
 
 class Outcome(Enum):
@@ -44,6 +48,7 @@ class Sent:
     is_commit: bool = False
     end_outcome: Outcome | None = None
     cancel_outcome: Outcome | None = None
+    began_ms: int = 0
 
     @property
     def must_come(self) -> bool:
@@ -72,6 +77,21 @@ class Delivered:
 
 
 @dataclass(slots=True)
+class Step:
+    """From when to when the clock of a node was off, and by how much."""
+
+    node: str
+    offset_ms: int
+    from_ms: int
+    until_ms: int = NEVER_MS
+
+    def explains(self, sent: Sent, seen_ms: int) -> bool:
+        """Return whether by that clock a message was due while the clock was off, before it was seen."""
+        began_ms, ended_ms = max(self.from_ms, sent.began_ms), min(self.until_ms, seen_ms)
+        return began_ms <= ended_ms and ended_ms + self.offset_ms >= sent.due_ms
+
+
+@dataclass(slots=True)
 class History:
     """Everything that clients did and saw."""
 
@@ -82,11 +102,37 @@ class History:
     tried_s: dict[str, float] = field(default_factory=dict)
     """When the first acknowledgement was begun, whatever came of it."""
     outcomes: Counter[str] = field(default_factory=Counter)
+    acknowledged_sends_s: list[float] = field(default_factory=list)
+    """When each send was answered with ok."""
+    steps: list[Step] = field(default_factory=list)
     watcher: Watcher = field(default_factory=Watcher)
+
+    def stepped(self, node: str, offset_ms: int, now_ms: int) -> None:
+        """Note that from now on a node's clock is off by so much; 0: no more."""
+        for one in self.steps:
+            if one.node == node and one.until_ms == NEVER_MS:
+                one.until_ms = now_ms
+                told = {name: getattr(one, name) for name in ("node", "offset_ms", "from_ms", "until_ms")}
+                self.watcher.file.note("clock", **told)
+        if offset_ms:
+            self.steps.append(Step(node, offset_ms, now_ms))
 
     def write(self, path: Path) -> None:
         """Write all calls and their ends as `tests/checker` reads them."""
         self.watcher.file.write(path)
+
+    def came_twice(self, topic: str, lease_ms: int) -> dict[str, int]:
+        """Return how many messages of a topic came, more than once, and again while they were leased."""
+        seen_s: defaultdict[str, list[float]] = defaultdict(list)
+        for one in self.delivered:
+            if one.place[0] == topic:
+                seen_s[one.message_id].append(one.seen_s)
+        leased_s = [
+            any(later - before < lease_ms / 1000 for before, later in pairwise(sorted(times)))
+            for times in seen_s.values()
+        ]
+        twice = sum(len(times) > 1 for times in seen_s.values())
+        return {"came": len(seen_s), "came_twice": twice, "came_again_while_leased": sum(leased_s)}
 
     def missing(self) -> list[str]:
         """Return what has to be delivered and was not yet."""
@@ -104,7 +150,8 @@ class History:
             if sent is None or not sent.may_come:
                 yield f"phantom: {one} of {sent}"
                 continue
-            if one.seen_ms < sent.due_ms:
+            is_early = one.seen_ms < sent.due_ms
+            if is_early and not any(step.explains(sent, one.seen_ms) for step in self.steps):
                 yield f"early: {one.message_id} by {sent.due_ms - one.seen_ms} ms"
             if one.began_s > self.acknowledged_s.get(one.message_id, one.began_s):
                 yield f"again: {one} after an acknowledgement at {self.acknowledged_s[one.message_id]}"
@@ -112,20 +159,30 @@ class History:
         yield from (f"twice: {name} at {found}" for name, found in places.items() if len(found) > 1)
 
     def _wrong_orders(self) -> Iterator[str]:
-        highest: dict[str, int] = {}
         by_group: defaultdict[str, list[Sent]] = defaultdict(list)
         for sent in self.sent.values():
             if sent.group and sent.outcome is Outcome.OK:
                 by_group[sent.group].append(sent)
-        for one in sorted(self.delivered, key=lambda one: one.seen_s):
-            sent = self.sent.get(one.message_id)
-            if sent is None or not sent.group:
-                continue
-            if sent.number < highest.get(sent.group, -1):
-                yield f"order: {one.message_id} behind {sent.group}-{highest[sent.group]}"
+        for one, highest in self._with_highest_before():
+            sent = self.sent[one.message_id]
+            if sent.number < highest:
+                yield f"order: {one.message_id} behind {sent.group}-{highest}"
             for earlier in by_group[sent.group]:
                 if earlier.number >= sent.number:
                     break
                 if self.tried_s.get(earlier.message_id, one.seen_s) >= one.seen_s:
                     yield f"order: {one.message_id} before {earlier.message_id} was acknowledged"
-            highest[sent.group] = max(sent.number, highest.get(sent.group, -1))
+
+    def _with_highest_before(self) -> Iterator[tuple[Delivered, int]]:
+        """Yield deliveries of message groups, and the highest number that was seen when their receive began.
+
+        What is on its way to a client that stands still is seen late, and was given out in time.
+        """
+        in_groups = [one for one in self.delivered if (sent := self.sent.get(one.message_id)) and sent.group]
+        highest: dict[str, int] = {}
+        by_seen = deque(sorted(in_groups, key=lambda one: one.seen_s))
+        for one in sorted(in_groups, key=lambda one: one.began_s):
+            while by_seen and by_seen[0].seen_s < one.began_s:
+                seen = self.sent[by_seen.popleft().message_id]
+                highest[seen.group] = max(seen.number, highest.get(seen.group, -1))
+            yield one, highest.get(self.sent[one.message_id].group, -1)

@@ -5,7 +5,7 @@
 
    Calls fail (EIO), find no room (ENOSPC), write less than asked, take long; all by chance, from a seed.
 
-   A death (`DIE`, or `DIE_AFTER` so many calls, so between any two of them) is a kill -9 or, with POWER, a power
+   A death (`DIE`, or `DIE_AFTER` so many calls, of `DIE_KIND` if that is set, so between any two of them) is a kill -9 or, with POWER, a power
    cut: of each write that was not synced since, nothing, all or a prefix stays. The bytes below each write are
    kept until a sync of its file has succeeded. What a sync was asked for and refused stays lost, whatever later
    syncs say, unless it is written again: kernels report a lost page once.
@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 enum number {
-    ARMED, SEED, DIE, DIE_AFTER, POWER, FULL, ROOM, TELL_ROOM, SHORT_PPM, SLOW_PPM, SLOW_US_MAX,
+    ARMED, SEED, DIE, DIE_AFTER, DIE_KIND, POWER, FULL, ROOM, TELL_ROOM, SHORT_PPM, SLOW_PPM, SLOW_US_MAX,
     FAIL_PPM, /* of the kinds below, in this order */
     OPENS = FAIL_PPM, READS, WRITES, SYNCS, ALLOCATES, TRUNCATES, RENAMES, UNLINKS, MMAPS,
     CALLS, FAILED, FILLED, SHORTENED, SLOWED, KEPT, UNDONE, TORN, CURSED, NUMBERS
@@ -162,7 +162,8 @@ static int enter(enum number kind) {
         count(SLOWED);
         nanosleep(&pause, NULL);
     }
-    if (control[DIE_AFTER] > 0 && __atomic_sub_fetch(&control[DIE_AFTER], 1, __ATOMIC_SEQ_CST) == 0) {
+    int counts = !control[DIE_KIND] || control[DIE_KIND] == (int64_t)kind;
+    if (counts && control[DIE_AFTER] > 0 && __atomic_sub_fetch(&control[DIE_AFTER], 1, __ATOMIC_SEQ_CST) == 0) {
         control[DIE] = 1;
         for (;;) pause();
     }

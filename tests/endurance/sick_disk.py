@@ -18,6 +18,7 @@ NUMBERS = (
         "seed",
         "die",
         "die_after",
+        "die_kind",
         "power",
         "full",
         "room",
@@ -39,11 +40,16 @@ class NoCompiler(Exception):
 
 def build(folder: Path) -> Path:
     """Compile the library into a folder; raises `NoCompiler`."""
+    return compiled(SOURCE, folder)
+
+
+def compiled(source: Path, folder: Path) -> Path:
+    """Compile a library that is preloaded; raises `NoCompiler`."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise NoCompiler
-    library = folder / "sick_disk.so"
-    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
+    library = folder / source.with_suffix(".so").name
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl", "-lpthread"]
     subprocess.run(command, check=True)
     return library
 
@@ -77,10 +83,14 @@ class SickDisk:
         for name, value in sorted(numbers.items(), key=lambda one: one[0] == "armed"):
             self[name] = value
 
+    def die_after(self, calls: int, kind: str = "") -> None:
+        """Let the process die before one of its next calls, of one kind if that is given."""
+        self.set(die_after=calls, die_kind=NUMBERS.index(kind) if kind else 0, armed=1)
+
     def heal(self) -> None:
         """Make everything well; what is un-synced stays in the journal as long as `power` is on."""
         self["armed"] = 0
-        for name in ("die", "die_after", "full", "short_ppm", "slow_ppm", *KINDS):
+        for name in ("die", "die_after", "die_kind", "full", "short_ppm", "slow_ppm", *KINDS):
             self[name] = 0
 
     def counters(self) -> dict[str, Any]:

@@ -1,13 +1,16 @@
-"""Two nodes over a real PostgreSQL or Kafka, killed, paused, told to leave under load: no promise is broken.
+"""Two nodes over a real PostgreSQL or Kafka, under load and all of `cluster_faults`: no promise is broken.
 
-    .venv/bin/python -m pytest tests/endurance/test_cluster_kill.py --rounds 50 -s [--engine postgresql2]
+    .venv/bin/python -m pytest tests/endurance/test_cluster_kill.py --rounds 200 -s [--engine postgresql2]
 
-`postgresql2` waits with each commit for any one of two standbys. The engine's servers, too, are killed and
-paused: the primary or a standby, any server of Kafka.
-Nodes take checkpoints and trim the log all the time. In every tenth round the leader's disk is lost: it must
-get the other one's copy. Clients talk to both nodes, whoever leads, and note what they are told
-(`sick_load`); `histories` judges it at the end, and the checker by the engine's raw log, which is kept as it
-comes. Prints JSON: its seed, and how long none was acknowledged after each fault.
+`postgresql2` waits with each commit for any one of two standbys. Nodes, the engine's servers and clients are
+killed and paused, disks fail and drop what was not synced, clocks step, the lead is moved; in every tenth
+round the leader's disk is lost: it must get the other one's copy. Nodes take checkpoints and trim the log all
+the time. Clients talk to both nodes, whoever leads, and note what they are told (`sick_load`); `histories`
+judges it at the end, and the checker by the engine's raw log, which is kept as it comes. Says each round as
+it ends, and prints JSON: its seed, how long none was acknowledged after each fault, and how much came twice.
+
+What came early is judged by the clock of the leader that delivered it: who judges is told from when to when
+which node's clock was off, and by how much.
 """
 
 from __future__ import annotations
@@ -16,17 +19,16 @@ import asyncio
 import json
 import math
 import random
-import signal
+import sys
 import time
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from math import ceil
 from pathlib import Path
-from shutil import rmtree
-from statistics import median
-from typing import Any, Protocol
-from urllib.error import HTTPError
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -34,103 +36,41 @@ import pytest
 from sharedlog import postgres
 from tests.checker_process import judged_by_log, kept_log
 from tests.command import tidewheel
-from tests.endurance.conftest import BrokerProcess
-from tests.endurance.sick_load import GROUP, Load
+from tests.endurance import sick_clock, sick_disk
+from tests.endurance.carrier import Carrier
+from tests.endurance.cluster_faults import FAULTS, LOST, Before, Scene, Server, chosen
+from tests.endurance.cluster_node import JSON, Node
+from tests.endurance.sick_disk import NoCompiler
+from tests.endurance.sick_load import GROUP, INVISIBLE_MS, PLAIN, Load
 from tests.endurance.test_sick_disk import TOPICS
 from tests.kafka_cluster import running_kafka
 from tests.postgresql import running_servers
 
-FAULTS = ("kill -9", "kill -9 of a follower", "pause", "SIGTERM", "kill -9 of both", "move")
-LOST = "kill -9, and the disk is lost"
 LOST_EACH = 10
 """In every round of so many the leader's disk is lost."""
-KILL_OF_SERVER, PAUSE_OF_SERVER = "kill -9 of a server of the engine", "pause of a server of the engine"
-JSON = {"Content-Type": "application/json"}
-LEAD_SECONDS = 30.0
+LEAD_SECONDS = 45.0
+"""How long it may take at most until a node leads, and sends are acknowledged, once a fault has ended."""
 SETTLE_SECONDS = 60.0
-OPTIONS = ("--invisible-ms-min", "500", "--attempts-max", "1000", "--housekeeping-ms", "500")
-
-
-class Node(BrokerProcess):
-    """A node of a cluster, as a process."""
-
-    module = "tests.endurance.small_checkpoint_node"
-
-    def __init__(self, folder: Path, name: str, cluster: str) -> None:
-        super().__init__(folder / name, "--cluster", cluster, "--node", name, *OPTIONS)
-        self.name = name
-
-    def signal(self, number: int) -> None:
-        """Send it a signal."""
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def strike(self, fault: str) -> None:
-        """Let a fault befall it."""
-        if fault == "move":
-            try:
-                urlopen(Request(f"http://{self.http}/api/cluster/move", b"{}", JSON), timeout=30).close()
-            except HTTPError as refused:  # the other one may be down still, or get a copy
-                said = refused.read().decode()
-                assert "leads again" in said or "no other node is known" in said, said
-            return
-        self.signal({"pause": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}.get(fault, signal.SIGKILL))
-
-    def mend(self, fault: str) -> None:
-        """Let it go on, or start it again."""
-        if fault == "pause":
-            self.signal(signal.SIGCONT)
-            return
-        if fault == "move":
-            return
-        assert self.process is not None
-        self.process.wait(20)
-        if fault == LOST:
-            rmtree(self.store)
-        self.start()
-
-    def end(self) -> None:
-        """End it, if a failure has left it running."""
-        if self.process is not None and self.process.poll() is None:
-            self.kill()
-
-    def role(self) -> str:
-        """What it says that it does; empty if it does not answer."""
-        return str(self.view().get("role", ""))
-
-    def view(self) -> dict[str, Any]:
-        """What it says of its cluster; nothing if it does not answer."""
-        with suppress(OSError), urlopen(f"http://{self.http}/api/cluster", timeout=2) as answer:
-            return dict(json.load(answer))
-        return {}
-
-
-class Server(Protocol):
-    """A server of the engine, as a process."""
-
-    def kill(self) -> None:
-        """End it as `kill -9` does."""
-
-    def start(self) -> None:
-        """Start it again."""
-
-    def pause(self) -> None:
-        """Let it stand still."""
-
-    def go_on(self) -> None:
-        """Let it go on after a pause."""
+ACKNOWLEDGED_MIN = 20
+"""A round ends with so many sends that were acknowledged after its fault."""
 
 
 class Stage:
     """The nodes, what befell them, and how long none was acknowledged."""
 
-    def __init__(self, nodes: list[Node], servers: Sequence[Server], seed: int) -> None:
-        self.nodes, self.servers, self.chance = nodes, servers, random.Random(seed)
-        self._faults = (*FAULTS, KILL_OF_SERVER, PAUSE_OF_SERVER) if servers else FAULTS
-        self._round = 0
+    def __init__(
+        self, nodes: list[Node], servers: Sequence[Server], seed: int, carriers: Sequence[Carrier] = ()
+    ) -> None:
+        self.nodes, self.servers, self.carriers, self.seed = nodes, servers, carriers, seed
+        self.chance = random.Random(seed)
+        self.wanted = ""
+        """What the name of a fault must have in it."""
         self.trimmed_below = 0
         self.counts: Counter[str] = Counter()
         self.silent_seconds: dict[str, list[float]] = {}
+        self._round = 0
+        self._began = 0.0
+        self._said = ""
 
     async def leader(self) -> Node:
         """The node that leads, once one does."""
@@ -142,59 +82,80 @@ class Stage:
             await asyncio.sleep(0.1)
         raise AssertionError("no node leads:\n" + "\n".join(node.log()[-3_000:] for node in self.nodes))
 
-    async def _both_have_copies(self, leader: Node) -> None:
-        """Wait until both nodes have told of one: another disk may be lost then."""
+    async def _stands(self, before: Before, leader: Node, other: Node) -> None:
+        """Wait until what a fault needs stands."""
+
+        def condition() -> bool:
+            follows = before is Before.LEADER or self._follows(other)
+            return follows and (before is not Before.COPIES or self._both_have_copies(leader))
+
         ends = time.monotonic() + LEAD_SECONDS
-        while time.monotonic() < ends:
-            view = await asyncio.to_thread(leader.view)
-            ends_of = [one["end_offset"] for one in view.get("copies", {}).values()]
-            if len(ends_of) == len(self.nodes) and None not in ends_of:
-                self.trimmed_below = max(self.trimmed_below, view["trimmed_below"])
-                return
+        while not await asyncio.to_thread(condition):
+            said = f"{leader.view()}\n{leader.log()[-3_000:]}\n{other.log()[-3_000:]}"
+            assert time.monotonic() < ends, f"not so: {before.value}: {said}"
             await asyncio.sleep(0.1)
-        raise AssertionError(f"no second copy: {view}\n{leader.log()[-3_000:]}")
+
+    def _follows(self, other: Node) -> bool:
+        view = other.view()
+        return view.get("role") == "following" and view["lag_records"] == 0
+
+    def _both_have_copies(self, leader: Node) -> bool:
+        """Whether both nodes have told of a copy: another disk may be lost then."""
+        view = leader.view()
+        ends_of = [one["end_offset"] for one in view.get("copies", {}).values()]
+        self.trimmed_below = max(self.trimmed_below, view.get("trimmed_below", 0))
+        return len(ends_of) == len(self.nodes) and None not in ends_of
 
     async def strike(self, load: Load) -> None:
-        """Let one fault happen, and end; note how long no send was acknowledged."""
-        self._round += 1
-        fault = self.chance.choice(self._faults)
+        """Let one fault happen, and end; it is over when sends are acknowledged again."""
         leader = await self.leader()
-        if self._round % LOST_EACH == LOST_EACH - 1:
-            fault = LOST
-            await self._both_have_copies(leader)
-        other = next(node for node in self.nodes if node is not leader)
-        self.counts[fault] += 1
-        began, acknowledged = time.monotonic(), load.history.outcomes["send ok"]
-        mends: list[Callable[[], None]]
-        if fault in (KILL_OF_SERVER, PAUSE_OF_SERVER):
-            server = self.chance.choice(self.servers)
-            strike, mend = (
-                (server.kill, server.start) if fault == KILL_OF_SERVER else (server.pause, server.go_on)
-            )
-            await asyncio.to_thread(strike)
-            mends = [mend]
-        else:
-            struck = {"kill -9 of a follower": [other], "kill -9 of both": self.nodes}.get(fault, [leader])
-            for one in struck:
-                await asyncio.to_thread(one.strike, fault)
-            mends = [partial(one.mend, fault) for one in struck]
-        await self._until_acknowledged(load, acknowledged, fault, began, mends)
+        self.note_silence(load)
+        for node in self.nodes:
+            assert node.runs(), f"{node.name} has ended by itself:\n{node.log()[-3_000:]}"
+        self._round += 1
+        name = LOST if self._round % LOST_EACH == LOST_EACH - 1 else chosen(self.chance, self.wanted)
+        fault, other = FAULTS[name], next(node for node in self.nodes if node is not leader)
+        await self._stands(fault.before, leader, other)
+        seconds = fault.seconds(self.chance)
+        self._said, said = name, list[str]()
+        self.counts[name] += 1
+        scene = Scene(
+            leader, other, self.nodes, self.servers, self.carriers, self.chance, said.append, load.stepped
+        )
+        self._began = time.monotonic()
+        mend = await asyncio.to_thread(fault.strike, scene)
+        struck = time.monotonic()
+        if fault.waits:
+            await self._acknowledged(load, struck, name)
+        await asyncio.sleep(max(0.0, self._began + seconds - time.monotonic()))
+        await asyncio.to_thread(mend)
+        await self._acknowledged(load, time.monotonic(), name)
+        lasted = f"{time.monotonic() - self._began:.1f} s"
+        say(f"seed {self.seed}, round {self._round}: {name} ({', '.join([*said, lasted])})")
 
-    async def _until_acknowledged(
-        self, load: Load, before: int, fault: str, began: float, mends: list[Callable[[], None]]
-    ) -> None:
-        starts = began + self.chance.uniform(0.1, 6.0)
-        is_down, silent = True, 0.0
-        while is_down or not silent:
+    async def _acknowledged(self, load: Load, since: float, fault: str) -> None:
+        """Wait until sends were acknowledged since a moment."""
+        times = load.history.acknowledged_sends_s
+        while len(times) < ACKNOWLEDGED_MIN or times[-ACKNOWLEDGED_MIN] < since:
+            logs = "\n".join(node.log()[-3_000:] for node in self.nodes)
+            assert time.monotonic() < since + LEAD_SECONDS, f"none is acknowledged after {fault}:\n{logs}"
             await asyncio.sleep(0.02)
-            if not silent and load.history.outcomes["send ok"] > before + 20:
-                silent = time.monotonic() - began
-            if is_down and time.monotonic() > starts:
-                for mend in mends:
-                    await asyncio.to_thread(mend)
-                is_down = False
-            assert time.monotonic() < began + LEAD_SECONDS, f"none is acknowledged after {fault}"
-        self.silent_seconds.setdefault(fault, []).append(silent)
+
+    def note_silence(self, load: Load) -> None:
+        """Note the longest time from the last fault on in which no send was acknowledged."""
+        if not self._said:
+            return
+        times = load.history.acknowledged_sends_s
+        since = times[bisect_left(times, self._began) :]
+        silent = max(later - before for before, later in pairwise([self._began, *since]))
+        self.silent_seconds.setdefault(self._said, []).append(silent)
+        say(f"  none was acknowledged for {silent:.2f} s")
+        self._said = ""
+
+
+def say(line: str) -> None:
+    """Tell how far it is, at once: a run that is cut off has said so much."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
@@ -203,12 +164,18 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
     monkeypatch.setenv("CHECKPOINT_RECORDS", "1000")
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 500)
     rounds, seed = request.config.getoption("--rounds"), request.config.getoption("--disk-seed")
+    wanted = request.config.getoption("--fault")
     with shared_log(request.config.getoption("--engine")) as (url, servers):
         assert tidewheel("cluster", "create", url, "--segment-bytes", 8 << 20).returncode == 0
-        nodes, log = [Node(tmp_path, name, url) for name in "ab"], tmp_path / "log.bin"
+        try:
+            libraries = sick_disk.build(tmp_path), sick_clock.build(tmp_path)
+        except NoCompiler:
+            pytest.skip("sick disks and clocks are C libraries, and there is no compiler")
+        nodes = [Node(tmp_path, name, url, libraries, seed + at) for at, name in enumerate("ab")]
+        log = tmp_path / "log.bin"
         try:
             with kept_log(url, log):
-                stage, load = asyncio.run(play(nodes, servers, rounds, seed))
+                stage, load = asyncio.run(play(nodes, servers, rounds, seed, wanted))
         finally:
             for node in nodes:
                 node.end()
@@ -229,13 +196,29 @@ def shared_log(engine: str) -> Iterator[tuple[str, Sequence[Server]]]:
         yield cluster.url("tidewheel"), cluster.nodes
 
 
-async def play(nodes: list[Node], servers: Sequence[Server], rounds: int, seed: int) -> tuple[Stage, Load]:
+async def play(
+    nodes: list[Node], servers: Sequence[Server], rounds: int, seed: int, wanted: str
+) -> tuple[Stage, Load]:
     for node in nodes:
         node.start()
-    stage = Stage(nodes, servers, seed)
+    carriers = [Carrier(node.listen) for node in nodes]
+    try:
+        for one in carriers:
+            one.start()
+        stage = Stage(nodes, servers, seed, carriers)
+        stage.wanted = wanted
+        return stage, await play_with(stage, rounds)
+    finally:
+        for one in carriers:
+            one.kill()
+
+
+async def play_with(stage: Stage, rounds: int) -> Load:
     create_topics(await stage.leader())
-    loads = [Load(node.listen, seed + number) for number, node in enumerate(nodes)]
+    loads = [Load(one.listen, stage.seed + number) for number, one in enumerate(stage.carriers)]
     loads[1].history, loads[1]._count = loads[0].history, 1_000_000
+    for load in loads:
+        load.halves_run_out = True
     steps = [loads[0].senders(), loads[1].senders()[:7], *(load.receivers() for load in loads)]
     work = [
         asyncio.create_task(loads[number % 2].go_on(step))
@@ -248,12 +231,14 @@ async def play(nodes: list[Node], servers: Sequence[Server], rounds: int, seed: 
     for load in loads:
         load.is_late = load.is_over = True
     await asyncio.gather(*work)
+    await stage.leader()
+    stage.note_silence(loads[0])
     await settled(stage, loads[0])
     for load in loads:
         await load.close()
-    assert [node.stop() for node in nodes] == [0, 0]
+    assert [node.stop() for node in stage.nodes] == [0, 0]
     loads[0].history.watcher.file.note("settled", group=GROUP, topics=list(TOPICS))
-    return stage, loads[0]
+    return loads[0]
 
 
 async def settled(stage: Stage, load: Load) -> None:
@@ -278,13 +263,15 @@ def judge(stage: Stage, load: Load, rounds: int, seed: int) -> None:
         "seed": seed,
         "rounds": rounds,
         "faults": dict(stage.counts),
+        "disks": {node.name: node.disk.counters() for node in stage.nodes},
         "trimmed_below": stage.trimmed_below,
         "copied": sum(node.log().count('"event": "copied"') for node in stage.nodes),
         "outcomes": dict(history.outcomes),
         "silent_seconds": {
-            fault: {"p50": round(median(times), 2), "most": round(max(times), 2)}
-            for fault, times in sorted(stage.silent_seconds.items())
+            "over all": figures([one for times in stage.silent_seconds.values() for one in times]),
+            **{fault: figures(times) for fault, times in sorted(stage.silent_seconds.items())},
         },
+        "plain": history.came_twice(PLAIN, INVISIBLE_MS),
         "wrong": wrong[:20],
     }
     print(json.dumps(shown, indent=2))
@@ -293,6 +280,15 @@ def judge(stage: Stage, load: Load, rounds: int, seed: int) -> None:
     for node in stage.nodes:
         assert "Traceback" not in node.log(), node.log()[-5_000:]
         assert "halted" not in node.log(), node.log()[-5_000:]
+
+
+def figures(seconds: Sequence[float]) -> dict[str, float]:
+    """Return how many times there are, the one in the middle, the 99th of a hundred and the longest."""
+    ordered = sorted(seconds)
+    ranks = {"p50": ordered[len(ordered) // 2], "p99": ordered[ceil(0.99 * len(ordered)) - 1]}
+    return {"count": len(ordered)} | {
+        name: round(one, 2) for name, one in (ranks | {"most": ordered[-1]}).items()
+    }
 
 
 def create_topics(node: Node) -> None:

@@ -26,8 +26,9 @@ from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from services.rpc.generated import definition_pb2, service_pb2
 from services.store.opening import open_store
 from tests.command import tidewheel
+from tests.endurance.cluster_node import Node
 from tests.endurance.conftest import METADATA, OK, SERVICE
-from tests.endurance.test_cluster_kill import Node, Stage, create_topics, shared_log
+from tests.endurance.test_cluster_kill import Stage, create_topics, shared_log
 from tests.endurance.test_sick_disk import TOPICS
 
 WAVES, WAVE_MESSAGES, FORKED = 5, 2_000, 200

@@ -243,3 +243,24 @@ def test_what_is_planted_in_the_files_is_found(
     code, report = files.judged()
     assert code == 1
     assert kind in report["counts"], report
+
+
+def test_what_came_early_came_in_time_by_a_clock_of_its_leader_that_was_off(
+    sound: cluster_play.WatchedCluster, tmp_path: Path
+) -> None:
+    files = Files(tmp_path, sound)
+    due_ms = {one["id"]: one["due_ms"] for one in files.lines if one.get("due_ms")}
+    seen = next(one for one in files.lines if one["type"] == "seen" and one["id"] in due_ms)
+    due = due_ms[seen["id"]]
+    seen["time_ms"] = due - 5_000
+    assert files.judged()[1]["counts"]["early"] == 1
+    lines, long_ms = files.lines, {"from_ms": due - 600_000, "until_ms": due + 600_000}
+
+    def is_excused(node: str, **fields: int) -> bool:
+        files.lines = [*lines, {"type": "clock", "node": node, "offset_ms": 5_000} | long_ms | fields]
+        return "early" not in files.judged()[1]["counts"]
+
+    [leader] = [one.name for one in sound.nodes if is_excused(one.name)]
+    assert not is_excused(leader, from_ms=due + 300_000), "its clock stepped later"
+    assert not is_excused(leader, until_ms=due - 300_000), "it was right again by then"
+    assert not is_excused(leader, offset_ms=-600_000), "it was behind"

@@ -117,8 +117,18 @@ def test_a_key_that_is_another_messages_id_is_no_id(bench: Bench) -> None:
 def test_what_comes_again_much_later_is_stored_again(bench: Bench) -> None:
     first = bench.send(PLAIN)
     bench.flush()
-    bench.now_ms += (TURNS_KEPT + 1) * TURN_MS
+    for number in range(TURNS_KEPT):
+        bench.now_ms += TURN_MS
+        bench.send(replace(PLAIN, message_id=f"other-{number}"))
     assert bench.send(PLAIN) != first
+
+
+def test_a_repeat_gets_the_first_receipt_although_the_clock_stepped(bench: Bench) -> None:
+    for step_ms in (60_000, 3_600_000):
+        first = bench.send(replace(PLAIN, message_id=f"before {step_ms}"))
+        bench.flush()
+        bench.now_ms += step_ms
+        assert bench.send(replace(PLAIN, message_id=f"before {step_ms}")) == first
 
 
 def test_ids_of_one_slot_are_told_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

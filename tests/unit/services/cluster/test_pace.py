@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.cluster.pace import ASK_MS, SAMPLES, Pace
+from services.cluster.pace import ASK_MS, OFF_MS, SAMPLES, Pace
 from sharedlog.engine import Stored
 from sharedlog.errors import Unknown
 
@@ -71,11 +71,51 @@ def test_the_skew_is_the_least_difference_of_records_that_were_read_as_they_came
         assert stage.saw()[2] == skew_ms + 7
 
 
-def test_a_clock_that_was_set_is_known_after_some_records() -> None:
+def test_a_clock_that_was_set_is_known_at_once() -> None:
     stage = Stage()
-    for skew_ms in (0, 60_000):
+    stage.read()
+    stage.read(1, age_ms=7)
+    for skew_ms in (0, 60_000, -3_600_000):
         stage.skew_ms = skew_ms
+        assert stage.saw()[2] == skew_ms + 7
+
+
+def test_an_engine_whose_clock_was_set_is_known_after_some_records() -> None:
+    stage = Stage()
+    for behind_ms in (0, 60_000):
         for _ in range(SAMPLES):
             stage.read()
-            stage.read(1)
-        assert stage.saw()[2] == skew_ms
+            stage.read(1, age_ms=behind_ms)
+        assert stage.saw()[2] == behind_ms
+
+
+def test_a_clock_is_off_from_2_seconds_on() -> None:
+    stage = Stage()
+    assert not stage.pace.is_off, "nothing is known"
+    stage.read()
+    stage.read(1)
+    for skew_ms, is_off in ((OFF_MS, False), (OFF_MS + 1, True), (-OFF_MS, False), (-OFF_MS - 1, True)):
+        stage.skew_ms = skew_ms
+        assert stage.pace.is_off is is_off
+        assert stage.pace.view(leads=False)["clock_is_off"] is is_off
+
+
+def test_a_leader_over_a_slow_engine_is_not_off() -> None:
+    stage = Stage()
+    for _ in range(SAMPLES):
+        began_ms, appended_ms = stage.now_ms, ENGINE_MS + stage.now_ms + 9_000
+        stage.now_ms += 30_000  # the answer took so long, and the engine took the record meanwhile
+        stage.pace.appended(began_ms, [Stored(1, b"", appended_ms)])
+    assert not stage.pace.is_off
+    stage.skew_ms = 9_000 + OFF_MS + 1
+    assert stage.pace.is_off, "so far ahead that no answer can have been so slow"
+    stage.skew_ms = -21_000 - OFF_MS - 1
+    assert stage.pace.is_off, "so far behind, too"
+
+
+def test_appends_of_the_past_prove_nothing_about_who_follows() -> None:
+    stage = Stage(OFF_MS + 1)
+    stage.pace.appended(stage.now_ms - 10, [Stored(1, b"", ENGINE_MS + stage.now_ms)])
+    assert not stage.pace.is_off
+    stage.pace.follows()
+    assert stage.pace.is_off

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.cluster.silence import PAUSE_MAX_MS, PAUSE_MIN_MS, RANK_MS, SILENCE_MS, Silence
+from services.cluster.silence import PAUSE_MAX_MS, PAUSE_MIN_MS, RANK_MS, SILENCE_MS, UNFIT_MS, Silence
 
 
 def test_the_first_by_name_stands_first() -> None:
@@ -34,6 +34,15 @@ def test_whom_a_leader_names_stands_at_once_and_the_others_wait_as_in_silence() 
     assert other.stands_ms(0) >= 700 + SILENCE_MS
     named.stood(700)
     assert named.stands_ms(3) >= 700 + PAUSE_MIN_MS, "once: an attempt that failed is not repeated at once"
+
+
+def test_who_is_unfit_stands_when_no_other_has() -> None:
+    silence = Silence(0)
+    for leaves, is_named in ((False, False), (True, False), (True, True)):
+        silence.heard(700, leaves=leaves, is_named=is_named)
+        assert silence.stands_ms(0, is_unfit=True) == silence.stands_ms(0) + UNFIT_MS
+    silence.heard(700)
+    assert silence.stands_ms(5) < 700 + SILENCE_MS + UNFIT_MS, "five others are before it"
 
 
 def test_who_was_not_first_may_stand_again_with_the_next_silence() -> None:

@@ -1,14 +1,20 @@
-"""What a node tells others of how to dial it."""
+"""What a node writes into its store, and tells others of how to dial it."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commitlog import layout
 from services.server.authentication import is_http_tls
-from services.server.run_cluster import is_over_tls
+from services.server.run_cluster import is_over_tls, join
 from services.settings.config import ServeSettings, load
+from tidewheel.errors import ConfigurationError
+
+CLUSTER = b"c" * 16
 
 
 @pytest.mark.parametrize(
@@ -30,3 +36,26 @@ def test_nodes_dial_a_node_over_tls_unless_only_its_machine_reaches_its_plaintex
     settings = load(ServeSettings, **given)
     http = settings.http._replace(is_tls=is_http_tls(settings))
     assert is_over_tls(settings, http) is expected
+
+
+def test_a_store_says_whose_it_is_durably_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: int) -> None:
+        raise OSError("the disk fails")
+
+    with monkeypatch.context() as sick:
+        sick.setattr(os, "fsync", fails)
+        with pytest.raises(OSError, match="the disk fails"):
+            join(tmp_path, CLUSTER, "a")
+    assert not (tmp_path / layout.CLUSTER).exists(), "what a power cut may leave empty is not there"
+    join(tmp_path, CLUSTER, "a")
+    join(tmp_path, CLUSTER, "a")
+    with pytest.raises(ConfigurationError, match="not 'b' of"):
+        join(tmp_path, CLUSTER, "b")
+
+
+def test_a_store_that_has_lost_whose_it_is_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / layout.CLUSTER).touch()
+    with pytest.raises(ConfigurationError, match="Give node 'a' an empty --store"):
+        join(tmp_path, CLUSTER, "a")

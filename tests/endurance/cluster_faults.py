@@ -1,0 +1,371 @@
+"""The faults of `test_cluster_kill`: what befalls nodes, servers of the engine, disks, clocks, clients.
+
+    name -> (strike, how long it lasts, how often it is chosen, what must stand before)
+
+`strike` does it and returns what mends it; both run in a worker thread. To add a fault is to add an entry to
+`FAULTS`. What a fault draws by chance it draws from the run's seed, so a run can be played again; how the
+machine orders what happens no seed tells.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from subprocess import TimeoutExpired
+from typing import Final, NamedTuple, Protocol
+
+from tests.endurance.carrier import Carrier
+from tests.endurance.cluster_node import Node
+from tests.endurance.sick_disk import KINDS
+
+Mend = Callable[[], None]
+ALWAYS_PPM: Final = 1_000_000
+PAUSE_SECONDS: Final = ((70, 0.1, 3.0), (25, 3.0, 10.0), (5, 10.0, 60.0))
+"""How long pauses last: of a hundred so many between two lengths."""
+STEPS_MS: Final = ((70, 500, 5_000), (20, 5_000, 60_000), (10, 60_000, 3_600_000))
+"""How far clocks step, either way: of a hundred so many between two lengths."""
+
+
+class Server(Protocol):
+    """A server of the engine, as a process."""
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+
+    def start(self) -> None:
+        """Start it again."""
+
+    def pause(self) -> None:
+        """Let it stand still."""
+
+    def go_on(self) -> None:
+        """Let it go on after a pause."""
+
+
+class Scene(NamedTuple):
+    """Whom a fault can befall."""
+
+    leader: Node
+    other: Node
+    nodes: Sequence[Node]
+    servers: Sequence[Server]
+    carriers: Sequence[Carrier]
+    chance: random.Random
+    says: Callable[[str], None]
+    """Takes what the fault has drawn."""
+    stepped: Callable[[str, int], None]
+    """Takes by how many ms a node's clock is off from now on."""
+
+    def any_node(self) -> Node:
+        """Return the leader or, now and then, the other one."""
+        node = self.leader if self.chance.random() < 0.7 else self.other
+        self.says("the leader" if node is self.leader else "the follower")
+        return node
+
+
+Strike = Callable[[Scene], Mend]
+
+
+class Before(Enum):
+    """What must stand before a fault."""
+
+    LEADER = "a node leads"
+    FOLLOWER = "the other one follows"
+    COPIES = "the other one follows, and both have told of a copy"
+
+
+def some_seconds(chance: random.Random) -> float:
+    """Return how long most faults last."""
+    return chance.uniform(0.1, 6.0)
+
+
+def pause_seconds(chance: random.Random) -> float:
+    """Return how long a pause lasts: mostly short, now and then long."""
+    return drawn(chance, PAUSE_SECONDS)
+
+
+def drawn(chance: random.Random, table: Sequence[tuple[int, float, float]]) -> float:
+    """Return a length of a table of shares and bounds."""
+    _, low, high = chance.choices(table, [share for share, _, _ in table])[0]
+    return chance.uniform(low, high)
+
+
+class Fault(NamedTuple):
+    """A fault, and when it may happen."""
+
+    strike: Strike
+    seconds: Callable[[random.Random], float] = some_seconds
+    weight: int = 4
+    before: Before = Before.LEADER
+    waits: bool = False
+    """Whether it is mended only once sends are acknowledged again: another node must lead meanwhile."""
+
+
+# Nodes.
+
+
+def kill(nodes: Callable[[Scene], Sequence[Node]]) -> Strike:
+    """Kill nodes as `kill -9` does, and start them again."""
+
+    def strike(scene: Scene) -> Mend:
+        struck = nodes(scene)
+        for node in struck:
+            node.kill()
+        return partial(start_again, struck)
+
+    return strike
+
+
+def cut_power(nodes: Callable[[Scene], Sequence[Node]]) -> Strike:
+    """Kill nodes, and drop what their disks have not synced."""
+
+    def strike(scene: Scene) -> Mend:
+        struck = nodes(scene)
+        for node in struck:
+            node.disk["die"] = 1
+        return partial(start_again, struck)
+
+    return strike
+
+
+def start_again(nodes: Sequence[Node]) -> None:
+    """Start nodes that have died."""
+    for node in nodes:
+        node.wait_for_death()
+    for node in nodes:
+        node.launch()
+    for node in nodes:
+        node.wait_until_up()
+
+
+def leader(scene: Scene) -> Sequence[Node]:
+    """Return the node that leads."""
+    return [scene.leader]
+
+
+def follower(scene: Scene) -> Sequence[Node]:
+    """Return the node that follows."""
+    return [scene.other]
+
+
+def both(scene: Scene) -> Sequence[Node]:
+    """Return both nodes."""
+    return scene.nodes
+
+
+def terminate(scene: Scene) -> Mend:
+    """Tell the leader to stop."""
+    scene.leader.terminate()
+    return partial(start_again, [scene.leader])
+
+
+def move(scene: Scene) -> Mend:
+    """Let the other one lead."""
+    scene.leader.move()
+    return nothing
+
+
+def nothing() -> None:
+    """Mend nothing: the fault has ended by itself."""
+
+
+def pause(scene: Scene) -> Mend:
+    """Let a node stand still."""
+    node = scene.any_node()
+    node.pause()
+    return node.go_on
+
+
+def kill_as_it_trims(scene: Scene) -> Mend:
+    """Kill the leader when it has let go of a part of the log, and may be about to let go of more."""
+    before, ends = scene.leader.view().get("trimmed_below"), time.monotonic() + DIE_SECONDS
+    while scene.leader.view().get("trimmed_below") == before and time.monotonic() < ends:
+        time.sleep(0.01)
+    scene.leader.kill()
+    return partial(start_again, [scene.leader])
+
+
+def lose_disk(scene: Scene) -> Mend:
+    """Kill the leader, and lose its disk."""
+    scene.leader.kill()
+    scene.leader.lose_disk()
+    return partial(start_again, [scene.leader])
+
+
+# Deaths between two calls on the disk.
+
+
+def die_at(kind: str, calls_max: int) -> Strike:
+    """Let a node die, with its power cut, before one of its next calls of a kind."""
+
+    def strike(scene: Scene) -> Mend:
+        node, calls = scene.any_node(), scene.chance.randint(1, calls_max)
+        scene.says(f"at call {calls}")
+        node.disk.die_after(calls, kind)
+        die_by_itself(scene, node)
+        return partial(start_again, [node])
+
+    return strike
+
+
+def die_at_start(*, calls_max: int, loses_disk: bool = False) -> Strike:
+    """Let the leader die, and again while it opens its store, or gets the copy of another."""
+
+    def strike(scene: Scene) -> Mend:
+        node, calls = scene.leader, scene.chance.randint(1, calls_max)
+        scene.says(f"at call {calls} of the start")
+        node.kill()
+        if loses_disk:
+            node.lose_disk()
+        node.disk.heal()
+        node.disk.die_after(calls)
+        node.launch()
+        die_by_itself(scene, node)
+        return partial(start_again, [node])
+
+    return strike
+
+
+DIE_SECONDS: Final = 5.0
+"""How long a node has to come to the call before which it dies; then it dies anywhere."""
+
+
+def die_by_itself(scene: Scene, node: Node) -> None:
+    """Wait until a node has died at its call, or let it die."""
+    assert node.process is not None
+    try:
+        node.process.wait(DIE_SECONDS)
+    except TimeoutExpired:
+        scene.says("which it did not come to")
+        node.disk["die"] = 1
+
+
+# Disks.
+
+
+def disk(**numbers: int) -> Strike:
+    """Make the disk of a node sick."""
+
+    def strike(scene: Scene) -> Mend:
+        node = scene.any_node()
+        node.disk.set(**numbers, armed=1)
+        return node.disk.heal
+
+    return strike
+
+
+def leaders_disk(**numbers: int) -> Strike:
+    """Make the disk of the leader sick."""
+
+    def strike(scene: Scene) -> Mend:
+        scene.leader.disk.set(**numbers, armed=1)
+        return scene.leader.disk.heal
+
+    return strike
+
+
+def fill_disk(nodes: Callable[[Scene], Sequence[Node]]) -> Strike:
+    """Leave a node's disk some room, or none."""
+
+    def strike(scene: Scene) -> Mend:
+        [node], room = nodes(scene), scene.chance.choice((0, 100_000, 5 << 20))
+        scene.says(f"{room} bytes are left")
+        node.disk.set(full=1, room=room, armed=1)
+        return node.disk.heal
+
+    return strike
+
+
+# Clocks.
+
+
+def step_clock(scene: Scene) -> Mend:
+    """Let the clock of a node step, and back."""
+    node = scene.any_node()
+    offset_ms = int(drawn(scene.chance, STEPS_MS)) * scene.chance.choice((-1, 1))
+    scene.says(f"by {offset_ms} ms")
+
+    def step_back() -> None:
+        node.clock.be_off_by(0)
+        scene.stepped(node.name, 0)
+
+    scene.stepped(node.name, offset_ms)
+    node.clock.be_off_by(offset_ms)
+    return step_back
+
+
+# The engine's servers, and clients.
+
+
+def kill_server(scene: Scene) -> Mend:
+    """Kill a server of the engine."""
+    server = scene.chance.choice(scene.servers)
+    scene.says(f"number {scene.servers.index(server)}")
+    server.kill()
+    return server.start
+
+
+def pause_server(scene: Scene) -> Mend:
+    """Let a server of the engine stand still."""
+    server = scene.chance.choice(scene.servers)
+    scene.says(f"number {scene.servers.index(server)}")
+    server.pause()
+    return server.go_on
+
+
+def kill_clients(scene: Scene) -> Mend:
+    """Kill the clients of one node."""
+    carrier = scene.chance.choice(scene.carriers)
+    carrier.kill()
+    return carrier.start
+
+
+def pause_clients(scene: Scene) -> Mend:
+    """Let the clients of one node stand still."""
+    carrier = scene.chance.choice(scene.carriers)
+    carrier.pause()
+    return carrier.go_on
+
+
+LOST: Final = "kill -9, and the disk is lost"
+"""What happens in every tenth round."""
+FAULTS: Final[dict[str, Fault]] = {
+    "kill -9": Fault(kill(leader), weight=8),
+    "kill -9 of a follower": Fault(kill(follower)),
+    "kill -9 of both": Fault(kill(both)),
+    "power cut": Fault(cut_power(leader), weight=6),
+    "power cut of both": Fault(cut_power(both)),
+    "pause": Fault(pause, pause_seconds, weight=8),
+    "SIGTERM": Fault(terminate),
+    "move": Fault(move),
+    LOST: Fault(lose_disk, weight=0, before=Before.COPIES),
+    "kill -9 as the log is trimmed": Fault(kill_as_it_trims),
+    "power cut in a checkpoint": Fault(die_at("rename", 6)),
+    "power cut while files are deleted": Fault(die_at("unlink", 6)),
+    "power cut between two calls": Fault(die_at("", 500)),
+    "power cut in a start": Fault(die_at_start(calls_max=120)),
+    "power cut in the transfer": Fault(
+        die_at_start(calls_max=250, loses_disk=True), weight=6, before=Before.COPIES
+    ),
+    "disk slow": Fault(disk(slow_ppm=300_000, slow_us_max=50_000)),
+    "disk full": Fault(fill_disk(leader), before=Before.COPIES, waits=True),
+    "disk full of a follower": Fault(fill_disk(follower)),
+    "disk fails": Fault(disk(**dict.fromkeys(KINDS, 50_000))),
+    "disk fails at every write": Fault(leaders_disk(write=ALWAYS_PPM), before=Before.FOLLOWER, waits=True),
+    "disk fails at every sync": Fault(disk(sync=ALWAYS_PPM)),
+    "disk fails at reads": Fault(disk(read=200_000, open=200_000)),
+    "clock": Fault(step_clock, weight=8),
+    "kill -9 of a server of the engine": Fault(kill_server, weight=6),
+    "pause of a server of the engine": Fault(pause_server, pause_seconds, weight=6),
+    "kill -9 of clients": Fault(kill_clients),
+    "pause of clients": Fault(pause_clients, pause_seconds),
+}
+
+
+def chosen(chance: random.Random, wanted: str = "") -> str:
+    """Return the name of a fault, one that has `wanted` in it."""
+    weights = {name: one.weight for name, one in FAULTS.items() if wanted in name}
+    return chance.choices(list(weights), list(weights.values()))[0]
