@@ -133,12 +133,20 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("behind", behind(found)),
         ("clock", skewed(found["clock_skew_ms"])),
         ("nodes", ", ".join(found["nodes"])),
+        ("version", versions(found)),
     ]
     rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
     if (took_over := found["took_over"]) is not None:
         rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
     output.print_table(("cluster", ""), rows)
+
+
+def versions(found: dict[str, Any]) -> str:
+    """Say which version of records is finalized, and up to which the node supports them."""
+    finalized, supported = found["finalized_version"], found["supported_version"]
+    said = "not known yet" if finalized is None else f"{finalized} is finalized"
+    return f"{said}, the node supports up to {supported}"
 
 
 def behind(found: dict[str, Any]) -> str:
@@ -170,7 +178,7 @@ def nodes(http: HttpOption = None, as_json: JsonOption = False) -> None:
     copies = found["copies"]
     names = sorted({*found["nodes"], *copies})
     output.print_table(
-        ("node", "copy to byte", "needs record", "behind", "http"),
+        ("node", "copy to byte", "needs record", "behind", "supports", "http"),
         [_row(name, copies.get(name), found) for name in names],
     )
 
@@ -178,10 +186,11 @@ def nodes(http: HttpOption = None, as_json: JsonOption = False) -> None:
 def _row(name: str, copy: dict[str, Any] | None, found: dict[str, Any]) -> tuple[str, ...]:
     """Return a node's row: what it holds, and how many records of the shared log are kept for it."""
     if copy is None:
-        return name, "none yet", "-", "-", "-"
+        return name, "none yet", "-", "-", "-", "-"
     kept = f"{found['next_record'] - copy['next_record']} records"
     end = "is copying" if copy["end_offset"] is None else str(copy["end_offset"])
-    return name, end, str(copy["next_record"]), kept, copy["http"] or "-"
+    supports = f"version {copy['supports']}"
+    return name, end, str(copy["next_record"]), kept, supports, copy["http"] or "-"
 
 
 @app.command()
@@ -208,6 +217,25 @@ def forget(
     """
     Api(http).post("cluster", "forget", body={"node": node})
     output.say(f"Node {node} is forgotten: the shared log is trimmed without it.")
+
+
+@app.command("set-version")
+def set_version(
+    version: Annotated[
+        int | None,
+        typer.Argument(help="The version; the highest that all nodes support if none is given.", min=1),
+    ] = None,
+    http: HttpOption = None,
+) -> None:
+    """Let nodes write what only newer programs can read, once all of them do; it never goes down again.
+
+    Upgrade every node first. Until then a newer node writes what the older ones know.
+
+    Example: tidewheel cluster set-version --http 127.0.0.1:8088
+    """
+    body = {} if version is None else {"version": version}
+    finalized = Api(http).post("cluster", "set-version", body=body)["finalized_version"]
+    output.say(f"Version {finalized} is finalized.")
 
 
 @app.command()

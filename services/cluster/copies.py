@@ -27,6 +27,7 @@ from sharedlog.engines import Beginning
 from sharedlog.holdings import Holding, Holdings
 from sharedlog.reading import records
 from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.versions import OLDEST, SUPPORTED
 
 TELL_AGAIN_MS: Final = 10_000
 """How long a word may be on its way before it is said again."""
@@ -52,10 +53,15 @@ class OwnCopy:
         """
         shared = replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
+        finalized = replica.fold.finalized
         if shared is None:
-            return self.hold(0) if known is None else None
+            told = known is not None and (known.supports, known.finalized) == (SUPPORTED, finalized)
+            return None if told else self.hold(0, finalized)
         end = int(shared["end"])
-        found = Holding(int(shared["next_offset"]), end, self._http, self.secret, self._began.facts)
+        found = Holding(
+            *(int(shared["next_offset"]), end, self._http, self.secret, self._began.facts),
+            *(SUPPORTED, finalized),
+        )
         if known == found or (self._told == found and now_ms < self._told_ms + TELL_AGAIN_MS):
             return None
         if self._told != found and not self._read_back(replica, known, end):
@@ -67,10 +73,10 @@ class OwnCopy:
         """Note that the log was read through up to `end`."""
         self._checked_end = end
 
-    def hold(self, next_record: int) -> bytes:
+    def hold(self, next_record: int, finalized: int = OLDEST) -> bytes:
         """Return the record that tells that this node has no copy, and will read on from `next_record`."""
         self._told, self._checked_end = None, 0
-        return self._record(Kind.HOLD, Holding(next_record))
+        return self._record(Kind.HOLD, Holding(next_record, supports=SUPPORTED, finalized=finalized))
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
         """Read what a checkpoint rests on, from what was told before; raise `StoreDamaged`.
@@ -101,12 +107,13 @@ class Found(NamedTuple):
     """What the shared log tells a node without a fold.
 
     The first record that is left, the copies of others from which that can be read on (the newest first),
-    and the newest EPOCH, if it is left.
+    the newest EPOCH, if it is left, and the cluster's version, as far as a node with a copy knew it.
     """
 
     first: int
     copies: list[tuple[str, Holding]]
     epoch: SharedRecord | None
+    finalized: int
 
 
 def look_for_copies(engine: Engine, cluster: bytes, name: str) -> Found:
@@ -118,7 +125,8 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str) -> Found:
             holdings.told(record.facts)
         elif record.kind == Kind.EPOCH and (epoch is None or record.epoch > epoch.epoch):
             epoch = record
-    return Found(first, holdings.copies(name, first), epoch)
+    finalized = max((one.finalized for one in holdings.all().values()), default=OLDEST)
+    return Found(first, holdings.copies(name, first), epoch, finalized)
 
 
 def damage_in_log(disk: Disk, segment_bytes: int, since: int, end: int) -> list[tuple[int, int]]:

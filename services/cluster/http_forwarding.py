@@ -5,6 +5,7 @@ GET /api/cluster             this node
 GET /api/cluster/copy        this node's newest checkpoint, to whoever says its secret (`transfer`, `copies`)
 POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
 POST /api/cluster/forget     the leader: {"node": NAME} is gone for good
+POST /api/cluster/set-version    the leader: {"version": N} is finalized; without it, the highest that may be
 anything else                the leader, once; its answer as it is
 no leader, or none that answers    503, with a sentence
 
@@ -39,6 +40,7 @@ from services.cluster.node import ClusterNode, Role
 from services.cluster.peers import connection_to
 from services.ops.gate import Demands, Gate
 from services.ops.statuses import error_shape, refuse
+from sharedlog.versions import OLDEST
 from tidewheel.errors import TidewheelError
 
 FORWARDED: Final = "x-tidewheel-forwarded"
@@ -110,7 +112,7 @@ class ClusterHttp:
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
             return await self._forward(request)
         try:
-            return JSONResponse(await _ORDERS[request.url.path](self._node, await named(request)))
+            return JSONResponse(await _ORDERS[request.url.path](self._node, request))
         except OrderRefused as error:
             return JSONResponse(error_shape(error), status_code=409)
         except TidewheelError as error:
@@ -176,36 +178,53 @@ class ClusterHttp:
         return refused(f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
 
 
-async def moved(node: ClusterNode, to: str) -> dict[str, Any]:
+async def moved(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Let another node lead; return who does then."""
-    return {"leader": (await node.move(to))._asdict()}
+    return {"leader": (await node.move(await named(request)))._asdict()}
 
 
-async def forgotten(node: ClusterNode, name: str) -> dict[str, Any]:
-    """Let the cluster no longer wait for a node; return what the others hold."""
+async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
+    """Let the cluster no longer wait for a node; return which."""
+    name = await named(request)
     if not name:
         raise NoNode('Say which: {"node": NAME}.')
     await node.forget(name)
     return {"forgotten": name}
 
 
-_ORDERS: Final[dict[str, Callable[[ClusterNode, str], Awaitable[dict[str, Any]]]]] = {
+async def finalized(node: ClusterNode, request: Request) -> dict[str, Any]:
+    """Finalize a version; return which."""
+    wanted = await only_field(request, "version", None)
+    if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < OLDEST):
+        raise NoNode('The body is {"version": N}, a whole number from 1 on, and no more.')
+    return {"finalized_version": await node.set_version(wanted)}
+
+
+_ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, Any]]]]] = {
     "/api/cluster/move": moved,
     "/api/cluster/forget": forgotten,
+    "/api/cluster/set-version": finalized,
 }
 
 
 async def named(request: Request) -> str:
     """Return the node that a body names; "" if it names none. Raise `NoNode`."""
+    name = await only_field(request, "node", "")
+    if not isinstance(name, str):
+        raise NoNode('The body is {"node": NAME}, and no more.')
+    return name
+
+
+async def only_field(request: Request, name: str, usual: Any) -> Any:
+    """Return the only field that a body may have; `usual` without it. Raise `NoNode`."""
     body = await request.body()
     try:
         found = json.loads(body) if body else {}
     except ValueError as error:
         raise NoNode(f"The body is no JSON ({error}).") from error
-    name = found.get("node", "") if isinstance(found, dict) else None
-    if not isinstance(name, str) or (isinstance(found, dict) and found.keys() - {"node"}):
-        raise NoNode('The body is {"node": NAME}, and no more.')
-    return name
+    if not isinstance(found, dict) or found.keys() - {name}:
+        raise NoNode(f'The body is {{"{name}": {name.upper()}}}, and no more.')
+    return found.get(name, usual)
 
 
 def called(url: str, method: str, target: str, fields: dict[str, str], body: bytes) -> Response:

@@ -63,6 +63,7 @@ from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES
 from sharedlog.record import Kind, encode
 from sharedlog.sink import SharedSink
+from sharedlog.versions import OLDEST, missing, unsupported
 
 POLL_SECONDS: Final = 0.05
 BEHIND_SECONDS: Final = 0.5
@@ -103,6 +104,8 @@ class Member(NamedTuple):
     version: str = ""
     key: str = ""
     """The id of its key of users' secrets (`services.cluster.one_key`)."""
+    supports: int = OLDEST
+    """Up to which version its program supports records (`sharedlog.versions`)."""
 
 
 class TookOver(NamedTuple):
@@ -137,7 +140,8 @@ class Orders:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.moving: asyncio.Future[str] = loop.create_future()
         """The node that is to lead, or none in particular."""
-        self.forgetting: dict[str, asyncio.Future[None]] = {}
+        self.told: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
+        """Facts for a BEAT to tell, and what is set once it has."""
 
 
 class ClusterNode:
@@ -196,13 +200,17 @@ class ClusterNode:
             except (Trimmed, StoreDamaged) as error:
                 await self._copy(str(error))
             except (Halted, NoCluster, OtherKey) as error:
-                self.halted = str(error)
-                log.error("halted", reason=self.halted)
-                self._become(Role.HALTED)
-                await self._leaving
+                await self._halt(error)
             except (OSError, StoreError) as error:
                 log.error("the replica is opened again", reason=str(error))
                 await self._pause(BEHIND_SECONDS)
+
+    async def _halt(self, error: Exception) -> None:
+        """Do nothing more, until the node leaves, but say why."""
+        self.halted = str(error)
+        log.error("halted", reason=self.halted)
+        self._become(Role.HALTED)
+        await self._leaving
 
     def leave(self) -> None:
         """Stop following, or leading, as soon as that can be."""
@@ -237,6 +245,8 @@ class ClusterNode:
             "read_ms_ago": monotonic_ms() - self._read_ms if self._read_ms else None,
             "takeovers": self.takeovers,
             "nodes": sorted(self._names),
+            "finalized_version": None if self._replica is None else self._replica.fold.finalized,
+            "supported_version": self.me.supports,
             "took_over": None if self.took_over is None else self.took_over._asdict(),
             "copies": self._copies(),
             "trimmed_below": self._trimmed_below,
@@ -250,7 +260,12 @@ class ClusterNode:
             return {}
         held = self._replica.fold.holdings.all()
         return {
-            node: {"next_record": one.next_record, "end_offset": one.end, "http": one.http}
+            node: {
+                "next_record": one.next_record,
+                "end_offset": one.end,
+                "http": one.http,
+                "supports": one.supports,
+            }
             for node, one in held.items()
         }
 
@@ -293,13 +308,41 @@ class ClusterNode:
         if self._replica.fold.holdings.of(node) is None:
             known = ", ".join(self._replica.fold.holdings.all()) or "none"
             raise OrderRefused(f"Nothing is kept for a node {node!r}. Nodes that hold a copy: {known}.")
-        forgotten = orders.forgetting.setdefault(node, self._loop.create_future())
+        await self._tell_all(orders, {"forget": node})
+        self._names.discard(node)
+
+    async def set_version(self, wanted: int | None = None) -> int:
+        """Finalize a version, or the highest that all nodes support; return it. Raise `OrderRefused`."""
+        orders = self._led_orders()
+        assert self._replica is not None, "a leader has a replica"
+        fold = self._replica.fold
+        supports = {node: one.supports for node, one in fold.holdings.all().items()}
+        supports[self.me.node] = self.me.supports
+        version = max(fold.finalized, min(supports.values())) if wanted is None else wanted
+        if version < fold.finalized:
+            raise OrderRefused(
+                f"Version {fold.finalized} is finalized, and there may be records of it: it never goes down."
+            )
+        if cannot := missing(version, supports):
+            told = ", ".join(f"{node} supports up to {most}" for node, most in cannot.items())
+            raise OrderRefused(
+                f"Not all nodes can read records of version {version}: {told}. Upgrade them and try again; "
+                "of a node that is gone for good tell: tidewheel cluster forget NODE"
+            )
+        if version > fold.finalized:
+            await self._tell_all(orders, {"finalize": version})
+            log.info("finalized", version=version)
+        return version
+
+    async def _tell_all(self, orders: Orders, facts: dict[str, Any]) -> None:
+        """Write facts into the shared log; raise `OrderRefused` if this node leads no more."""
+        told: asyncio.Future[None] = self._loop.create_future()
+        orders.told.append((facts, told))
         try:
             async with asyncio.timeout(MOVE_SECONDS):
-                await forgotten
+                await told
         except TimeoutError:
             raise OrderRefused("This node leads no more. Tell the next leader.") from None
-        self._names.discard(node)
 
     def _led_orders(self) -> Orders:
         if self._orders is None:
@@ -525,19 +568,24 @@ class ClusterNode:
             self.copying = f"{why} {error}"
             log.error("no copy yet", reason=str(error))
             await self._pause(COPY_AGAIN_SECONDS)
+        except Halted as error:
+            await self._halt(error)
 
     def _copied(self) -> str:
         """Get a copy; return from where. In a worker thread.
 
-        Raise `CopyRefused` if no node gives one, `Unknown`, or OSError.
+        Raise `CopyRefused` if no node gives one, `Halted` where its version is not supported, `Unknown`, or
+        OSError.
         """
-        first, found, epoch = look_for_copies(self._engine, self._began.cluster, self.me.node)
+        first, found, epoch, finalized = look_for_copies(self._engine, self._began.cluster, self.me.node)
+        if why := unsupported(finalized):
+            raise Halted(f"No copy was fetched: {why}.")
         if epoch is not None:
             self._loop.call_soon_threadsafe(self._know_leader, epoch.epoch, epoch.facts)
         refusals, turn = [], self._copy_count % max(1, len(found))
         self._copy_count += 1
         for node, held in found[turn:] + found[:turn]:  # not always the same one first: it may be bad
-            self._engine.note(self.own_copy.hold(held.next_record))
+            self._engine.note(self.own_copy.hold(held.next_record, finalized))
             try:
                 transfer.fetch(held.http, held.secret, self._disk)
             except CopyRefused as error:
@@ -561,7 +609,7 @@ class ClusterNode:
             if not over.done():
                 over.set_result(error)
 
-        replica.lead(self._engine, self._clock(), monotonic_ms)
+        replica.lead(self._engine, self._clock(), monotonic_ms, self.me.node)
         self.takeovers += 1
         wanted = asyncio.Event()
         async with self._serve(replica.core, stepped_down, Proving(monotonic_ms, wanted.set)) as leading:
@@ -616,19 +664,19 @@ class ClusterNode:
             wanted.clear()
             try:
                 await self._work(partial(sink.beat, {"clock_ms": self._clock()}))
-                await self._forget_told(sink)
+                await self._write_told(sink)
             except NotAccepted as error:
                 leading.fail(error)
                 return
             leading.answers.proven(sink.proven_ms)
 
-    async def _forget_told(self, sink: SharedSink) -> None:
-        """Write which nodes are gone for good; raise `NotAccepted`."""
-        while self._orders is not None and self._orders.forgetting:
-            node, forgotten = self._orders.forgetting.popitem()
-            await self._work(partial(sink.beat, {"forget": node}))
-            if not forgotten.done():
-                forgotten.set_result(None)
+    async def _write_told(self, sink: SharedSink) -> None:
+        """Write what an operator told; raise `NotAccepted`."""
+        while self._orders is not None and self._orders.told:
+            facts, told = self._orders.told.pop(0)
+            await self._work(partial(sink.beat, facts))
+            if not told.done():
+                told.set_result(None)
 
     # The loop.
 

@@ -54,6 +54,7 @@ from services.server.run import (
 )
 from services.settings.config import ServeSettings
 from sharedlog.engines import beginning_of, engine_of, without_password
+from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
 
 WORKERS: Final = 8
@@ -107,7 +108,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 await live.close()
 
         where = str(settings.advertise or listen), http.url
-        me = Member(settings.node, *where, version("tidewheel"), id_of(shared_key(settings)))
+        me = Member(settings.node, *where, version("tidewheel"), id_of(shared_key(settings)), SUPPORTED)
         node = ClusterNode(me, began, engine, disk, core, wall_clock_ms, executor, serve)
         forwarding, refusals = Forwarding(node), Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)

@@ -19,6 +19,7 @@ import pytest
 
 from services.rpc.generated import definition_pb2, service_pb2
 from sharedlog import postgres
+from sharedlog.versions import SUPPORTED
 from tests.command import tidewheel
 from tests.endurance.conftest import BrokerProcess
 from tests.postgresql import running_postgresql, running_standby
@@ -384,6 +385,62 @@ def test_a_node_whose_disk_is_lost_or_spoiled_gets_the_copy_of_another(
         assert node.stop() == 0
         verified = tidewheel("store", "verify", "--store", node.store)
         assert verified.returncode == 0, verified.stdout
+
+
+class VersionedNode(Node):
+    """A node whose program supports another version than this one, by the variable `SUPPORTED_VERSION`."""
+
+    module = "tests.endurance.node_of_version"
+
+
+def test_a_version_is_finalized_once_all_nodes_support_it_and_shuts_older_programs_out(
+    tmp_path: Path, database: str, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{database}&log={tmp_path.name[-20:]}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    older, newer = VersionedNode(tmp_path, "a", url), VersionedNode(tmp_path, "b", url)
+
+    def started(node: Node, supported: int) -> None:
+        monkeypatch.setenv("SUPPORTED_VERSION", str(supported))
+        node.start()
+
+    def set_version(*wanted: int) -> tuple[int, str]:
+        done = tidewheel("cluster", "set-version", *wanted, "--http", newer.http)
+        return done.returncode, done.stderr
+
+    started(older, SUPPORTED)
+    started(newer, SUPPORTED + 1)
+    leader_of([older, newer], eventually)
+    eventually(lambda: newer.view()["copies"].keys() == {"a", "b"})
+    assert tidewheel("send", "orders", "of a mixed cluster", "--http", newer.http).returncode == 0
+    assert set_version() == (0, f"Version {SUPPORTED} is finalized.\n"), "the highest that both support"
+    code, said = set_version(SUPPORTED + 1)
+    assert (code, "TW-258" in said, f"a supports up to {SUPPORTED}. Upgrade" in said) == (4, True, True), said
+    code, said = set_version(SUPPORTED - 1)
+    assert (code, "never goes down" in said) == (4, True), said
+    assert set_version(0)[0] == 2
+    told = tidewheel("cluster", "nodes", "--http", newer.http).stdout
+    assert [line.split()[-3:-1] for line in told.splitlines()[-2:]] == [["version", "2"], ["version", "3"]]
+
+    assert older.stop() == 0
+    started(older, SUPPORTED + 1)
+    eventually(lambda: newer.view()["copies"]["a"]["supports"] == SUPPORTED + 1)
+    assert set_version() == (0, f"Version {SUPPORTED + 1} is finalized.\n")
+    eventually(lambda: [one.view()["finalized_version"] for one in (older, newer)] == [SUPPORTED + 1] * 2)
+    status = tidewheel("cluster", "status", "--http", newer.http).stdout
+    assert f"version    {SUPPORTED + 1} is finalized, the node supports up to {SUPPORTED + 1}" in status
+
+    # One that goes back to an older program does not join, nor does one that never was here.
+    assert older.stop() == 0
+    third = VersionedNode(tmp_path, "c", url)
+    for node in (older, third):
+        started(node, SUPPORTED)
+        eventually(lambda node=node: node.role() == "halted")  # type: ignore[misc]
+        status = tidewheel("cluster", "status", "--http", node.http).stdout
+        assert f"finalized version is {SUPPORTED + 1}, and this program supports up to {SUPPORTED}" in status
+        assert node.stop() == 0
+    assert tidewheel("send", "orders", "goes on", "--http", newer.http).returncode == 0
+    assert newer.stop() == 0
 
 
 def test_a_move_fails_no_call(nodes: list[Node], eventually: Any) -> None:

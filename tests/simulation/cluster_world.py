@@ -155,7 +155,7 @@ class ClusterWorld(World):
 
     def _copy_once(self, node: Node) -> None:
         transfer.take_over(node.disk)
-        first, found, _ = look_for_copies(well(self.engine), CLUSTER, node.name)
+        first, found, *_ = look_for_copies(well(self.engine), CLUSTER, node.name)
         own_copy = OwnCopy(node.name, "", BEGAN, node.disk)
         for name, held in found:
             other = next(one for one in self.nodes if one.name == name)
