@@ -138,6 +138,10 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
     rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
     if (took_over := found["took_over"]) is not None:
         rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
+    rows += [
+        (f"follower {name}", f"{lag['lag_bytes']} bytes behind, {heard(lag)}")
+        for name, lag in found["followers"].items()
+    ]
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
     output.print_table(("cluster", ""), rows)
 
@@ -156,6 +160,13 @@ def behind(found: dict[str, Any]) -> str:
     if found["lag_ms"] is None:
         return "nothing was read yet"
     return f"{found['lag_records']} records, {span(found['lag_ms'])}"
+
+
+def heard(lag: dict[str, Any]) -> str:
+    """Say since when a follower has not had all that its leader has."""
+    if lag["heard_ms_ago"] is None:
+        return f"not heard of for {span(lag['lag_ms'])}"
+    return f"had all {span(lag['lag_ms'])} ago"
 
 
 def skewed(skew_ms: int | None) -> str:
@@ -178,19 +189,23 @@ def nodes(http: HttpOption = None, as_json: JsonOption = False) -> None:
     copies = found["copies"]
     names = sorted({*found["nodes"], *copies})
     output.print_table(
-        ("node", "copy to byte", "needs record", "behind", "supports", "http"),
+        ("node", "copy to byte", "needs record", "behind", "lag", "supports", "http"),
         [_row(name, copies.get(name), found) for name in names],
     )
+    if found["role"] != "leading" and found["leader"] is not None:
+        output.say(f"How far followers lag the leader sees: --http {found['leader']['http']}")
 
 
 def _row(name: str, copy: dict[str, Any] | None, found: dict[str, Any]) -> tuple[str, ...]:
     """Return a node's row: what it holds, and how many records of the shared log are kept for it."""
     if copy is None:
-        return name, "none yet", "-", "-", "-", "-"
+        return name, "none yet", "-", "-", "-", "-", "-"
     kept = f"{found['next_record'] - copy['next_record']} records"
     end = "is copying" if copy["end_offset"] is None else str(copy["end_offset"])
     supports = f"version {copy['supports']}"
-    return name, end, str(copy["next_record"]), kept, supports, copy["http"] or "-"
+    lag = found["followers"].get(name)
+    lags = "-" if lag is None else f"{lag['lag_bytes']} bytes, {heard(lag)}"
+    return name, end, str(copy["next_record"]), kept, lags, supports, copy["http"] or "-"
 
 
 @app.command()

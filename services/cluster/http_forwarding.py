@@ -3,14 +3,15 @@
 /livez /readyz /metrics      this node (while it leads, its broker)
 GET /api/cluster             this node
 GET /api/cluster/copy        this node's newest checkpoint, to whoever says its secret (`transfer`, `copies`)
+POST /api/cluster/position   this node, if it leads: how far a follower is, who knows a secret (`followers`)
 POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
 POST /api/cluster/forget     the leader: {"node": NAME} is gone for good
 POST /api/cluster/set-version    the leader: {"version": N} is finalized; without it, the highest that may be
 anything else                the leader, once; its answer as it is
 no leader, or none that answers    503, with a sentence
 
-What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`); a copy is not:
-the secret lets in, which stands in the shared log.
+What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`); what nodes say
+to each other is not: a secret lets in, which stands in the shared log.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
-from services.cluster import transfer
+from services.cluster import followers, transfer
 from services.cluster.engine_check import EngineCheck
 from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
 from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, Role
-from services.cluster.peers import connection_to
+from services.cluster.peers import SECRET, connection_to
 from services.ops.gate import Demands, Gate
 from services.ops.statuses import error_shape, refuse
 from sharedlog.versions import OLDEST
@@ -73,6 +74,8 @@ class ClusterHttp:
         path = scope["path"]
         if path == transfer.PATH:
             await self._give(Request(scope, receive), send)
+        elif path == followers.PATH:
+            await (await self._position(Request(scope, receive)))(scope, receive, send)
         elif path == "/api/cluster" or path in _ORDERS or (path in _OWN and self.leading is None):
             await self._gated(scope, receive, send)
         elif self.leading is not None:
@@ -124,7 +127,7 @@ class ClusterHttp:
 
     async def _give(self, request: Request, send: Send) -> None:
         """Give this node's newest checkpoint to whoever knows the secret."""
-        given = request.headers.get(transfer.SECRET, "")
+        given = request.headers.get(SECRET, "")
         if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
             response: Response = await refuse(
                 request, Unauthorized("A copy is for nodes of the cluster only.")
@@ -154,6 +157,19 @@ class ClusterHttp:
                 yield chunk
 
         return StreamingResponse(sent(), media_type="application/octet-stream")
+
+    async def _position(self, request: Request) -> Response:
+        """Take in how far a follower is, from whoever knows the epoch's secret."""
+        if request.method != "POST":
+            return PlainTextResponse("POST it\n", status_code=405)
+        try:
+            told = json.loads(await request.body())
+            node, end = str(told["node"]), int(told["end_offset"])
+        except (ValueError, TypeError, KeyError) as error:
+            return await refuse(request, NoNode(f"The body is no position of a node ({error})."))
+        if not self._node.position_told(request.headers.get(SECRET, ""), node, end):
+            return await refuse(request, Unauthorized("A position is for the leader, from its followers."))
+        return JSONResponse({})
 
     # What the leader answers.
 

@@ -40,6 +40,7 @@ class ClusterMetrics(Collector):
         takeovers.add_metric((), view["takeovers"])
         yield takeovers
         yield from self._paces(view)
+        yield from self._followers(view["followers"])
         trouble = "Settings of the shared log for which a leader refuses new messages."
         yield _gauge("engine_trouble", trouble, len(self._check.trouble))
 
@@ -64,6 +65,24 @@ class ClusterMetrics(Collector):
             )
             took_over.add_metric((view["took_over"]["why"],), view["took_over"]["at_ms"] / 1000)
             yield took_over
+
+    def _followers(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
+        """Yield how far each follower is behind, of a leader."""
+        lag_bytes = GaugeMetricFamily(
+            "tidewheel_cluster_follower_lag_bytes",
+            "What the leader's log has and a follower has not, as far as it has told.",
+            labels=("node",),
+        )
+        lag_seconds = GaugeMetricFamily(
+            "tidewheel_cluster_follower_lag_seconds",
+            "How long ago a follower, as far as it has told, had all that the leader has.",
+            labels=("node",),
+        )
+        for node, lag in lags.items():
+            lag_bytes.add_metric((node,), lag["lag_bytes"])
+            lag_seconds.add_metric((node,), lag["lag_ms"] / 1000)
+        yield lag_bytes
+        yield lag_seconds
 
     def text(self) -> bytes:
         """Return them as Prometheus reads them."""

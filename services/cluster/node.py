@@ -31,6 +31,7 @@ EPOCH and the first answer.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import secrets
 import time
 import zlib
@@ -47,9 +48,10 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.cluster import transfer
+from services.cluster import followers, peers, transfer
 from services.cluster.copies import OwnCopy, damage_in_log, look_for_copies
 from services.cluster.errors import CopyRefused, OrderRefused, OtherKey
+from services.cluster.followers import Followers
 from services.cluster.one_key import check_key
 from services.cluster.pace import Pace
 from services.cluster.replica import Replica
@@ -77,6 +79,8 @@ CHECKPOINT_RECORDS: Final = 20_000
 """How many records of the shared log, BEATs too, lie behind a checkpoint before the next."""
 MOVE_SECONDS: Final = 10.0
 """How long a move waits for the next leader's EPOCH."""
+TOLD_SECONDS: Final = 2.0
+"""How long a follower waits until the leader has taken in how far it is."""
 EPOCH_SECONDS: Final = 3.0
 """How long a candidate waits for its EPOCH to be read back."""
 
@@ -179,6 +183,8 @@ class ClusterNode:
         self._end = self._next_offset = 0
         self._replica: Replica | None = None
         self._orders: Orders | None = None
+        self._followers: Followers | None = None
+        """What is known of them while this node leads."""
         self._looked_ms = self._trimmed_below = self._copy_count = 0
         self._looking: asyncio.Future[None] | None = None
         self._copied_ms = -int(COPY_AGAIN_SECONDS * 1000)
@@ -249,6 +255,7 @@ class ClusterNode:
             "supported_version": self.me.supports,
             "took_over": None if self.took_over is None else self.took_over._asdict(),
             "copies": self._copies(),
+            "followers": self._lags(),
             "trimmed_below": self._trimmed_below,
             "copying": self.copying,
             "halted": self.halted,
@@ -268,6 +275,25 @@ class ClusterNode:
             }
             for node, one in held.items()
         }
+
+    def _lags(self) -> dict[str, dict[str, Any]]:
+        """Return how far each follower is behind, as this node sees it while it leads."""
+        if self._followers is None or self._replica is None:
+            return {}
+        self._followers.moved(self._replica.fold.end)
+        return self._followers.view(self._replica.fold.holdings.all(), self.me.node)
+
+    def position_told(self, secret: str, node: str, end: int) -> bool:
+        """Take in how far a follower is; return whether it follows this node, which leads."""
+        if self._followers is None or self._replica is None:
+            return False
+        fold = self._replica.fold
+        if not hmac.compare_digest(secret.encode(), followers.secret_of(fold).encode()):
+            return False
+        self._followers.moved(fold.end)
+        if fold.holdings.of(node) is not None:
+            self._followers.told(node, end)
+        return True
 
     # What an operator tells the leader.
 
@@ -385,6 +411,27 @@ class ClusterNode:
         self._become(Role.FOLLOWING)
         self._look_no_more()
         self._silence.away(monotonic_ms())
+        telling = self._loop.create_task(self._tell_leader(replica))
+        try:
+            return await self._read_on(replica)
+        finally:
+            telling.cancel()
+            await asyncio.wait({telling})
+
+    async def _tell_leader(self, replica: Replica) -> None:
+        """Tell the leader again and again how far this node is; whether it hears changes nothing here."""
+        while True:
+            await asyncio.sleep(followers.TELL_SECONDS)
+            leader, fold = self.leader, replica.fold
+            if leader is None or leader.node == self.me.node:
+                continue
+            facts = {"node": self.me.node, "end_offset": fold.end}
+            await asyncio.to_thread(
+                peers.told, leader.http, followers.PATH, followers.secret_of(fold), facts, TOLD_SECONDS
+            )
+
+    async def _read_on(self, replica: Replica) -> bool:
+        """Read until this node leads or leaves; see `_follow`."""
         while not self._leaving.done():
             try:
                 count = await self._work(lambda: self._take_some(replica))
@@ -616,11 +663,12 @@ class ClusterNode:
             self._become(Role.LEADING)
             log.info("leads", epoch=self.epoch, node=self.me.node, why=self.took_over and self.took_over.why)
             self._orders = orders = Orders(self._loop)
+            self._followers = Followers(replica.fold.end, monotonic_ms)
             beating = self._loop.create_task(self._beat(replica, leading, wanted))
             looking = self._loop.create_task(self._look(replica))
             ends: set[asyncio.Future[Any]] = {over, self._leaving, leading.broken, orders.moving, looking}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            self._orders = None
+            self._orders = self._followers = None
             for task in (beating, looking):
                 task.cancel()
                 with suppress(asyncio.CancelledError, OSError, StoreError):
@@ -657,6 +705,8 @@ class ClusterNode:
                 async with asyncio.timeout(BEAT_MS / 1000 / 3):
                     await wanted.wait()
             self._end = replica.fold.end
+            if self._followers is not None:
+                self._followers.moved(self._end)
             if sink.proven_ms > began_ms:
                 self._silence.led()
             if not wanted.is_set() and monotonic_ms() - sink.proven_ms < BEAT_MS:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import ssl
-from http.client import HTTPConnection, HTTPSConnection
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Final
 from urllib.parse import urlsplit
+
+SECRET: Final = "x-tidewheel-secret"
 
 
 def connection_to(url: str, seconds: float) -> HTTPConnection:
@@ -19,3 +24,15 @@ def connection_to(url: str, seconds: float) -> HTTPConnection:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return HTTPSConnection(host, port, timeout=seconds, context=context)
+
+
+def told(url: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float) -> bool:
+    """Tell another node something; return whether it has taken that in."""
+    connection = connection_to(url, seconds)
+    try:
+        connection.request("POST", path, json.dumps(facts), {SECRET: secret})
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()

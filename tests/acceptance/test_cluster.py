@@ -10,7 +10,7 @@ from shutil import rmtree
 from threading import Event
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import grpc
@@ -135,6 +135,49 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
     leader.start()
     eventually(lambda: leader.role() == "following")
     assert tidewheel("send", "orders", "by whom was killed", "--http", leader.http).returncode == 0
+
+
+def test_a_leader_sees_how_far_its_followers_lag_also_one_that_is_gone(
+    nodes: list[Node], eventually: Any
+) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    name = other.store.name
+
+    def lag() -> dict[str, Any]:
+        return dict(leader.view()["followers"].get(name, {}))
+
+    assert tidewheel("send", "orders", "x" * 4_000, "--http", leader.http).returncode == 0
+    eventually(lambda: lag().get("heard_ms_ago") is not None and lag()["lag_bytes"] == 0)
+    assert lag()["lag_ms"] < 60_000
+    assert other.view()["followers"] == {}
+    other.kill()
+    sent = 0
+    while lag()["lag_bytes"] < 3 * 4_000:
+        assert tidewheel("send", "orders", "x" * 4_000, "--http", leader.http).returncode == 0
+        sent += 1
+        assert sent < 10, lag()
+    before = lag()
+    eventually(lambda: lag()["lag_ms"] > before["lag_ms"] + 1_000)
+    assert lag()["lag_bytes"] == before["lag_bytes"]
+    for verb in ("status", "nodes"):
+        shown = tidewheel("cluster", verb, "--http", leader.http).stdout
+        assert f"{before['lag_bytes']} bytes" in shown, shown
+        assert " had all " in shown
+    with urlopen(f"http://{leader.http}/metrics") as answer:
+        scraped = answer.read().decode()
+    assert f'tidewheel_cluster_follower_lag_bytes{{node="{name}"}} {before["lag_bytes"]}.0' in scraped
+    assert f'tidewheel_cluster_follower_lag_seconds{{node="{name}"}} ' in scraped
+    other.start()
+    eventually(lambda: lag()["lag_bytes"] == 0 and lag()["lag_ms"] < 1_500)
+    said = tidewheel("cluster", "nodes", "--http", other.http)
+    assert f"the leader sees: --http http://{leader.http}" in said.stderr
+
+    # A stranger tells nothing.
+    for body, code in ((b"{", 400), (b'{"node": "b", "end_offset": 1}', 401), (b"[1]", 400)):
+        with pytest.raises(HTTPError) as raised:
+            urlopen(Request(f"http://{leader.http}/api/cluster/position", body, method="POST"))
+        assert raised.value.code == code
 
 
 def test_a_node_that_is_told_to_stop_hands_over(nodes: list[Node], eventually: Any) -> None:
@@ -428,7 +471,7 @@ def test_a_version_is_finalized_once_all_nodes_support_it_and_shuts_older_progra
     assert set_version() == (0, f"Version {SUPPORTED + 1} is finalized.\n")
     eventually(lambda: [one.view()["finalized_version"] for one in (older, newer)] == [SUPPORTED + 1] * 2)
     status = tidewheel("cluster", "status", "--http", newer.http).stdout
-    assert f"version    {SUPPORTED + 1} is finalized, the node supports up to {SUPPORTED + 1}" in status
+    assert f" {SUPPORTED + 1} is finalized, the node supports up to {SUPPORTED + 1}" in status
 
     # One that goes back to an older program does not join, nor does one that never was here.
     assert older.stop() == 0
