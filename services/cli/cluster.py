@@ -142,6 +142,8 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         (f"follower {name}", f"{lag['lag_bytes']} bytes behind, {heard(lag)}")
         for name, lag in found["followers"].items()
     ]
+    if found["engine_unanswered"]:
+        rows.append(("UNANSWERED", found["engine_unanswered"]))
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
     output.print_table(("cluster", ""), rows)
 

@@ -7,8 +7,8 @@ be a commit of the engine's. The secret of an epoch lets in; only who has folded
 was meant for an earlier leader is refused.
 
     lag in bytes    the leader's accepted end, less the end that the follower told last
-    lag in ms       how long ago the follower had all: the last moment at which the leader's end was not behind
-                    the one that it told later. So it grows when the follower is slow, or is gone
+    lag in ms       how long ago the follower had all: the last moment at which the leader's end was not
+                    beyond what it told later. So it grows when the follower is slow, or is gone
 
 Rules
 1. Who has told nothing, and of whom the shared log tells, is behind by all that its copy lacks, since the

@@ -39,6 +39,7 @@ from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
 from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, Role
 from services.cluster.peers import SECRET, connection_to
+from services.cluster.unanswered import Unanswered
 from services.ops.gate import Demands, Gate
 from services.ops.statuses import error_shape, refuse
 from sharedlog.versions import OLDEST
@@ -58,10 +59,16 @@ class ClusterHttp:
     """The application of a node whose store is in the folder `root`."""
 
     def __init__(
-        self, node: ClusterNode, root: Path, demands: Demands, refusals: Refusals, check: EngineCheck
+        self,
+        node: ClusterNode,
+        root: Path,
+        demands: Demands,
+        refusals: Refusals,
+        check: EngineCheck,
+        unanswered: Unanswered,
     ) -> None:
-        self._node, self._root = node, root
-        self.metrics = ClusterMetrics(node, check)
+        self._node, self._root, self._unanswered = node, root, unanswered
+        self.metrics = ClusterMetrics(node, check, unanswered)
         self._gated = Gate(self._answer, demands, refusals)
         self._copy_count = 0
         self.leading: ASGIApp | None = None
@@ -76,7 +83,7 @@ class ClusterHttp:
             await self._give(Request(scope, receive), send)
         elif path == followers.PATH:
             await (await self._position(Request(scope, receive)))(scope, receive, send)
-        elif path == "/api/cluster" or path in _ORDERS or (path in _OWN and self.leading is None):
+        elif path == "/api/cluster" or path in _ORDERS or self._is_own(path):
             await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
@@ -95,6 +102,11 @@ class ClusterHttp:
             response = self._own(path)
         await response(scope, receive, send)
 
+    def _is_own(self, path: str) -> bool:
+        """Return whether this node answers a probe, and not the broker that leads here."""
+        is_waiting = path == "/readyz" and bool(self._unanswered.sentence)
+        return path in _OWN and (self.leading is None or is_waiting)
+
     def _own(self, path: str) -> Response:
         if path == "/livez":
             return PlainTextResponse("alive\n")
@@ -102,8 +114,12 @@ class ClusterHttp:
             return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
         if self._node.role is Role.HALTED:
             return PlainTextResponse(f"{self._node.halted}\n", status_code=503)
+        waits = self._unanswered.sentence
+        if waits and self._node.role in (Role.LEADING, Role.STANDING):
+            return PlainTextResponse(f"{waits}\n", status_code=503)
         if self._node.leader is None:
-            return PlainTextResponse("no node of the cluster leads\n", status_code=503)
+            said = f"no node of the cluster leads\n{waits}\n" if waits else "no node of the cluster leads\n"
+            return PlainTextResponse(said, status_code=503)
         return PlainTextResponse(f"ready\nfollows {self._node.leader.node}\n")
 
     # What an operator tells the leader.

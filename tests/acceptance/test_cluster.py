@@ -241,6 +241,39 @@ def test_a_setting_that_turned_bad_stops_new_messages_until_it_is_mended(
         changed(database, "ALTER SYSTEM RESET ALL")
 
 
+def test_any_node_says_why_the_shared_log_does_not_answer(
+    nodes: list[Node], database: str, eventually: Any
+) -> None:
+    leader = leader_of(nodes, eventually)
+    assert tidewheel("send", "orders", "before", "--http", leader.http).returncode == 0
+    why = "'ANY 1 (gone)' and needs 1 in step; now: none"
+    try:
+        changed(database, "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (gone)'")
+        for node in nodes:  # the leader beats, the other stands, and both wait for the standby
+            eventually(lambda node=node: why in node.view()["engine_unanswered"])  # type: ignore[misc]
+            with pytest.raises(HTTPError) as raised:
+                urlopen(f"http://{node.http}/readyz")
+            assert raised.value.code == 503
+            assert why in raised.value.read().decode()
+            shown = tidewheel("cluster", "status", "--http", node.http).stdout
+            assert "UNANSWERED" in shown
+            assert "ALTER SYSTEM SET synchronous_standby_names = ''" in shown
+            with urlopen(f"http://{node.http}/metrics") as answer:
+                scraped = answer.read().decode()
+            assert "\ntidewheel_cluster_engine_unanswered_seconds 0.0" not in scraped
+            assert why in node.log()
+        findings = found_by_doctor(leader.options[1], 1)
+        assert [one[:2] for one in findings[-2:]] == [("write", "WRONG"), ("settings", "WRONG")]
+        assert why in findings[-1][2]
+        refused = tidewheel("send", "orders", "refused", "--http", leader.http)
+        assert (refused.returncode, "TW-259" in refused.stderr) == (1, True), refused
+    finally:
+        changed(database, "ALTER SYSTEM RESET ALL")
+    eventually(lambda: not any(node.view()["engine_unanswered"] for node in nodes))
+    leader_of(nodes, eventually)
+    eventually(lambda: tidewheel("send", "orders", "after", "--http", leader.http).returncode == 0)
+
+
 def test_the_doctor_says_what_lies_there_and_what_is_wrong(tmp_path: Path, database: str) -> None:
     url = f"{database}&log={tmp_path.name}"
     connect, cluster, _ = found_by_doctor(url, 1)
