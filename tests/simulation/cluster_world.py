@@ -113,7 +113,7 @@ class ClusterWorld(World):
 
     def _lead(self, node: Node) -> Broker:
         replica = self._up(node)
-        replica.lead(self.engine, self.now_ms, lambda: self.now_ms)
+        replica.lead(self.engine, self.now_ms, lambda: self.now_ms, node.name)
         self.leader, self.disk = node, node.disk
         self.faults.move(node.disk)
         self.takeover_count += 1
@@ -331,6 +331,15 @@ class ClusterWorld(World):
             except NotAccepted:
                 self._reopen(None)
 
+    @property
+    def finalized(self) -> int:
+        """The finalized version, as the leader has read it."""
+        return self._up(self.leader).fold.finalized
+
+    def finalize(self, version: int) -> None:
+        """Let the leader finalize a version, unless a flush is under way."""
+        self._beat({"finalize": version})
+
     def _is_paused(self, node: Node) -> bool:
         return any(zombie.node is node for zombie in self.zombies)
 
@@ -355,6 +364,7 @@ class ClusterWorld(World):
                 self.read_all(node)
                 replica = self._up(node)
                 assert replica.fold.chain == self._up(self.leader).fold.chain, "two histories"
+                assert replica.fold.finalized == self.finalized, "two versions"
                 assert not (differing := differing_tables(expected, self._seen(replica.core))), differing
                 assert _halves(replica.core) == _halves(self.broker), "a half's bytes are another's"
                 replica.checkpoint(self.now_ms)
