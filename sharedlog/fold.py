@@ -22,7 +22,8 @@ read as far have come to the same.
             anything else                                   HALT: two histories
     EPOCH   of a position of the history, same chain        begins; an unfinished flush is dropped
             anything else                                   HALT: the candidate has another history
-    BEAT    of the end of the history, same chain           a sign of life
+    BEAT    of the end of the history, same chain           a sign of life, and maybe something in the place
+                                                            of what the EPOCH told (`told_anew`)
             anything else                                   HALT, but not while a flush is unfinished
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
@@ -64,6 +65,8 @@ from sharedlog.record import (
 POSITIONS_MAX: Final = 65_536
 FROZEN_POSITIONS_MAX: Final = 8_192
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
+TOLD_ANEW: Final = ("certificate",)
+"""What a leader may tell of itself by a BEAT, in the place of what its EPOCH said."""
 READS_MAX: Final = 4
 """How often a record is read that does not match its CRC."""
 
@@ -128,7 +131,7 @@ class Fold:
         self.last_read: tuple[int, int] | None = None
         """The offset and the CRC-32 of the record that was taken last."""
         self.leads: dict[str, Any] = {}
-        """What the newest EPOCH says of who leads."""
+        """What the newest EPOCH says of who leads, and what that one has told anew since."""
         self.halted = ""
         self.finalized = versions.OLDEST
         """The cluster's finalized version."""
@@ -270,6 +273,7 @@ class Fold:
         if not self._gathered and Position(record.start, record.chain) != Position(self.end, self.chain):
             self._halt(offset, f"the leader is at {record.start}, and the history ends at {self.end}")
         facts = record.facts
+        self.leads = told_anew(self.leads, facts)
         if "finalize" in facts:
             self._finalize(offset, facts["finalize"])
         if "forget" in facts:
@@ -346,6 +350,12 @@ _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
     Kind.CHECKPOINT: Fold._note,
     Kind.HOLD: Fold._note,
 }
+
+
+def told_anew(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of who leads once a BEAT with these facts is read."""
+    anew = {name: facts[name] for name in TOLD_ANEW if name in facts}
+    return leads | anew if anew else leads
 
 
 class Positions:

@@ -1,7 +1,7 @@
 """Who holds a copy of the store, as the shared log tells it: below what all of them have, it may be trimmed.
 
-    CHECKPOINT   node, next_record, end, http, secret   a checkpoint is synced and was read back: this node
-                                                        never needs a record before next_record again
+    CHECKPOINT   node, next_record, end, http, secret,  a checkpoint is synced and was read back: this node
+                 certificate                            never needs a record before next_record again
     HOLD         node, next_record                      the node has no copy, and reads on from there
     both         supports, finalized                    see `sharedlog.versions`
     BEAT         forget                                 the leader was told that a node is gone for good
@@ -42,6 +42,8 @@ class Holding:
     secret: str = ""
     begins: dict[str, Any] = field(default_factory=dict)
     """What the GENESIS said, for a node to which that is trimmed."""
+    certificate: str = ""
+    """What the node shows at `http`, as PEM; of none that serves HTTP without TLS."""
     supports: int = OLDEST
     """Up to which version the node's program supports records."""
     finalized: int = OLDEST

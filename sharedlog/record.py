@@ -24,10 +24,11 @@ before, start, zeros and body. Who has the same chain at the same end has the sa
     kind         written                                  body
     GENESIS      once, by who makes the cluster           what a cluster begins with; its epoch and start are
                                                           those of the store it begins with, 0 without one
-    EPOCH        by who wants to lead                     the candidate's name and addresses
+    EPOCH        by who wants to lead                     the candidate's name, addresses and certificate
     BYTES        by the leader: a flush, or a part of it  whole CommitLog records
     BEAT         by the leader, when it has nothing else  the leader's clock; that it leaves, and to whom;
-                                                          what an operator has told it
+                                                          its certificate, if that was renewed; what an
+                                                          operator has told it
     CHECKPOINT   by any node                              what it holds, synced and read back
     HOLD         by a node that copies                    before which record nothing need be kept for it
 

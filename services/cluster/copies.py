@@ -15,6 +15,8 @@ Cost: each byte of the log is read once more than it was written, in a worker th
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from commitlog import layout, snapshot
@@ -24,6 +26,7 @@ from commitlog.recovery import LogScan
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
+from sharedlog.fold import told_anew
 from sharedlog.holdings import Holding, Holdings
 from sharedlog.reading import records
 from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
@@ -35,10 +38,13 @@ _SECRET_BYTES: Final = 16
 
 
 class OwnCopy:
-    """The copy of the node `name`, which gives it away at the URL `http`."""
+    """The copy of the node `name`, which gives it away at the URL `http` and shows `certificate` there."""
 
-    def __init__(self, name: str, http: str, began: Beginning, disk: Disk) -> None:
+    def __init__(
+        self, name: str, http: str, began: Beginning, disk: Disk, certificate: Callable[[], str]
+    ) -> None:
         self._name, self._http, self._began, self._disk = name, http, began, disk
+        self._certificate = certificate
         self.secret = secrets.token_hex(_SECRET_BYTES)
         """What another node must say to get the copy; drawn anew by each process."""
         self._told: Holding | None = None
@@ -60,7 +66,7 @@ class OwnCopy:
         end = int(shared["end"])
         found = Holding(
             *(int(shared["next_offset"]), end, self._http, self.secret, self._began.facts),
-            *(SUPPORTED, finalized),
+            *(self._certificate(), SUPPORTED, finalized),
         )
         if known == found or (self._told == found and now_ms < self._told_ms + TELL_AGAIN_MS):
             return None
@@ -107,7 +113,8 @@ class Found(NamedTuple):
     """What the shared log tells a node without a fold.
 
     The first record that is left, the copies of others from which that can be read on (the newest first),
-    the newest EPOCH, if it is left, and the cluster's version, as far as a node with a copy knew it.
+    the newest EPOCH, if it is left (with the certificate that its leader has told since), and the cluster's
+    version, as far as a node with a copy knew it.
     """
 
     first: int
@@ -125,6 +132,10 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str) -> Found:
             holdings.told(record.facts)
         elif record.kind == Kind.EPOCH and (epoch is None or record.epoch > epoch.epoch):
             epoch = record
+        elif epoch is not None and record.kind == Kind.BEAT and told_anew({}, record.facts):
+            if record.holder != epoch.holder:
+                continue
+            epoch = replace(epoch, body=body_of(told_anew(epoch.facts, record.facts)))
     finalized = max((one.finalized for one in holdings.all().values()), default=OLDEST)
     return Found(first, holdings.copies(name, first), epoch, finalized)
 

@@ -28,7 +28,9 @@ from typing import Any, Final, NamedTuple, cast
 
 import grpc
 
+from services.cluster.channels import channel_to, is_not_its_own
 from services.cluster.node import ClusterNode, Member
+from services.cluster.peers import Shown, other_certificate
 from services.front.connection import Connection
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
@@ -81,6 +83,8 @@ class Attempt:
     epoch: int
     has_answered: bool = False
     """Whether the client was told something that another attempt would tell anew."""
+    not_its_own: str = ""
+    """Why what answered is not known to be the leader."""
 
     @contextmanager
     def may_fail(self) -> Iterator[None]:
@@ -93,6 +97,7 @@ class Attempt:
         except grpc.aio.AioRpcError as error:
             if self.has_answered or not _may_ask_again(error):
                 raise
+            self.not_its_own = (error.details() or "") if is_not_its_own(error) else ""
 
 
 class Forwarding:
@@ -101,7 +106,11 @@ class Forwarding:
     def __init__(self, node: ClusterNode) -> None:
         self._node = node
         self._methods = {one.path: Method(one, one.takes_stream) for one in _shapes()}
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[tuple[str, str, Shown], grpc.aio.Channel] = {}
+        """By address, its certificate and ours: one that was renewed gets a channel of its own.
+
+        What goes on through the one before ends there; gRPC lets go of its connection when nothing does.
+        """
 
     async def close(self) -> None:
         """Close the channels to other nodes."""
@@ -203,19 +212,24 @@ class Forwarding:
         given = head.get("grpc-timeout")
         seconds = seconds or (min(seconds_of(given), SECONDS_MAX) if given else CALL_SECONDS)
         fields = tuple((name, value) for name, value in head.all().items() if name.startswith(_KEPT))
-        loop = asyncio.get_running_loop()
+        loop, not_its_own = asyncio.get_running_loop(), ""
         until = loop.time() + seconds - RETRY_MARGIN_SECONDS
         while (left_seconds := until - loop.time()) > 0:
             epoch, leader = await self._node.led_by(left_seconds)
             left_seconds = max(until - loop.time(), RETRY_PAUSE_SECONDS)
-            yield Attempt(self._channel(leader), (*fields, (FORWARDED, str(epoch))), left_seconds, epoch)
+            attempt = Attempt(self._channel(leader), (*fields, (FORWARDED, str(epoch))), left_seconds, epoch)
+            yield attempt
             await asyncio.sleep(RETRY_PAUSE_SECONDS)
+            not_its_own = attempt.not_its_own and other_certificate(leader.listen, attempt.not_its_own)
+        if not_its_own:
+            raise Refused(Status.UNAVAILABLE, not_its_own)
         raise TimeoutError
 
     def _channel(self, leader: Member) -> grpc.aio.Channel:
-        if leader.listen not in self._channels:
-            self._channels[leader.listen] = grpc.aio.insecure_channel(leader.listen, options=_OPTIONS)
-        return self._channels[leader.listen]
+        key = leader.listen, leader.certificate, self._node.shown
+        if key not in self._channels:
+            self._channels[key] = channel_to(*key, _OPTIONS)
+        return self._channels[key]
 
 
 class Heard:

@@ -37,8 +37,8 @@ from services.cluster import followers, transfer
 from services.cluster.engine_check import EngineCheck
 from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
 from services.cluster.metrics import ClusterMetrics
-from services.cluster.node import ClusterNode, Role
-from services.cluster.peers import SECRET, connection_to
+from services.cluster.node import ClusterNode, Member, Role
+from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.cluster.unanswered import Unanswered
 from services.ops.gate import Demands, Gate
 from services.ops.statuses import error_shape, refuse
@@ -195,24 +195,26 @@ class ClusterHttp:
         body = await request.body()
         fields = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        until = time.monotonic() + WAIT_SECONDS
+        until, said = time.monotonic() + WAIT_SECONDS, ""
         while (left_seconds := until - time.monotonic()) > 0:
             try:
                 epoch, leader = await self._node.led_by(left_seconds)
                 fields[FORWARDED] = str(epoch)
-                return await asyncio.to_thread(called, leader.http, request.method, target, fields, body)
+                return await asyncio.to_thread(called, leader, request.method, target, fields, body)
             except TimeoutError:
                 break
-            except ConnectionRefusedError:  # it has not got the request, so another may
+            except (ConnectionRefusedError, OtherCertificate) as error:
+                # Nothing was sent, so another may get it.
+                said = str(error) if isinstance(error, OtherCertificate) else ""
                 await asyncio.sleep(RETRY_SECONDS)
             except (OSError, http.client.HTTPException) as error:
                 return refused(f"The leader went away amid the request ({error}). See whether it was done.")
-        return refused(f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
+        return refused(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
 
 
 async def moved(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Let another node lead; return who does then."""
-    return {"leader": (await node.move(await named(request)))._asdict()}
+    return {"leader": (await node.move(await named(request))).told()}
 
 
 async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
@@ -259,9 +261,9 @@ async def only_field(request: Request, name: str, usual: Any) -> Any:
     return found.get(name, usual)
 
 
-def called(url: str, method: str, target: str, fields: dict[str, str], body: bytes) -> Response:
+def called(leader: Member, method: str, target: str, fields: dict[str, str], body: bytes) -> Response:
     """Send a request to another node and return the answer; raise OSError or HTTPException."""
-    connection = connection_to(url, CALL_SECONDS)
+    connection = connected_to(leader.http, leader.certificate, CALL_SECONDS)
     try:
         connection.request(method, target, body, fields)
         answer = connection.getresponse()

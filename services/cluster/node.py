@@ -23,6 +23,7 @@ Rules
 6. A node that cannot read on, or whose copy has lost something, gets the copy of another (`transfer`), and
    holds the trim meanwhile. Where there is none, it reads the whole log if that is whole, and else waits.
 7. Each node tells of its newest checkpoint (`copies`); the leader trims what all have (`sharedlog.holdings`).
+8. A leader's EPOCH tells its certificate, by which others know it (`peers`); a BEAT tells a renewed one.
 
 Weak spot: a takeover takes over the core as it is, so all that `Broker.begin` derives is derived between the
 EPOCH and the first answer.
@@ -54,13 +55,14 @@ from services.cluster.errors import CopyRefused, OrderRefused, OtherKey
 from services.cluster.followers import Followers
 from services.cluster.one_key import check_key
 from services.cluster.pace import Pace
+from services.cluster.peers import Shown
 from services.cluster.replica import Replica
 from services.cluster.silence import BEAT_MS, Silence
 from services.live.durability import Answers, Proving
 from sharedlog.engine import Engine, Head
 from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, NoCluster, NotAccepted, Refused, Trimmed, Unknown
-from sharedlog.fold import Fold, Outcome, Position, Step
+from sharedlog.fold import Fold, Outcome, Position, Step, told_anew
 from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES
 from sharedlog.record import Kind, encode
@@ -108,8 +110,14 @@ class Member(NamedTuple):
     version: str = ""
     key: str = ""
     """The id of its key of users' secrets (`services.cluster.one_key`)."""
+    certificate: str = ""
+    """By which others know it, as PEM; of none that they call in plaintext (`services.cluster.peers`)."""
     supports: int = OLDEST
     """Up to which version its program supports records (`sharedlog.versions`)."""
+
+    def told(self) -> dict[str, Any]:
+        """Return what people are told of a node; of its certificate only whether there is one."""
+        return self._asdict() | {"certificate": bool(self.certificate)}
 
 
 class TookOver(NamedTuple):
@@ -149,7 +157,7 @@ class Orders:
 
 
 class ClusterNode:
-    """One node. `me` is what its EPOCHs say; `clock` is wall time in ms."""
+    """One node. `me` is what its EPOCHs say, with what `show` gives then; `clock` is wall time in ms."""
 
     def __init__(
         self,
@@ -161,10 +169,13 @@ class ClusterNode:
         clock: Callable[[], int],
         executor: Executor,
         serve: Serve,
+        show: Callable[[], Shown] = Shown,
     ) -> None:
         self.me, self._began, self._engine = me, began, engine
         self._disk, self._settings, self._clock, self._executor = disk, settings, clock, executor
-        self._serve = serve
+        self._serve, self._show = serve, show
+        self.shown = show()
+        """By what others know this node, as of its last look."""
         self._loop = asyncio.get_running_loop()
         self.role = Role.OPENING
         self.leader: Member | None = None
@@ -173,7 +184,7 @@ class ClusterNode:
         self.halted = ""
         self.copying = ""
         """Why this node needs a copy, and why it has none yet."""
-        self.own_copy = OwnCopy(me.node, me.http, began, disk)
+        self.own_copy = OwnCopy(me.node, me.http, began, disk, self._shown_over_http)
         self.takeovers = 0
         self.took_over: TookOver | None = None
         """The last time when this node began to lead."""
@@ -245,7 +256,7 @@ class ClusterNode:
             "node": self.me.node,
             "role": self.role.value,
             "epoch": self.epoch,
-            "leader": None if self.leader is None else self.leader._asdict(),
+            "leader": None if self.leader is None else self.leader.told(),
             "end_offset": self._end,
             "next_record": self._next_offset,
             "read_ms_ago": monotonic_ms() - self._read_ms if self._read_ms else None,
@@ -426,9 +437,8 @@ class ClusterNode:
             if leader is None or leader.node == self.me.node:
                 continue
             facts = {"node": self.me.node, "end_offset": fold.end}
-            await asyncio.to_thread(
-                peers.told, leader.http, followers.PATH, followers.secret_of(fold), facts, TOLD_SECONDS
-            )
+            where, secret = (leader.http, leader.certificate), followers.secret_of(fold)
+            await asyncio.to_thread(peers.told, *where, followers.PATH, secret, facts, TOLD_SECONDS)
 
     async def _read_on(self, replica: Replica) -> bool:
         """Read until this node leads or leaves; see `_follow`."""
@@ -481,6 +491,8 @@ class ClusterNode:
         elif record.kind == Kind.BEAT and record.epoch == self.epoch and record.facts.get("leaves"):
             self._note_leaving(now_ms, record.facts.get("to", ""))
             return
+        elif record.kind == Kind.BEAT and record.epoch == self.epoch and self.leader is not None:
+            self.leader = Member(**told_anew(self.leader._asdict(), record.facts))
         self._silence.heard(now_ms)
         self._tell()
 
@@ -528,7 +540,9 @@ class ClusterNode:
             pass
         if not fold.is_founded:
             return False
-        candidate = Candidate(fold, secrets.token_bytes(HOLDER_BYTES), self.me._asdict())
+        self.shown = self._show()
+        me = self.me._replace(certificate=self.shown.certificate)
+        candidate = Candidate(fold, secrets.token_bytes(HOLDER_BYTES), me._asdict())
         head = Head(fold.epoch, fold.holder, Position(fold.end, fold.chain))
         following = Head(candidate.epoch.epoch, candidate.epoch.holder, head.position)
         offset = self._engine.append_if(head, [encode(candidate.epoch)], following)
@@ -579,6 +593,7 @@ class ClusterNode:
     def _look_after_copy(self, replica: Replica) -> None:
         """Tell of a new checkpoint, once it is read back; raise `StoreDamaged`. In a worker thread."""
         self._looked_ms = monotonic_ms()
+        self.shown = self._show()
         replica.require_sound(has_read_all=self._has_read_all)
         try:
             stored = self.own_copy.to_tell(replica, self._looked_ms)
@@ -634,7 +649,7 @@ class ClusterNode:
         for node, held in found[turn:] + found[:turn]:  # not always the same one first: it may be bad
             self._engine.note(self.own_copy.hold(held.next_record, finalized))
             try:
-                transfer.fetch(held.http, held.secret, self._disk)
+                transfer.fetch(held.http, held.certificate, held.secret, self._disk)
             except CopyRefused as error:
                 refusals.append(f"{node}: {error}")
                 continue
@@ -645,6 +660,9 @@ class ClusterNode:
             return "the shared log, from its beginning"
         told = " ".join(refusals) or "No other node has told of one that reaches so far."
         raise CopyRefused(f"The shared log begins at record {first}, so a copy is needed. {told}")
+
+    def _shown_over_http(self) -> str:
+        return self.shown.certificate if self.me.http.startswith("https:") else ""
 
     # Leading.
 
@@ -709,16 +727,23 @@ class ClusterNode:
                 self._followers.moved(self._end)
             if sink.proven_ms > began_ms:
                 self._silence.led()
-            if not wanted.is_set() and monotonic_ms() - sink.proven_ms < BEAT_MS:
+            news = self._news(replica.fold)
+            is_said = not (wanted.is_set() or news or (self._orders and self._orders.told))
+            if is_said and monotonic_ms() - sink.proven_ms < BEAT_MS:
                 continue
             wanted.clear()
             try:
-                await self._work(partial(sink.beat, {"clock_ms": self._clock()}))
+                await self._work(partial(sink.beat, {"clock_ms": self._clock()} | news))
                 await self._write_told(sink)
             except NotAccepted as error:
                 leading.fail(error)
                 return
             leading.answers.proven(sink.proven_ms)
+
+    def _news(self, fold: Fold) -> dict[str, Any]:
+        """Return what a leader has to tell of itself that the log does not say yet."""
+        certificate = self.shown.certificate
+        return {} if fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
     async def _write_told(self, sink: SharedSink) -> None:
         """Write what an operator told; raise `NotAccepted`."""

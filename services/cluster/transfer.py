@@ -51,7 +51,7 @@ from commitlog.disk import Disk
 from consumequeue import keyindex
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
-from services.cluster.peers import SECRET, connection_to
+from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.store.copying import FileCopy, hold_store
 from services.store.copying_derived import HeldDerived
 from services.store.reading import StoreFiles
@@ -105,12 +105,18 @@ def stream(root: Path) -> Generator[bytes]:
         yield end + digest.digest()
 
 
-def fetch(url: str, secret: str, disk: Disk) -> None:
+def fetch(url: str, certificate: str, secret: str, disk: Disk) -> None:
     """Get the copy of the node whose HTTP interface is `url`; it takes the store's place (`take_over`).
 
+    `certificate` is what that node is known by, where it serves HTTP over TLS.
     Raise `CopyRefused` if it is not to be had, or OSError of the disk.
     """
-    connection = connection_to(url, READ_SECONDS)
+    try:
+        connection = connected_to(url, certificate, READ_SECONDS)
+    except OtherCertificate as error:
+        raise CopyRefused(str(error)) from error
+    except OSError as error:
+        raise CopyRefused(f"{url} does not answer ({error}).") from error
     try:
         try:
             connection.request("GET", PATH, headers={SECRET: secret})

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
@@ -37,6 +37,7 @@ OUR_NAME: Final = "CN=tidewheel"
 
 log = structlog.get_logger()
 
+Made = TypeVar("Made")
 Now = Callable[[], datetime.datetime]
 """The time, with its zone."""
 
@@ -111,37 +112,39 @@ def server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContex
     return context
 
 
-class Following:
-    """A context that follows its files: whoever shakes hands asks for the current one."""
+class Following(Generic[Made]):
+    """What is made of files, as a context, follows them: whoever shakes hands asks for the current one."""
 
-    def __init__(
-        self, files: TlsFiles, make: Callable[[TlsFiles], ssl.SSLContext], now: Now = utc_now
-    ) -> None:
+    def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], Made], now: Now = utc_now) -> None:
         """Read the files; raise `ConfigurationError`."""
         self._files, self._make, self._now = files, make, now
         self._changed_ns: tuple[int, ...] = ()
         self._renew_at: datetime.datetime | None = None
-        self._context = self._read()
+        self._failure = ""
+        self._made = self._read()
 
-    def current(self) -> ssl.SSLContext:
-        """Return the context of what the files hold; a bad change is logged, and the one before stays."""
+    def current(self) -> Made:
+        """Return what is made of what the files hold; a bad change is logged, and the one before stays."""
         try:
             if self._renew_at is not None and self._now() >= self._renew_at:
                 renew(self._files, self._now)
             if self._files.changed_ns() != self._changed_ns:
-                self._context = self._read()
+                self._made = self._read()
                 log.info("TLS certificate read again", certificate=str(self._files.certificate))
+            self._failure = ""
         except (OSError, ConfigurationError) as error:
-            log.error("TLS certificate not read again; the one before serves on", why=str(error))
-        return self._context
+            if str(error) != self._failure:  # whoever asks every second would say it every second
+                log.error("TLS certificate not read again; the one before serves on", why=str(error))
+            self._failure = str(error)
+        return self._made
 
-    def _read(self) -> ssl.SSLContext:
+    def _read(self) -> Made:
         files = self._files
         try:
             self._changed_ns = files.changed_ns()
             chain, key = files.certificate.read_bytes(), files.key.read_bytes()
             ends = check(files, chain, key, self._now())
-            context = self._make(files)
+            made = self._make(files)
         except ssl.SSLError as error:
             raise ConfigurationError(
                 f"{files.certificate} and {files.key} cannot be used for TLS: {error}. Give others."
@@ -149,7 +152,7 @@ class Following:
         except OSError as error:
             raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}.") from error
         self._renew_at = ends - datetime.timedelta(days=RENEW_DAYS) if files.own_names else None
-        return context
+        return made
 
 
 def check(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:

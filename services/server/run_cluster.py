@@ -27,6 +27,7 @@ from services.cluster.engine_check import EngineCheck
 from services.cluster.forwarding import Forwarding
 from services.cluster.http_forwarding import ClusterHttp
 from services.cluster.node import ClusterNode, Member, monotonic_ms
+from services.cluster.peers import Shown, follow
 from services.cluster.switch import Switch
 from services.cluster.unanswered import Unanswered, WatchedEngine
 from services.front.certificates import https_context
@@ -53,7 +54,7 @@ from services.server.run import (
     told_to_stop,
     wall_clock_ms,
 )
-from services.settings.config import ServeSettings
+from services.settings.config import HttpAddress, ServeSettings, is_loopback
 from sharedlog.engines import beginning_of, engine_of, without_password
 from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
@@ -111,13 +112,16 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 await live.close()
 
         where = str(settings.advertise or listen), http.url
-        me = Member(settings.node, *where, version("tidewheel"), id_of(shared_key(settings)), SUPPORTED)
-        node = ClusterNode(me, began, watched, disk, core, wall_clock_ms, executor, serve)
+        me = Member(
+            settings.node, *where, version("tidewheel"), id_of(shared_key(settings)), supports=SUPPORTED
+        )
+        files_of_tls = tls_files(settings)
+        show = follow(files_of_tls) if is_over_tls(settings, http) else Shown
+        node = ClusterNode(me, began, watched, disk, core, wall_clock_ms, executor, serve, show)
         forwarding, refusals = Forwarding(node), Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
         switch = Switch(forwarding)
         app = ClusterHttp(node, settings.store, http_demands(settings), refusals, check, unanswered)
-        files_of_tls = tls_files(settings)
         port = make_port(settings, switch, http, refusals, files_of_tls)
         await stack.enter_async_context(serving_port(port, listening, nothing))
         tls = https_context(files_of_tls) if http.is_tls else None
@@ -174,6 +178,12 @@ def check_settings(settings: ServeSettings) -> None:
             )
     if settings.clock == "virtual":
         raise ConfigurationError("--clock virtual is for a broker alone: nodes of a cluster share real time.")
+
+
+def is_over_tls(settings: ServeSettings, http: HttpAddress) -> bool:
+    """Return whether other nodes dial this one over TLS: always, if others than this machine reach it."""
+    reached = [settings.listen, *([settings.advertise] if settings.advertise else [])]
+    return settings.is_tls_only or http.is_tls or not all(is_loopback(one.host) for one in reached)
 
 
 def shared_key(settings: ServeSettings) -> bytes:

@@ -123,7 +123,7 @@ class ClusterWorld(World):
         """The replica of a node, which is started if it is down."""
         if node.replica is None:
             node.replica = Replica.open(node.disk, self.settings, self.now_ms, CLUSTER)
-            node.own_copy = OwnCopy(node.name, f"http://{node.name}", BEGAN, node.disk)
+            node.own_copy = OwnCopy(node.name, f"http://{node.name}", BEGAN, node.disk, str)
         return node.replica
 
     def _read(self, node: Node, until: int) -> None:
@@ -156,7 +156,7 @@ class ClusterWorld(World):
     def _copy_once(self, node: Node) -> None:
         transfer.take_over(node.disk)
         first, found, *_ = look_for_copies(well(self.engine), CLUSTER, node.name)
-        own_copy = OwnCopy(node.name, "", BEGAN, node.disk)
+        own_copy = OwnCopy(node.name, "", BEGAN, node.disk, str)
         for name, held in found:
             other = next(one for one in self.nodes if one.name == name)
             with suppress(Unknown):

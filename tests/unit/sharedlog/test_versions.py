@@ -105,7 +105,7 @@ def test_a_node_tells_what_it_supports_also_where_another_program_of_it_has_told
     engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body_of(older))))
     disk = MemoryDisk()
     replica = Replica.open(disk, BrokerSettings(segment_bytes=1 << 16), 0, CLUSTER)
-    copy = OwnCopy("a", "http://a", Beginning(CLUSTER, {}), disk)
+    copy = OwnCopy("a", "http://a", Beginning(CLUSTER, {}), disk, str)
 
     def read_on() -> None:
         for one in engine.read(replica.fold.next_offset, 1 << 20):

@@ -1,0 +1,33 @@
+"""Channels of gRPC from a node to another, over TLS where that one serves it (`services.cluster.peers`).
+
+gRPC's core takes a certificate for its own authority, also one that another has signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+
+from services.cluster.peers import Shown, name_in
+
+_NOT_ITS_OWN: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
+"""How gRPC says that a handshake came to nothing."""
+
+
+def channel_to(
+    listen: str, certificate: str, own: Shown, options: Sequence[tuple[str, Any]]
+) -> grpc.aio.Channel:
+    """Return a channel to the protocol port of the node with this certificate; without one in plaintext."""
+    if not certificate:
+        return grpc.aio.insecure_channel(listen, options=options)
+    credentials = grpc.ssl_channel_credentials(certificate.encode(), own.key or None, own.chain or None)
+    named = [*options, ("grpc.ssl_target_name_override", name_in(certificate))]
+    return grpc.aio.secure_channel(listen, credentials, options=named)
+
+
+def is_not_its_own(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether a call was not sent because what answered did not show the node's certificate."""
+    told = error.details() or ""
+    return any(words in told for words in _NOT_ITS_OWN)
