@@ -85,6 +85,10 @@ class Outcome(Enum):
     NOTED = "noted"
 
 
+_LED: Final = frozenset((Outcome.GATHERED, Outcome.ACCEPTED, Outcome.NEW_EPOCH, Outcome.ALIVE))
+"""Outcomes of records that name the chain before or behind them."""
+
+
 class EpochRelation(Enum):
     """How the right under which a record was written compares with the newest one."""
 
@@ -130,6 +134,8 @@ class Fold:
         """The offset in the engine's log of the record that comes next."""
         self.last_read: tuple[int, int] | None = None
         """The offset and the CRC-32 of the record that was taken last."""
+        self.last_led: tuple[int, int] | None = None
+        """The same of the last one that a leader wrote and that counts: no other history has its bytes."""
         self.leads: dict[str, Any] = {}
         """What the newest EPOCH says of who leads, and what that one has told anew since."""
         self.halted = ""
@@ -183,6 +189,8 @@ class Fold:
         self._check(offset, record)
         step = _TAKES[Kind(record.kind)](self, offset, record)
         self._took(offset, stored)
+        if step.outcome in _LED:
+            self.last_led = self.last_read
         return step
 
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class MemoryEngine:
         self._head = head
         """What the next record must follow; None: the engine does not compare."""
         self._taken_ms: list[int] = []
+        self._heads: list[Head | None] = []
+        """The head behind each record; None behind one of an append that goes on."""
         self.troubles: list[str] = []
         """What is wrong with its settings."""
         self.is_short = False
@@ -96,8 +98,11 @@ class MemoryEngine:
             raise Unknown("The engine did not answer, and has taken nothing.")
         if head != self._head:
             raise Refused("Another node has written since.")
+        self._head = None
+        for one in stored[:-1]:
+            self._land(one)
         self._head = following
-        offset = [self._land(one) for one in stored][-1]
+        offset = self._land(stored[-1])
         if chance < 0.08:
             raise Unknown("The engine did not answer, and has taken the records.")
         return offset
@@ -134,12 +139,18 @@ class MemoryEngine:
     def lose_end(self) -> None:
         """Lose some of the newest records, which were accepted."""
         end = max(self.first_offset, self.end_offset - self._random.randrange(1, 6))
-        del self.records[end:], self._taken_ms[end:]
+        if self._head is not None:  # it compares, and loses appends as wholes
+            end = max(1, end)
+            while self._heads[end - 1] is None:
+                end -= 1
+            self._head = self._heads[end - 1]
+        del self.records[end:], self._taken_ms[end:], self._heads[end:]
         self.is_short = True
 
     def _land(self, stored: bytes) -> int:
         self.records.append(stored)
         self._taken_ms.append(self.now_ms)
+        self._heads.append(self._head)
         return self.end_offset - 1
 
     def _twice(self, stored: bytes) -> tuple[int, int]:

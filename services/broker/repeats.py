@@ -12,9 +12,10 @@ Rules
 2. A repeat stores nothing, so no record tells of it and no follower needs to know: the slots are a shortcut,
    of this process alone. What a start or a takeover has not seen come it looks up, each message, for as long
    as the slots would have told (`begin`); nothing of that where the log has nothing so young.
-3. Lately is WINDOW_MS by the broker's clock: clients give up sooner (three tries of 3 s are usual). What
-   comes again later is stored again, but for timers and halves, whose ids have tables that forget much later.
-   So is what retention has deleted by then, which only a log of some KiB would.
+3. Lately is WINDOW_MS by the broker's clock, and for a start by the log's newest record, if that is older:
+   its clock may be another machine's. Clients give up sooner (three tries of 3 s are usual). What comes again
+   later is stored again, but for timers and halves, whose ids have tables that forget much later. So is what
+   retention has deleted by then, which only a log of some KiB would.
 
 Slots are SLOT_COUNT bytes; each holds the turn, of TURN_MS, in which an id of its hash came last. Cost: 4
 MiB, and some 1 us a send; a look costs as much as a send or two. Weak spot: at 10,000 sends a second one in
@@ -58,7 +59,9 @@ class Repeats:
 
     def begin(self, now_ms: int) -> None:
         """Take in that messages may have come lately that this process has not seen."""
-        ages, old_ms = self._store.segment_ages(), now_ms - WINDOW_MS
+        # The clock may be another machine's than the one that wrote: the log's end is not older than lately.
+        old_ms = min(now_ms, self._store.last_store_ms) - WINDOW_MS
+        ages = self._store.segment_ages()
         # Of a segment that holds nothing yet the age is 0: what is written to it next is young.
         young = (one.first_offset for one in ages if one.last_store_ms >= old_ms or not one.last_store_ms)
         since_offset = next(young, self._store.log.end_offset)

@@ -35,7 +35,6 @@ import asyncio
 import hmac
 import secrets
 import time
-import zlib
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, suppress
@@ -68,6 +67,7 @@ from sharedlog.reading import READ_BYTES
 from sharedlog.record import Kind, encode
 from sharedlog.sink import SharedSink
 from sharedlog.versions import OLDEST, missing, unsupported
+from sharedlog.witness import Witness, crc_at
 
 POLL_SECONDS: Final = 0.05
 BEHIND_SECONDS: Final = 0.5
@@ -201,6 +201,7 @@ class ClusterNode:
         self._copied_ms = -int(COPY_AGAIN_SECONDS * 1000)
         self._has_fetched = self._has_read_all = False
         self._silence = Silence(monotonic_ms())
+        self._witness, self._must_ask_witness = Witness(monotonic_ms), True
         self._changed = asyncio.Event()
         self._leaving: asyncio.Future[None] = self._loop.create_future()
 
@@ -212,8 +213,11 @@ class ClusterNode:
                 self._replica = replica = await self._work(self._open)
                 self.copying = ""
                 self._know_leader(replica.fold.epoch, replica.fold.leads)
-                if await self._follow(replica):
-                    await self._lead(replica)
+                try:
+                    if await self._follow(replica):
+                        await self._lead(replica)
+                finally:
+                    self._witness.note(replica.fold)
             except (Trimmed, StoreDamaged) as error:
                 await self._copy(str(error))
             except (Halted, NoCluster, OtherKey) as error:
@@ -393,7 +397,7 @@ class ClusterNode:
     # Following.
 
     def _open(self) -> Replica:
-        self._has_read_all = False
+        self._has_read_all, self._must_ask_witness = False, True
         replica = Replica.open(self._disk, self._settings, self._clock(), self._began.cluster)
         if self._has_fetched:
             # What the sender's disk has spoiled came along with sums that are right.
@@ -444,6 +448,9 @@ class ClusterNode:
         """Read until this node leads or leaves; see `_follow`."""
         while not self._leaving.done():
             try:
+                if self._must_ask_witness:
+                    await self._work(lambda: self._witness.require_kept(self._engine, replica.fold))
+                    self._must_ask_witness = False
                 count = await self._work(lambda: self._take_some(replica))
             except Unknown as error:
                 self._silence.away(monotonic_ms())
@@ -520,6 +527,7 @@ class ClusterNode:
         except Refused as error:
             log.info("stood, and another was first", reason=str(error))
             self._silence.lost()
+            self._must_ask_witness = True  # or the engine lacks what this node has read
             won = False
         if won:
             self.took_over = TookOver(self._clock(), why)
@@ -551,18 +559,11 @@ class ClusterNode:
         until_ms = monotonic_ms() + EPOCH_SECONDS * 1000
         while fold.next_offset <= offset and monotonic_ms() < until_ms:
             self._take_some(replica)
-        return fold.next_offset > offset and candidate.has_won(fold, self._crc_again(candidate, fold))
+        return fold.next_offset > offset and candidate.has_won(fold, self._crc_again(candidate))
 
-    def _crc_again(self, candidate: Candidate, fold: Fold) -> int | None:
-        """Read again what was read last before the node stood; return its CRC-32, None if it was trimmed."""
-        offset = candidate.reads_again
-        if offset is None:
-            return None
-        found = self._engine.read(offset, 1)
-        if found and found[0].offset == offset:
-            return zlib.crc32(found[0].stored)
-        first, _ = self._engine.bounds()
-        return None if first > offset else 0
+    def _crc_again(self, candidate: Candidate) -> int | None:
+        """Return the CRC-32 of what was read last before the node stood; None if it was trimmed."""
+        return None if candidate.reads_again is None else crc_at(self._engine, candidate.reads_again)
 
     # Copies.
 

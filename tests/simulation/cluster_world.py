@@ -6,6 +6,12 @@ lose the engine, or be paused until another leads and come back as a zombie, whi
 accepted. Followers read a little at a time, die, and begin again at their newest checkpoint. In every second
 seed the engine compares (`tests.memory_engine`), in the others only order decides.
 
+Answers wait as a node's do (`services.live.durability`); clients also call a zombie that does not know yet
+that it is one, and what is told, a no too, is true. In half of the seeds the nodes' clocks differ, by seconds
+or an hour, and step: `now_ms` is the leader's, and early is judged by that of the leader that delivered. In
+every fifth the engine loses its end: nobody who had read that leads or answers any more; nodes halt, or have
+one history.
+
 Nodes tell of their checkpoints, one may be forgotten, and the leader trims the log before what all have that
 are known. A disk may be lost, and the next one when the node with the first has a copy again: what is trimmed
 lies on another node's disk, whose files go through the real transfer, which may end at any of its operations.
@@ -14,32 +20,41 @@ lies on another node's disk, whose files go through the real transfer, which may
 from __future__ import annotations
 
 import io
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from commitlog import layout
+from commitlog import layout, properties
 from commitlog.errors import StoreError
 from commitlog.flush import Flush
+from commitlog.record import Record, decode
 from services.broker.broker import SHARED, Broker
+from services.broker.repeats import WINDOW_MS
 from services.cluster import transfer
 from services.cluster.copies import OwnCopy, look_for_copies
 from services.cluster.errors import CopyRefused
-from services.cluster.replica import Replica
+from services.cluster.replica import Replica, records_in
+from services.live.durability import Answers, Proving
+from services.live.errors import ResultUnknown
 from sharedlog.engine import Head
 from sharedlog.engines import Beginning
-from sharedlog.errors import NotAccepted, Refused, Unknown
-from sharedlog.fold import Position
+from sharedlog.errors import Halted, NotAccepted, Refused, Unknown
+from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Candidate
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.witness import LOST_MS, Witness, crc_at
 from tests.memory_disk import Death, Fault, MemoryDisk
 from tests.memory_engine import MemoryEngine
 from tests.simulation.second_core import differing_tables
 from tests.simulation.tables import tables
-from tests.simulation.test_broker import World
+from tests.simulation.test_broker import HOUR_MS, START_MS, TOPIC, World
+from tidewheel.errors import TidewheelError
 
 CLUSTER: Final = b"one cluster's id"
 NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
@@ -48,20 +63,63 @@ BEGAN: Final = Beginning(CLUSTER, {})
 
 @dataclass
 class Node:
-    """A machine: its disk, and what runs on it."""
+    """A machine: its disk, its clock, and what runs on it."""
 
     name: str
     disk: MemoryDisk
     replica: Replica | None = None
     own_copy: OwnCopy | None = None
+    ahead_ms: int = 0
+    """How far its clock is ahead of the true one."""
+    witness: Witness = field(default_factory=lambda: Node.new_witness())
+    must_ask_witness: bool = True
+    is_halted: bool = False
+    has_read_before_loss: int = 0
+    """Behind which record of a leader's it had read when the engine lost its end, while it knows."""
+
+    @staticmethod
+    def new_witness() -> Witness:
+        """What a process knows that begins; it need not wait."""
+        return Witness(count(0, LOST_MS).__next__)
 
 
 @dataclass
 class Zombie:
-    """A leader that was paused: its node, and the flush that it will try to write."""
+    """A leader that was paused: its node, the flush that it will try to write, and who waits for it."""
 
     node: Node
     flush: Flush
+    answers: Answers
+
+
+class Caller:
+    """Who waits for an answer, and takes it for true."""
+
+    def __init__(self, news: Callable[[], object]) -> None:
+        self._news = news
+
+    def answer(self, answer: Any) -> None:
+        """Be told."""
+        self._news()
+
+    def refuse(self, error: TidewheelError) -> None:
+        """Learn that nobody knows."""
+
+
+class NobodyLeft(Exception):
+    """All nodes have halted."""
+
+
+class ClockedEngine(MemoryEngine):
+    """A memory engine that notes by which leader's clock a record was written."""
+
+    written_ms: dict[bytes, int]
+    clock: Callable[[], int]
+
+    def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
+        for one in stored:
+            self.written_ms.setdefault(one, self.clock())
+        return super().append_if(head, stored, following)
 
 
 class ClusterWorld(World):
@@ -70,14 +128,25 @@ class ClusterWorld(World):
     def __init__(self, seed: int) -> None:
         self.nodes = [Node(name, MemoryDisk()) for name in "abc"]
         self.random = Random(~seed)
-        self.engine = MemoryEngine(self.random, NOWHERE if seed % 2 else None)
+        self.engine = ClockedEngine(self.random, NOWHERE if seed % 2 else None)
+        self.engine.written_ms, self.engine.clock = {}, lambda: self.now_ms
         genesis = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
         self.engine.found(encode(genesis))
         self.leader = self.nodes[0]
+        self.clocks_differ, self.is_truncating = seed % 4 in (1, 2), seed % 5 == 4
+        self.patience_ms = WINDOW_MS // 2 if self.clocks_differ else WINDOW_MS
+        self.lost_from: int | None = None
+        """The first record that the engine has lost, though it had accepted it."""
+        self._moments = count(1)
+        self._wants_proof = False
         self.zombies: list[Zombie] = []
+        self.asked_count = self.halt_count = 0
         self.takeover_count = self.zombie_count = self.trim_count = self.copy_count = 0
         self._lost: Node | None = None
         """The node that has no copy, or has not told of one, since its disk was lost."""
+        self.now_ms = START_MS
+        for node in self.nodes:
+            self._set_clock(node)
         super().__init__(seed)
         self.faults.spares_files = True
 
@@ -92,13 +161,19 @@ class ClusterWorld(World):
         """Let nodes stand until one leads; return its core."""
         for disk in [node.disk for node in self.nodes]:
             disk.well()
-        while True:
-            node = self.random.choice([one for one in self.nodes if not self._is_paused(one)])
-            with suppress(Unknown, Refused, NotAccepted):
+        while candidates := [one for one in self.nodes if not one.is_halted and not self._is_paused(one)]:
+            node = self.random.choice(candidates)
+            try:
                 if self._stand(node):
                     return self._lead(node)
+            except (Unknown, Refused, NotAccepted):
+                continue
+            except Halted:
+                self._halt(node)
+        raise NobodyLeft
 
     def _stand(self, node: Node) -> bool:
+        node.must_ask_witness = True
         self._read(node, self.engine.end_offset)
         replica = self._up(node)
         candidate = Candidate(replica.fold, self.random.randbytes(16), {"node": node.name})
@@ -109,12 +184,19 @@ class ClusterWorld(World):
         if offset is None:
             return False
         self._read(node, offset + 1)
-        return candidate.has_won(replica.fold, None)
+        again = None if candidate.reads_again is None else crc_at(self.engine, candidate.reads_again)
+        return candidate.has_won(replica.fold, again)
 
     def _lead(self, node: Node) -> Broker:
+        assert self.lost_from is None or node.has_read_before_loss <= self.lost_from, (
+            f"{node.name} leads, though it has read what the engine has lost"
+        )
         replica = self._up(node)
-        replica.lead(self.engine, self.now_ms, lambda: self.now_ms, node.name)
+        self.now_ms = self._clock(node)
         self.leader, self.disk = node, node.disk
+        replica.lead(self.engine, self.now_ms, self._moments.__next__, node.name)
+        self._wants_proof = False
+        self.answers = Answers(replica.core.durable_offset, Proving(self._moments.__next__, self._want_proof))
         self.faults.move(node.disk)
         self.takeover_count += 1
         return replica.core
@@ -122,12 +204,16 @@ class ClusterWorld(World):
     def _up(self, node: Node) -> Replica:
         """The replica of a node, which is started if it is down."""
         if node.replica is None:
-            node.replica = Replica.open(node.disk, self.settings, self.now_ms, CLUSTER)
+            node.replica = Replica.open(node.disk, self.settings, self._clock(node), CLUSTER)
+            node.must_ask_witness = True
             node.own_copy = OwnCopy(node.name, f"http://{node.name}", BEGAN, node.disk, str)
         return node.replica
 
     def _read(self, node: Node, until: int) -> None:
         replica = self._up(node)
+        if node.must_ask_witness:
+            node.witness.require_kept(self.engine, replica.fold)
+            node.must_ask_witness = False
         if replica.fold.next_offset < self.engine.first_offset:
             node.replica = None
             self._copy(node)
@@ -135,7 +221,7 @@ class ClusterWorld(World):
         while replica.fold.next_offset < until:
             for one in self.engine.read(replica.fold.next_offset, 1):
                 if one.offset < until:
-                    replica.take(one.offset, one.stored, self.now_ms)
+                    replica.take(one.offset, one.stored, self._clock(node))
         replica.require_sound(has_read_all=until == self.engine.end_offset)
 
     # Copies.
@@ -192,21 +278,40 @@ class ClusterWorld(World):
     def _reopen(self, acknowledged_offset: int | None) -> None:
         """The leader steps down: its core is void, and another one leads."""
         told_offset = self.broker.durable_offset
-        self.leader.replica = None
-        self.retirements = []
-        self.flying.clear()
-        self.waiting.clear()
-        self.held.clear()
-        self.broker = self.elect()
-        assert self.broker.durable_offset >= told_offset, "what was told is gone"
-        self._send_again()
+        self._close(self.leader)
+        self._forget_leader()
+        assert self.lost_from is not None or self.broker.durable_offset >= told_offset, (
+            "what was told is gone"
+        )
+
+    def _tell(self, durable_at: int, news: object) -> None:
+        """Answer a client as a node does: what rests on nothing new waits for a proof."""
+        self.answers.give(durable_at, Caller(self._if_kept(news)), None)
+
+    def _if_kept(self, news: Any) -> Callable[[], object]:
+        """Return news that nobody may hear from a node whose log has lost what it had read."""
+
+        def told() -> None:
+            is_void = self.lost_from is not None and self.leader.has_read_before_loss > self.lost_from
+            assert not is_void, "a client was answered though the engine has lost its end"
+            news()
+
+        return told
 
     def _hear(self) -> None:
-        durable = self.broker.durable_offset
-        due = [news for durable_at, news in self.waiting if durable_at <= durable]
-        self.waiting = [(durable_at, news) for durable_at, news in self.waiting if durable_at > durable]
-        for news in due:
-            news()  # type: ignore[operator]
+        sink = self._up(self.leader).sink
+        assert sink is not None, "a leader has a sink"
+        self.answers.advance(self.broker.durable_offset)
+        self.answers.proven(sink.proven_ms)
+
+    def _want_proof(self) -> None:
+        self._wants_proof = True
+
+    def flush(self) -> None:
+        """What waits for a proof that the node leads gets one, now and then at once."""
+        super().flush()
+        if self._wants_proof and (self.engine.is_well or self.random.random() < 0.5):
+            self._beat()
 
     def checkpoint(self) -> None:
         """The leader's own; not in the flush that another step has left under way."""
@@ -217,7 +322,7 @@ class ClusterWorld(World):
 
     def around(self) -> None:
         """Between two steps of the leader something happens to others, or to the right to lead."""
-        self.engine.now_ms = self.now_ms
+        self.engine.now_ms = self.client_ms
         chance = self.random.random()
         if chance < 0.5:
             self._follow(self.random.choice(self.nodes))
@@ -237,6 +342,83 @@ class ClusterWorld(World):
             self._trim()
         elif chance < 0.81 and self._lost is None:
             self._beat({"forget": self.random.choice(self.nodes).name})
+        elif chance < 0.85:
+            self._ask(self.broker, self.answers)
+        elif chance < 0.90 and self.zombies:
+            self._call(self.zombies[0])
+        elif chance < 0.91 and self.clocks_differ:
+            self._set_clock(self.random.choice(self.nodes))
+        elif chance < 0.915 and self.is_truncating and self.lost_from is None:
+            self._truncate()
+
+    @property
+    def client_ms(self) -> int:
+        """The true time."""
+        return self.now_ms - self.leader.ahead_ms
+
+    @property
+    def reign(self) -> int:
+        """Another leader has another clock."""
+        return self.takeover_count
+
+    def _clock(self, node: Node) -> int:
+        return self.client_ms + node.ahead_ms
+
+    def _set_clock(self, node: Node) -> None:
+        """Let a clock step: by seconds, or by an hour unless its node leads."""
+        true_ms, leads = self.client_ms, self.takeover_count > 0 and node is self.leader
+        if not self.clocks_differ or (leads and not self.broker.is_quiet):
+            return  # what a leader has not written yet would be judged by another clock than it decided by
+        node.ahead_ms = self.random.choice([0, 0, 40, -40, 900, -900, 3_000, -3_000])
+        if not leads and self.random.random() < 0.1:
+            node.ahead_ms += self.random.choice([-HOUR_MS, HOUR_MS])
+        self.now_ms = true_ms + self.leader.ahead_ms
+
+    def _ask(self, core: Broker, answers: Answers) -> None:
+        """A client asks for a message of which another was told lately that it is stored."""
+        known = sorted(self.told.normal, key=lambda one: int(one[1:]))[-3:]
+        if not known or self.settings.retention.deletes or self.lost_from is not None:
+            return
+        message_id = self.random.choice(known)
+        is_there = bool(core.finding.find(TOPIC, message_id, 99).messages)
+
+        def judge() -> None:
+            self.asked_count += 1
+            assert is_there, f"{message_id} was acknowledged, and another client told that it is not there"
+
+        answers.give(0, Caller(judge), None)
+
+    def _call(self, zombie: Zombie) -> None:
+        """A client calls a leader that was paused, and does not know that another one leads."""
+        core = self._up(zombie.node).core
+        self._ask(core, zombie.answers)
+        message = self._message()
+        receipt = core.sending.send(message, self._clock(zombie.node))
+        told = Caller(lambda: self.told.normal.add(message.message_id))
+        zombie.answers.give(receipt.durable_at, told, None)
+
+    def _truncate(self) -> None:
+        """The engine loses some of what it has accepted, as a forced unclean election does."""
+        self.engine.lose_end()
+        self.lost_from = self.engine.end_offset
+        for node in self.nodes:
+            if node.replica is not None:
+                node.witness.note(node.replica.fold)
+            last = node.witness.last_led
+            node.has_read_before_loss = 0 if last is None else last[0] + 1
+
+    def _halt(self, node: Node) -> None:
+        """A node has found that the shared log is not one history."""
+        if self.lost_from is None:
+            raise AssertionError("a node halted over an engine that kept its promise")
+        node.is_halted, node.replica = True, None
+        self.halt_count += 1
+
+    def _close(self, node: Node) -> None:
+        """The replica of a node is void; the process goes on."""
+        if node.replica is not None:
+            node.witness.note(node.replica.fold)
+        node.replica = None
 
     def _tell_of(self, node: Node) -> None:
         if not self._is_paused(node) and node.replica is not None:
@@ -244,29 +426,31 @@ class ClusterWorld(World):
             self._announce(node)
 
     def _follow(self, node: Node) -> None:
-        if node is self.leader or self._is_paused(node):
+        if node is self.leader or node.is_halted or self._is_paused(node):
             return
         if self.random.random() < 0.1:
             node.disk.strike(self.random.randrange(1, 20), self.random.choice(list(Fault)))
         try:
             replica = self._up(node)
             at = max(replica.fold.next_offset, self.engine.first_offset)
-            until = self.random.randrange(at, self.engine.end_offset + 1)
+            until = self.random.randrange(at, max(at, self.engine.end_offset) + 1)
             with suppress(Unknown):
                 self._read(node, until)
             replica = self._up(node)
             if replica.core.is_checkpoint_due or self.random.random() < 0.1:
-                replica.checkpoint(self.now_ms)
+                replica.checkpoint(self._clock(node))
         except Death:
             self._kill(node)
         except OSError:
-            node.replica = None
+            self._close(node)
+        except Halted:
+            self._halt(node)
         node.disk.well()
 
     def _kill(self, node: Node) -> None:
         if node is self.leader or self._is_paused(node):
             return
-        node.replica = None
+        self._end_process(node)
         if self.random.random() < 0.5:
             node.disk.crash(lambda count: self.random.randrange(count + 1))
         else:
@@ -279,9 +463,8 @@ class ClusterWorld(World):
         self.take_flush()
         if not self.flying:
             return
-        self.zombies.append(Zombie(self.leader, self.flying[0]))
+        self.zombies.append(Zombie(self.leader, self.flying[0], self.answers))
         paused = self.leader
-        self.waiting.clear()
         self._forget_leader()
         assert self.leader is not paused
 
@@ -289,8 +472,12 @@ class ClusterWorld(World):
         """Let the leader step down, and a node lead that may be another."""
         while not self.broker.is_quiet:
             self.flush()
-        self.leader.replica = None
+        self._close(self.leader)
         self._forget_leader()
+
+    def _end_process(self, node: Node) -> None:
+        """What a process knew is gone with it."""
+        node.replica, node.witness, node.has_read_before_loss = None, Node.new_witness(), 0
 
     def _forget_leader(self) -> None:
         self.retirements = []
@@ -302,19 +489,27 @@ class ClusterWorld(World):
     def _wake(self, zombie: Zombie) -> None:
         """A paused leader goes on with its flush, which must not be accepted; then it begins again."""
         zombie.node.disk.well()
+        sink = self._up(zombie.node).sink
+        assert sink is not None, "a leader has a sink"
+        if self.random.random() < 0.3:
+            with suppress(NotAccepted):
+                sink.beat({})
+                zombie.answers.proven(sink.proven_ms)
         try:
             zombie.flush.write()
         except NotAccepted:
             self.zombie_count += 1
         else:
             raise AssertionError("a zombie's flush was accepted")
-        zombie.node.replica = None
+        zombie.answers.refuse(ResultUnknown(), 0)
+        self._close(zombie.node)
 
     def _lose_disk(self, node: Node) -> None:
         if self._lost is not None or node is self.leader or self._is_paused(node):
             return
         self._lost = node
-        node.replica, node.disk = None, MemoryDisk()
+        self._end_process(node)
+        node.disk = MemoryDisk()
         if self.random.random() < 0.3:
             self._copy_if_trimmed(node)
 
@@ -330,6 +525,9 @@ class ClusterWorld(World):
                 sink.beat(facts or {})
             except NotAccepted:
                 self._reopen(None)
+            else:
+                self._wants_proof = False
+                self._hear()
 
     @property
     def finalized(self) -> int:
@@ -343,11 +541,29 @@ class ClusterWorld(World):
     def _is_paused(self, node: Node) -> bool:
         return any(zombie.node is node for zombie in self.zombies)
 
+    def check_not_early(self, message_id: str) -> None:
+        """Early is judged by the clock of the leader that delivered, see `_check_history`."""
+        if not self.clocks_differ:
+            super().check_not_early(message_id)
+
+    # After the engine has lost its end there is no promise to hold, but to say nothing more.
+
+    def step(self) -> None:
+        """One action; after a loss only such as need no oracle."""
+        if self.lost_from is None:
+            super().step()
+        else:
+            self.endure(self.random.choice([self.send, self.flush, self.pass_time, self.change_leader]))
+
     # At the end.
 
     def settle(self) -> None:
-        """The engine is well from now on."""
+        """The engine is well from now on, and clocks agree: with the one that is ahead most."""
         self.engine.is_well = True
+        true_ms = self.client_ms
+        for node in self.nodes if self.clocks_differ else ():
+            node.ahead_ms = HOUR_MS + 3_000
+        self.now_ms = true_ms + self.leader.ahead_ms
         super().settle()
 
     def compare(self) -> None:
@@ -358,17 +574,45 @@ class ClusterWorld(World):
             self.endure(self.flush)
         expected = self._seen(self.broker)
         for node in self.nodes:
-            if node is self.leader:
+            if node is self.leader or node.is_halted:
                 continue
             for _ in range(2):
-                self.read_all(node)
+                try:
+                    self.read_all(node)
+                except Halted:
+                    self._halt(node)
+                if node.is_halted:
+                    break
                 replica = self._up(node)
                 assert replica.fold.chain == self._up(self.leader).fold.chain, "two histories"
                 assert replica.fold.finalized == self.finalized, "two versions"
                 assert not (differing := differing_tables(expected, self._seen(replica.core))), differing
                 assert _halves(replica.core) == _halves(self.broker), "a half's bytes are another's"
-                replica.checkpoint(self.now_ms)
-                node.replica = None
+                replica.checkpoint(self._clock(node))
+                self._close(node)
+
+    def check(self) -> None:
+        """What clients were told, and the whole history, of which nothing is trimmed for the oracle."""
+        super().check()
+        count_of: Counter[str] = Counter()
+        for record, written_ms in self._history():
+            if record.topic == TOPIC:
+                message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
+                count_of[message_id] += 1
+                assert written_ms >= self.due_ms.get(message_id, 0), f"{message_id} was delivered early"
+        assert all(count_of[one] == 1 for one in self.told.normal), "acknowledged, not once in the history"
+        doubled = [one for one in count_of if count_of[one] > 1]
+        assert not doubled, f"twice in the history: {doubled}"
+
+    def _history(self) -> Iterator[tuple[Record, int]]:
+        """Yield all records that were accepted, and when by the clock of the leader that wrote them."""
+        fold = Fold()
+        for offset, stored in enumerate(self.engine.records):
+            step = fold.take(offset, stored)
+            if step.outcome is Outcome.ACCEPTED:
+                for part in step.flush:
+                    for encoded in records_in(part.body):
+                        yield decode(encoded), self.engine.written_ms[stored]
 
     def read_all(self, node: Node) -> None:
         """Let a node read all that the log has, however often that takes."""

@@ -1,0 +1,78 @@
+"""What a node has read of a shared log must stay there: an engine that has lost its end is found out.
+
+    read up to record 9 --the engine loses 7 to 9--> its end is 7           --> HALT: 9 was read, and is gone
+                                                     grown again, to 12     --> HALT: 9 is another record
+
+A copy that is void is opened at its checkpoint, and reads again what is there. Where the engine has lost what
+this node had read (a standby that lacked it was promoted, an unclean election), the copy would come to an
+older end and the node lead on, as if what it had acknowledged had never been. So what is known lies outside
+of the copy: the newest record that this process has read, and after a restart where its checkpoint reads on.
+Words of what nodes hold (`Fold.last_led` leaves them out) are the same in two histories, and said again.
+
+A server that was deposed and does not know so answers of the past: nothing is concluded until that has been
+so for LOST_MS.
+
+Cost: one read at each opening, and whenever another was first. Weak spot: a node whose process and checkpoint
+know nothing of what was lost cannot tell, and leads; those that know halt when they meet what it has written.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from sharedlog.engine import Engine
+from sharedlog.errors import Halted, Unknown
+from sharedlog.fold import Fold
+
+LOST_MS: Final = 10_000
+
+
+class Witness:
+    """The newest record that a process has read of a leader's; `clock` never goes back."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self.last_led: tuple[int, int] | None = None
+        """The offset and the CRC-32 of the newest record of a leader's that was read."""
+        self._missing_since_ms: int | None = None
+
+    def note(self, fold: Fold) -> None:
+        """Take in how far a fold has read."""
+        last = fold.last_led
+        if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
+            self.last_led = last
+
+    def require_kept(self, engine: Engine, fold: Fold) -> None:
+        """Raise `Unknown`, and in time `Halted`, if what this process, or `fold`, has read is not there."""
+        self.note(fold)
+        missing = self._missing(engine, fold)
+        if missing is None:
+            self._missing_since_ms = None
+            return
+        now_ms = self._clock()
+        if self._missing_since_ms is None:
+            self._missing_since_ms = now_ms
+        said = f"Record {missing} of the shared log was read before, and is gone or is another one now"
+        if now_ms - self._missing_since_ms < LOST_MS:
+            raise Unknown(f"{said}: asked anew.")
+        raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
+
+    def _missing(self, engine: Engine, fold: Fold) -> int | None:
+        """Return the offset of a record that was read and is not there; None if there is none."""
+        if self.last_led is not None:
+            offset, crc = self.last_led
+            if crc_at(engine, offset) not in (None, crc):
+                return offset
+        _, end_offset = engine.bounds()
+        return fold.next_offset - 1 if fold.next_offset > end_offset else None
+
+
+def crc_at(engine: Engine, offset: int) -> int | None:
+    """Return the CRC-32 of the record at an offset; None if it was trimmed, 0 if it is gone."""
+    found = engine.read(offset, 1)
+    if found and found[0].offset == offset:
+        return zlib.crc32(found[0].stored)
+    first, _ = engine.bounds()
+    return None if first > offset else 0

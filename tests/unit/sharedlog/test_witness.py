@@ -1,0 +1,95 @@
+"""What a process has read of a shared log is missed when the engine has lost it, whatever the copy says."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from sharedlog.engine import Head
+from sharedlog.errors import Halted, Unknown
+from sharedlog.fold import Fold, Position
+from sharedlog.holdings import Holding
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.witness import LOST_MS, Witness
+from tests.memory_engine import MemoryEngine
+
+CLUSTER = b"one cluster's id"
+HOLDER = b"holder's 16 bytes"[:16]
+NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+
+
+class Play:
+    """A log of a GENESIS, five notes and an EPOCH, a fold that has read them, and one that has not."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.engine = MemoryEngine(Random(1), NOWHERE)
+        self.engine.is_well = True
+        self.engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+        for number in range(5):
+            self.note(number)
+        head = Head(1, HOLDER, NOWHERE.position)
+        epoch = SharedRecord(CLUSTER, Kind.EPOCH, 1, HOLDER, 0, CHAIN_AT_GENESIS, b"{}")
+        self.engine.append_if(NOWHERE, [encode(epoch)], head)
+        self.fold, self.begun_again = Fold(CLUSTER), Fold(CLUSTER)
+        for offset, stored in enumerate(self.engine.records):
+            self.fold.take(offset, stored)
+        self.begun_again.take(0, self.engine.records[0])
+        self.witness = Witness(lambda: self.now_ms)
+        self.witness.note(self.fold)
+
+    def note(self, number: int) -> None:
+        body = body_of(Holding(number).facts("a"))
+        self.engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body)))
+
+    def require_kept(self, fold: Fold) -> None:
+        """Ask until it is sure."""
+        with pytest.raises(Unknown, match="asked anew"):
+            self.witness.require_kept(self.engine, fold)
+        self.now_ms += LOST_MS
+        self.witness.require_kept(self.engine, fold)
+
+
+def test_a_log_that_has_all_is_no_matter() -> None:
+    play = Play()
+    play.witness.require_kept(play.engine, play.begun_again)
+    play.engine.trim(7)
+    play.witness.require_kept(play.engine, play.begun_again)
+
+
+def test_a_copy_that_begins_again_does_not_forget_what_the_engine_has_lost() -> None:
+    play = Play()
+    play.engine.lose_end()
+    with pytest.raises(Halted, match="Record 6 of the shared log was read before, and is gone"):
+        play.require_kept(play.begun_again)
+
+
+def test_a_log_that_has_grown_again_is_another_one() -> None:
+    play = Play()
+    play.engine.lose_end()
+    while play.engine.end_offset < 9:
+        play.note(77)
+    with pytest.raises(Halted, match="is another one now"):
+        play.require_kept(play.begun_again)
+
+
+def test_a_checkpoint_that_reads_on_behind_the_end_is_a_witness_too() -> None:
+    play = Play()
+    play.witness = Witness(lambda: play.now_ms)
+    play.engine.lose_end()
+    play.fold.last_led = None  # as of a fold that was thawed
+    with pytest.raises(Halted, match="Record 6"):
+        play.require_kept(play.fold)
+
+
+def test_what_is_there_again_in_time_was_an_answer_of_the_past() -> None:
+    play = Play()
+    records = list(play.engine.records)
+    play.engine.lose_end()
+    with pytest.raises(Unknown):
+        play.witness.require_kept(play.engine, play.begun_again)
+    for one in records[play.engine.end_offset :]:
+        play.engine.note(one)
+    play.now_ms += LOST_MS
+    play.witness.require_kept(play.engine, play.begun_again)
