@@ -16,11 +16,15 @@ from commitlog.record import Record
 
 
 class Epoch(NamedTuple):
-    """One epoch, from a log offset on; `number` and `began_ms` are None where they are not known."""
+    """One epoch, from a log offset on; `number` and `began_ms` are None where they are not known.
+
+    `node` is who led in it; "" where that is not known.
+    """
 
     physical_offset: int
     number: int | None
     began_ms: int | None = None
+    node: str = ""
 
 
 def epoch_begun(body: bytes) -> int:
@@ -28,9 +32,14 @@ def epoch_begun(body: bytes) -> int:
     return int(json.loads(body)["epoch"])
 
 
+def epoch_from(physical_offset: int, body: bytes, store_ms: int) -> Epoch:
+    """Return the epoch that an epoch record begins, from its offset, body and time."""
+    return Epoch(physical_offset, epoch_begun(body), store_ms, str(json.loads(body).get("node", "")))
+
+
 def begun_by(one: Record) -> Epoch:
     """Return the epoch that an epoch record begins."""
-    return Epoch(one.physical_offset, epoch_begun(one.body), one.store_ms)
+    return epoch_from(one.physical_offset, one.body, one.store_ms)
 
 
 def epochs_of(begun: Iterable[Epoch], first_offset: int, end_epoch: int) -> list[Epoch]:
@@ -46,7 +55,18 @@ def epochs_of(begun: Iterable[Epoch], first_offset: int, end_epoch: int) -> list
 
 def epoch_at(epochs: list[Epoch], physical_offset: int) -> int | None:
     """Return the epoch of a record, 0 where a broker alone stored it; None where that is not known."""
-    at = bisect_right(epochs, physical_offset, key=lambda one: one.physical_offset) - 1
-    if at >= 0:
-        return epochs[at].number
+    found = _around(epochs, physical_offset)
+    if found is not None:
+        return found.number
     return 0 if epochs and epochs[0].number == 0 else None
+
+
+def leader_at(epochs: list[Epoch], physical_offset: int) -> str:
+    """Return the node that led when a record was stored; "" where none did, or that is not known."""
+    found = _around(epochs, physical_offset)
+    return "" if found is None else found.node
+
+
+def _around(epochs: list[Epoch], physical_offset: int) -> Epoch | None:
+    at = bisect_right(epochs, physical_offset, key=lambda one: one.physical_offset) - 1
+    return epochs[at] if at >= 0 else None

@@ -20,6 +20,7 @@ from sharedlog.kafka import KafkaLog
 from sharedlog.postgres import PostgresLog
 from sharedlog.reading import records
 from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
 from tidewheel.extras import require
 
@@ -104,9 +105,13 @@ def _kafka(parts: SplitResult) -> KafkaLog:
 
 
 def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
-    """Make a shared log with its GENESIS; return the cluster's id. Raise `ClusterExists` or `Unknown`."""
+    """Make a shared log with its GENESIS, at the newest version; return the cluster's id.
+
+    Raise `ClusterExists` or `Unknown`.
+    """
     cluster = secrets.token_bytes(ID_BYTES)
-    genesis = SharedRecord(cluster, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS, body_of(facts))
+    body = body_of(facts | {"finalized": SUPPORTED})
+    genesis = SharedRecord(cluster, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS, body)
     engine.found(NOWHERE)
     engine.append_if(NOWHERE, [encode(genesis)], NOWHERE)
     return cluster

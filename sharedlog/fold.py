@@ -25,6 +25,7 @@ read as far have come to the same.
     BEAT    of the end of the history, same chain           a sign of life, and maybe something in the place
                                                             of what the EPOCH told (`told_anew`)
             anything else                                   HALT, but not while a flush is unfinished
+            finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
 The positions of the last `POSITIONS_MAX` records are remembered (in a checkpoint `FROZEN_POSITIONS_MAX`): a
 record that speaks of an older one was under way for longer than any engine keeps a call.
@@ -46,6 +47,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from sharedlog import versions
 from sharedlog.errors import Halted
 from sharedlog.holdings import Holdings
 from sharedlog.record import (
@@ -137,6 +139,8 @@ class Fold:
         self.leads: dict[str, Any] = {}
         """What the newest EPOCH says of who leads, and what that one has told anew since."""
         self.halted = ""
+        self.finalized = versions.OLDEST
+        """The cluster's finalized version."""
         self.holdings = Holdings()
         """Which node holds a copy, up to where."""
         self.foreign_count = self.dead_count = 0
@@ -206,18 +210,22 @@ class Fold:
             "positions": self._positions.freeze(at.end),
             "holdings": self.holdings.freeze(),
             "leads": self.leads,
+            "finalized": self.finalized,
         }
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
-        """Return the fold that a checkpoint keeps."""
+        """Return the fold that a checkpoint keeps; raise `Halted` where this program does not support it."""
+        finalized = int(frozen.get("finalized", versions.OLDEST))
+        if why := versions.unsupported(finalized):
+            raise Halted(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
         fold = cls(bytes.fromhex(frozen["cluster"]))
         fold.epoch, fold.holder = frozen["epoch"], bytes.fromhex(frozen["holder"])
         fold.end, fold.chain = frozen["end"], frozen["chain"]
         fold.next_offset = frozen["next_offset"]
         fold._positions = Positions.thaw(frozen["positions"])
         fold.holdings = Holdings.thaw(frozen.get("holdings", {}))
-        fold.leads = frozen.get("leads", {})
+        fold.leads, fold.finalized = frozen.get("leads", {}), finalized
         return fold
 
     def relation(self, record: SharedRecord) -> EpochRelation:
@@ -235,6 +243,7 @@ class Fold:
             if Position(record.start, record.chain) == self._positions.first and self.epoch == record.epoch:
                 return Step(Outcome.ALREADY_HAD, record)
             self._halt(offset, "a second GENESIS: the cluster was made twice")
+        self._finalize(offset, record.facts.get("finalized", versions.OLDEST))
         self.cluster, self.epoch = record.cluster, record.epoch
         self.end, self.chain = record.start, record.chain
         self._positions.add(record.start, record.chain)
@@ -271,11 +280,12 @@ class Fold:
             return self._dead(record)
         if not self._gathered and Position(record.start, record.chain) != Position(self.end, self.chain):
             self._halt(offset, f"the leader is at {record.start}, and the history ends at {self.end}")
-        if record.body:
-            facts = record.facts
-            self.leads = told_anew(self.leads, facts)
-            if "forget" in facts:
-                self.holdings.forget(facts["forget"])
+        facts = record.facts
+        self.leads = told_anew(self.leads, facts)
+        if "finalize" in facts:
+            self._finalize(offset, facts["finalize"])
+        if "forget" in facts:
+            self.holdings.forget(facts["forget"])
         return Step(Outcome.ALIVE, record)
 
     def _note(self, _: int, record: SharedRecord) -> Step:
@@ -298,6 +308,12 @@ class Fold:
         self.end, self.chain = record.end, record.chain
         return Step(Outcome.ACCEPTED, record, flush)
 
+    def _finalize(self, offset: int, version: int) -> None:
+        """Let the cluster have a version, but no lower one; halt if this program does not support it."""
+        if why := versions.unsupported(version):
+            self._halt(offset, why)
+        self.finalized = max(self.finalized, version)
+
     def _drop_gathered(self) -> None:
         self._gathered = []
         self._positions.cut(self.end)
@@ -317,7 +333,8 @@ class Fold:
     def _check(self, offset: int, record: SharedRecord) -> None:
         """Halt at a record that this version cannot read, or that comes before the GENESIS."""
         if record.version > VERSION or record.kind not in Kind.__members__.values():
-            self._halt(offset, f"kind {record.kind}, version {record.version}: a newer Tidewheel wrote it")
+            what = f"kind {record.kind}, version {record.version}"
+            self._halt(offset, f"{what}: a newer Tidewheel wrote it, so install that one here")
         if not self.is_founded and record.kind != Kind.GENESIS:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 

@@ -3,6 +3,7 @@
     CHECKPOINT   node, next_record, end, http, secret,  a checkpoint is synced and was read back: this node
                  certificate                            never needs a record before next_record again
     HOLD         node, next_record                      the node has no copy, and reads on from there
+    both         supports, finalized                    see `sharedlog.versions`
     BEAT         forget                                 the leader was told that a node is gone for good
 
 Rules
@@ -24,6 +25,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from sharedlog.versions import OLDEST
+
 NODES_MAX: Final = 64
 COPIES_MIN: Final = 2
 """How many nodes have a copy of what is trimmed."""
@@ -41,6 +44,10 @@ class Holding:
     """What the GENESIS said, for a node to which that is trimmed."""
     certificate: str = ""
     """What the node shows at `http`, as PEM; of none that serves HTTP without TLS."""
+    supports: int = OLDEST
+    """Up to which version the node's program supports records."""
+    finalized: int = OLDEST
+    """The cluster's finalized version, as far as the node has read."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:

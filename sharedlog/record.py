@@ -15,6 +15,9 @@
     75     4       CRC-32 of bytes 0 to 74 and of the body
     79     ...     body: CommitLog records of BYTES; of the others a JSON object
 
+A kind, or a version of a body, that older programs cannot read is written only once the cluster's version
+says that all can (`sharedlog.versions`).
+
 Integers are big-endian without a sign. The chain names a whole history in 64 bits: BLAKE2b over the chain
 before, start, zeros and body. Who has the same chain at the same end has the same bytes from the first on.
 
@@ -24,7 +27,8 @@ before, start, zeros and body. Who has the same chain at the same end has the sa
     EPOCH        by who wants to lead                     the candidate's name, addresses and certificate
     BYTES        by the leader: a flush, or a part of it  whole CommitLog records
     BEAT         by the leader, when it has nothing else  the leader's clock; that it leaves, and to whom;
-                                                          its certificate, if that was renewed
+                                                          its certificate, if that was renewed; what an
+                                                          operator has told it
     CHECKPOINT   by any node                              what it holds, synced and read back
     HOLD         by a node that copies                    before which record nothing need be kept for it
 

@@ -32,6 +32,7 @@ from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Leader, Proof
 from sharedlog.reading import read_to
 from sharedlog.record import Kind, SharedRecord, encode
+from sharedlog.versions import may_write
 
 
 class SharedSink:
@@ -84,6 +85,7 @@ class SharedSink:
             raise NotAccepted("This node leads no more: an append was not accepted by the shared log.")
 
     def _write(self, records: list[SharedRecord]) -> None:
+        assert all(may_write(one, self._fold.finalized) for one in records), "a node could not read it"
         began_ms, self.is_over = self._clock(), True  # until it is proven, whatever is raised on the way
         try:
             self._append_and_prove(records)

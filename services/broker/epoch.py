@@ -10,7 +10,8 @@ Who holds that right, and since when, a shared log decides. Here is what follows
    says that another leads. One of an older epoch, or of none, stays as good as its lease. Recall handles and
    transaction ids name a message, not a right, and do not say it.
 
-The body of a `TW_SYS_EPOCH` record is JSON: {"epoch"}.
+The body of a `TW_SYS_EPOCH` record is JSON: {"epoch"}, and {"node"}, who leads in it, once the nodes of the
+cluster have a version with that (`sharedlog.versions`).
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ class Epoch:
         """The present epoch."""
         return self._log.epoch
 
-    def raise_to(self, number: int, now_ms: int) -> int:
+    def raise_to(self, number: int, now_ms: int, node: str = "") -> int:
         """Begin a newer epoch, when all before it is durable; return what must be durable before it counts.
+
+        `node` is who leads in it; "" if the record is not to say.
 
         The caller has found that the right to append is its own: a number that does not ascend is a bug.
         """
         assert number > self.number, f"epoch {number} is not above {self.number}, which has begun"
         assert self._log.is_quiet, "what an older epoch appended is not flushed under a newer one"
-        body = json.dumps({"epoch": number}).encode()
+        body = json.dumps({"epoch": number} | ({"node": node} if node else {})).encode()
         return self._store.append(Record(topic=EPOCH_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
 
     def apply(self, record: Record) -> None:

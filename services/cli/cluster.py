@@ -133,14 +133,28 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("behind", behind(found)),
         ("clock", skewed(found["clock_skew_ms"])),
         ("nodes", ", ".join(found["nodes"])),
+        ("version", versions(found)),
     ]
     rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
     if found["unfit"]:
         rows.append(("UNFIT", f"{found['unfit']}: it leads only while no other can"))
     if (took_over := found["took_over"]) is not None:
         rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
+    rows += [
+        (f"follower {name}", f"{lag['lag_bytes']} bytes behind, {heard(lag)}")
+        for name, lag in found["followers"].items()
+    ]
+    if found["engine_unanswered"]:
+        rows.append(("UNANSWERED", found["engine_unanswered"]))
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
     output.print_table(("cluster", ""), rows)
+
+
+def versions(found: dict[str, Any]) -> str:
+    """Say which version of records is finalized, and up to which the node supports them."""
+    finalized, supported = found["finalized_version"], found["supported_version"]
+    said = "not known yet" if finalized is None else f"{finalized} is finalized"
+    return f"{said}, the node supports up to {supported}"
 
 
 def behind(found: dict[str, Any]) -> str:
@@ -150,6 +164,13 @@ def behind(found: dict[str, Any]) -> str:
     if found["lag_ms"] is None:
         return "nothing was read yet"
     return f"{found['lag_records']} records, {span(found['lag_ms'])}"
+
+
+def heard(lag: dict[str, Any]) -> str:
+    """Say since when a follower has not had all that its leader has."""
+    if lag["heard_ms_ago"] is None:
+        return f"not heard of for {span(lag['lag_ms'])}"
+    return f"had all {span(lag['lag_ms'])} ago"
 
 
 def skewed(skew_ms: int | None) -> str:
@@ -172,18 +193,23 @@ def nodes(http: HttpOption = None, as_json: JsonOption = False) -> None:
     copies = found["copies"]
     names = sorted({*found["nodes"], *copies})
     output.print_table(
-        ("node", "copy to byte", "needs record", "behind", "http"),
+        ("node", "copy to byte", "needs record", "behind", "lag", "supports", "http"),
         [_row(name, copies.get(name), found) for name in names],
     )
+    if found["role"] != "leading" and found["leader"] is not None:
+        output.say(f"How far followers lag the leader sees: --http {found['leader']['http']}")
 
 
 def _row(name: str, copy: dict[str, Any] | None, found: dict[str, Any]) -> tuple[str, ...]:
     """Return a node's row: what it holds, and how many records of the shared log are kept for it."""
     if copy is None:
-        return name, "none yet", "-", "-", "-"
+        return name, "none yet", "-", "-", "-", "-", "-"
     kept = f"{found['next_record'] - copy['next_record']} records"
     end = "is copying" if copy["end_offset"] is None else str(copy["end_offset"])
-    return name, end, str(copy["next_record"]), kept, copy["http"] or "-"
+    supports = f"version {copy['supports']}"
+    lag = found["followers"].get(name)
+    lags = "-" if lag is None else f"{lag['lag_bytes']} bytes, {heard(lag)}"
+    return name, end, str(copy["next_record"]), kept, lags, supports, copy["http"] or "-"
 
 
 @app.command()
@@ -210,6 +236,25 @@ def forget(
     """
     Api(http).post("cluster", "forget", body={"node": node})
     output.say(f"Node {node} is forgotten: the shared log is trimmed without it.")
+
+
+@app.command("set-version")
+def set_version(
+    version: Annotated[
+        int | None,
+        typer.Argument(help="The version; the highest that all nodes support if none is given.", min=1),
+    ] = None,
+    http: HttpOption = None,
+) -> None:
+    """Let nodes write what only newer programs can read, once all of them do; it never goes down again.
+
+    Upgrade every node first. Until then a newer node writes what the older ones know.
+
+    Example: tidewheel cluster set-version --http 127.0.0.1:8088
+    """
+    body = {} if version is None else {"version": version}
+    finalized = Api(http).post("cluster", "set-version", body=body)["finalized_version"]
+    output.say(f"Version {finalized} is finalized.")
 
 
 @app.command()

@@ -71,7 +71,7 @@ def lines(events: list[dict[str, Any]]) -> list[str]:
     In a cluster's store also in which epoch.
     """
     width = max(len(event["topic"]) for event in events)
-    epochs = [epoch(event["epoch"]) for event in events]
+    epochs = [epoch(event["epoch"], event["leader"]) for event in events]
     columns = (
         justified([exactly(int(event["store_ms"])) for event in events]),
         justified([gap(int(event["gap_ms"])) for event in events]),
@@ -91,9 +91,14 @@ def sentence(event: dict[str, Any]) -> str:
     return f"{event['what']}: {', '.join(part for part in (due, event['note'], place) if part)}"
 
 
-def epoch(number: int | None) -> str:
-    """Return in which epoch of a cluster something happened; nothing if that is not known, or was in none."""
-    return "" if number is None else f"epoch {number}" if number else "alone"
+def epoch(number: int | None, leader: str) -> str:
+    """Return in which epoch of a cluster something happened, and who led it.
+
+    Nothing if that is not known, or was in none.
+    """
+    if number is None:
+        return ""
+    return f"epoch {number}{leader and f' by {leader}'}" if number else "alone"
 
 
 def justified(texts: list[str]) -> list[str]:

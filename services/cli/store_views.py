@@ -26,8 +26,11 @@ def print_info(found: Info) -> None:
     print(f"store      {found.path} (format {found.format})")
     print(
         f"log        {found.segment_count} segments of {size(found.segment_bytes)}, "
-        f"offsets {found.first_offset} to {found.durable_offset} durable"
+        f"offsets {found.first_offset} to {found.durable_offset} "
+        f"{'durable' if found.accepted_offset is None else 'synced'}"
     )
+    if found.accepted_offset is not None:
+        print(f"accepted   {accepted(found.durable_offset, found.accepted_offset)}")
     if found.epoch:
         print(f"epoch      {found.epoch}")
     if found.imported_until:
@@ -55,6 +58,17 @@ def print_info(found: Info) -> None:
     output.print_table(("part", "files", "length", "on disk"), parts)
 
 
+def accepted(synced_offset: int, accepted_offset: int) -> str:
+    """Say how far a node has taken in what its cluster accepted, and how much of that a crash may cost it."""
+    unsynced = accepted_offset - synced_offset
+    if not unsynced:
+        return f"up to {accepted_offset} by the cluster and taken in, all of it synced here"
+    return (
+        f"up to {accepted_offset} by the cluster and taken in; {unsynced} bytes of it are not synced here, "
+        "and not looked at: after a crash the node reads them again from the shared log"
+    )
+
+
 def print_verdict(verdict: Verdict, store: Path) -> None:
     """Print what a proof found for people."""
     print(
@@ -62,6 +76,8 @@ def print_verdict(verdict: Verdict, store: Path) -> None:
         f"{verdict.entry_count} queue entries, {verdict.snapshot_count} snapshots, "
         f"{verdict.kept_count} kept records"
     )
+    if verdict.accepted_offset is not None:
+        print(f"accepted {accepted(verdict.durable_offset, verdict.accepted_offset)}")
     for finding in verdict.findings[:FINDINGS_SHOWN]:
         print_finding(finding)
     if len(verdict.findings) > FINDINGS_SHOWN:

@@ -30,6 +30,7 @@ from sharedlog.fold import told_anew
 from sharedlog.holdings import Holding, Holdings
 from sharedlog.reading import records
 from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.versions import OLDEST, SUPPORTED
 
 TELL_AGAIN_MS: Final = 10_000
 """How long a word may be on its way before it is said again."""
@@ -58,11 +59,15 @@ class OwnCopy:
         """
         shared = replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
+        finalized = replica.fold.finalized
         if shared is None:
-            return self.hold(0) if known is None else None
+            told = known is not None and (known.supports, known.finalized) == (SUPPORTED, finalized)
+            return None if told else self.hold(0, finalized)
         end = int(shared["end"])
-        next_record, certificate = int(shared["next_offset"]), self._certificate()
-        found = Holding(next_record, end, self._http, self.secret, self._began.facts, certificate)
+        found = Holding(
+            *(int(shared["next_offset"]), end, self._http, self.secret, self._began.facts),
+            *(self._certificate(), SUPPORTED, finalized),
+        )
         if known == found or (self._told == found and now_ms < self._told_ms + TELL_AGAIN_MS):
             return None
         if self._told != found and not self._read_back(replica, known, end):
@@ -74,10 +79,10 @@ class OwnCopy:
         """Note that the log was read through up to `end`."""
         self._checked_end = end
 
-    def hold(self, next_record: int) -> bytes:
+    def hold(self, next_record: int, finalized: int = OLDEST) -> bytes:
         """Return the record that tells that this node has no copy, and will read on from `next_record`."""
         self._told, self._checked_end = None, 0
-        return self._record(Kind.HOLD, Holding(next_record))
+        return self._record(Kind.HOLD, Holding(next_record, supports=SUPPORTED, finalized=finalized))
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
         """Read what a checkpoint rests on, from what was told before; raise `StoreDamaged`.
@@ -108,12 +113,14 @@ class Found(NamedTuple):
     """What the shared log tells a node without a fold.
 
     The first record that is left, the copies of others from which that can be read on (the newest first),
-    and the newest EPOCH, if it is left: with the certificate that its leader has told since.
+    the newest EPOCH, if it is left (with the certificate that its leader has told since), and the cluster's
+    version, as far as a node with a copy knew it.
     """
 
     first: int
     copies: list[tuple[str, Holding]]
     epoch: SharedRecord | None
+    finalized: int
 
 
 def look_for_copies(engine: Engine, cluster: bytes, name: str) -> Found:
@@ -129,7 +136,8 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str) -> Found:
             if record.holder != epoch.holder:
                 continue
             epoch = replace(epoch, body=body_of(told_anew(epoch.facts, record.facts)))
-    return Found(first, holdings.copies(name, first), epoch)
+    finalized = max((one.finalized for one in holdings.all().values()), default=OLDEST)
+    return Found(first, holdings.copies(name, first), epoch, finalized)
 
 
 def damage_in_log(disk: Disk, segment_bytes: int, since: int, end: int) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """Is the engine of the shared log set as it must be? A leader asks when it takes over, and then for ever.
 
-    asked      at each takeover, then every CHECK_SECONDS; every TROUBLED_SECONDS while there is trouble
+    asked      at each takeover, then every CHECK_SECONDS; every TROUBLED_SECONDS while there is trouble; and
+               by any node to which the engine owes an answer (`services.cluster.unanswered`)
     trouble    new messages are refused with it (`EngineTrouble`); what ends messages goes on
     none       new messages are taken
     no answer  changes nothing: that the engine is away, the appends tell
@@ -47,6 +48,8 @@ class EngineCheck:
         self._ask, self._executor, self._pause = trouble, executor, pause
         self.trouble: list[str] = []
         """What is wrong with it, as far as this node has asked while it leads."""
+        self._stop: Stop | None = None
+        """To refuse new messages, while this node leads."""
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
@@ -56,27 +59,35 @@ class EngineCheck:
             if not task.cancelled() and (bug := task.exception()) is not None:
                 broken(bug)
 
-        task = asyncio.create_task(self._watch(stop))
+        self._stop = stop
+        task = asyncio.create_task(self._watch())
         task.add_done_callback(ended)
         try:
             yield
         finally:
             task.cancel()
             await asyncio.wait({task})
-            self.trouble = []
+            self.trouble, self._stop = [], None
 
-    async def _watch(self, stop: Stop) -> None:
+    async def _watch(self) -> None:
         while True:
-            await self._look(stop)
+            try:
+                await self.look()
+            except (Unknown, Refused, Halted) as error:
+                log.warning("the settings of the shared log are not known", reason=str(error))
             await self._pause(TROUBLED_SECONDS if self.trouble else CHECK_SECONDS)
 
-    async def _look(self, stop: Stop) -> None:
-        """Ask once, and stop new messages or take them again."""
-        try:
-            found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
-        except (Unknown, Refused, Halted) as error:
-            log.warning("the settings of the shared log are not known", reason=str(error))
-            return
+    async def look(self) -> list[str]:
+        """Ask once; while this node leads, stop new messages or take them again. Return what is wrong.
+
+        Raise `Unknown`, `Refused` or `Halted`, which change nothing.
+        """
+        found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
+        if (stop := self._stop) is not None:
+            self._take(found, stop)
+        return found
+
+    def _take(self, found: list[str], stop: Stop) -> None:
         if found != self.trouble:
             for sentence in found:
                 log.error("the shared log is not kept as it must be: new messages are refused", why=sentence)

@@ -30,7 +30,7 @@ class EngineTrouble(Busy):
 
 
 class NoNode(ClientMistake):
-    """A body does not name a node."""
+    """A body does not name a node, or a version."""
 
     code = "TW-260"
 

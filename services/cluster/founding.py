@@ -37,6 +37,7 @@ from sharedlog.engine import Head
 from sharedlog.engines import NOWHERE, SharedLog
 from sharedlog.fold import Fold, Position
 from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
 
 
@@ -104,7 +105,13 @@ def _found(engine: SharedLog, root: Path, disk: RealDisk, node: str, now_ms: int
     replica = Replica(disk, core, shared)
     replica.require_sound(has_read_all=True)
     epoch, position = core.epoch.number, Position(core.end_offset, CHAIN_AT_GENESIS)
-    facts: dict[str, Any] = {"segment_bytes": segment_bytes, "begins_at": position.end}
+    # What is left of a cluster goes on at its version: nodes of it may not have been upgraded.
+    finalized = SUPPORTED if end is None else shared.fold.finalized
+    facts: dict[str, Any] = {
+        "segment_bytes": segment_bytes,
+        "begins_at": position.end,
+        "finalized": finalized,
+    }
     genesis = encode(
         SharedRecord(cluster, Kind.GENESIS, epoch, NOBODY, position.end, CHAIN_AT_GENESIS, body_of(facts))
     )

@@ -3,14 +3,16 @@
 /livez /readyz /metrics      this node (while it leads, its broker)
 GET /api/cluster             this node
 GET /api/cluster/copy        this node's newest checkpoint, to whoever says its secret (`transfer`, `copies`)
-GET /api/cluster/fitness     what it does and why it should not lead, to the same (`fitness`)
+POST /api/cluster/position   this node, if it leads: how far a follower is, and if it is fit, from whoever
+                             knows the secret of the epoch (`followers`, `fitness`)
 POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
 POST /api/cluster/forget     the leader: {"node": NAME} is gone for good
+POST /api/cluster/set-version    the leader: {"version": N} is finalized; without it, the highest that may be
 anything else                the leader, once; its answer as it is
 no leader, or none that answers    503, with a sentence
 
-What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`); a copy is not:
-the secret lets in, which stands in the shared log.
+What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`); what nodes say
+to each other is not: a secret lets in, which stands in the shared log.
 """
 
 from __future__ import annotations
@@ -32,14 +34,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
-from services.cluster import fitness, transfer
+from services.cluster import followers, transfer
 from services.cluster.engine_check import EngineCheck
 from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
 from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, Member, Role
-from services.cluster.peers import OtherCertificate, connected_to
+from services.cluster.peers import SECRET, OtherCertificate, connected_to
+from services.cluster.unanswered import Unanswered
 from services.ops.gate import Demands, Gate
 from services.ops.statuses import error_shape, refuse
+from sharedlog.versions import OLDEST
 from tidewheel.errors import TidewheelError
 
 FORWARDED: Final = "x-tidewheel-forwarded"
@@ -56,10 +60,16 @@ class ClusterHttp:
     """The application of a node whose store is in the folder `root`."""
 
     def __init__(
-        self, node: ClusterNode, root: Path, demands: Demands, refusals: Refusals, check: EngineCheck
+        self,
+        node: ClusterNode,
+        root: Path,
+        demands: Demands,
+        refusals: Refusals,
+        check: EngineCheck,
+        unanswered: Unanswered,
     ) -> None:
-        self._node, self._root = node, root
-        self.metrics = ClusterMetrics(node, check)
+        self._node, self._root, self._unanswered = node, root, unanswered
+        self.metrics = ClusterMetrics(node, check, unanswered)
         self._gated = Gate(self._answer, demands, refusals)
         self._copy_count = 0
         self.leading: ASGIApp | None = None
@@ -72,9 +82,9 @@ class ClusterHttp:
         path = scope["path"]
         if path == transfer.PATH:
             await self._give(Request(scope, receive), send)
-        elif path == fitness.PATH:
-            await self._tell_of_fitness(Request(scope, receive))(scope, receive, send)
-        elif path == "/api/cluster" or path in _ORDERS or (path in _OWN and self.leading is None):
+        elif path == followers.PATH:
+            await (await self._position(Request(scope, receive)))(scope, receive, send)
+        elif path == "/api/cluster" or path in _ORDERS or self._is_own(path):
             await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
@@ -93,6 +103,11 @@ class ClusterHttp:
             response = self._own(path)
         await response(scope, receive, send)
 
+    def _is_own(self, path: str) -> bool:
+        """Return whether this node answers a probe, and not the broker that leads here."""
+        is_waiting = path == "/readyz" and bool(self._unanswered.sentence)
+        return path in _OWN and (self.leading is None or is_waiting)
+
     def _own(self, path: str) -> Response:
         if path == "/livez":
             return PlainTextResponse("alive\n")
@@ -100,8 +115,12 @@ class ClusterHttp:
             return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
         if self._node.role is Role.HALTED:
             return PlainTextResponse(f"{self._node.halted}\n", status_code=503)
+        waits = self._unanswered.sentence
+        if waits and self._node.role in (Role.LEADING, Role.STANDING):
+            return PlainTextResponse(f"{waits}\n", status_code=503)
         if self._node.leader is None:
-            return PlainTextResponse("no node of the cluster leads\n", status_code=503)
+            said = f"no node of the cluster leads\n{waits}\n" if waits else "no node of the cluster leads\n"
+            return PlainTextResponse(said, status_code=503)
         return PlainTextResponse(f"ready\nfollows {self._node.leader.node}\n")
 
     # What an operator tells the leader.
@@ -113,7 +132,7 @@ class ClusterHttp:
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
             return await self._forward(request)
         try:
-            return JSONResponse(await _ORDERS[request.url.path](self._node, await named(request)))
+            return JSONResponse(await _ORDERS[request.url.path](self._node, request))
         except OrderRefused as error:
             return JSONResponse(error_shape(error), status_code=409)
         except TidewheelError as error:
@@ -123,21 +142,10 @@ class ClusterHttp:
 
     # Copies for other nodes.
 
-    def _tell_of_fitness(self, request: Request) -> Response:
-        """Tell whoever knows the secret whether this node could lead."""
-        if not self._is_of_cluster(request):
-            return PlainTextResponse("fitness is told to nodes of the cluster only\n", status_code=401)
-        view = self._node.view()
-        return JSONResponse({name: view[name] for name in ("role", "unfit")})
-
-    def _is_of_cluster(self, request: Request) -> bool:
-        """Return whether whoever asks knows the secret of this node's copy."""
-        given = request.headers.get(transfer.SECRET, "")
-        return hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode())
-
     async def _give(self, request: Request, send: Send) -> None:
         """Give this node's newest checkpoint to whoever knows the secret."""
-        if not self._is_of_cluster(request):
+        given = request.headers.get(SECRET, "")
+        if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
             response: Response = await refuse(
                 request, Unauthorized("A copy is for nodes of the cluster only.")
             )
@@ -167,6 +175,19 @@ class ClusterHttp:
 
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
+    async def _position(self, request: Request) -> Response:
+        """Take in how far a follower is, from whoever knows the epoch's secret."""
+        if request.method != "POST":
+            return PlainTextResponse("POST it\n", status_code=405)
+        try:
+            told = json.loads(await request.body())
+            node, end, unfit = str(told["node"]), int(told["end_offset"]), told.get("unfit")
+        except (ValueError, TypeError, KeyError) as error:
+            return await refuse(request, NoNode(f"The body is no position of a node ({error})."))
+        if not self._node.position_told(request.headers.get(SECRET, ""), node, end, unfit):
+            return await refuse(request, Unauthorized("A position is for the leader, from its followers."))
+        return JSONResponse({})
+
     # What the leader answers.
 
     async def _forward(self, request: Request) -> Response:
@@ -192,36 +213,53 @@ class ClusterHttp:
         return refused(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
 
 
-async def moved(node: ClusterNode, to: str) -> dict[str, Any]:
+async def moved(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Let another node lead; return who does then."""
-    return {"leader": (await node.move(to)).told()}
+    return {"leader": (await node.move(await named(request))).told()}
 
 
-async def forgotten(node: ClusterNode, name: str) -> dict[str, Any]:
-    """Let the cluster no longer wait for a node; return what the others hold."""
+async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
+    """Let the cluster no longer wait for a node; return which."""
+    name = await named(request)
     if not name:
         raise NoNode('Say which: {"node": NAME}.')
     await node.forget(name)
     return {"forgotten": name}
 
 
-_ORDERS: Final[dict[str, Callable[[ClusterNode, str], Awaitable[dict[str, Any]]]]] = {
+async def finalized(node: ClusterNode, request: Request) -> dict[str, Any]:
+    """Finalize a version; return which."""
+    wanted = await only_field(request, "version", None)
+    if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < OLDEST):
+        raise NoNode('The body is {"version": N}, a whole number from 1 on, and no more.')
+    return {"finalized_version": await node.set_version(wanted)}
+
+
+_ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, Any]]]]] = {
     "/api/cluster/move": moved,
     "/api/cluster/forget": forgotten,
+    "/api/cluster/set-version": finalized,
 }
 
 
 async def named(request: Request) -> str:
     """Return the node that a body names; "" if it names none. Raise `NoNode`."""
+    name = await only_field(request, "node", "")
+    if not isinstance(name, str):
+        raise NoNode('The body is {"node": NAME}, and no more.')
+    return name
+
+
+async def only_field(request: Request, name: str, usual: Any) -> Any:
+    """Return the only field that a body may have; `usual` without it. Raise `NoNode`."""
     body = await request.body()
     try:
         found = json.loads(body) if body else {}
     except ValueError as error:
         raise NoNode(f"The body is no JSON ({error}).") from error
-    name = found.get("node", "") if isinstance(found, dict) else None
-    if not isinstance(name, str) or (isinstance(found, dict) and found.keys() - {"node"}):
-        raise NoNode('The body is {"node": NAME}, and no more.')
-    return name
+    if not isinstance(found, dict) or found.keys() - {name}:
+        raise NoNode(f'The body is {{"{name}": {name.upper()}}}, and no more.')
+    return found.get(name, usual)
 
 
 def called(leader: Member, method: str, target: str, fields: dict[str, str], body: bytes) -> Response:

@@ -11,21 +11,26 @@ from prometheus_client.registry import Collector
 
 from services.cluster.engine_check import EngineCheck
 from services.cluster.node import ClusterNode, Role
+from services.cluster.unanswered import Unanswered
 from services.live.live_broker import LiveBroker
 
 
 class ClusterMetrics(Collector):
     """The families of one node."""
 
-    def __init__(self, node: ClusterNode, check: EngineCheck) -> None:
-        self._node, self._check = node, check
+    def __init__(self, node: ClusterNode, check: EngineCheck, unanswered: Unanswered) -> None:
+        self._node, self._check, self._unanswered = node, check, unanswered
         self.live: LiveBroker | None = None
         """The broker, while this node leads."""
 
     def view(self) -> dict[str, Any]:
         """Return what is known beside the node's own view, as JSON can hold it."""
         unaccepted_bytes = 0 if self.live is None else self.live.unflushed_bytes()
-        return {"unaccepted_bytes": unaccepted_bytes, "engine_trouble": self._check.trouble}
+        return {
+            "unaccepted_bytes": unaccepted_bytes,
+            "engine_trouble": self._check.trouble,
+            "engine_unanswered": self._unanswered.sentence,
+        }
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""
@@ -40,8 +45,11 @@ class ClusterMetrics(Collector):
         takeovers.add_metric((), view["takeovers"])
         yield takeovers
         yield from self._paces(view)
+        yield from self._followers(view["followers"])
         trouble = "Settings of the shared log for which a leader refuses new messages."
         yield _gauge("engine_trouble", trouble, len(self._check.trouble))
+        unanswered = "How long a call to the shared log has waited; 0 for what is not worth a word."
+        yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 
     def _paces(self, view: dict[str, Any]) -> Iterator[Metric]:
         """Yield how far behind the node is, and how it came to lead."""
@@ -67,6 +75,24 @@ class ClusterMetrics(Collector):
             )
             took_over.add_metric((view["took_over"]["why"],), view["took_over"]["at_ms"] / 1000)
             yield took_over
+
+    def _followers(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
+        """Yield how far each follower is behind, of a leader."""
+        lag_bytes = GaugeMetricFamily(
+            "tidewheel_cluster_follower_lag_bytes",
+            "What the leader's log has and a follower has not, as far as it has told.",
+            labels=("node",),
+        )
+        lag_seconds = GaugeMetricFamily(
+            "tidewheel_cluster_follower_lag_seconds",
+            "How long ago a follower, as far as it has told, had all that the leader has.",
+            labels=("node",),
+        )
+        for node, lag in lags.items():
+            lag_bytes.add_metric((node,), lag["lag_bytes"])
+            lag_seconds.add_metric((node,), lag["lag_ms"] / 1000)
+        yield lag_bytes
+        yield lag_seconds
 
     def text(self) -> bytes:
         """Return them as Prometheus reads them."""

@@ -33,6 +33,7 @@ EPOCH and the first answer.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import secrets
 import time
 from collections.abc import Callable
@@ -48,9 +49,10 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.cluster import fitness, transfer
+from services.cluster import fitness, followers, peers, transfer
 from services.cluster.copies import OwnCopy, damage_in_log, look_for_copies
 from services.cluster.errors import CopyRefused, OrderRefused, OtherKey
+from services.cluster.followers import Followers
 from services.cluster.one_key import check_key
 from services.cluster.pace import Pace
 from services.cluster.peers import Shown
@@ -65,6 +67,7 @@ from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES
 from sharedlog.record import Kind, encode
 from sharedlog.sink import SharedSink
+from sharedlog.versions import OLDEST, missing, unsupported
 from sharedlog.witness import Witness, crc_at
 
 POLL_SECONDS: Final = 0.05
@@ -79,6 +82,8 @@ CHECKPOINT_RECORDS: Final = 20_000
 """How many records of the shared log, BEATs too, lie behind a checkpoint before the next."""
 MOVE_SECONDS: Final = 10.0
 """How long a move waits for the next leader's EPOCH."""
+TOLD_SECONDS: Final = 2.0
+"""How long a follower waits until the leader has taken in how far it is."""
 EPOCH_SECONDS: Final = 3.0
 """How long a candidate waits for its EPOCH to be read back."""
 
@@ -108,6 +113,8 @@ class Member(NamedTuple):
     """The id of its key of users' secrets (`services.cluster.one_key`)."""
     certificate: str = ""
     """By which others know it, as PEM; of none that they call in plaintext (`services.cluster.peers`)."""
+    supports: int = OLDEST
+    """Up to which version its program supports records (`sharedlog.versions`)."""
 
     def told(self) -> dict[str, Any]:
         """Return what people are told of a node; of its certificate only whether there is one."""
@@ -146,7 +153,8 @@ class Orders:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.moving: asyncio.Future[str] = loop.create_future()
         """The node that is to lead, or none in particular."""
-        self.forgetting: dict[str, asyncio.Future[None]] = {}
+        self.told: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
+        """Facts for a BEAT to tell, and what is set once it has."""
 
 
 class ClusterNode:
@@ -182,12 +190,14 @@ class ClusterNode:
         self.took_over: TookOver | None = None
         """The last time when this node began to lead."""
         self.pace = Pace(clock, monotonic_ms)
-        self._told_off, self._has_room, self._asked_ms = False, True, -fitness.ASK_AGAIN_MS
+        self._told_off, self._has_room, self._handed_over_ms = False, True, -fitness.HAND_OVER_AGAIN_MS
         self._names = {me.node}
         self._read_ms = 0
         self._end = self._next_offset = 0
         self._replica: Replica | None = None
         self._orders: Orders | None = None
+        self._followers: Followers | None = None
+        """What is known of them while this node leads."""
         self._looked_ms = self._trimmed_below = self._copy_count = 0
         self._looking: asyncio.Future[None] | None = None
         self._copied_ms = -int(COPY_AGAIN_SECONDS * 1000)
@@ -213,13 +223,17 @@ class ClusterNode:
             except (Trimmed, StoreDamaged) as error:
                 await self._copy(str(error))
             except (Halted, NoCluster, OtherKey) as error:
-                self.halted = str(error)
-                log.error("halted", reason=self.halted)
-                self._become(Role.HALTED)
-                await self._leaving
+                await self._halt(error)
             except (OSError, StoreError) as error:
                 log.error("the replica is opened again", reason=str(error))
                 await self._pause(BEHIND_SECONDS)
+
+    async def _halt(self, error: Exception) -> None:
+        """Do nothing more, until the node leaves, but say why."""
+        self.halted = str(error)
+        log.error("halted", reason=self.halted)
+        self._become(Role.HALTED)
+        await self._leaving
 
     def leave(self) -> None:
         """Stop following, or leading, as soon as that can be."""
@@ -254,8 +268,11 @@ class ClusterNode:
             "read_ms_ago": monotonic_ms() - self._read_ms if self._read_ms else None,
             "takeovers": self.takeovers,
             "nodes": sorted(self._names),
+            "finalized_version": None if self._replica is None else self._replica.fold.finalized,
+            "supported_version": self.me.supports,
             "took_over": None if self.took_over is None else self.took_over._asdict(),
             "copies": self._copies(),
+            "followers": self._lags(),
             "trimmed_below": self._trimmed_below,
             "copying": self.copying,
             "halted": self.halted,
@@ -268,9 +285,33 @@ class ClusterNode:
             return {}
         held = self._replica.fold.holdings.all()
         return {
-            node: {"next_record": one.next_record, "end_offset": one.end, "http": one.http}
+            node: {
+                "next_record": one.next_record,
+                "end_offset": one.end,
+                "http": one.http,
+                "supports": one.supports,
+            }
             for node, one in held.items()
         }
+
+    def _lags(self) -> dict[str, dict[str, Any]]:
+        """Return how far each follower is behind, as this node sees it while it leads."""
+        if self._followers is None or self._replica is None:
+            return {}
+        self._followers.moved(self._replica.fold.end)
+        return self._followers.view(self._replica.fold.holdings.all(), self.me.node)
+
+    def position_told(self, secret: str, node: str, end: int, unfit: str | None) -> bool:
+        """Take in what a follower tells of itself; return whether it follows this node, which leads."""
+        if self._followers is None or self._replica is None:
+            return False
+        fold = self._replica.fold
+        if not hmac.compare_digest(secret.encode(), followers.secret_of(fold).encode()):
+            return False
+        self._followers.moved(fold.end)
+        if fold.holdings.of(node) is not None:
+            self._followers.told(node, end, unfit)
+        return True
 
     # What an operator tells the leader.
 
@@ -311,13 +352,41 @@ class ClusterNode:
         if self._replica.fold.holdings.of(node) is None:
             known = ", ".join(self._replica.fold.holdings.all()) or "none"
             raise OrderRefused(f"Nothing is kept for a node {node!r}. Nodes that hold a copy: {known}.")
-        forgotten = orders.forgetting.setdefault(node, self._loop.create_future())
+        await self._tell_all(orders, {"forget": node})
+        self._names.discard(node)
+
+    async def set_version(self, wanted: int | None = None) -> int:
+        """Finalize a version, or the highest that all nodes support; return it. Raise `OrderRefused`."""
+        orders = self._led_orders()
+        assert self._replica is not None, "a leader has a replica"
+        fold = self._replica.fold
+        supports = {node: one.supports for node, one in fold.holdings.all().items()}
+        supports[self.me.node] = self.me.supports
+        version = max(fold.finalized, min(supports.values())) if wanted is None else wanted
+        if version < fold.finalized:
+            raise OrderRefused(
+                f"Version {fold.finalized} is finalized, and there may be records of it: it never goes down."
+            )
+        if cannot := missing(version, supports):
+            told = ", ".join(f"{node} supports up to {most}" for node, most in cannot.items())
+            raise OrderRefused(
+                f"Not all nodes can read records of version {version}: {told}. Upgrade them and try again; "
+                "of a node that is gone for good tell: tidewheel cluster forget NODE"
+            )
+        if version > fold.finalized:
+            await self._tell_all(orders, {"finalize": version})
+            log.info("finalized", version=version)
+        return version
+
+    async def _tell_all(self, orders: Orders, facts: dict[str, Any]) -> None:
+        """Write facts into the shared log; raise `OrderRefused` if this node leads no more."""
+        told: asyncio.Future[None] = self._loop.create_future()
+        orders.told.append((facts, told))
         try:
             async with asyncio.timeout(MOVE_SECONDS):
-                await forgotten
+                await told
         except TimeoutError:
             raise OrderRefused("This node leads no more. Tell the next leader.") from None
-        self._names.discard(node)
 
     def _led_orders(self) -> Orders:
         if self._orders is None:
@@ -361,6 +430,26 @@ class ClusterNode:
         self._look_no_more()
         self._silence.away(monotonic_ms())
         self.pace.follows()
+        telling = self._loop.create_task(self._tell_leader(replica))
+        try:
+            return await self._read_on(replica)
+        finally:
+            telling.cancel()
+            await asyncio.wait({telling})
+
+    async def _tell_leader(self, replica: Replica) -> None:
+        """Tell the leader again and again how far this node is; whether it hears changes nothing here."""
+        while True:
+            await asyncio.sleep(followers.TELL_SECONDS)
+            leader, fold = self.leader, replica.fold
+            if leader is None or leader.node == self.me.node:
+                continue
+            facts = {"node": self.me.node, "end_offset": fold.end, "unfit": self.unfit()}
+            where, secret = (leader.http, leader.certificate), followers.secret_of(fold)
+            await asyncio.to_thread(peers.told, *where, followers.PATH, secret, facts, TOLD_SECONDS)
+
+    async def _read_on(self, replica: Replica) -> bool:
+        """Read until this node leads or leaves; see `_follow`."""
         while not self._leaving.done():
             try:
                 if self._must_ask_witness:
@@ -550,19 +639,24 @@ class ClusterNode:
             self.copying = f"{why} {error}"
             log.error("no copy yet", reason=str(error))
             await self._pause(COPY_AGAIN_SECONDS)
+        except Halted as error:
+            await self._halt(error)
 
     def _copied(self) -> str:
         """Get a copy; return from where. In a worker thread.
 
-        Raise `CopyRefused` if no node gives one, `Unknown`, or OSError.
+        Raise `CopyRefused` if no node gives one, `Halted` where its version is not supported, `Unknown`, or
+        OSError.
         """
-        first, found, epoch = look_for_copies(self._engine, self._began.cluster, self.me.node)
+        first, found, epoch, finalized = look_for_copies(self._engine, self._began.cluster, self.me.node)
+        if why := unsupported(finalized):
+            raise Halted(f"No copy was fetched: {why}.")
         if epoch is not None:
             self._loop.call_soon_threadsafe(self._know_leader, epoch.epoch, epoch.facts)
         refusals, turn = [], self._copy_count % max(1, len(found))
         self._copy_count += 1
         for node, held in found[turn:] + found[:turn]:  # not always the same one first: it may be bad
-            self._engine.note(self.own_copy.hold(held.next_record))
+            self._engine.note(self.own_copy.hold(held.next_record, finalized))
             try:
                 transfer.fetch(held.http, held.certificate, held.secret, self._disk)
             except CopyRefused as error:
@@ -589,18 +683,19 @@ class ClusterNode:
             if not over.done():
                 over.set_result(error)
 
-        replica.lead(self._engine, self._clock(), monotonic_ms)
+        replica.lead(self._engine, self._clock(), monotonic_ms, self.me.node)
         self.takeovers += 1
         wanted = asyncio.Event()
         async with self._serve(replica.core, stepped_down, Proving(monotonic_ms, wanted.set)) as leading:
             self._become(Role.LEADING)
             log.info("leads", epoch=self.epoch, node=self.me.node, why=self.took_over and self.took_over.why)
             self._orders = orders = Orders(self._loop)
+            self._followers = Followers(replica.fold.end, monotonic_ms)
             beating = self._loop.create_task(self._beat(replica, leading, wanted))
             looking = self._loop.create_task(self._look(replica, orders))
             ends: set[asyncio.Future[Any]] = {over, self._leaving, leading.broken, orders.moving, looking}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            self._orders = None
+            self._orders = self._followers = None
             for task in (beating, looking):
                 task.cancel()
                 with suppress(asyncio.CancelledError, OSError, StoreError):
@@ -633,17 +728,17 @@ class ClusterNode:
             await self._work(lambda: self._trim(replica))
             if replica.sink.proven_ms > began_ms:  # the EPOCH was appended before, nobody knows when
                 await self._work(partial(self._compare_clock, replica))
-            await self._look_for_fitter(replica, orders)
+            self._look_for_fitter(replica, orders)
 
-    async def _look_for_fitter(self, replica: Replica, orders: Orders) -> None:
+    def _look_for_fitter(self, replica: Replica, orders: Orders) -> None:
         """Hand over to a node that is fit, if this one is not."""
         self._has_room = not replica.core.housekeeping.is_full
         self._tell_clock()
-        if not self.unfit() or monotonic_ms() < self._asked_ms + fitness.ASK_AGAIN_MS:
+        if not self.unfit() or monotonic_ms() < self._handed_over_ms + fitness.HAND_OVER_AGAIN_MS:
             return
-        self._asked_ms = monotonic_ms()
-        fitter = await self._work(partial(fitness.fit_node, replica.fold.holdings.all(), self.me.node))
-        if fitter and not orders.moving.done():
+        assert self._followers is not None, "a leader hears its followers"
+        if (fitter := self._followers.fit()) and not orders.moving.done():
+            self._handed_over_ms = monotonic_ms()
             log.warning("hands over to a node that is fit", to=fitter, why=self.unfit())
             orders.moving.set_result(fitter)
 
@@ -680,16 +775,18 @@ class ClusterNode:
                 async with asyncio.timeout(BEAT_MS / 1000 / 3):
                     await wanted.wait()
             self._end = replica.fold.end
+            if self._followers is not None:
+                self._followers.moved(self._end)
             if sink.proven_ms > began_ms:
                 self._silence.led()
             news = self._news(replica.fold)
-            is_said = not (wanted.is_set() or news or (self._orders and self._orders.forgetting))
+            is_said = not (wanted.is_set() or news or (self._orders and self._orders.told))
             if is_said and monotonic_ms() - sink.proven_ms < BEAT_MS:
                 continue
             wanted.clear()
             try:
                 await self._work(partial(sink.beat, {"clock_ms": self._clock()} | news))
-                await self._forget_told(sink)
+                await self._write_told(sink)
             except NotAccepted as error:
                 leading.fail(error)
                 return
@@ -700,13 +797,13 @@ class ClusterNode:
         certificate = self.shown.certificate
         return {} if fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
-    async def _forget_told(self, sink: SharedSink) -> None:
-        """Write which nodes are gone for good; raise `NotAccepted`."""
-        while self._orders is not None and self._orders.forgetting:
-            node, forgotten = self._orders.forgetting.popitem()
-            await self._work(partial(sink.beat, {"forget": node}))
-            if not forgotten.done():
-                forgotten.set_result(None)
+    async def _write_told(self, sink: SharedSink) -> None:
+        """Write what an operator told; raise `NotAccepted`."""
+        while self._orders is not None and self._orders.told:
+            facts, told = self._orders.told.pop(0)
+            await self._work(partial(sink.beat, facts))
+            if not told.done():
+                told.set_result(None)
 
     # The loop.
 

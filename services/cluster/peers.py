@@ -17,14 +17,17 @@ cannot be a node's.
 
 from __future__ import annotations
 
+import json
 import ssl
-from collections.abc import Callable
-from http.client import HTTPConnection, HTTPSConnection
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from services.front.certificates import Following, TlsFiles, grpc_context
 from tidewheel.errors import ConfigurationError
+
+SECRET: Final = "x-tidewheel-secret"
 
 CERTIFICATE_BYTES_MAX: Final = 16 * 1024
 """How long a certificate may be that stands in the shared log, and so in every checkpoint."""
@@ -104,6 +107,23 @@ def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
         connection.close()
         raise OtherCertificate(other_certificate(url, str(error))) from error
     return connection
+
+
+def told(
+    url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
+) -> bool:
+    """Tell another node something; return whether it has taken that in."""
+    try:
+        connection = connected_to(url, certificate, seconds)
+    except OSError:
+        return False
+    try:
+        connection.request("POST", path, json.dumps(facts), {SECRET: secret})
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def other_certificate(where: str, reason: str) -> str:

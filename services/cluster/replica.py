@@ -42,6 +42,7 @@ from sharedlog.engine import Engine
 from sharedlog.errors import Trimmed
 from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
+from sharedlog.versions import NAMED_EPOCHS
 
 LEASE_MS_MIN: Final = 30_000
 """How long a recorded lease stands at least after a takeover: nobody could acknowledge meanwhile."""
@@ -132,12 +133,16 @@ class Replica:
         self.core.checkpointed(done)
         self.core.delete_covered()
 
-    def lead(self, engine: Engine, now_ms: int, clock: Callable[[], int]) -> None:
-        """Let the core decide: the fold has just read that this node leads. Its first record is the epoch."""
+    def lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
+        """Let the core decide: the fold has just read that this node leads.
+
+        Its first record is the epoch, which names `node` if the cluster's version allows that.
+        """
         self.sink = SharedSink(self.core.local_sink, engine, self.fold, clock)
         self.core.write_to(self.sink)
         self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN)
-        self.core.epoch.raise_to(self.fold.epoch, now_ms)
+        names = self.fold.finalized >= NAMED_EPOCHS
+        self.core.epoch.raise_to(self.fold.epoch, now_ms, node if names else "")
 
 
 def go_back_to_checkpoint(disk: Disk) -> int:

@@ -51,13 +51,12 @@ from commitlog.disk import Disk
 from consumequeue import keyindex
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
-from services.cluster.peers import OtherCertificate, connected_to
+from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.store.copying import FileCopy, hold_store
 from services.store.copying_derived import HeldDerived
 from services.store.reading import StoreFiles
 
 PATH: Final = "/api/cluster/copy"
-SECRET: Final = "x-tidewheel-secret"
 READ_SECONDS: Final = 30.0
 """How long the other node may send nothing."""
 MAGIC: Final = b"TWCOPY01"

@@ -8,7 +8,8 @@ in a queue.
     name -> records that carry it -> half and timer offsets, places in queues -> records that name those
          -> events in log order, and for each message how it stands
 
-The first pass also meets the records that begin epochs of a cluster: each event is told with its epoch.
+The first pass also meets the records that begin epochs of a cluster: each event is told with its epoch and
+who led.
 
 Cost: two passes of bytes (`evidence`), the second from the first record on. No Spark, Arrow or Java.
 """
@@ -22,7 +23,7 @@ from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from commitlog import properties
-from commitlog.epochs import Epoch, begun_by, epoch_at, epochs_of
+from commitlog.epochs import Epoch, begun_by, epoch_at, epochs_of, leader_at
 from commitlog.kinds import ACK_TOPIC, EPOCH_TOPIC, HALF_TOPIC, LEASE_TOPIC, TIMER_TOPIC, half_ended
 from commitlog.record import Record
 from consumequeue import acks, lease_records
@@ -80,8 +81,9 @@ class Explanation:
         for event in self.events:
             gap_ms = 0 if before_ms is None else event.store_ms - before_ms
             before_ms = event.store_ms
-            epoch = epoch_at(self.epochs, event.physical_offset)
-            shown.append(event.as_json(behind_ms) | {"gap_ms": str(gap_ms), "epoch": epoch})
+            at = event.physical_offset
+            place = {"epoch": epoch_at(self.epochs, at), "leader": leader_at(self.epochs, at)}
+            shown.append(event.as_json(behind_ms) | {"gap_ms": str(gap_ms)} | place)
         return {
             "name": self.name,
             "store": self.store,

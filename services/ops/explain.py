@@ -40,6 +40,7 @@ class EventAnswer(TypedDict):
     """One thing that happened: `gap_ms` after the event before, told by the record at `physical_offset`.
 
     `epoch`: in which of a cluster; 0 where a broker alone stored it. Null elsewhere, or if it is not known.
+    `leader`: the node that led then; empty where that is not known.
     """
 
     physical_offset: str
@@ -54,6 +55,7 @@ class EventAnswer(TypedDict):
     group: str
     note: str
     epoch: int | None
+    leader: str
 
 
 class StandingAnswer(TypedDict):

@@ -26,9 +26,10 @@ from services.broker.broker import Broker
 from services.cluster.engine_check import EngineCheck
 from services.cluster.forwarding import Forwarding
 from services.cluster.http_forwarding import ClusterHttp
-from services.cluster.node import ClusterNode, Member
+from services.cluster.node import ClusterNode, Member, monotonic_ms
 from services.cluster.peers import Shown, follow
 from services.cluster.switch import Switch
+from services.cluster.unanswered import Unanswered, WatchedEngine
 from services.front.certificates import https_context
 from services.http.calls import EVERY_ADDRESS
 from services.live.durability import Proving
@@ -55,6 +56,7 @@ from services.server.run import (
 )
 from services.settings.config import HttpAddress, ServeSettings, is_loopback
 from sharedlog.engines import beginning_of, engine_of, without_password
+from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
 
 WORKERS: Final = 8
@@ -83,6 +85,8 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         )  # before any other file: then the folder is a store
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
         loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
+        watched = WatchedEngine(engine, monotonic_ms)
+        unanswered = Unanswered(watched.waiting_ms, check.look)
 
         @asynccontextmanager
         async def serve(
@@ -108,19 +112,23 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 await live.close()
 
         where = str(settings.advertise or listen), http.url
-        me = Member(settings.node, *where, version("tidewheel"), id_of(shared_key(settings)))
+        me = Member(
+            settings.node, *where, version("tidewheel"), id_of(shared_key(settings)), supports=SUPPORTED
+        )
         files_of_tls = tls_files(settings)
         show = follow(files_of_tls) if is_over_tls(settings, http) else Shown
-        node = ClusterNode(me, began, engine, disk, core, wall_clock_ms, executor, serve, show)
+        node = ClusterNode(me, began, watched, disk, core, wall_clock_ms, executor, serve, show)
         forwarding, refusals = Forwarding(node), Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
         switch = Switch(forwarding)
-        app = ClusterHttp(node, settings.store, http_demands(settings), refusals, check)
+        app = ClusterHttp(node, settings.store, http_demands(settings), refusals, check, unanswered)
         port = make_port(settings, switch, http, refusals, files_of_tls)
         await stack.enter_async_context(serving_port(port, listening, nothing))
         tls = https_context(files_of_tls) if http.is_tls else None
         await stack.enter_async_context(serving_http(http_socket, app, tls, nothing))
         running = asyncio.create_task(node.run())
+        watching = asyncio.create_task(unanswered.watch())
+        stack.push_async_callback(ended, watching)
         stack.push_async_callback(left, node, running)
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, began.facts["segment_bytes"])
@@ -129,16 +137,23 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         gc.freeze()
         log.info("node serves", node=settings.node, cluster=without_password(settings.cluster))
         announce(ready)
-        ends: set[asyncio.Future[Any]] = {told, running}
+        ends: set[asyncio.Future[Any]] = {told, running, watching}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
+        for one in (running, watching):
+            if one.done():
+                one.result()
 
 
 async def left(node: ClusterNode, running: asyncio.Task[None]) -> None:
     """Let a node leave, and wait until it has."""
     node.leave()
     await running
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """End a task that goes on for ever."""
+    task.cancel()
+    await asyncio.wait({task})
 
 
 def nothing() -> None:

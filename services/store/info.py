@@ -49,6 +49,7 @@ class TopicSize:
 class Info:
     """A store at one moment; offsets are of the log, times in milliseconds since 1970.
 
+    `accepted_offset`: how far a node has taken in what its cluster accepted; None of one that is no node's.
     `timer_names` and `timer_ends` count what is kept of timers, old and newer facts about the same alike.
     """
 
@@ -58,6 +59,7 @@ class Info:
     segment_count: int
     first_offset: int
     durable_offset: int
+    accepted_offset: int | None
     epoch: int
     imported_until: int
     snapshots: list[SnapshotFile]
@@ -89,6 +91,7 @@ def info(root: Path, now_ms: int) -> Info:
         segment_count=len(store.segment_offsets),
         first_offset=store.first_offset,
         durable_offset=store.durable_offset,
+        accepted_offset=store.accepted_offset,
         epoch=state.epoch,
         imported_until=imported.read(store.overlay()),
         snapshots=list(_snapshots(store)),

@@ -1,7 +1,9 @@
 """Is this folder a store, and how far may it be read? Nothing is written and no lock is taken.
 
 A live broker publishes its durable offset; what lies behind it may still be under way. A snapshot is only
-written of what is durable, so the newest one counts as published too.
+written of what is durable, so the newest one counts as published too. A node of a cluster also tells how far
+it has taken in what was accepted (`accepted_offset`): what of that is not synced, a crash may cost its files,
+and its next start reads it again from the shared log.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ class OpenStore:
     snapshot_offsets: list[int]
     unsound: dict[str, str] = field(default_factory=dict)
     """What is wrong with small files, by path; the next start writes them anew."""
+    accepted_offset: int | None = None
+    """How far a node has taken in what its cluster accepted, synced or not; None of one that is no node's."""
 
     @property
     def segments(self) -> Segments:
@@ -84,6 +88,7 @@ def look_at(files: Reader, name: str) -> OpenStore:
     return OpenStore(
         files, durable_offset, segment_bytes, segment_offsets, snapshot_offsets,
         {path: problem for path, problem in problems.items() if problem},
+        max(published.accepted_offset, durable_offset) if disk.size(layout.CLUSTER) >= 0 else None,
     )  # fmt: skip
 
 

@@ -55,6 +55,8 @@ class Verdict:
     damaged: list[Damage] = field(default_factory=list)
     lost: list[LostEntry] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    accepted_offset: int | None = None
+    """How far a node has taken in what its cluster accepted; None of a store that is no node's."""
 
     @property
     def is_sound(self) -> bool:
@@ -68,7 +70,7 @@ class Verdict:
 
 def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdict:
     """Look at everything in a store."""
-    verdict = Verdict(store.first_offset, store.durable_offset)
+    verdict = Verdict(store.first_offset, store.durable_offset, accepted_offset=store.accepted_offset)
     kept = KeepFiles(store)
     scan = store.scan()
     imported_until = imported.read(store.overlay())

@@ -19,9 +19,14 @@ def epochs_in_words(epochs: list[dict[str, Any]], when: Callable[[int], str]) ->
     ends = [known[0], known[-1]][: len(known)]
     numbers = " to ".join(str(one["number"]) for one in ends)
     began = "".join(
-        f"; epoch {one['number']} began {when(one['began_ms'])}"
+        f"; epoch {one['number']} began {when(one['began_ms'])}{_led(one)}"
         for one in ends
         if one["began_ms"] is not None
     )
     before = _BEFORE.get(epochs[0]["number"], "")
     return f"The log covers epoch{'s' * (len(ends) - 1)} {numbers}{before}{began}."
+
+
+def _led(one: dict[str, Any]) -> str:
+    """Say who led an epoch, where that is known: an older program's runs and logs do not say."""
+    return f", led by {one['node']}" if one.get("node") else ""

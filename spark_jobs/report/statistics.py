@@ -11,7 +11,7 @@ was read. Made on the driver, without Spark, from counts that are small (see `st
     ends       how, timers
     damaged    physical_offset, record_bytes, why
     unreadable physical_offset, topic, body
-    epochs     physical_offset, number, began_ms
+    epochs     physical_offset, number, began_ms, node
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
     ends/       how, timers                                   how timers ended
     unreadable/ physical_offset, topic, body                  the first unreadable messages of each part
     damaged/    physical_offset, record_bytes, why            bytes that are no record
-    epochs/     physical_offset, number, began_ms             where another node of a cluster began to lead
+    epochs/     physical_offset, number, began_ms, node       where another node of a cluster began to lead
 
 Everything is worked out where the records are decoded, in whole columns: no record crosses into the JVM.
 A task that is done again writes the same files again. Where nothing is to be said a part leaves no file.
@@ -92,6 +92,7 @@ SCHEMAS: Final = {
     ]),
     "epochs": pa.schema([
         ("physical_offset", pa.int64()), ("number", pa.int64()), ("began_ms", pa.int64()),
+        ("node", pa.string()),
     ]),
 }  # fmt: skip
 """The data sets of a staged log."""

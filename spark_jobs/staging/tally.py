@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.epochs import Epoch, epoch_begun
+from commitlog.epochs import epoch_from
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.log.ragged import Flags, Integers, Ranges
 from spark_jobs.staging.ack_records import acks_table
@@ -202,7 +202,7 @@ class Tally:
             offset, store_ms, body = (
                 said.batch.column(name)[place].as_py() for name in ("physical_offset", "store_ms", "body")
             )
-            self._epochs.append(Epoch(offset, epoch_begun(body), store_ms)._asdict())
+            self._epochs.append(epoch_from(offset, body, store_ms)._asdict())
 
     def _add_grouped(self, said: Said, ids: pa.StringArray) -> None:
         groups = said.batch.column("message_group")

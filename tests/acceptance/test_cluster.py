@@ -11,7 +11,7 @@ from shutil import rmtree
 from threading import Event
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import grpc
@@ -20,6 +20,7 @@ import pytest
 
 from services.rpc.generated import definition_pb2, service_pb2
 from sharedlog import postgres
+from sharedlog.versions import SUPPORTED
 from tests.command import tidewheel
 from tests.endurance import sick_clock, sick_disk
 from tests.endurance.conftest import BrokerProcess
@@ -141,6 +142,49 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
     assert tidewheel("send", "orders", "by whom was killed", "--http", leader.http).returncode == 0
 
 
+def test_a_leader_sees_how_far_its_followers_lag_also_one_that_is_gone(
+    nodes: list[Node], eventually: Any
+) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    name = other.store.name
+
+    def lag() -> dict[str, Any]:
+        return dict(leader.view()["followers"].get(name, {}))
+
+    assert tidewheel("send", "orders", "x" * 4_000, "--http", leader.http).returncode == 0
+    eventually(lambda: lag().get("heard_ms_ago") is not None and lag()["lag_bytes"] == 0)
+    assert lag()["lag_ms"] < 60_000
+    assert other.view()["followers"] == {}
+    other.kill()
+    sent = 0
+    while lag()["lag_bytes"] < 3 * 4_000:
+        assert tidewheel("send", "orders", "x" * 4_000, "--http", leader.http).returncode == 0
+        sent += 1
+        assert sent < 10, lag()
+    before = lag()
+    eventually(lambda: lag()["lag_ms"] > before["lag_ms"] + 1_000)
+    assert lag()["lag_bytes"] == before["lag_bytes"]
+    for verb in ("status", "nodes"):
+        shown = tidewheel("cluster", verb, "--http", leader.http).stdout
+        assert f"{before['lag_bytes']} bytes" in shown, shown
+        assert " had all " in shown
+    with urlopen(f"http://{leader.http}/metrics") as answer:
+        scraped = answer.read().decode()
+    assert f'tidewheel_cluster_follower_lag_bytes{{node="{name}"}} {before["lag_bytes"]}.0' in scraped
+    assert f'tidewheel_cluster_follower_lag_seconds{{node="{name}"}} ' in scraped
+    other.start()
+    eventually(lambda: lag()["lag_bytes"] == 0 and lag()["lag_ms"] < 1_500)
+    said = tidewheel("cluster", "nodes", "--http", other.http)
+    assert f"the leader sees: --http http://{leader.http}" in said.stderr
+
+    # A stranger tells nothing.
+    for body, code in ((b"{", 400), (b'{"node": "b", "end_offset": 1}', 401), (b"[1]", 400)):
+        with pytest.raises(HTTPError) as raised:
+            urlopen(Request(f"http://{leader.http}/api/cluster/position", body, method="POST"))
+        assert raised.value.code == code
+
+
 def test_a_node_that_is_told_to_stop_hands_over(nodes: list[Node], eventually: Any) -> None:
     leader = leader_of(nodes, eventually)
     other = next(node for node in nodes if node is not leader)
@@ -200,6 +244,39 @@ def test_a_setting_that_turned_bad_stops_new_messages_until_it_is_mended(
         assert trouble in other.log()
     finally:
         changed(database, "ALTER SYSTEM RESET ALL")
+
+
+def test_any_node_says_why_the_shared_log_does_not_answer(
+    nodes: list[Node], database: str, eventually: Any
+) -> None:
+    leader = leader_of(nodes, eventually)
+    assert tidewheel("send", "orders", "before", "--http", leader.http).returncode == 0
+    why = "'ANY 1 (gone)' and needs 1 in step; now: none"
+    try:
+        changed(database, "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (gone)'")
+        for node in nodes:  # the leader beats, the other stands, and both wait for the standby
+            eventually(lambda node=node: why in node.view()["engine_unanswered"])  # type: ignore[misc]
+            with pytest.raises(HTTPError) as raised:
+                urlopen(f"http://{node.http}/readyz")
+            assert raised.value.code == 503
+            assert why in raised.value.read().decode()
+            shown = tidewheel("cluster", "status", "--http", node.http).stdout
+            assert "UNANSWERED" in shown
+            assert "ALTER SYSTEM SET synchronous_standby_names = ''" in shown
+            with urlopen(f"http://{node.http}/metrics") as answer:
+                scraped = answer.read().decode()
+            assert "\ntidewheel_cluster_engine_unanswered_seconds 0.0" not in scraped
+            assert why in node.log()
+        findings = found_by_doctor(leader.options[1], 1)
+        assert [one[:2] for one in findings[-2:]] == [("write", "WRONG"), ("settings", "WRONG")]
+        assert why in findings[-1][2]
+        refused = tidewheel("send", "orders", "refused", "--http", leader.http)
+        assert (refused.returncode, "TW-259" in refused.stderr) == (1, True), refused
+    finally:
+        changed(database, "ALTER SYSTEM RESET ALL")
+    eventually(lambda: not any(node.view()["engine_unanswered"] for node in nodes))
+    leader_of(nodes, eventually)
+    eventually(lambda: tidewheel("send", "orders", "after", "--http", leader.http).returncode == 0)
 
 
 def test_the_doctor_says_what_lies_there_and_what_is_wrong(tmp_path: Path, database: str) -> None:
@@ -467,6 +544,62 @@ def test_a_node_whose_disk_is_lost_or_spoiled_gets_the_copy_of_another(
         assert node.stop() == 0
         verified = tidewheel("store", "verify", "--store", node.store)
         assert verified.returncode == 0, verified.stdout
+
+
+class VersionedNode(Node):
+    """A node whose program supports another version than this one, by the variable `SUPPORTED_VERSION`."""
+
+    module = "tests.endurance.node_of_version"
+
+
+def test_a_version_is_finalized_once_all_nodes_support_it_and_shuts_older_programs_out(
+    tmp_path: Path, database: str, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{database}&log={tmp_path.name[-20:]}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    older, newer = VersionedNode(tmp_path, "a", url), VersionedNode(tmp_path, "b", url)
+
+    def started(node: Node, supported: int) -> None:
+        monkeypatch.setenv("SUPPORTED_VERSION", str(supported))
+        node.start()
+
+    def set_version(*wanted: int) -> tuple[int, str]:
+        done = tidewheel("cluster", "set-version", *wanted, "--http", newer.http)
+        return done.returncode, done.stderr
+
+    started(older, SUPPORTED)
+    started(newer, SUPPORTED + 1)
+    leader_of([older, newer], eventually)
+    eventually(lambda: newer.view()["copies"].keys() == {"a", "b"})
+    assert tidewheel("send", "orders", "of a mixed cluster", "--http", newer.http).returncode == 0
+    assert set_version() == (0, f"Version {SUPPORTED} is finalized.\n"), "the highest that both support"
+    code, said = set_version(SUPPORTED + 1)
+    assert (code, "TW-258" in said, f"a supports up to {SUPPORTED}. Upgrade" in said) == (4, True, True), said
+    code, said = set_version(SUPPORTED - 1)
+    assert (code, "never goes down" in said) == (4, True), said
+    assert set_version(0)[0] == 2
+    told = tidewheel("cluster", "nodes", "--http", newer.http).stdout
+    assert [line.split()[-3:-1] for line in told.splitlines()[-2:]] == [["version", "2"], ["version", "3"]]
+
+    assert older.stop() == 0
+    started(older, SUPPORTED + 1)
+    eventually(lambda: newer.view()["copies"]["a"]["supports"] == SUPPORTED + 1)
+    assert set_version() == (0, f"Version {SUPPORTED + 1} is finalized.\n")
+    eventually(lambda: [one.view()["finalized_version"] for one in (older, newer)] == [SUPPORTED + 1] * 2)
+    status = tidewheel("cluster", "status", "--http", newer.http).stdout
+    assert f" {SUPPORTED + 1} is finalized, the node supports up to {SUPPORTED + 1}" in status
+
+    # One that goes back to an older program does not join, nor does one that never was here.
+    assert older.stop() == 0
+    third = VersionedNode(tmp_path, "c", url)
+    for node in (older, third):
+        started(node, SUPPORTED)
+        eventually(lambda node=node: node.role() == "halted")  # type: ignore[misc]
+        status = tidewheel("cluster", "status", "--http", node.http).stdout
+        assert f"finalized version is {SUPPORTED + 1}, and this program supports up to {SUPPORTED}" in status
+        assert node.stop() == 0
+    assert tidewheel("send", "orders", "goes on", "--http", newer.http).returncode == 0
+    assert newer.stop() == 0
 
 
 def test_a_move_fails_no_call(nodes: list[Node], eventually: Any) -> None:

@@ -102,12 +102,14 @@ def test_any_nodes_store_tells_the_same_and_of_which_epochs(
         for where in (("--http", other.http), ("--store", other.store), ("--store", killed.store)):
             assert explained("O2", *where) == timed_out
             assert set().union(*explained("O4", *where).values()) == {2}
-        assert "  epoch 1  order-timeouts" in tidewheel("explain", "O1", "--store", killed.store).stdout
+        shown = tidewheel("explain", "O1", "--store", killed.store).stdout
+        assert f"  epoch 1 by {killed.store.name}  order-timeouts" in shown
 
         summary = audited(shop, killed.store)
         cases = {case: count for case, count in summary["cases"].items() if count}
         assert (summary["balanced"], cases) == (True, {"balanced": 3, "in-flight": 1})
-        assert [one["number"] for one in summary["epochs"]] == [1, 2]
+        led = [(one["number"], one["node"]) for one in summary["epochs"]]
+        assert led == [(1, killed.store.name), (2, other.store.name)]
         assert "The log covers epochs 1 to 2; epoch 1 began" in Path(summary["report"]).read_text()
     for node in nodes:
         assert node.stop() == 0

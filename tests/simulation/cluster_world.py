@@ -194,7 +194,7 @@ class ClusterWorld(World):
         replica = self._up(node)
         self.now_ms = self._clock(node)
         self.leader, self.disk = node, node.disk
-        replica.lead(self.engine, self.now_ms, self._moments.__next__)
+        replica.lead(self.engine, self.now_ms, self._moments.__next__, node.name)
         self._wants_proof = False
         self.answers = Answers(replica.core.durable_offset, Proving(self._moments.__next__, self._want_proof))
         self.faults.move(node.disk)
@@ -241,7 +241,7 @@ class ClusterWorld(World):
 
     def _copy_once(self, node: Node) -> None:
         transfer.take_over(node.disk)
-        first, found, _ = look_for_copies(well(self.engine), CLUSTER, node.name)
+        first, found, *_ = look_for_copies(well(self.engine), CLUSTER, node.name)
         own_copy = OwnCopy(node.name, "", BEGAN, node.disk, str)
         for name, held in found:
             other = next(one for one in self.nodes if one.name == name)
@@ -529,6 +529,15 @@ class ClusterWorld(World):
                 self._wants_proof = False
                 self._hear()
 
+    @property
+    def finalized(self) -> int:
+        """The finalized version, as the leader has read it."""
+        return self._up(self.leader).fold.finalized
+
+    def finalize(self, version: int) -> None:
+        """Let the leader finalize a version, unless a flush is under way."""
+        self._beat({"finalize": version})
+
     def _is_paused(self, node: Node) -> bool:
         return any(zombie.node is node for zombie in self.zombies)
 
@@ -576,6 +585,7 @@ class ClusterWorld(World):
                     break
                 replica = self._up(node)
                 assert replica.fold.chain == self._up(self.leader).fold.chain, "two histories"
+                assert replica.fold.finalized == self.finalized, "two versions"
                 assert not (differing := differing_tables(expected, self._seen(replica.core))), differing
                 assert _halves(replica.core) == _halves(self.broker), "a half's bytes are another's"
                 replica.checkpoint(self._clock(node))

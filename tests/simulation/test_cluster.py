@@ -25,6 +25,7 @@ from sharedlog.fold import Position
 from sharedlog.holdings import Holdings
 from sharedlog.record import SharedRecord
 from sharedlog.sink import SharedSink
+from sharedlog.versions import SUPPORTED
 from sharedlog.witness import Witness
 from tests.simulation.cluster_world import ClusterWorld, NobodyLeft
 from tidewheel.errors import TidewheelError
@@ -56,6 +57,20 @@ def play(seed: int) -> ClusterWorld:
 def test_nothing_told_is_untrue_on_any_leader(seed: int) -> None:
     world = play(seed)
     assert world.takeover_count > 1 or world.halt_count, "nothing happened to the right to lead"
+
+
+def test_all_nodes_come_to_the_version_that_a_leader_has_finalized() -> None:
+    for seed in range(2):
+        world = ClusterWorld(seed)
+        for number in range(200):
+            world.step()
+            world.around()
+            if number >= 100 and number % 10 == 0:
+                world.finalize(SUPPORTED)
+        world.compare()
+        assert world.finalized == SUPPORTED
+        world.settle()
+        world.check()
 
 
 def test_seeds_trim_the_log_and_copy_what_is_gone() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commitlog.epochs import Epoch, epoch_at, epochs_of
+from commitlog.epochs import Epoch, epoch_at, epoch_from, epochs_of, leader_at
 
 FOURTH, SIXTH = Epoch(500, 4, 40), Epoch(900, 6, 60)
 FIRST = Epoch(500, 1, 10)
@@ -27,3 +27,12 @@ def test_a_record_is_of_the_epoch_that_began_at_it_or_before() -> None:
     assert [epoch_at(cut, offset) for offset in (100, 300, 500)] == [None, None, 4]
     assert [epoch_at(epochs_of([FIRST], 300, 1), offset) for offset in (100, 300, 500)] == [0, 0, 1]
     assert [epoch_at(epochs_of([], 300, 6), offset) for offset in (100, 300)] == [None, 6]
+
+
+def test_who_led_is_what_the_epochs_record_says() -> None:
+    unnamed, named = epoch_from(500, b'{"epoch": 4}', 40), epoch_from(900, b'{"epoch": 6, "node": "b"}', 60)
+    assert unnamed == FOURTH
+    assert named == Epoch(900, 6, 60, "b")
+    epochs = epochs_of([unnamed, named], 0, 6)
+    assert [leader_at(epochs, offset) for offset in (0, 500, 899, 900, 1_000)] == ["", "", "", "b", "b"]
+    assert leader_at(epochs_of([named], 900, 6), 100) == ""

@@ -10,6 +10,7 @@ from sharedlog.errors import ClusterExists, NoCluster
 from sharedlog.holdings import Holding
 from sharedlog.kafka import KafkaLog
 from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.versions import SUPPORTED
 from tests.postgresql import running_postgresql
 from tidewheel.errors import ConfigurationError
 
@@ -56,7 +57,8 @@ def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
         url = server.replace("postgresql+psycopg", "postgresql")
         one, other = engine_of(url), engine_of(f"{url}&log=other")
         cluster = create(one, {"segment_bytes": 8 << 20})
-        assert beginning_of(one) == (cluster, {"segment_bytes": 8 << 20})
+        began = {"segment_bytes": 8 << 20, "finalized": SUPPORTED}
+        assert beginning_of(one) == (cluster, began)
         with pytest.raises(ClusterExists, match="another"):
             create(one, {})
         holding = Holding(7, 4096, "http://a:8088", "s", {"segment_bytes": 8 << 20})

@@ -292,6 +292,45 @@ def test_lost_names_are_given_up_only_when_asked(
     assert run("store", "verify", "--store", timer_store) == 0
 
 
+def test_a_nodes_store_tells_what_was_accepted_and_what_of_that_is_synced(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("store", "info", "--store", store, "--json") == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["accepted_offset"] is None
+    synced = alone["durable_offset"]
+    (store / layout.CLUSTER).write_text('{"cluster": "00", "node": "a"}')
+    assert run("store", "info", "--store", store) == 0
+    told = capsys.readouterr().out
+    assert (
+        f"to {synced} synced\naccepted   up to {synced} by the cluster and taken in, all of it synced" in told
+    )
+    disk = RealDisk(store)
+    layout.publish_accepted(disk, synced + 500, 0)
+    disk.close()
+    for verb, key in (("info", "durable_offset"), ("verify", "durable_offset")):
+        assert run("store", verb, "--store", store) == 0
+        told = capsys.readouterr().out
+        assert f" up to {synced + 500} by the cluster and taken in; 500 bytes of it are not synced" in told
+        assert run("store", verb, "--store", store, "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found[key], found["accepted_offset"]) == (synced, synced + 500)
+
+
+@pytest.mark.parametrize("verb", ["repair", "repair --dry-run", "repair --yes", "import"])
+def test_nothing_is_written_into_a_nodes_store(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    source = Path(shutil.copytree(store, tmp_path / "source"))
+    (source / layout.FORMAT).unlink()  # as RocketMQ's are
+    (store / layout.CLUSTER).write_text('{"cluster": "00", "node": "a"}')
+    before = content(store)
+    given = [*verb.split(), source] if verb == "import" else verb.split()
+    assert run("store", *given, "--store", store) == 2
+    assert "has to be in the cluster's log first" in capsys.readouterr().err
+    assert content(store) == before
+
+
 def test_a_store_tells_of_its_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "store"
     disk = RealDisk(root)
