@@ -7,8 +7,8 @@ begin    tidewheel cluster create --from that store; its node leads
 copy     a second node with an empty disk gets the store and follows
 move     the lead goes to the second node, and the first one, which has left a checkpoint, follows again
 tail     sends, until much lies behind the checkpoint to which a node goes back
-pause    the second one stands still until the first one leads: back again it steps down, leaves no checkpoint,
-         and has to read all that once more until it follows, warm
+pause    the second one stands still until the first one leads; back again it steps down, and has to read all
+         that once more until it follows, warm
 kill     the first one is killed; the second one answers a send
 """
 
