@@ -104,6 +104,20 @@ class LogScan:
             self.unsound = f"{layout.DURABLE}: {what}; where the log ends was concluded from its records"
 
     def __iter__(self) -> Iterator[Found]:
+        return (found for found in self._segments() if found is not None)
+
+    def check(self) -> None:
+        """Pass over the log once, without giving out its records; raise OSError."""
+        for _ in self.checking():
+            pass
+
+    def checking(self) -> Iterator[int]:
+        """Do what `check` does, and yield where it has come to after each read: a log offset."""
+        self._only_checks = True
+        return (self.end_offset for _ in self._segments())
+
+    def _segments(self) -> Iterator[Found | None]:
+        """Yield the sound records; None in place of some at once where it only checks."""
         for first_offset in self.segments.first_offsets:
             if self._end_of(first_offset) <= self.end_offset:
                 continue
@@ -114,12 +128,6 @@ class LogScan:
             yield from self._segment(first_offset)
         if self.end_offset < self.durable_offset:
             self._note_damage(self.durable_offset)
-
-    def check(self) -> None:
-        """Pass over the log once, without giving out its records; raise OSError."""
-        self._only_checks = True
-        for _ in self:
-            pass
 
     def cut(self, epoch: int = 0) -> None:
         """Make everything behind `end_offset` zeros or gone, and all before it durable, after the pass.
@@ -171,7 +179,7 @@ class LogScan:
         for first_offset in range(start, end, self.segment_bytes):
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
-    def _segment(self, first_offset: int) -> Iterator[Found]:
+    def _segment(self, first_offset: int) -> Iterator[Found | None]:
         view = self._disk.view(layout.segment_path(first_offset))
         until = self._end_of(first_offset) - first_offset
         if self._stop_at is not None:
@@ -183,6 +191,7 @@ class LogScan:
                 passed = _sound_from(view, position, first_offset)
                 if passed > position:
                     position, self.end_offset = passed, first_offset + passed
+                    yield None
                     continue
             found = _record_at(view, position, first_offset + position, self._imported_until)
             if found is None:

@@ -44,7 +44,7 @@ from commitlog.kinds import TIMER_TOPIC
 from commitlog.layout import TIMERS
 from commitlog.log import CommitLog
 from commitlog.record import CRC_BYTES, Record
-from commitlog.recovery import Damage, Found, LogScan
+from commitlog.recovery import Damage, LogScan
 from consumequeue.keyindex import Run
 from consumequeue.sorted_runs import BLOCK_BYTES
 from consumequeue.timerindex import FactIndex, FactRun
@@ -132,7 +132,7 @@ class LogPass:
     def __init__(self, segment_bytes: int, until: int) -> None:
         self._segment_bytes, self._until = segment_bytes, until
         self._scan: LogScan | None = None
-        self._found: Iterator[Found] | None = None
+        self._checking: Iterator[int] | None = None
         self._told_count = 0
         self.is_done = False
 
@@ -140,12 +140,12 @@ class LogPass:
         """Read on; return what of it is damaged, cut off at `until`. Raise OSError."""
         self.is_done = True
         with suppress(StoreError):  # whatever keeps a log from being read through was told at the start
-            if self._scan is None or self._found is None:
+            if self._scan is None or self._checking is None:
                 self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
-                self._found = iter(self._scan)
-            for one in self._found:
-                bytes_max -= one.record_bytes
-                if bytes_max <= 0:
+                self._checking = self._scan.checking()
+            until = self._scan.end_offset + bytes_max
+            for come_to in self._checking:
+                if come_to >= until:
                     self.is_done = False
                     break
         if self._scan is None:

@@ -213,6 +213,7 @@ class ClusterNode:
             try:
                 self._become(Role.OPENING)
                 self._replica = replica = await self._work(self._open)
+                self._end, self._next_offset = replica.fold.end, replica.fold.next_offset
                 self.copying = ""
                 self._know_leader(replica.fold.epoch, replica.fold.leads)
                 try:

@@ -5,9 +5,10 @@ Records are of 1 KB by default: 10 million of them are a log of 10 GB.
 build    so many messages, in bulk (`parts.store_builder`), and so many timers through a core
 begin    tidewheel cluster create --from that store; its node leads
 copy     a second node with an empty disk gets the store and follows
-move     the lead goes to the second node, and the first one follows again, warm
+move     the lead goes to the second node, and the first one, which has left a checkpoint, follows again
 tail     sends, until much lies behind the checkpoint to which a node goes back
-move     back: the second node follows again, and has read all that once more
+pause    the second one stands still until the first one leads; back again it steps down, and has to read all
+         that once more until it follows, warm
 kill     the first one is killed; the second one answers a send
 """
 
@@ -82,9 +83,11 @@ def measure(url: str, folder: Path, records: int, timers: int, body_bytes: int) 
         until(lambda: view(first)["role"] == "following" and is_up_to(first, second))
         figures["warm_again_seconds"] = since(began)
         figures["tail_mib"] = round(grow_tail(second, folder / "b") / MIB)
-        used, began = processor_seconds(second), time.monotonic()
-        post(second, "/api/cluster/move", {"node": "a"})
+        os.kill(second["process"], signal.SIGSTOP)
+        until(lambda: view(first)["role"] == "leading")  # a request that waits for who is paused waits long
         send(first)
+        used, began = processor_seconds(second), time.monotonic()
+        os.kill(second["process"], signal.SIGCONT)
         until(lambda: view(second)["role"] == "following" and is_up_to(second, first))
         figures["warm_with_tail_seconds"] = since(began)
         figures["warm_with_tail_processor_seconds"] = round(processor_seconds(second) - used, 1)
