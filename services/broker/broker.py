@@ -308,7 +308,7 @@ class Broker:
         self.housekeeping.follow()
         self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.begin()
-        self.sending.repeats.begin(now_ms)
+        self.sending.repeats.begin(now_ms, takes_over=leases_until_ms > 0)
         self.housekeeping.see_to_room()
         self._read_ahead_now(now_ms)
         self.mending.begin(now_ms)

@@ -12,7 +12,7 @@ Rules
 2. A repeat stores nothing, so no record tells of it and no follower needs to know: the slots are a shortcut,
    of this process alone. What a start or a takeover has not seen come it looks up, each message, for as long
    as the slots would have told (`begin`); nothing of that where the log has nothing so young.
-3. Lately is WINDOW_MS by the broker's clock, and for a start by the log's newest record, if that is older:
+3. Lately is WINDOW_MS by the broker's clock, and at a takeover by the log's newest record, if that is older:
    its clock may be another machine's. Clients give up sooner (three tries of 3 s are usual). What comes again
    later is stored again, but for timers and halves, whose ids have tables that forget much later. So is what
    retention has deleted by then, which only a log of some KiB would.
@@ -59,10 +59,10 @@ class Repeats:
         """Where the log ended when each of the kept turns began, the oldest first."""
         self._unseen_until_ms = 0
 
-    def begin(self, now_ms: int) -> None:
+    def begin(self, now_ms: int, *, takes_over: bool = False) -> None:
         """Take in that messages may have come lately that this process has not seen."""
-        # The clock may be another machine's than the one that wrote: the log's end is not older than lately.
-        old_ms = min(now_ms, self._store.last_store_ms) - WINDOW_MS
+        # At a takeover another machine's clock wrote: the log's end is not older than lately.
+        old_ms = (min(now_ms, self._store.last_store_ms) if takes_over else now_ms) - WINDOW_MS
         ages = self._store.segment_ages()
         # Of a segment that holds nothing yet the age is 0: what is written to it next is young.
         young = (one.first_offset for one in ages if one.last_store_ms >= old_ms or not one.last_store_ms)

@@ -81,7 +81,7 @@ def test_seeds_trim_the_log_and_copy_what_is_gone() -> None:
 
 def repeats_are_stored_again(patch: pytest.MonkeyPatch) -> None:
     """A message that its sender repeats under the next leader is stored again."""
-    patch.setattr(Repeats, "begin", lambda *_: None)
+    patch.setattr(Repeats, "begin", lambda *_, **__: None)
 
 
 def local_disk_is_believed(patch: pytest.MonkeyPatch) -> None:
@@ -144,12 +144,7 @@ def repeats_are_aged_by_the_new_clock(patch: pytest.MonkeyPatch) -> None:
     """What the leader before wrote lately is old by the clock of one that is ahead."""
     kept = Repeats.begin
 
-    def begin(self: Repeats, now_ms: int) -> None:
-        store_ms, self._store.last_store_ms = self._store.last_store_ms, now_ms
-        kept(self, now_ms)
-        self._store.last_store_ms = store_ms
-
-    patch.setattr(Repeats, "begin", begin)
+    patch.setattr(Repeats, "begin", lambda repeats, now_ms, **_: kept(repeats, now_ms))
 
 
 MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [

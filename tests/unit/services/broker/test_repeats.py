@@ -131,6 +131,15 @@ def test_a_repeat_gets_the_first_receipt_although_the_clock_stepped(bench: Bench
         assert bench.send(replace(PLAIN, message_id=f"before {step_ms}")) == first
 
 
+def test_a_repeat_gets_the_first_receipt_of_a_leader_whose_clock_was_behind(bench: Bench) -> None:
+    first = bench.send(PLAIN)
+    bench.flush()
+    bench.now_ms += 3_600_000
+    bench.open()
+    bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms)
+    assert bench.send(PLAIN) == first
+
+
 def test_ids_of_one_slot_are_told_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.broker.repeats._MASK", 0)
     offsets = {bench.send(replace(PLAIN, message_id=f"M{number}")) for number in range(300)}
