@@ -1,4 +1,4 @@
-"""What a node tells others of how to dial it."""
+"""What a node tells others of how to dial it, and clients."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from services.rpc.endpoints import Advertised
+from services.rpc.generated.definition_pb2 import Address, AddressScheme, Endpoints
 from services.server.authentication import is_http_tls
-from services.server.run_cluster import is_over_tls
+from services.server.run_cluster import is_over_tls, told_by_leader
 from services.settings.config import ServeSettings, load
 
 
@@ -30,3 +32,19 @@ def test_nodes_dial_a_node_over_tls_unless_only_its_machine_reaches_its_plaintex
     settings = load(ServeSettings, **given)
     http = settings.http._replace(is_tls=is_http_tls(settings))
     assert is_over_tls(settings, http) is expected
+
+
+def test_a_leader_tells_what_was_dialled_though_nodes_reach_it_elsewhere() -> None:
+    dialled = Endpoints(scheme=AddressScheme.IPv4, addresses=[Address(host="10.0.0.2", port=8081)])
+    for advertise in (False, True):
+        told = told_by_leader(Advertised("10.0.0.1", 8081, boot=7, fixed=advertise), epoch=3)
+        assert told.endpoints(dialled, None) == dialled
+        assert told.steady(dialled) == dialled
+
+
+def test_nodes_agree_on_the_address_that_makes_a_client_redial() -> None:
+    dialled = Endpoints(addresses=[Address(host="10.0.0.2", port=8081)])
+    nodes = [Advertised("10.0.0.1", 8081, boot=0), Advertised("10.0.0.3", 8081, boot=1)]
+    told = [[told_by_leader(one, epoch).endpoints(dialled, 0) for epoch in (3, 4)] for one in nodes]
+    assert told[0] == told[1]
+    assert told[0][0] != told[0][1], "who lost its stream with a node is made to redial by the next leader"
