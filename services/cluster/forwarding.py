@@ -5,14 +5,17 @@
     unary, receive    asked again of the next leader while nothing was answered, until the caller's deadline
                       is near (RETRY_MARGIN_SECONDS); only then UNAVAILABLE
     Telemetry         a stream to the leader for each stream of a client; when a leader is gone, a new one to
-                      the next, that begins with what the client has said last
+                      the next, which is told what must be known of the client (`services.cluster.presence`)
 
 Rules
-1. Nothing is read of a message but its gRPC frame, so who may do what, and every verdict, is the leader's.
+1. Who may do what, and every verdict, is the leader's; this node reads of messages only what presence needs.
 2. A call that came by forwarding is never forwarded again (FORWARDED): two nodes that each take the other
    for the leader answer UNAVAILABLE, and the node that has the client asks anew.
 3. A repeated call is one that was not answered: what it stores is stored once, by its id and content
    (`services.broker.repeats`).
+4. Telemetry and SyncLiteSubscription of a node's own clients come here while it leads, too (`switch`), and
+   its broker, `local`, answers them: so a client's stream outlives the lead of its node.
+5. A stream that the leader ends is over, unless it steps down: it says UNAVAILABLE to other nodes then.
 
 Cost: a round trip and some 300 us of processor time a call (`benchmarks/cluster.py`). Weak spot: the leader
 sees this node's address as the caller's, in its log and where connections are counted.
@@ -21,16 +24,21 @@ sees this node's address as the caller's, in its log and where connections are c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final, NamedTuple, cast
 
 import grpc
 
-from services.cluster.channels import channel_to, is_not_its_own
-from services.cluster.node import ClusterNode, Member
-from services.cluster.peers import Shown, other_certificate
+from services.auth import signature
+from services.cluster.channels import is_not_its_own
+from services.cluster.lines import Lines
+from services.cluster.node import ClusterNode
+from services.cluster.peers import other_certificate
+from services.cluster.presence import REPEAT_SECONDS, Heard, Kept, Presence, is_taken, whole_set
+from services.cluster.vouching import VOUCHED, came_ms_of, vouch
 from services.front.connection import Connection
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
@@ -38,27 +46,23 @@ from services.front.header_fields import CompressionError, Head
 from services.rpc.generated import admin_pb2, service_pb2
 from services.rpc.metrics_export import OPENCENSUS, OTLP
 from services.rpc.service import ADMIN, NAME
+from services.rpc.serving import Serving
 
 FORWARDED: Final = "x-tidewheel-forwarded"
 """The header field of a forwarded call: the epoch for which it was sent."""
 RETRY_MARGIN_SECONDS: Final = 0.2
 RETRY_PAUSE_SECONDS: Final = 0.05
+RETRY_PAUSE_SECONDS_MAX: Final = 0.4
+"""How long an attempt waits after one that failed, at first and at most; the next EPOCH ends the wait."""
 CALL_SECONDS: Final = 30.0
 """How long a call may take that names no deadline."""
 SECONDS_MAX: Final = 24 * 3_600.0
-MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
 NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
-_OPTIONS: Final = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.enable_retries", 0),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-]
-_KEPT: Final = ("x-mq-", "authorization")
+_PASSED_ON: Final = ("x-mq-", "authorization")
 """How the names of header fields begin that go on to the leader."""
+TELEMETRY: Final = "Telemetry"
+SYNC_LITE: Final = "SyncLiteSubscription"
 
 
 class Shape(NamedTuple):
@@ -68,6 +72,11 @@ class Shape(NamedTuple):
     takes_stream: bool
     gives_stream: bool
 
+    @property
+    def name(self) -> str:
+        """The name that the RPC has in the broker's table."""
+        return self.path.removeprefix(f"/{NAME}/")
+
 
 class Moved(Exception):
     """Another node leads than the one that was called."""
@@ -75,12 +84,16 @@ class Moved(Exception):
 
 @dataclass
 class Attempt:
-    """A call to the leader of an epoch: through which channel, with which header fields, within how long."""
+    """A call to the leader of an epoch: through which channel, with which header fields, within how long.
+
+    `local` is the broker of this node, if that leads.
+    """
 
     channel: grpc.aio.Channel
     fields: tuple[tuple[str, str], ...]
     left_seconds: float
     epoch: int
+    local: Serving | None = None
     has_answered: bool = False
     """Whether the client was told something that another attempt would tell anew."""
     not_its_own: str = ""
@@ -100,23 +113,41 @@ class Attempt:
             self.not_its_own = (error.details() or "") if is_not_its_own(error) else ""
 
 
+class Asked(NamedTuple):
+    """A call of a client at this node, and when it came, in ms since 1970."""
+
+    connection: Connection
+    stream_id: int
+    shape: Shape
+    head: Head
+    came_ms: int
+
+
 class Forwarding:
-    """Answers the calls of all connections by the leader that `node` knows."""
+    """Answers the calls of all connections by the leader that `node` knows.
 
-    def __init__(self, node: ClusterNode) -> None:
-        self._node = node
+    `key` is what all nodes of the cluster have for users' secrets, empty if nobody is asked who it is;
+    `clock` is wall time in ms.
+    """
+
+    def __init__(self, node: ClusterNode, key: bytes, clock: Callable[[], int]) -> None:
+        self._node, self._key, self._clock = node, key, clock
         self._methods = {one.path: Method(one, one.takes_stream) for one in _shapes()}
-        self._channels: dict[tuple[str, str, Shown], grpc.aio.Channel] = {}
-        """By address, its certificate and ours: one that was renewed gets a channel of its own.
-
-        What goes on through the one before ends there; gRPC lets go of its connection when nothing does.
-        """
+        self._lines = Lines()
+        self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
+        self.presence = Presence()
+        self.local: Serving | None = None
+        """The broker of this node, while it leads."""
 
     async def close(self) -> None:
         """Close the channels to other nodes."""
-        for channel in self._channels.values():
-            await channel.close(None)
-        self._channels.clear()
+        await self._lines.close()
+
+    def leave(self) -> None:
+        """End the Telemetry streams, which have no end of their own."""
+        for (connection, stream_id), task in list(self._talks.items()):
+            task.cancel()
+            connection.end(stream_id)
 
     def method_of(self, path: str) -> Method | None:
         """Return the method of a path; None if there is none."""
@@ -124,18 +155,24 @@ class Forwarding:
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
         """Forward a call whose request is one message."""
-        shape = shape_of(call.method, call.head)
+        shape = shape_of(call.method)
+        asked = Asked(connection, call.stream_id, shape, call.head, self._clock())
         forward = self._receive if shape.gives_stream else self._unary
-        serving = forward(connection, call.stream_id, shape, call.head, call.message)
-        connection.start(call.stream_id, self._guarded(connection, call.stream_id, serving))
+        if shape.name == SYNC_LITE:
+            forward = self._sync_here if call.head.has(FORWARDED) else self._sync_lite
+        connection.start(call.stream_id, self._guarded(asked, forward(asked, call.message)))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
         """Forward a call whose request is a stream."""
-        shape = shape_of(call.method, call.head)
-        serving = self._talk(connection, call.stream_id, shape, call.head)
-        connection.start(call.stream_id, self._guarded(connection, call.stream_id, serving))
+        shape = shape_of(call.method)
+        asked = Asked(connection, call.stream_id, shape, call.head, self._clock())
+        talk = self._talk_here if call.head.has(FORWARDED) else self._talk
+        if shape.name != TELEMETRY:
+            talk = self._export
+        connection.start(call.stream_id, self._guarded(asked, talk(asked)))
 
-    async def _guarded(self, connection: Connection, stream_id: int, serving: Any) -> None:
+    async def _guarded(self, asked: Asked, serving: Any) -> None:
+        connection, stream_id = asked.connection, asked.stream_id
         try:
             await serving
         except Refused as refused:
@@ -147,50 +184,149 @@ class Forwarding:
         except grpc.aio.AioRpcError as error:
             connection.end(stream_id, status_of(error), error.details() or "")
 
-    async def _unary(
-        self, connection: Connection, stream_id: int, shape: Shape, head: Head, message: bytes
-    ) -> None:
-        async for attempt in self._attempts(head):
-            call = attempt.channel.unary_unary(shape.path, None, None)
-            with attempt.may_fail():
-                reply = await self._while_leads(
-                    attempt, call(message, metadata=attempt.fields, timeout=attempt.left_seconds)
-                )
-                connection.is_let_in = True
-                connection.reply(stream_id, cast(bytes, reply))
-                return
+    # Calls of one message.
 
-    async def _receive(
-        self, connection: Connection, stream_id: int, shape: Shape, head: Head, message: bytes
-    ) -> None:
-        async for attempt in self._attempts(head):
-            call = attempt.channel.unary_stream(shape.path, None, None)(
-                message, metadata=attempt.fields, timeout=attempt.left_seconds
-            )
-            with attempt.may_fail():
-                await self._while_leads(attempt, _pass_on(call, connection, stream_id, attempt))
-                connection.end(stream_id)
-                return
-
-    async def _talk(self, connection: Connection, stream_id: int, shape: Shape, head: Head) -> None:
-        """Forward both ways; a leader's end is not the client's, whose stream goes on with the next one."""
-        said = Heard()
-        hearing = asyncio.create_task(said.hear(connection, stream_id))
-        try:
-            async for attempt in self._attempts(head, seconds=SECONDS_MAX):
-                call = attempt.channel.stream_stream(shape.path, None, None)(None, metadata=attempt.fields)
-                saying = asyncio.create_task(said.pass_on(call))
+    async def _unary(self, asked: Asked, message: bytes) -> None:
+        async with aclosing(self._attempts(asked)) as attempts:
+            async for attempt in attempts:
                 with attempt.may_fail():
+                    reply = await self._while_leads(attempt, _asked_of(attempt, asked.shape, message))
+                    asked.connection.is_let_in = True
+                    asked.connection.reply(asked.stream_id, reply)
+                    return
+
+    async def _receive(self, asked: Asked, message: bytes) -> None:
+        async with aclosing(self._attempts(asked)) as attempts:
+            async for attempt in attempts:
+                call = attempt.channel.unary_stream(asked.shape.path, None, None)(
+                    message, metadata=attempt.fields, timeout=attempt.left_seconds
+                )
+                with attempt.may_fail():
+                    await self._while_leads(attempt, _pass_on(call, asked, attempt))
+                    asked.connection.end(asked.stream_id)
+                    return
+
+    async def _sync_here(self, asked: Asked, message: bytes) -> None:
+        """Answer another node's SyncLiteSubscription by the broker of this one."""
+        if self.local is None:
+            raise Refused(Status.UNAVAILABLE, NOT_LEADING)
+        came_ms = came_ms_of(self._key, asked.head.all(), self._clock())
+        reply = await self.local.answered(asked.connection, asked.shape.path, asked.head, message, came_ms)
+        asked.connection.reply(asked.stream_id, reply)
+
+    # Who is there.
+
+    async def _sync_lite(self, asked: Asked, message: bytes) -> None:
+        """Forward what a client subscribes to, and keep it if the leader takes it."""
+        client_id, head = _client_id_of(asked.head), asked.head
+        kept = self.presence.find(client_id)
+        if kept is None:
+            asked.connection.reply(asked.stream_id, await self._synced(asked, message))
+            return
+        async with kept.lock:
+            reply = await self._synced(asked, message)
+            if is_taken(reply):
+                language = head.get("x-mq-language")
+                self.presence.subscribed(client_id, kept, _user_of(head), language, message)
+        asked.connection.reply(asked.stream_id, reply)
+
+    async def _synced(self, asked: Asked, message: bytes) -> bytes:
+        async with aclosing(self._attempts(asked)) as attempts:
+            async for attempt in attempts:
+                with attempt.may_fail():
+                    return cast(bytes, await self._while_leads(attempt, _synced_by(attempt, asked, message)))
+        raise TimeoutError
+
+    async def _talk(self, asked: Asked) -> None:
+        """Forward both ways; a leader's end is not the client's, whose stream goes on with the next one."""
+        connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
+        kept = self.presence.came(client_id)
+        said = Heard(kept)
+        hearing = asyncio.create_task(said.hear(connection, stream_id))
+        self._talks[connection, stream_id] = cast("asyncio.Task[Any]", asyncio.current_task())
+        try:
+            async with aclosing(self._attempts(asked, stands=True)) as attempts:
+                async for attempt in attempts:
+                    again = asyncio.create_task(self._subscribe_again(attempt, asked, kept))
                     try:
-                        await self._while_leads(attempt, _pass_on(call, connection, stream_id))
+                        with attempt.may_fail():
+                            await self._while_leads(attempt, self._converse(attempt, asked, said, kept))
+                            if attempt.local is self.local or attempt.local is None:
+                                connection.end(stream_id)
+                                return
                     finally:
-                        saying.cancel()
-                        call.cancel()
-                    if said.is_over:
-                        connection.end(stream_id)
-                        return
+                        again.cancel()
         finally:
             hearing.cancel()
+            self.presence.went(client_id)
+            del self._talks[connection, stream_id]
+
+    async def _converse(self, attempt: Attempt, asked: Asked, said: Heard, kept: Kept) -> None:
+        """Tell a leader what a client says, and the client what the leader says, until that says no more."""
+        if attempt.local is not None:
+            messages, path = said.messages(), asked.shape.path
+            told = attempt.local.told(asked.connection, path, asked.head, messages, asked.came_ms)
+            async with aclosing(told) as replies:
+                async for reply in replies:
+                    self.presence.told(kept, reply)
+                    await asked.connection.send_message(asked.stream_id, reply)
+            return
+        call = attempt.channel.stream_stream(asked.shape.path, None, None)(None, metadata=attempt.fields)
+        saying = asyncio.create_task(_say(call, said.messages()))
+        try:
+            async for reply in call:
+                asked.connection.is_let_in = True
+                self.presence.told(kept, cast(bytes, reply))
+                await asked.connection.send_message(asked.stream_id, cast(bytes, reply))
+        finally:
+            saying.cancel()
+            call.cancel()
+
+    async def _subscribe_again(self, attempt: Attempt, asked: Asked, kept: Kept) -> None:
+        """Tell a leader what the client of a stream subscribes to, until it has taken that."""
+        user, attempt = _user_of(asked.head), replace(attempt, left_seconds=CALL_SECONDS)
+        sync = asked._replace(shape=asked.shape._replace(path=f"/{NAME}/{SYNC_LITE}"))
+        left = [key for key in kept.lite if key[0] == user]
+        while left:
+            async with kept.lock:
+                message = whole_set(left[-1], kept.lite[left[-1]]) if left[-1] in kept.lite else None
+                if message is None or await _was_synced(attempt, sync, message):
+                    left.pop()
+                    continue
+            await asyncio.sleep(REPEAT_SECONDS)
+
+    async def _export(self, asked: Asked) -> None:
+        """Forward a stream of what a client has measured to one leader; for the next it opens another."""
+        said = Heard(Kept())
+        hearing = asyncio.create_task(said.hear(asked.connection, asked.stream_id))
+        try:
+            async with aclosing(self._attempts(asked, stands=True)) as attempts:
+                async for attempt in attempts:
+                    await self._while_leads(attempt, self._converse(attempt, asked, said, Kept()))
+                    asked.connection.end(asked.stream_id)
+                    return
+        except Moved:
+            raise Refused(Status.UNAVAILABLE, NOT_LEADING) from None
+        finally:
+            hearing.cancel()
+
+    async def _talk_here(self, asked: Asked) -> None:
+        """Answer another node's stream by the broker of this one; once that steps down, say UNAVAILABLE."""
+        local, connection = self.local, asked.connection
+        if local is None:
+            raise Refused(Status.UNAVAILABLE, NOT_LEADING)
+        came_ms = came_ms_of(self._key, asked.head.all(), self._clock())
+        messages = connection.messages(asked.stream_id)
+        async with aclosing(
+            local.told(connection, asked.shape.path, asked.head, messages, came_ms)
+        ) as replies:
+            async for reply in replies:
+                await connection.send_message(asked.stream_id, reply)
+        if self.local is not local:
+            raise Refused(Status.UNAVAILABLE, NOT_LEADING)
+        connection.end(asked.stream_id)
+
+    # The leader.
 
     async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
         """Return what a call returns; raise `Moved` once another node leads than the one that was called."""
@@ -205,66 +341,89 @@ class Forwarding:
             calling.cancel()
             moving.cancel()
 
-    async def _attempts(self, head: Head, seconds: float | None = None) -> AsyncIterator[Attempt]:
-        """Yield an attempt at the leader, and again until the deadline is near; raise TimeoutError then."""
+    async def _attempts(self, asked: Asked, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
+        """Yield an attempt at the leader, and again until the deadline is near; raise TimeoutError then.
+
+        `stands`: the call is one that goes on with the next leader, so this node vouches for it.
+        """
+        head = asked.head
         if head.has(FORWARDED):
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         given = head.get("grpc-timeout")
-        seconds = seconds or (min(seconds_of(given), SECONDS_MAX) if given else CALL_SECONDS)
-        fields = tuple((name, value) for name, value in head.all().items() if name.startswith(_KEPT))
+        seconds = min(seconds_of(given), SECONDS_MAX) if given else inf if stands else CALL_SECONDS
         loop, not_its_own = asyncio.get_running_loop(), ""
-        until = loop.time() + seconds - RETRY_MARGIN_SECONDS
+        until, pause_seconds = loop.time() + seconds - RETRY_MARGIN_SECONDS, RETRY_PAUSE_SECONDS
         while (left_seconds := until - loop.time()) > 0:
-            epoch, leader = await self._node.led_by(left_seconds)
+            epoch, leader = await self._node.led_by(min(left_seconds, SECONDS_MAX))
             left_seconds = max(until - loop.time(), RETRY_PAUSE_SECONDS)
-            attempt = Attempt(self._channel(leader), (*fields, (FORWARDED, str(epoch))), left_seconds, epoch)
-            yield attempt
-            await asyncio.sleep(RETRY_PAUSE_SECONDS)
+            fields = (*self._fields(asked, vouches=stands), (FORWARDED, str(epoch)))
+            is_here = leader.node == self._node.me.node and asked.shape.name in (TELEMETRY, SYNC_LITE)
+            local = self.local if is_here else None
+            with self._lines.taken(leader.listen, leader.certificate, self._node.shown) as channel:
+                attempt = Attempt(channel, fields, left_seconds, epoch, local)
+                yield attempt
             not_its_own = attempt.not_its_own and other_certificate(leader.listen, attempt.not_its_own)
+            moved = asyncio.ensure_future(self._node.moved_from(epoch))
+            await asyncio.wait({moved}, timeout=pause_seconds)
+            moved.cancel()
+            pause_seconds = min(2 * pause_seconds, RETRY_PAUSE_SECONDS_MAX)
         if not_its_own:
             raise Refused(Status.UNAVAILABLE, not_its_own)
         raise TimeoutError
 
-    def _channel(self, leader: Member) -> grpc.aio.Channel:
-        key = leader.listen, leader.certificate, self._node.shown
-        if key not in self._channels:
-            self._channels[key] = channel_to(*key, _OPTIONS)
-        return self._channels[key]
+    def _fields(self, asked: Asked, *, vouches: bool) -> tuple[tuple[str, str], ...]:
+        """Return the header fields of a call that go on to the leader."""
+        fields = tuple((name, text) for name, text in asked.head.all().items() if name.startswith(_PASSED_ON))
+        if not (vouches and self._key):
+            return fields
+        return (*fields, (VOUCHED, vouch(self._key, fields, asked.came_ms, self._clock())))
 
 
-class Heard:
-    """What a client says on a stream: the next leader is told the last of it first."""
-
-    def __init__(self) -> None:
-        self._said: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
-        self._last: bytes | None = None
-        self.is_over = False
-        """Whether the client has said all, and a leader was told so."""
-
-    async def hear(self, connection: Connection, stream_id: int) -> None:
-        """Keep what the client says, until it says no more."""
-        async for message in connection.messages(stream_id):
-            await self._said.put(message)
-        await self._said.put(None)
-
-    async def pass_on(self, call: Any) -> None:
-        """Tell a leader what the client says."""
-        if self._last is not None:
-            await call.write(self._last)
-        while (message := await self._said.get()) is not None:
-            self._last = message
-            await call.write(message)
-        self.is_over = True
-        await call.done_writing()
+async def _asked_of(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
+    call = attempt.channel.unary_unary(shape.path, None, None)
+    return cast(bytes, await call(message, metadata=attempt.fields, timeout=attempt.left_seconds))
 
 
-async def _pass_on(call: Any, connection: Connection, stream_id: int, attempt: Attempt | None = None) -> None:
+async def _synced_by(attempt: Attempt, asked: Asked, message: bytes) -> bytes:
+    """Return a leader's answer to a SyncLiteSubscription, be it this node or another."""
+    if attempt.local is None:
+        return await _asked_of(attempt, asked.shape, message)
+    connection, path = asked.connection, asked.shape.path
+    return await attempt.local.answered(connection, path, asked.head, message, asked.came_ms)
+
+
+async def _was_synced(attempt: Attempt, asked: Asked, message: bytes) -> bool:
+    """Return whether a leader has taken what a client subscribes to."""
+    try:
+        return is_taken(await _synced_by(attempt, asked, message))
+    except (grpc.aio.AioRpcError, Refused):
+        return False
+
+
+async def _say(call: Any, messages: AsyncIterator[bytes]) -> None:
+    """Tell a leader what a client says, until it says no more."""
+    async for message in messages:
+        await call.write(message)
+    await call.done_writing()
+
+
+def _client_id_of(head: Head) -> str:
+    return head.get("x-mq-client-id")
+
+
+def _user_of(head: Head) -> str:
+    """Return who signed a call, as it says; empty if nobody did."""
+    try:
+        return signature.parse(head.get("authorization"), head.get("x-mq-date-time")).access_key
+    except signature.Refused:
+        return ""
+
+
+async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
     """Send the client what the leader says, until the leader's stream ends."""
     async for reply in call:
-        connection.is_let_in = True
-        if attempt is not None:
-            attempt.has_answered = True
-        await connection.send_message(stream_id, cast(bytes, reply))
+        asked.connection.is_let_in = attempt.has_answered = True
+        await asked.connection.send_message(asked.stream_id, cast(bytes, reply))
 
 
 def _may_ask_again(error: grpc.aio.AioRpcError) -> bool:
@@ -278,11 +437,10 @@ def status_of(error: grpc.aio.AioRpcError) -> Status:
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 
 
-def shape_of(method: Method, head: Head) -> Shape:
-    """Return the shape of a method that this node, or a broker before it, has looked up."""
-    if isinstance(method.target, Shape):
-        return method.target
-    return next(one for one in _shapes() if one.path == head.get(":path"))
+def shape_of(method: Method) -> Shape:
+    """Return the shape of a method that this node has looked up."""
+    assert isinstance(method.target, Shape), "the switch looks up what a broker before it has looked up"
+    return method.target
 
 
 def _shapes() -> list[Shape]:

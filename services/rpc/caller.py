@@ -12,6 +12,7 @@ class Caller:
 
     `authorization` and `date` are what it signed, as it wrote it; `user` is who has been found to be behind
     it, empty while nobody asks (`services.rpc.guard`). `is_encrypted` is known of streams both ways only.
+    `came_ms`: when the call came, where a node of a cluster says it again later; None: now.
     """
 
     client_id: str
@@ -24,6 +25,7 @@ class Caller:
     user: str = ""
     namespace: str = ""
     is_encrypted: bool = False
+    came_ms: int | None = None
 
 
 Asked = tuple[Any, Caller]

@@ -11,6 +11,8 @@ Rules:
   was taken away. Questions to producers are judged when they are asked (`services.rpc.producers`).
 - What a client measured of itself may bear an old date: Python's client signs its exports once, when it
   begins to send them. Whoever overhears that can tell tales of how long the user's clients take, no more.
+- A call that a node of a cluster says again for its client is held against the time when it came there
+  (`services.cluster.vouching`).
 - Every refusal is noted with its reason (`services.auth.refusals`), never with what the caller signed.
 """
 
@@ -77,8 +79,12 @@ class Guard:
     def _user_of(self, rpc: str, caller: Caller) -> str:
         try:
             signed = parse(caller.authorization, caller.date)
-            now_ms = None if rpc in SIGNED_ONCE else self._clock()
-            check(signed, self._access.secret_of(signed.access_key), now_ms)
+            came_ms = self._clock() if caller.came_ms is None else caller.came_ms
+            check(
+                signed,
+                self._access.secret_of(signed.access_key),
+                None if rpc in SIGNED_ONCE else came_ms,
+            )
         except Refused as refused:
             self._refusals.add(refused.reason, caller.host, rpc, refused.access_key)
             raise Unauthorized(f"{refused.reason.capitalize()}. {SENTENCES[refused.reason]}") from None

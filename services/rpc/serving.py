@@ -101,6 +101,36 @@ class Serving:
         requests = parsed(rpc, connection.messages(stream_id))
         connection.start(stream_id, self._serve(connection, stream_id, head, name, rpc, requests))
 
+    async def answered(
+        self, connection: Connection, path: str, head: Head, message: bytes, came_ms: int | None
+    ) -> bytes:
+        """Return the answer to a call of one message; `came_ms` as in `Caller`. Raise `Refused`.
+
+        For a node of a cluster, which asks in its clients' names. The path is of an RPC of the table that is
+        not decided at once.
+        """
+        name, rpc = self._methods[path].target
+        caller = replace(caller_of(connection, head), came_ms=came_ms)
+        reply = await reply_to(name, rpc, rpc.request.FromString(message), caller, self._observe)
+        connection.is_let_in |= is_let_in(reply)
+        return bytes(reply.SerializeToString())
+
+    async def told(
+        self,
+        connection: Connection,
+        path: str,
+        head: Head,
+        messages: AsyncIterator[bytes],
+        came_ms: int | None,
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the answers to a stream of messages, likewise."""
+        name, rpc = self._methods[path].target
+        caller = replace(caller_of(connection, head), came_ms=came_ms)
+        async with aclosing(stream_to(name, rpc, parsed(rpc, messages), caller, self._observe)) as replies:
+            async for reply in replies:
+                connection.is_let_in |= is_let_in(reply)
+                yield reply.SerializeToString()
+
     def _tell(self, connection: Connection, stream_id: int, reply: bytes, code: str) -> None:
         if code != UNAUTHORIZED:
             connection.is_let_in = True

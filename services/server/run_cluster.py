@@ -35,6 +35,7 @@ from services.http.calls import EVERY_ADDRESS
 from services.live.durability import Proving
 from services.live.live_broker import LiveBroker
 from services.process.private_files import GROUP_READS, auth_key, write_for_owner
+from services.rpc.endpoints import Advertised
 from services.server.authentication import check_exposure, http_demands
 from services.server.core_settings import core_settings
 from services.server.run import (
@@ -96,7 +97,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 disk, core, wall_clock_ms, loop.call_later, executor, None, leading, stepped_down, proving
             )
             live.share_with(share_interpreter)
-            faces = Faces(live, settings, address)
+            faces = Faces(live, settings, told_by_leader(address, node.epoch))
             faces.metrics.watch(port)
             faces.metrics.add(app.metrics)
             switch.serve(faces.serving)
@@ -111,19 +112,17 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 await faces.close_tasks()
                 await live.close()
 
-        where = str(settings.advertise or listen), http.url
-        me = Member(
-            settings.node, *where, version("tidewheel"), id_of(shared_key(settings)), supports=SUPPORTED
-        )
+        where, key = (str(settings.advertise or listen), http.url), shared_key(settings)
+        me = Member(settings.node, *where, version("tidewheel"), id_of(key), supports=SUPPORTED)
         files_of_tls = tls_files(settings)
         show = follow(files_of_tls) if is_over_tls(settings, http) else Shown
         node = ClusterNode(me, began, watched, disk, core, wall_clock_ms, executor, serve, show)
-        forwarding, refusals = Forwarding(node), Refusals(wall_clock_ms)
+        forwarding, refusals = Forwarding(node, key, wall_clock_ms), Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
         switch = Switch(forwarding)
         app = ClusterHttp(node, settings.store, http_demands(settings), refusals, check, unanswered)
         port = make_port(settings, switch, http, refusals, files_of_tls)
-        await stack.enter_async_context(serving_port(port, listening, nothing))
+        await stack.enter_async_context(serving_port(port, listening, forwarding.leave))
         tls = https_context(files_of_tls) if http.is_tls else None
         await stack.enter_async_context(serving_http(http_socket, app, tls, nothing))
         running = asyncio.create_task(node.run())
@@ -142,6 +141,15 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         for one in (running, watching):
             if one.done():
                 one.result()
+
+
+def told_by_leader(address: Advertised, epoch: int) -> Advertised:
+    """Return what a leader tells clients of its address, which none of them need have dialled.
+
+    All are told what they dialled, also where `--advertise` says how other nodes reach this one: it would be
+    the leader's, and go with it. To a client that is made to redial each lead is what a start is alone.
+    """
+    return replace(address, boot=epoch, fixed=False)
 
 
 async def left(node: ClusterNode, running: asyncio.Task[None]) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from queue import Queue
 from shutil import rmtree
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -17,6 +20,7 @@ from uuid import uuid4
 import grpc
 import psycopg
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.rpc.generated import definition_pb2, service_pb2
 from sharedlog import postgres
@@ -44,7 +48,8 @@ class Node(BrokerProcess):
     """A node of a cluster, as a process."""
 
     def __init__(self, folder: Path, name: str, cluster: str) -> None:
-        super().__init__(folder / name, "--cluster", cluster, "--node", name)
+        asks_soon = ("--check-immunity-ms", "2000")
+        super().__init__(folder / name, "--cluster", cluster, "--node", name, *asks_soon)
         self.name = name
 
     def view(self) -> dict[str, Any]:
@@ -183,6 +188,174 @@ def test_a_leader_sees_how_far_its_followers_lag_also_one_that_is_gone(
         with pytest.raises(HTTPError) as raised:
             urlopen(Request(f"http://{leader.http}/api/cluster/position", body, method="POST"))
         assert raised.value.code == code
+
+
+class Client:
+    """A client of one node, by the stubs of the protocol; what it is told on its stream is in `told`."""
+
+    def __init__(self, node: Node, client_id: str, settings: definition_pb2.Settings) -> None:
+        self.metadata = (("x-mq-client-id", client_id), ("x-mq-language", "JAVA"))
+        self.channel = grpc.insecure_channel(node.listen)
+        self.told: Queue[service_pb2.TelemetryCommand] = Queue()
+        self._said: Queue[service_pb2.TelemetryCommand | None] = Queue()
+        self._stream = self.channel.stream_stream(
+            SERVICE + "Telemetry",
+            request_serializer=service_pb2.TelemetryCommand.SerializeToString,
+            response_deserializer=service_pb2.TelemetryCommand.FromString,
+        )(iter(self._said.get, None), metadata=self.metadata)
+        Thread(target=self._hear, daemon=True).start()
+        self._said.put(service_pb2.TelemetryCommand(settings=settings))
+        assert self.told.get(timeout=SECONDS).HasField("settings")
+
+    def _hear(self) -> None:
+        with suppress(grpc.RpcError):
+            for command in self._stream:
+                self.told.put(command)
+
+    def asked(self) -> service_pb2.RecoverOrphanedTransactionCommand:
+        """Return the next question how a transaction ended."""
+        while not (command := self.told.get(timeout=SECONDS)).HasField(
+            "recover_orphaned_transaction_command"
+        ):
+            assert command.HasField("settings")
+        return command.recover_orphaned_transaction_command
+
+    def call(self, request: Any) -> Any:
+        """Call the RPC of a request; return its reply."""
+        name = type(request).__name__.removesuffix("Request")
+        reply = getattr(service_pb2, f"{name}Response")
+        call = self.channel.unary_unary(
+            SERVICE + name,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=reply.FromString,
+        )
+        answer = call(request, metadata=self.metadata, timeout=SECONDS)
+        assert answer.status.code == definition_pb2.Code.OK, answer
+        return answer
+
+    def send(self, topic: str, message_id: str, **system: Any) -> service_pb2.SendResultEntry:
+        """Send a message; return what it is told."""
+        properties = definition_pb2.SystemProperties(message_id=message_id, **system)
+        resource = definition_pb2.Resource(name=topic)
+        message = definition_pb2.Message(topic=resource, body=b"x", system_properties=properties)
+        return self.call(service_pb2.SendMessageRequest(messages=[message])).entries[0]
+
+    def receive(self, topic: str, group: str) -> list[definition_pb2.Message]:
+        """Receive what there is, or comes within some seconds."""
+        request = service_pb2.ReceiveMessageRequest(
+            group=definition_pb2.Resource(name=group),
+            message_queue=definition_pb2.MessageQueue(topic=definition_pb2.Resource(name=topic)),
+            batch_size=32,
+        )
+        request.invisible_duration.FromMilliseconds(60_000)
+        request.long_polling_timeout.FromMilliseconds(10_000)
+        call = self.channel.unary_stream(
+            SERVICE + "ReceiveMessage",
+            request_serializer=service_pb2.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=service_pb2.ReceiveMessageResponse.FromString,
+        )(request, metadata=self.metadata, timeout=SECONDS)
+        return [reply.message for reply in call if reply.HasField("message")]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._stream.cancel()
+        self._said.put(None)
+        self.channel.close()
+
+
+def told_routes(client: Client, node: Node) -> list[tuple[str, int, str]]:
+    """Return brokers and queues of a topic as a node tells them, all at the address that was dialled."""
+    host, _, port = node.listen.rpartition(":")
+    dialled = definition_pb2.Endpoints(
+        scheme=definition_pb2.AddressScheme.IPv4,
+        addresses=[definition_pb2.Address(host=host, port=int(port))],
+    )
+    topic = definition_pb2.Resource(name="orders")
+    group = definition_pb2.Resource(name="workers")
+    route = client.call(service_pb2.QueryRouteRequest(topic=topic, endpoints=dialled)).message_queues
+    assigned = client.call(
+        service_pb2.QueryAssignmentRequest(topic=topic, group=group, endpoints=dialled)
+    ).assignments
+    queues = [*route, *(one.message_queue for one in assigned)]
+    assert all(one.broker.endpoints == dialled for one in queues)
+    return [(one.broker.name, one.id, one.topic.name) for one in queues]
+
+
+@pytest.mark.parametrize("how", ["killed", "moved"])
+def test_the_next_leader_knows_clients_and_what_they_were_told(
+    nodes: list[Node], how: str, eventually: Any
+) -> None:
+    """The clients say nothing after the takeover but what they would say without one."""
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    here = other if how == "killed" else leader
+    for name, kind in (("bought", "transaction"), ("later", "delay"), ("chat", "lite"), ("orders", "normal")):
+        made = tidewheel("topic", "create", name, "--type", kind, "--http", leader.http)
+        assert made.returncode == 0, made.stderr
+    produces = definition_pb2.Settings(client_type=definition_pb2.ClientType.PRODUCER)
+    produces.publishing.validate_message_type = True
+    consumes = definition_pb2.Settings(client_type=definition_pb2.ClientType.LITE_PUSH_CONSUMER)
+    consumes.subscription.group.name = "readers"
+    producer, consumer = Client(here, "producer", produces), Client(here, "consumer", consumes)
+    lite_topic = service_pb2.SyncLiteSubscriptionRequest(
+        action=definition_pb2.LiteSubscriptionAction.COMPLETE_ADD,
+        topic=definition_pb2.Resource(name="chat"),
+        group=consumes.subscription.group,
+        lite_topic_set=["mine"],
+    )
+    consumer.call(lite_topic)
+    kinds = definition_pb2.MessageType
+    in_an_hour = Timestamp(seconds=int(time.time()) + 3_600)
+    recall = producer.send(
+        "later", "L", message_type=kinds.DELAY, delivery_timestamp=in_an_hour
+    ).recall_handle
+    producer.send("orders", "P")
+    (lent,) = consumer.receive("orders", "workers")
+    before = told_routes(producer, here)
+    half = producer.send("bought", "H", message_type=kinds.TRANSACTION)
+
+    if how == "killed":
+        leader.kill()
+    else:
+        assert tidewheel("cluster", "move", "--http", leader.http).returncode == 0
+    eventually(lambda: other.role() == "leading")
+    producer.send("chat", "C", message_type=kinds.LITE, lite_topic="mine")
+    (read,) = consumer.receive("chat", "readers")
+    assert read.system_properties.message_id == "C"
+    asked = producer.asked()
+    assert (asked.transaction_id, asked.message.system_properties.message_id) == (half.transaction_id, "H")
+    known = tidewheel("client", "ls", "--http", other.http).stdout
+    assert all(name in known for name in ("producer", "consumer")), known
+    assert "consumer" in tidewheel("group", "clients", "readers", "--http", other.http).stdout
+    end = service_pb2.EndTransactionRequest(
+        topic=definition_pb2.Resource(name="bought"),
+        message_id="H",
+        transaction_id=asked.transaction_id,
+        resolution=definition_pb2.TransactionResolution.COMMIT,
+        source=definition_pb2.TransactionSource.SOURCE_SERVER_CHECK,
+    )
+    producer.call(end)
+    (bought,) = consumer.receive("bought", "workers")
+    assert bought.system_properties.message_id == "H"
+    producer.call(
+        service_pb2.RecallMessageRequest(topic=definition_pb2.Resource(name="later"), recall_handle=recall)
+    )
+    taken = service_pb2.AckMessageEntry(message_id="P", receipt_handle=lent.system_properties.receipt_handle)
+    consumer.call(
+        service_pb2.AckMessageRequest(
+            topic=definition_pb2.Resource(name="orders"),
+            group=definition_pb2.Resource(name="workers"),
+            entries=[taken],
+        )
+    )
+    assert told_routes(producer, here) == before
+    for one in nodes if how == "moved" else [other]:
+        stranger = Client(one, "stranger", produces)
+        assert told_routes(stranger, one) == before
+        stranger.close()
+    for client in (producer, consumer):
+        client.close()
+    eventually(lambda: "producer" not in tidewheel("client", "ls", "--http", other.http).stdout)
 
 
 def test_a_node_that_is_told_to_stop_hands_over(nodes: list[Node], eventually: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a node writes into its store, and tells others of how to dial it."""
+"""What a node writes into its store, and tells others, and clients, of how to dial it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from commitlog import layout
+from services.rpc.endpoints import Advertised
+from services.rpc.generated.definition_pb2 import Address, AddressScheme, Endpoints
 from services.server.authentication import is_http_tls
-from services.server.run_cluster import is_over_tls, join
+from services.server.run_cluster import is_over_tls, join, told_by_leader
 from services.settings.config import ServeSettings, load
 from tidewheel.errors import ConfigurationError
 
@@ -59,3 +61,19 @@ def test_a_store_that_has_lost_whose_it_is_is_refused_with_a_sentence(tmp_path: 
     (tmp_path / layout.CLUSTER).touch()
     with pytest.raises(ConfigurationError, match="Give node 'a' an empty --store"):
         join(tmp_path, CLUSTER, "a")
+
+
+def test_a_leader_tells_what_was_dialled_though_nodes_reach_it_elsewhere() -> None:
+    dialled = Endpoints(scheme=AddressScheme.IPv4, addresses=[Address(host="10.0.0.2", port=8081)])
+    for advertise in (False, True):
+        told = told_by_leader(Advertised("10.0.0.1", 8081, boot=7, fixed=advertise), epoch=3)
+        assert told.endpoints(dialled, None) == dialled
+        assert told.steady(dialled) == dialled
+
+
+def test_nodes_agree_on_the_address_that_makes_a_client_redial() -> None:
+    dialled = Endpoints(addresses=[Address(host="10.0.0.2", port=8081)])
+    nodes = [Advertised("10.0.0.1", 8081, boot=0), Advertised("10.0.0.3", 8081, boot=1)]
+    told = [[told_by_leader(one, epoch).endpoints(dialled, 0) for epoch in (3, 4)] for one in nodes]
+    assert told[0] == told[1]
+    assert told[0][0] != told[0][1], "who lost its stream with a node is made to redial by the next leader"
