@@ -30,7 +30,7 @@ class ClusterExists(Refused):
 
 
 class Unknown(TidewheelError):
-    """Nobody knows whether the shared log has the record."""
+    """The shared log gave no sure answer."""
 
     code = "TW-252"
 

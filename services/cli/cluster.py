@@ -134,7 +134,9 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("clock", skewed(found["clock_skew_ms"])),
         ("nodes", ", ".join(found["nodes"])),
     ]
-    rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
+    rows += [(name.upper(), found[name]) for name in ("copying", "halted", "unanswered") if found[name]]
+    if found["foreign_lines"]:
+        rows.append(("foreign", f"{found['foreign_lines']} lines in the shared log that no node wrote"))
     if found["unfit"]:
         rows.append(("UNFIT", f"{found['unfit']}: it leads only while no other can"))
     if (took_over := found["took_over"]) is not None:

@@ -74,7 +74,12 @@ class ClusterHttp:
             await self._give(Request(scope, receive), send)
         elif path == fitness.PATH:
             await self._tell_of_fitness(Request(scope, receive))(scope, receive, send)
-        elif path == "/api/cluster" or path in _ORDERS or (path in _OWN and self.leading is None):
+        elif (
+            path == "/api/cluster"
+            or path in _ORDERS
+            or (path in _OWN and self.leading is None)
+            or (path == "/readyz" and self._node.unanswered)
+        ):
             await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
@@ -100,9 +105,13 @@ class ClusterHttp:
             return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
         if self._node.role is Role.HALTED:
             return PlainTextResponse(f"{self._node.halted}\n", status_code=503)
-        if self._node.leader is None:
-            return PlainTextResponse("no node of the cluster leads\n", status_code=503)
-        return PlainTextResponse(f"ready\nfollows {self._node.leader.node}\n")
+        unanswered, leader = self._node.unanswered, self._node.known_leader
+        away = f"the shared log does not answer: {unanswered}\n" if unanswered else ""
+        if leader is None:
+            return PlainTextResponse(f"no node of the cluster leads\n{away}", status_code=503)
+        if leader.node == self._node.me.node:
+            return PlainTextResponse(away or "the shared log answers again\n", status_code=503)
+        return PlainTextResponse(f"ready\nfollows {leader.node}\n{away}")
 
     # What an operator tells the leader.
 

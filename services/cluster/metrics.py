@@ -40,6 +40,9 @@ class ClusterMetrics(Collector):
         takeovers.add_metric((), view["takeovers"])
         yield takeovers
         yield from self._paces(view)
+        foreign = "Lines in the shared log that no node of the cluster wrote."
+        yield _gauge("foreign_lines", foreign, view["foreign_lines"])
+        yield _gauge("unanswered", "1 while the shared log gives no answer.", int(bool(view["unanswered"])))
         trouble = "Settings of the shared log for which a leader refuses new messages."
         yield _gauge("engine_trouble", trouble, len(self._check.trouble))
 
