@@ -401,7 +401,7 @@ def test_a_topic_that_is_deleted_and_made_anew_halts_all(tmp_path: Path, kafka: 
         assert send(leader_of(nodes), "one").returncode == 0
         admin = admin_of(kafka)  # kept until it has answered: it does not without a name
         done(admin.delete_topics(["orders"]))
-        until(lambda: all("Unknown topic" in status(node) for node in nodes))
+        until(lambda: all("did not answer: Failed" in status(node) for node in nodes))
         assert nodes[1].stop() == 0
         said = ended_start(nodes[1])
         assert "has no topic orders" in said
