@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from commitlog.disk import Disk
 from services.broker.housekeeping import DISK_USED_REFUSE
-from services.cluster.peers import connection_to
+from services.cluster.peers import connected_to
 from services.cluster.transfer import SECRET
 from sharedlog.holdings import Holding
 
@@ -50,16 +50,19 @@ def fit_node(holdings: Mapping[str, Holding], besides: str) -> str:
     """Return the name of another node that follows and is fit; empty if none says so."""
     for node, held in holdings.items():
         if node != besides and held.http:
-            told = told_by(held.http, held.secret)
+            told = told_by(held)
             if told.get("role") == "following" and told.get("unfit") == "":
                 return node
     return ""
 
 
-def told_by(url: str, secret: str) -> dict[str, Any]:
-    """Return what a node says of its fitness; nothing if it does not answer."""
-    with suppress(OSError, HTTPException, ValueError), closing(connection_to(url, _SECONDS)) as connection:
-        connection.request("GET", PATH, headers={SECRET: secret})
+def told_by(held: Holding) -> dict[str, Any]:
+    """Return what the node of a copy says of its fitness; nothing if it does not answer."""
+    with (
+        suppress(OSError, HTTPException, ValueError),
+        closing(connected_to(held.http, held.certificate, _SECONDS)) as connection,
+    ):
+        connection.request("GET", PATH, headers={SECRET: held.secret})
         answer = connection.getresponse()
         if answer.status == 200:
             return dict(json.loads(answer.read(1_000)))
