@@ -73,9 +73,9 @@ def test_who_does_not_answer_or_not_so_is_not_named() -> None:
         for url, secret in (
             (nobody, SECRETS[0]), (garbled, SECRETS[0]), (away, SECRETS[0]), (good, SECRETS[1])
         ):  # fmt: skip
-            assert told_by(url, secret) == {}
+            assert told_by(held(url, secret)) == {}
             assert fit_node({"b": held(url, secret)}, besides="a") == ""
-        assert told_by(good, SECRETS[0]) == FIT
+        assert told_by(held(good)) == FIT
 
 
 @pytest.mark.parametrize(
