@@ -134,9 +134,7 @@ def beginning_of(engine: Engine) -> Beginning:
             return Beginning(record.cluster, record.facts)
         if record.kind == Kind.CHECKPOINT:
             return Beginning(record.cluster, record.facts["begins"])
-    raise NoCluster(
-        "No record there tells of a cluster. Where there was none: tidewheel cluster create URL makes one."
-    )
+    raise NoCluster("No record there tells of a cluster.")
 
 
 def without_password(url: str) -> str:

@@ -11,6 +11,12 @@ class Halted(TidewheelError):
     code, exit_code = "TW-250", 5
 
 
+class TooOld(Halted):
+    """This node stopped: its program is too old for what the cluster writes."""
+
+    code, exit_code = "TW-268", 5
+
+
 class Refused(TidewheelError):
     """The shared log has another head: somebody else leads."""
 
@@ -30,7 +36,7 @@ class ClusterExists(Refused):
 
 
 class Unknown(TidewheelError):
-    """Nobody knows whether the shared log has the record."""
+    """The shared log gave no sure answer."""
 
     code = "TW-252"
 

@@ -48,7 +48,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from sharedlog import versions
-from sharedlog.errors import Halted
+from sharedlog.errors import Halted, TooOld
 from sharedlog.holdings import Holdings
 from sharedlog.record import (
     CHAIN_AT_GENESIS,
@@ -215,10 +215,10 @@ class Fold:
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
-        """Return the fold that a checkpoint keeps; raise `Halted` where this program does not support it."""
+        """Return the fold that a checkpoint keeps; raise `TooOld` where this program does not support it."""
         finalized = int(frozen.get("finalized", versions.OLDEST))
         if why := versions.unsupported(finalized):
-            raise Halted(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
+            raise TooOld(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
         fold = cls(bytes.fromhex(frozen["cluster"]))
         fold.epoch, fold.holder = frozen["epoch"], bytes.fromhex(frozen["holder"])
         fold.end, fold.chain = frozen["end"], frozen["chain"]
@@ -311,7 +311,7 @@ class Fold:
     def _finalize(self, offset: int, version: int) -> None:
         """Let the cluster have a version, but no lower one; halt if this program does not support it."""
         if why := versions.unsupported(version):
-            self._halt(offset, why)
+            self._halt(offset, why, TooOld)
         self.finalized = max(self.finalized, version)
 
     def _drop_gathered(self) -> None:
@@ -334,7 +334,7 @@ class Fold:
         """Halt at a record that this version cannot read, or that comes before the GENESIS."""
         if record.version > VERSION or record.kind not in Kind.__members__.values():
             what = f"kind {record.kind}, version {record.version}"
-            self._halt(offset, f"{what}: a newer Tidewheel wrote it, so install that one here")
+            self._halt(offset, f"{what}: a newer Tidewheel wrote it, so install that one here", TooOld)
         if not self.is_founded and record.kind != Kind.GENESIS:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 
@@ -345,9 +345,9 @@ class Fold:
             self._halt(offset, f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing")
         return relation is EpochRelation.OURS
 
-    def _halt(self, offset: int, why: str) -> None:
+    def _halt(self, offset: int, why: str, kind: type[Halted] = Halted) -> None:
         self.halted = f"Record {offset} of the shared log: {why}."
-        raise Halted(self.halted)
+        raise kind(self.halted)
 
 
 _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {

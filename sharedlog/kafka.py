@@ -584,10 +584,7 @@ class KafkaLog:
             yield
         except KafkaException as error:
             if self._is_missing(error):
-                raise NoCluster(
-                    f"Kafka at {self._servers} has no topic {self._topic}: tidewheel cluster create URL "
-                    "makes it."
-                ) from error
+                raise NoCluster(f"Kafka at {self._servers} has no topic {self._topic}.") from error
             raise self._unknown(_reason(error)) from error
         except TimeoutError as error:
             raise self._unknown("no answer in time") from error

@@ -17,19 +17,26 @@ Trimming drops whole partitions, which costs no vacuum; up to one partition's re
 `trouble` asks over a connection of its own: an append may wait for standbys for as long as they are away, and
 just then somebody wants to know why.
 
-Cost: two round trips and one commit an append. Memory: what one read returns. Weak spot: a server that is
-promoted without the last rows begins an older history; nothing here prevents that, and the fold halts on it.
+A server that is promoted without the last rows begins an older history. So with each new connection the
+adapter reads again the record that it read or appended last: another one there is `Halted`, and so is a log
+that ends before it for `LOST_SECONDS`; a standby may only be behind.
+
+Cost: two round trips and one commit an append, one round trip more a connection. Memory: what one read
+returns. Weak spot: what was lost is known from what this process has seen, and where its node goes on from: a
+node that was started again since its checkpoint, on a server without the rows behind that, cannot tell.
 """
 
 from __future__ import annotations
 
+import time
+import zlib
 from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import ClusterExists, NoCluster, Refused, Unknown
+from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, Unknown
 from sharedlog.fold import Position
 from sharedlog.postgres_settings import COMMITS_KEPT, SETTINGS, Settings, notes_of, trouble_of
 
@@ -49,6 +56,8 @@ CHECK_MS: Final = 10_000
 """How long one statement about the settings may take."""
 TRY_MS: Final = 200
 """How long an append that is taken back waits for another: those behind it wait as long."""
+LOST_SECONDS: Final = 20.0
+"""How long the log's end must be before what was read until that is believed."""
 _CHAIN_BYTES: Final = 8
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed"
@@ -99,6 +108,10 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
 _BOUNDS: Final = """
 SELECT coalesce((SELECT min(record) FROM {log}_record), last_record + 1), last_record + 1 FROM {log}_head
 """
+_AGAIN: Final = """
+SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
+FROM {log}_head
+"""
 _SETTINGS: Final = "SELECT name, setting, source FROM pg_settings WHERE name = ANY(%s)"
 _STANDBYS: Final = """
 SELECT pg_is_in_recovery(), current_user, current_database(), current_setting('synchronous_standby_names'),
@@ -126,6 +139,11 @@ class PostgresLog:
         self._partitions: set[int] = set()
         self._has_lax_commits = self._is_void = False
         """Whether sessions were lax when they were last looked at; whether this one is to be opened anew."""
+        self._last: tuple[int, int] | None = None
+        """The offset and the CRC-32 of the newest record that was read or appended."""
+        self._is_end_checked = False
+        """Whether this connection has told that the log reaches to where it is read: that stays so."""
+        self._short_since: float | None = None
 
     def found(self, head: Head) -> None:
         """Make the tables of a log that has no record yet; raise `ClusterExists` if there are some."""
@@ -158,10 +176,13 @@ class PostgresLog:
             self._make_partitions(connection, count)
             values = (*_fields(following), count, *_fields(head), count, list(stored))
             rows = connection.execute(self._sql(_APPEND), values).fetchall()
+            assert len(rows) in (0, count), "some of the records were added, and not all"
+            last = max((int(one) for (one,) in rows), default=-1)
+            if rows and not self._warned:
+                self._saw(last, stored[-1])
         if not rows:
             raise Refused("Another node has written since.")
-        assert len(rows) == count, "some of the records were added, and not all"
-        return max(int(one) for (one,) in rows)
+        return last
 
     def note(self, stored: bytes) -> None:
         """Append a record whoever leads; the head stays. Raise `Unknown`."""
@@ -173,12 +194,17 @@ class PostgresLog:
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, or from the first that is left; at least one if there is any.
 
-        Raise `Unknown`.
+        Raise `Unknown`, or `Halted` if the log has lost its end.
         """
         with self._answered() as connection:
             values = (offset, READ_RECORDS_MAX, bytes_max)
             rows = connection.execute(self._sql(_READ), values).fetchall()
-        return [Stored(record, bytes(stored), taken_ms) for record, stored, taken_ms in rows]
+            found = [Stored(record, bytes(stored), taken_ms) for record, stored, taken_ms in rows]
+            if found:
+                self._saw(found[-1].offset, found[-1].stored)
+            elif not self._is_end_checked:
+                self._require_end(connection, offset)
+        return found
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
@@ -254,7 +280,12 @@ class PostgresLog:
                 with connection.transaction():
                     connection.execute(self._sql(_PARTITION, number=number, **bounds))
                 return
-            except (errors.DuplicateTable, errors.UniqueViolation, errors.WrongObjectType):
+            except (
+                errors.DuplicateTable,
+                errors.DuplicateObject,
+                errors.UniqueViolation,
+                errors.WrongObjectType,
+            ):
                 if not tries_left:
                     raise
 
@@ -269,11 +300,13 @@ class PostgresLog:
                 self._make_partition(connection, number, size)
                 self._partitions.add(number)
 
-    def _only_row(self, connection: psycopg.Connection[Any], statement: str) -> Any:
+    def _only_row(
+        self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
+    ) -> Any:
         """Return the row of the log's head; raise `NoCluster` if it is gone."""
-        row = connection.execute(self._sql(statement)).fetchone()
+        row = connection.execute(self._sql(statement), values or None).fetchone()
         if row is None:
-            raise NoCluster(f"The table {self._log}_head is empty: restore the database.")
+            raise NoCluster(f"The table {self._log}_head is empty.")
         return row
 
     @contextmanager
@@ -290,8 +323,7 @@ class PostgresLog:
                 yield self._connected()
             except psycopg.errors.UndefinedTable as error:
                 raise NoCluster(
-                    f"This database has no tables {self._log}_head and {self._log}_record: tidewheel cluster "
-                    "create URL makes them."
+                    f"This database has no tables {self._log}_head and {self._log}_record."
                 ) from error
             except psycopg.errors.InsufficientPrivilege as error:
                 raise Unknown(
@@ -309,10 +341,58 @@ class PostgresLog:
             self._is_void = False
             self._drop_connection()
         if self._connection is None:
-            self._connection = self._opened()
-            self._connection.add_notice_handler(self._notice)
+            connection = self._opened()
+            try:
+                self._look_back(connection)
+            except BaseException:
+                connection.close()
+                raise
+            connection.add_notice_handler(self._notice)
+            self._connection, self._is_end_checked = connection, False
             self._partitions.clear()
         return self._connection
+
+    def _saw(self, offset: int, stored: bytes) -> None:
+        """Keep what the newest record is that was read or appended."""
+        if self._last is None or offset >= self._last[0]:
+            self._last = offset, zlib.crc32(stored)
+
+    def _look_back(self, connection: psycopg.Connection[Any]) -> None:
+        """Read the newest record again; raise `Halted` if it is another one now, or gone for good."""
+        if self._last is None:
+            return
+        offset, crc = self._last
+        is_standby, end, again = self._only_row(connection, _AGAIN, (offset,))
+        if end <= offset:
+            raise self._short(end, offset + 1, is_standby=is_standby)
+        if again is not None and zlib.crc32(again) != crc:  # None: trimmed since
+            raise Halted(
+                f"Record {offset} of {self._log}_record is not what was there before: this PostgreSQL has "
+                "lost the log's end, and it has grown again."
+            )
+
+    def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
+        """Raise `Unknown`, and in time `Halted`, if the log ends before the record that is to come next."""
+        is_standby, end, _ = self._only_row(connection, _AGAIN, (offset,))
+        if end < offset:
+            raise self._short(end, offset, is_standby=is_standby)
+        self._is_end_checked, self._short_since = True, None
+
+    def _short(self, end: int, known_end: int, *, is_standby: bool) -> Halted | Unknown:
+        """Return what to raise for a log that ends before what is known of it."""
+        said = (
+            f"The log {self._log} of this PostgreSQL ends at record {end}, and reached to {known_end} before"
+        )
+        if is_standby:
+            return Unknown(f"{said}: it is a standby, and behind.")
+        now = time.monotonic()
+        self._short_since = now if self._short_since is None else self._short_since
+        if now - self._short_since < LOST_SECONDS:
+            return Unknown(f"{said}: asked anew.")
+        return Halted(
+            f"{said}: it has lost the log's end, as a standby has that was promoted without all that was "
+            "acknowledged."
+        )
 
     def _opened(self) -> psycopg.Connection[Any]:
         import psycopg
@@ -356,8 +436,9 @@ def _unanswered(error: psycopg.Error) -> Unknown:
 
 
 def _said(error: psycopg.Error) -> str:
-    """Return the first line of what a server or libpq has said."""
-    return error.diag.message_primary or str(error).strip() or type(error).__name__
+    """Return what a server or libpq has said, in one line: libpq writes one for each address it tried."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return error.diag.message_primary or "; ".join(lines) or type(error).__name__
 
 
 def _fields(head: Head) -> tuple[int, bytes, int, bytes]:

@@ -89,6 +89,15 @@ class PostgresServer:
             with suppress(ProcessLookupError):
                 os.kill(one, number)
 
+    def promote(self) -> None:
+        """Let a standby be a primary, that waits for no standby; returns when it is."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            connection.execute("SELECT pg_reload_conf()")
+            assert connection.execute("SELECT pg_promote()").fetchone() == (True,), self._log.read_text()
+
     def stop(self) -> None:
         """End it if it runs."""
         if self._process is not None:

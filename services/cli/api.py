@@ -86,6 +86,8 @@ class Api:
                 return json.load(answer)
         except HTTPError as refusal:
             return self._verdict(refusal)
+        except TimeoutError as error:  # of an answer; that of a connection is a URLError
+            raise self._calls.late(wait_seconds) from error
         except (OSError, HTTPException, ValueError) as error:
             raise self._calls.unreachable() from error
 

@@ -135,7 +135,9 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("nodes", ", ".join(found["nodes"])),
         ("version", versions(found)),
     ]
-    rows += [(name.upper(), found[name]) for name in ("copying", "halted") if found[name]]
+    rows += [(name.upper(), found[name]) for name in ("copying", "halted", "unanswered") if found[name]]
+    if found["foreign_lines"]:
+        rows.append(("foreign", f"{found['foreign_lines']} lines in the shared log that no node wrote"))
     if found["unfit"]:
         rows.append(("UNFIT", f"{found['unfit']}: it leads only while no other can"))
     if (took_over := found["took_over"]) is not None:
@@ -144,8 +146,6 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         (f"follower {name}", f"{lag['lag_bytes']} bytes behind, {heard(lag)}")
         for name, lag in found["followers"].items()
     ]
-    if found["engine_unanswered"]:
-        rows.append(("UNANSWERED", found["engine_unanswered"]))
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
     output.print_table(("cluster", ""), rows)
 

@@ -45,3 +45,9 @@ class OtherKey(ConfigurationError):
     """This node cannot open the users' secrets of its cluster."""
 
     code = "TW-262"
+
+
+class NameTaken(ConfigurationError):
+    """Two processes are one node of a cluster."""
+
+    code = "TW-266"

@@ -68,7 +68,7 @@ class ClusterHttp:
         check: EngineCheck,
         unanswered: Unanswered,
     ) -> None:
-        self._node, self._root, self._unanswered = node, root, unanswered
+        self._node, self._root = node, root
         self.metrics = ClusterMetrics(node, check, unanswered)
         self._gated = Gate(self._answer, demands, refusals)
         self._copy_count = 0
@@ -105,7 +105,7 @@ class ClusterHttp:
 
     def _is_own(self, path: str) -> bool:
         """Return whether this node answers a probe, and not the broker that leads here."""
-        is_waiting = path == "/readyz" and bool(self._unanswered.sentence)
+        is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
         return path in _OWN and (self.leading is None or is_waiting)
 
     def _own(self, path: str) -> Response:
@@ -115,13 +115,13 @@ class ClusterHttp:
             return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
         if self._node.role is Role.HALTED:
             return PlainTextResponse(f"{self._node.halted}\n", status_code=503)
-        waits = self._unanswered.sentence
-        if waits and self._node.role in (Role.LEADING, Role.STANDING):
-            return PlainTextResponse(f"{waits}\n", status_code=503)
-        if self._node.leader is None:
-            said = f"no node of the cluster leads\n{waits}\n" if waits else "no node of the cluster leads\n"
-            return PlainTextResponse(said, status_code=503)
-        return PlainTextResponse(f"ready\nfollows {self._node.leader.node}\n")
+        unanswered, leader = self.metrics.unanswered, self._node.known_leader
+        if unanswered and self._node.role in (Role.LEADING, Role.STANDING):
+            return PlainTextResponse(f"{unanswered}\n", status_code=503)
+        away = f"{unanswered}\n" if unanswered else ""
+        if leader is None:
+            return PlainTextResponse(f"no node of the cluster leads\n{away}", status_code=503)
+        return PlainTextResponse(f"ready\nfollows {leader.node}\n{away}")
 
     # What an operator tells the leader.
 

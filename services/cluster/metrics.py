@@ -23,13 +23,18 @@ class ClusterMetrics(Collector):
         self.live: LiveBroker | None = None
         """The broker, while this node leads."""
 
+    @property
+    def unanswered(self) -> str:
+        """Why the shared log does not answer, or what it says instead; empty if it does."""
+        return self._unanswered.sentence or self._node.refusal
+
     def view(self) -> dict[str, Any]:
         """Return what is known beside the node's own view, as JSON can hold it."""
         unaccepted_bytes = 0 if self.live is None else self.live.unflushed_bytes()
         return {
             "unaccepted_bytes": unaccepted_bytes,
             "engine_trouble": self._check.trouble,
-            "engine_unanswered": self._unanswered.sentence,
+            "unanswered": self.unanswered,
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -46,6 +51,9 @@ class ClusterMetrics(Collector):
         yield takeovers
         yield from self._paces(view)
         yield from self._followers(view["followers"])
+        foreign = "Lines in the shared log that no node of the cluster wrote."
+        yield _gauge("foreign_lines", foreign, view["foreign_lines"])
+        yield _gauge("unanswered", "1 while the shared log gives no answer.", int(bool(self.unanswered)))
         trouble = "Settings of the shared log for which a leader refuses new messages."
         yield _gauge("engine_trouble", trouble, len(self._check.trouble))
         unanswered = "How long a call to the shared log has waited; 0 for what is not worth a word."

@@ -51,9 +51,10 @@ from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.cluster import fitness, followers, peers, transfer
 from services.cluster.copies import OwnCopy, damage_in_log, look_for_copies
-from services.cluster.errors import CopyRefused, OrderRefused, OtherKey
+from services.cluster.errors import CopyRefused, NameTaken, OrderRefused, OtherKey
 from services.cluster.followers import Followers
 from services.cluster.one_key import check_key
+from services.cluster.one_name import OneName
 from services.cluster.pace import Pace
 from services.cluster.peers import Shown
 from services.cluster.replica import Replica
@@ -61,7 +62,7 @@ from services.cluster.silence import BEAT_MS, Silence
 from services.live.durability import Answers, Proving
 from sharedlog.engine import Engine, Head
 from sharedlog.engines import Beginning
-from sharedlog.errors import Halted, NoCluster, NotAccepted, Refused, Trimmed, Unknown
+from sharedlog.errors import Halted, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Position, Step, told_anew
 from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES
@@ -86,6 +87,13 @@ TOLD_SECONDS: Final = 2.0
 """How long a follower waits until the leader has taken in how far it is."""
 EPOCH_SECONDS: Final = 3.0
 """How long a candidate waits for its EPOCH to be read back."""
+AFTER_HALT: Final = (
+    "Keep this node's --store: it may have what no other has. If all nodes halt, stop them, and begin anew "
+    "with what the one that has most has: tidewheel cluster restore NEW-URL --from STORE. If this one alone "
+    "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
+    "--store STORE"
+)
+"""What an operator does whose shared log is not one history."""
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
@@ -183,6 +191,13 @@ class ClusterNode:
         """Who leads, as far as this node has read; None if of nobody, or that the leader leaves."""
         self.epoch = 0
         self.halted = ""
+        self._refusal = ""
+        """What the shared log said last instead of an answer; empty while it answers."""
+        self._refused_ms = 0
+        self._stood_in_vain = ""
+        """Why this node could not stand, though it can read; empty once anybody leads."""
+        self._foreign_count = 0
+        self._one_name = OneName(me.node)
         self.copying = ""
         """Why this node needs a copy, and why it has none yet."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self._shown_over_http)
@@ -223,7 +238,7 @@ class ClusterNode:
                     self._witness.note(replica.fold)
             except (Trimmed, StoreDamaged) as error:
                 await self._copy(str(error))
-            except (Halted, NoCluster, OtherKey) as error:
+            except (Halted, NoCluster, OtherKey, NameTaken) as error:
                 await self._halt(error)
             except (OSError, StoreError) as error:
                 log.error("the replica is opened again", reason=str(error))
@@ -231,7 +246,7 @@ class ClusterNode:
 
     async def _halt(self, error: Exception) -> None:
         """Do nothing more, until the node leaves, but say why."""
-        self.halted = str(error)
+        self.halted = f"{error} {AFTER_HALT}" if is_no_history(error) else str(error)
         log.error("halted", reason=self.halted)
         self._become(Role.HALTED)
         await self._leaving
@@ -244,13 +259,15 @@ class ClusterNode:
     async def led_by(self, seconds: float) -> tuple[int, Member]:
         """Return the epoch and who leads in it, once this node knows; raise TimeoutError if not in time."""
         async with asyncio.timeout(seconds):
-            while (leader := self.leader) is None or self._was_me(leader):
+            while (leader := self.known_leader) is None:
                 await self._changed.wait()
         return self.epoch, leader
 
-    def _was_me(self, leader: Member) -> bool:
-        """Return whether this node is said to lead, and does not: an earlier process of it did."""
-        return leader.node == self.me.node and self.role is not Role.LEADING
+    @property
+    def known_leader(self) -> Member | None:
+        """Who leads; None too where this node is said to, and does not: it did, or a process before it."""
+        is_me = self.leader is not None and self.leader.node == self.me.node
+        return None if is_me and self.role is not Role.LEADING else self.leader
 
     async def moved_from(self, epoch: int) -> None:
         """Return when this node has read of another epoch."""
@@ -263,7 +280,7 @@ class ClusterNode:
             "node": self.me.node,
             "role": self.role.value,
             "epoch": self.epoch,
-            "leader": None if self.leader is None else self.leader.told(),
+            "leader": None if self.known_leader is None else self.known_leader.told(),
             "end_offset": self._end,
             "next_record": self._next_offset,
             "read_ms_ago": monotonic_ms() - self._read_ms if self._read_ms else None,
@@ -278,6 +295,7 @@ class ClusterNode:
             "copying": self.copying,
             "halted": self.halted,
             "unfit": self.unfit(),
+            "foreign_lines": self._foreign_count,
         } | self.pace.view(leads=self.role is Role.LEADING)
 
     def _copies(self) -> dict[str, dict[str, Any]]:
@@ -459,9 +477,12 @@ class ClusterNode:
                 count = await self._work(lambda: self._take_some(replica))
             except Unknown as error:
                 self._silence.away(monotonic_ms())
-                log.warning("the shared log does not answer", reason=str(error))
+                self._note_unanswered(error.detail)
                 await self._pause(BEHIND_SECONDS)
                 continue
+            self._note_unanswered("")
+            self._look_at_foreign(replica)
+            self._one_name.check(self.leader.listen if self.leader else "")
             if replica.core.is_checkpoint_due or self._has_many_records(replica):
                 await self._work(lambda: replica.checkpoint(self._clock()))
             self._look_beside(replica)
@@ -475,6 +496,32 @@ class ClusterNode:
                 return True
             await self._pause(POLL_SECONDS)
         return False
+
+    def _note_unanswered(self, reason: str) -> None:
+        """Keep what the shared log says instead of an answer, and since when; log it where that changes."""
+        if reason and not self._refusal:
+            self._refused_ms = monotonic_ms()
+        if reason and reason != self._refusal:
+            log.warning("the shared log does not answer: it is asked again", reason=reason)
+        if self._refusal and not reason:
+            log.info("the shared log answers again", after_ms=monotonic_ms() - self._refused_ms)
+        self._refusal = reason
+
+    @property
+    def refusal(self) -> str:
+        """What the shared log says instead of an answer; empty while it answers, or says nothing."""
+        is_at_work = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
+        return (self._refusal or self._stood_in_vain) if is_at_work else ""
+
+    def _look_at_foreign(self, replica: Replica) -> None:
+        """Warn of lines in the shared log that are no records of its cluster's."""
+        count, self._foreign_count = self._foreign_count, replica.fold.foreign_count
+        if self._foreign_count > count:
+            log.warning(
+                "somebody else writes into the shared log: its lines are stepped over. Let nobody "
+                "but the nodes write there",
+                lines=self._foreign_count,
+            )
 
     def _take_some(self, replica: Replica) -> int:
         """Take what the log has now, up to some MiB, in a worker thread; return the number of records."""
@@ -501,11 +548,14 @@ class ClusterNode:
             return
         if record.kind == Kind.EPOCH:
             self._know_leader(record.epoch, record.facts)
+            self._stood_in_vain = ""
             log.info("epoch", epoch=record.epoch, leader=record.facts["node"])
         elif record.kind == Kind.BEAT and record.epoch == self.epoch and record.facts.get("leaves"):
             self._note_leaving(now_ms, record.facts.get("to", ""))
             return
-        elif record.kind == Kind.BEAT and record.epoch == self.epoch and self.leader is not None:
+        if self._has_read_all and step.outcome in (Outcome.ALIVE, Outcome.ACCEPTED):
+            self._one_name.heard(self.leader.node if self.leader else "", record.holder)
+        if record.kind == Kind.BEAT and record.epoch == self.epoch and self.leader is not None:
             self.leader = Member(**told_anew(self.leader._asdict(), record.facts))
         self._silence.heard(now_ms)
         self._tell()
@@ -529,7 +579,8 @@ class ClusterNode:
         try:
             won = await self._work(lambda: self._stand_once(replica))
         except Unknown as error:
-            log.info("stood, and nobody knows what came of it", reason=str(error))
+            log.warning("stood, and nobody knows what came of it", reason=error.detail)
+            self._stood_in_vain = error.detail
             won = False
         except Refused as error:
             log.info("stood, and another was first", reason=str(error))
@@ -537,6 +588,7 @@ class ClusterNode:
             self._must_ask_witness = True  # or the engine lacks what this node has read
             won = False
         if won:
+            self._stood_in_vain = ""
             self.took_over = TookOver(self._clock(), why)
         else:
             self._become(Role.FOLLOWING)
@@ -558,6 +610,7 @@ class ClusterNode:
         self.shown = self._show()
         me = self.me._replace(certificate=self.shown.certificate)
         candidate = Candidate(fold, secrets.token_bytes(HOLDER_BYTES), me._asdict())
+        self._one_name.drew(candidate.epoch.holder)
         head = Head(fold.epoch, fold.holder, Position(fold.end, fold.chain))
         following = Head(candidate.epoch.epoch, candidate.epoch.holder, head.position)
         offset = self._engine.append_if(head, [encode(candidate.epoch)], following)
@@ -646,12 +699,12 @@ class ClusterNode:
     def _copied(self) -> str:
         """Get a copy; return from where. In a worker thread.
 
-        Raise `CopyRefused` if no node gives one, `Halted` where its version is not supported, `Unknown`, or
+        Raise `CopyRefused` if no node gives one, `TooOld` where its version is not supported, `Unknown`, or
         OSError.
         """
         first, found, epoch, finalized = look_for_copies(self._engine, self._began.cluster, self.me.node)
         if why := unsupported(finalized):
-            raise Halted(f"No copy was fetched: {why}.")
+            raise TooOld(f"No copy was fetched: {why}.")
         if epoch is not None:
             self._loop.call_soon_threadsafe(self._know_leader, epoch.epoch, epoch.facts)
         refusals, turn = [], self._copy_count % max(1, len(found))
@@ -723,6 +776,7 @@ class ClusterNode:
         began_ms = replica.sink.proven_ms
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            self._look_at_foreign(replica)
             if self._has_many_records(replica):
                 replica.core.want_checkpoint()
             await self._work(lambda: self._look_after_copy(replica))
@@ -827,3 +881,8 @@ class ClusterNode:
 def monotonic_ms() -> int:
     """Return a clock of this machine that never goes back, in ms."""
     return time.monotonic_ns() // 1_000_000
+
+
+def is_no_history(error: Exception) -> bool:
+    """Return whether a node halts because the shared log is not one history, or is gone."""
+    return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from services.http.errors import BrokerUnreachable, TokenAstray
+from services.http.errors import AnswerLate, BrokerUnreachable, TokenAstray
 from services.settings.config import ClientSettings, HttpAddress, is_loopback, look_up, secret_in
 from services.settings.setting import settings_of
 from services.settings.sources import FILE_NAME, FILE_VARIABLE
@@ -52,6 +52,13 @@ class HttpCalls:
         return BrokerUnreachable(
             f"There is no Tidewheel HTTP interface at {self.address}."
             f" Start a broker with 'tidewheel serve', or name its HTTP address with --http.{tls}"
+        )
+
+    def late(self, wait_seconds: float) -> AnswerLate:
+        """Return the error for a request that was taken, and not answered in time."""
+        return AnswerLate(
+            f"{self.address} said nothing for {wait_seconds:.0f} s. See whether it was done before you ask "
+            "again, and what the broker waits for: its log, and of a node tidewheel cluster status."
         )
 
 

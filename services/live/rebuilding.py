@@ -70,7 +70,9 @@ class Rebuilding:
         """Refuse callers from now on; trust of the log what was durable in `core`, which the disk failed."""
         self._trusted_offset = core.durable_offset
         self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
-        log.error("disk failed, nothing is served", reason=str(error), trusted_offset=self._trusted_offset)
+        log.error(
+            "the core is let go, nothing is served", reason=str(error), trusted_offset=self._trusted_offset
+        )
 
     def begin(self) -> None:
         """Make a new core, at once unless that has just been tried; nothing is being written any more."""

@@ -26,7 +26,7 @@ from services.broker.broker import Broker
 from services.cluster.engine_check import EngineCheck
 from services.cluster.forwarding import Forwarding
 from services.cluster.http_forwarding import ClusterHttp
-from services.cluster.node import ClusterNode, Member, monotonic_ms
+from services.cluster.node import AFTER_HALT, ClusterNode, Member, monotonic_ms
 from services.cluster.peers import Shown, follow
 from services.cluster.switch import Switch
 from services.cluster.unanswered import Unanswered, WatchedEngine
@@ -56,7 +56,8 @@ from services.server.run import (
     wall_clock_ms,
 )
 from services.settings.config import HttpAddress, ServeSettings, is_loopback
-from sharedlog.engines import beginning_of, engine_of, without_password
+from sharedlog.engines import Beginning, SharedLog, beginning_of, engine_of, without_password
+from sharedlog.errors import NoCluster
 from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
 
@@ -78,7 +79,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         address = advertised(settings, listen, boot)
         engine = engine_of(settings.cluster)
         stack.callback(engine.close)
-        began = await asyncio.to_thread(beginning_of, engine)
+        began = await asyncio.to_thread(found_in, engine, settings.store)
         join(settings.store, began.cluster, settings.node)
         core = replace(core_settings(settings, began.facts["segment_bytes"]), sync_flush=False)
         store_format.open_format(
@@ -199,6 +200,17 @@ def shared_key(settings: ServeSettings) -> bytes:
     return auth_key(settings.auth_key, may_make=True) if settings.auth_key else b""
 
 
+def found_in(engine: SharedLog, store: Path) -> Beginning:
+    """Return which cluster a shared log is of; raise `NoCluster` with what to do, or `Unknown`."""
+    try:
+        return beginning_of(engine)
+    except NoCluster as error:
+        begin = "To begin one there: tidewheel cluster create URL."
+        if (store / layout.CLUSTER).exists():
+            begin = f"The store {store} is of one that was, which the URL may not name. {AFTER_HALT}"
+        raise NoCluster(f"{error.detail} {begin}") from error
+
+
 def join(store: Path, cluster: bytes, node: str) -> None:
     """Write into the store which cluster it is of; raise `ConfigurationError` if that is another one's.
 
@@ -216,7 +228,8 @@ def join(store: Path, cluster: bytes, node: str) -> None:
         if found != me:
             raise ConfigurationError(
                 f"The store {store} is node {found['node']!r} of cluster {found['cluster']}, not {node!r} of "
-                f"{cluster.hex()}: give this node another --store."
+                f"{cluster.hex()}: give this node another --store. If the shared log of that one is gone: "
+                "tidewheel cluster restore NEW-URL --from STORE"
             )
         return
     if any((store / layout.COMMITLOG).glob("*")):

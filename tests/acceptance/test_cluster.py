@@ -428,7 +428,7 @@ def test_any_node_says_why_the_shared_log_does_not_answer(
     try:
         changed(database, "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (gone)'")
         for node in nodes:  # the leader beats, the other stands, and both wait for the standby
-            eventually(lambda node=node: why in node.view()["engine_unanswered"])  # type: ignore[misc]
+            eventually(lambda node=node: why in node.view()["unanswered"])  # type: ignore[misc]
             with pytest.raises(HTTPError) as raised:
                 urlopen(f"http://{node.http}/readyz")
             assert raised.value.code == 503
@@ -447,7 +447,7 @@ def test_any_node_says_why_the_shared_log_does_not_answer(
         assert (refused.returncode, "TW-259" in refused.stderr) == (1, True), refused
     finally:
         changed(database, "ALTER SYSTEM RESET ALL")
-    eventually(lambda: not any(node.view()["engine_unanswered"] for node in nodes))
+    eventually(lambda: not any(node.view()["unanswered"] for node in nodes))
     leader_of(nodes, eventually)
     eventually(lambda: tidewheel("send", "orders", "after", "--http", leader.http).returncode == 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from threading import Thread
 
@@ -11,14 +12,22 @@ import pytest
 
 from sharedlog import postgres
 from sharedlog.engine import Head
-from sharedlog.errors import ClusterExists, NoCluster, Refused, Unknown
+from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, Unknown
 from sharedlog.fold import Position
 from sharedlog.postgres import PostgresLog
 from sharedlog.postgres_settings import Settings
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY
-from tests.postgresql import running_postgresql, running_standby
+from tests.postgresql import (
+    UNSYNCED,
+    USER,
+    PostgresServer,
+    running_postgresql,
+    running_servers,
+    running_standby,
+)
 
 BEGIN = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+ALL = 1 << 24
 NAMES = (f"log{number}" for number in count())
 
 
@@ -192,8 +201,12 @@ def test_a_server_that_is_not_there_proves_nothing() -> None:
         PostgresLog("host=127.0.0.1 port=9 user=nobody dbname=none").bounds()
 
 
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [("pg_cancel_backend", "PostgreSQL warned"), ("pg_terminate_backend", "PostgreSQL did not answer")],
+)
 def test_a_commit_that_does_not_wait_for_its_standbys_is_no_acknowledgement(
-    log: PostgresLog, conninfo: str
+    log: PostgresLog, conninfo: str, ends: str, said: str
 ) -> None:
     log.append_if(BEGIN, [b"one"], at(0))
     with psycopg.connect(conninfo, autocommit=True) as other:
@@ -213,14 +226,14 @@ def test_a_commit_that_does_not_wait_for_its_standbys_is_no_acknowledgement(
         try:
             while waiting.is_alive():
                 other.execute(
-                    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+                    f"SELECT {ends}(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'".encode()
                 )
         finally:
             other.execute("ALTER SYSTEM RESET synchronous_standby_names")
             other.execute("SELECT pg_reload_conf()")
             waiting.join()
     assert len(raised) == 1
-    assert "PostgreSQL warned" in str(raised[0])
+    assert said in str(raised[0])
     # It is there all the same, and nobody may say that it is safe.
     assert log.head() == at(log.bounds()[1] - 1)
 
@@ -233,7 +246,7 @@ def test_tables_that_are_gone_are_said_so(log: PostgresLog, conninfo: str) -> No
             with pytest.raises(NoCluster, match="is empty"):
                 ask()
         other.execute(f"DROP TABLE {log._log}_record")
-    with pytest.raises(NoCluster, match="tidewheel cluster create"):
+    with pytest.raises(NoCluster, match="has no tables"):
         log.read(0, 1)
 
 
@@ -389,3 +402,154 @@ def test_a_server_that_takes_no_writes_is_told(
 )
 def test_how_many_standbys_a_commit_waits_for(names: str, count: int) -> None:
     assert Settings({}, {}, False, "u", "d", names, [], 0, 0).needed_count == count
+
+
+@pytest.fixture
+def failing_over() -> Iterator[tuple[PostgresServer, PostgresServer, PostgresLog]]:
+    """A primary, a standby that nobody waits for, and a log in whichever of them takes writes."""
+    with running_servers(options=UNSYNCED) as servers:
+        primary, standby = servers.primary, PostgresServer("late", UNSYNCED)
+        standby.make_standby_of(str(primary.folder))
+        standby.start()
+        folders = f"{primary.folder},{standby.folder}"
+        log = PostgresLog(f"host={folders} user={USER} dbname=postgres target_session_attrs=read-write")
+        log.found(BEGIN)
+        try:
+            yield primary, standby, log
+        finally:
+            log.close()
+            standby.stop()
+            standby.forget()
+
+
+def promote_without_the_last(
+    primary: PostgresServer, standby: PostgresServer, logs: list[PostgresLog]
+) -> None:
+    """Append two records, of which the standby has the first, kill the primary and promote the standby."""
+    behind = PostgresLog(standby.url)
+    assert logs[0].append_if(BEGIN, [b"one"], at(0)) == 0
+    while not has_one(behind):
+        pass
+    standby.stop()
+    assert logs[0].append_if(at(0), [b"two"], at(1)) == 1
+    assert [one.stored for one in logs[1].read(0, ALL)] == [b"one", b"two"]
+    primary.kill()
+    standby.start()
+    with pytest.raises(
+        Unknown, match="ends at record 1, and reached to 2 before: it is a standby, and behind"
+    ):
+        answered(lambda: behind.read(2, ALL))
+    standby.promote()
+    behind.close()
+
+
+def has_one(log: PostgresLog) -> bool:
+    """Whether a standby has the first record."""
+    with suppress(NoCluster):
+        return bool(log.read(0, ALL))
+    return False
+
+
+def answered(ask: Callable[[], object]) -> object:
+    """Ask as often as the servers that are away are answered of."""
+    while True:
+        try:
+            return ask()
+        except Unknown as error:
+            if "did not answer" not in str(error):
+                raise
+
+
+def test_a_standby_that_was_promoted_without_a_record_halts_who_has_seen_it(
+    failing_over: tuple[PostgresServer, PostgresServer, PostgresLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    primary, standby, writer = failing_over
+    reader = PostgresLog(writer._conninfo)
+    promote_without_the_last(primary, standby, [writer, reader])
+    asks = (lambda: reader.read(0, ALL), lambda: writer.append_if(at(1), [b"three"], at(2)))
+    for ask in asks:
+        with pytest.raises(Unknown, match="ends at record 1, and reached to 2 before: asked anew"):
+            answered(ask)
+    monkeypatch.setattr(postgres, "LOST_SECONDS", 0.0)
+    for ask in asks:
+        with pytest.raises(Halted, match="promoted without all that was acknowledged"):
+            answered(ask)
+    # Who has seen neither goes on, and its record is another one where the lost one was.
+    other = PostgresLog(standby.url)
+    assert other.append_if(at(0), [b"another"], at(1)) == 1
+    other.close()
+    for ask in asks:
+        with pytest.raises(Halted, match=r"Record 1 .* is not what was there before"):
+            answered(ask)
+    reader.close()
+
+
+def test_a_node_that_reads_on_behind_the_logs_end_halts(
+    log: PostgresLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append_if(BEGIN, [b"one"], at(0))
+    assert log.read(1, ALL) == []
+    log.close()
+    with pytest.raises(Unknown, match="ends at record 1, and reached to 5 before: asked anew"):
+        log.read(5, ALL)
+    monkeypatch.setattr(postgres, "LOST_SECONDS", 0.0)
+    with pytest.raises(Halted, match="lost the log's end"):
+        log.read(5, ALL)
+    assert log.append_if(at(0), [b"two"], at(1)) == 1
+
+
+def test_what_is_trimmed_meanwhile_halts_nobody(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "PARTITION_RECORDS", 2)
+    first = PostgresLog(conninfo, next(NAMES))
+    first.found(BEGIN)
+    first.append_if(BEGIN, [b"0", b"1", b"2"], at(0))
+    other = PostgresLog(conninfo, first._log)
+    assert len(other.read(0, ALL)) == 3
+    other.close()
+    first.append_if(at(0), [b"3", b"4", b"5"], at(1))
+    first.trim(5)
+    assert [one.offset for one in other.read(3, ALL)] == [4, 5]
+    first.close()
+    other.close()
+
+
+def test_a_record_whose_commit_was_not_acknowledged_may_be_lost(log: PostgresLog) -> None:
+    log.append_if(BEGIN, [b"one"], at(0))
+    log._connected().execute(
+        "CREATE FUNCTION pg_temp.warns() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE WARNING 'no standby'; RETURN NEW; END$$"
+    )
+    log._connected().execute(
+        f"CREATE TRIGGER warns BEFORE INSERT ON {log._log}_record "
+        "FOR EACH ROW EXECUTE FUNCTION pg_temp.warns()"
+    )
+    with pytest.raises(Unknown, match="PostgreSQL warned: no standby"):
+        log.append_if(at(0), [b"two"], at(1))
+    assert log._last is not None
+    assert log._last[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ("ALTER ROLE {user} CONNECTION LIMIT 0", "too many connections for role"),
+        ("ALTER DATABASE postgres CONNECTION LIMIT 0", "too many connections for database"),
+        ("ALTER ROLE {user} NOLOGIN", "not permitted to log in"),
+    ],
+)
+def test_a_server_that_lets_nobody_in_is_asked_again(
+    conninfo: str, admin: Callable[[str], object], limits: str, said: str
+) -> None:
+    user = next(NAMES)
+    admin(f"CREATE ROLE {user} LOGIN")
+    log = PostgresLog(conninfo.replace(f"//{USER}@", f"//{user}@"), user)
+    try:
+        admin(limits.format(user=user))
+        with pytest.raises(Unknown, match=said):
+            log.bounds()
+    finally:
+        admin("ALTER DATABASE postgres CONNECTION LIMIT -1")
+    admin(f"ALTER ROLE {user} LOGIN CONNECTION LIMIT -1")
+    with pytest.raises(NoCluster):
+        log.bounds()
+    log.close()
