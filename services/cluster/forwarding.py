@@ -364,7 +364,7 @@ class Forwarding:
                 yield attempt
             not_its_own = attempt.not_its_own and other_certificate(leader.listen, attempt.not_its_own)
             moved = asyncio.ensure_future(self._node.moved_from(epoch))
-            await asyncio.wait({moved}, timeout=pause_seconds)
+            await asyncio.wait({moved}, timeout=max(0.0, min(pause_seconds, until - loop.time())))
             moved.cancel()
             pause_seconds = min(2 * pause_seconds, RETRY_PAUSE_SECONDS_MAX)
         if not_its_own:
