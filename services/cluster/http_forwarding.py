@@ -38,7 +38,7 @@ from services.cluster import followers, transfer
 from services.cluster.engine_check import EngineCheck
 from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
 from services.cluster.metrics import ClusterMetrics
-from services.cluster.node import ClusterNode, Member, Role
+from services.cluster.node import ClusterNode, Member, Role, monotonic_ms
 from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.cluster.unanswered import Unanswered
 from services.ops.gate import Demands, Gate
@@ -202,17 +202,21 @@ class ClusterHttp:
                 epoch, leader = await self._node.led_by(left_seconds)
             except TimeoutError:
                 break
+            began_ms = monotonic_ms()
             try:
                 connection = await asyncio.to_thread(
                     connected_to, leader.http, leader.certificate, CALL_SECONDS
                 )
             except OSError as error:  # nothing was sent, so another may get it
+                self._node.reach.failed(epoch, began_ms, monotonic_ms())
                 said = str(error) if isinstance(error, OtherCertificate) else not_reached(leader, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             fields[FORWARDED] = str(epoch)
             try:
-                return await asyncio.to_thread(called, connection, request.method, target, fields, body)
+                answer = await asyncio.to_thread(called, connection, request.method, target, fields, body)
+                self._node.reach.answered(monotonic_ms())
+                return answer
             except (OSError, http.client.HTTPException) as error:
                 return refused(f"The leader went away amid the request ({error}). See whether it was done.")
         return refused(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
