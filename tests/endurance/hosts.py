@@ -169,9 +169,17 @@ def _take_down(number: int) -> None:
     bridge = _bridge(number)
     for namespace in [path.name for path in NAMESPACES.glob(f"{bridge}-*")]:
         _end_all_in(namespace)
-        ip("netns", "del", namespace)  # its link goes with it
-    if Path("/sys/class/net", bridge).exists():
-        ip("link", "del", bridge)
+        ip("netns", "del", namespace)
+    ends = time.monotonic() + END_SECONDS
+    while links := _links_of(bridge):  # a link goes with its namespace, but some time later
+        for link in links:
+            subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
+        assert time.monotonic() < ends, f"links {links} are not deleted"
+
+
+def _links_of(bridge: str) -> list[str]:
+    links = Path("/sys/class/net")
+    return [path.name for path in (*links.glob(bridge), *links.glob(f"{bridge}v*"))]
 
 
 def _end_all_in(namespace: str) -> None:
