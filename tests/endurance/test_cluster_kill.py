@@ -58,6 +58,8 @@ LOST_EACH = 10
 LEAD_SECONDS = 45.0
 """How long it may take at most until a node leads, and sends are acknowledged, once a fault has ended."""
 SETTLE_SECONDS = 60.0
+QUIET_SECONDS = 6.0
+"""How long nothing may come until all that is due has come: longer than a lease of what got lost."""
 ACKNOWLEDGED_MIN = 20
 """A round ends with so many sends that were acknowledged after its fault."""
 
@@ -288,6 +290,12 @@ async def settled(stage: Stage, load: Load) -> None:
             fewest, came = len(missing), time.monotonic()
         for topic in {load.history.sent[one].topic for one in missing}:
             await load.receive(topic, 0.2)
+    # What nobody was told of may be stored all the same, as late as the fault ended: the log tells.
+    due_ms = max((one.due_ms for one in load.history.sent.values()), default=0)
+    came = time.time()
+    while time.time() < max(came, due_ms / 1000) + QUIET_SECONDS:
+        counts = [await load.receive(topic, 0.2) for topic in TOPICS]
+        came = time.time() if any(counts) else came
 
 
 def judge(stage: Stage, load: Load, rounds: int, seed: int) -> None:
