@@ -119,9 +119,9 @@ class Attempt:
             if self.has_answered:
                 raise Refused(Status.UNAVAILABLE, NOT_LEADING) from None
         except grpc.aio.AioRpcError as error:
-            if error.code() in _UNREACHED:
+            if error.code() in _UNREACHED and not is_not_its_own(error):
                 self.reach.failed(self.epoch, self.began_ms, monotonic_ms())
-            else:
+            else:  # somebody is there, if with another certificate: clients are told so
                 self.reach.answered(monotonic_ms())
             if self.has_answered or not _may_ask_again(error):
                 raise

@@ -208,8 +208,10 @@ class ClusterHttp:
                     connected_to, leader.http, leader.certificate, CALL_SECONDS
                 )
             except OSError as error:  # nothing was sent, so another may get it
-                self._node.reach.failed(epoch, began_ms, monotonic_ms())
-                said = str(error) if isinstance(error, OtherCertificate) else not_reached(leader, error)
+                said = str(error)
+                if not isinstance(error, OtherCertificate):
+                    self._node.reach.failed(epoch, began_ms, monotonic_ms())
+                    said = not_reached(leader, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             fields[FORWARDED] = str(epoch)
