@@ -5,6 +5,8 @@
     HOLD         node, next_record                      the node has no copy, and reads on from there
     both         supports, finalized                    see `sharedlog.versions`
     BEAT         forget                                 the leader was told that a node is gone for good
+    either       unreached: epoch, number               beside what it holds a node says that clients call it,
+                                                        and the leader of that epoch does not answer it
 
 Rules
 1. Records are trimmed before the least `next_record` of all nodes that are known, and only while two nodes
@@ -64,12 +66,17 @@ class Holdings:
 
     def __init__(self) -> None:
         self._by_node: dict[str, Holding] = {}
+        self.unreached: dict[str, tuple[int, int]] = {}
+        """The newest complaint of each node: of which epoch, and its number. No checkpoint has it."""
 
     def told(self, facts: dict[str, Any]) -> None:
         """Take in a CHECKPOINT or HOLD."""
         node = str(facts["node"])
         if node in self._by_node or len(self._by_node) < NODES_MAX:
             self._by_node[node] = Holding.of(facts)
+            if "unreached" in facts:
+                epoch, number = facts["unreached"]
+                self.unreached[node] = (int(epoch), int(number))
 
     def forget(self, node: str) -> None:
         """Let go of a node that is gone for good."""

@@ -12,6 +12,11 @@ A commit counts when the server reports it. With `synchronous_standby_names` tha
 it; a server that gives up waiting for them says so in a WARNING, and that is no acknowledgement: `Unknown`.
 So is a connection that breaks before the answer.
 
+A network that drops what it is given, in silence, leaves connections that nobody ends. So a side that hears
+nothing of the other for `SILENT_SECONDS` ends its own: an append that was under way is `Unknown` then. And a
+session that stands still amid a transaction, which others wait for, is ended by the server: the node that
+has it may be cut off or stopped, and its locks would hold up every other node for ever.
+
 Trimming drops whole partitions, which costs no vacuum; up to one partition's records stay that could go.
 
 `trouble` asks over a connection of its own: an append may wait for standbys for as long as they are away, and
@@ -51,7 +56,11 @@ READ_RECORDS_MAX: Final = 10_000
 DROP_WAIT_MS: Final = 50
 """How long trimming waits for readers: an append waits behind it."""
 MAKE_TRIES: Final = 3
-CONNECT_SECONDS: Final = 10
+CONNECT_SECONDS: Final = 5
+SILENT_SECONDS: Final = 4
+"""How long nothing may come from the other machine, not even that it has what was sent."""
+IDLE_SECONDS: Final = 2
+"""How long a session may stand still amid a transaction: the statements of one follow each other at once."""
 CHECK_MS: Final = 10_000
 """How long one statement about the settings may take."""
 TRY_MS: Final = 200
@@ -59,9 +68,23 @@ TRY_MS: Final = 200
 LOST_SECONDS: Final = 20.0
 """How long the log's end must be before what was read until that is believed."""
 _CHAIN_BYTES: Final = 8
+_PROBES: Final = SILENT_SECONDS - 1
+"""How many questions, a second apart, a silent connection gets before it is ended."""
 _OPTIONS: Final = (
-    "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed"
+    "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed "
+    f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s -c tcp_user_timeout={SILENT_SECONDS}s "
+    f"-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count={_PROBES}"
 )
+"""What a session asks of the server."""
+_CONNECTION: Final = {
+    "connect_timeout": CONNECT_SECONDS,
+    "tcp_user_timeout": SILENT_SECONDS * 1000,
+    "keepalives": 1,
+    "keepalives_idle": 1,
+    "keepalives_interval": 1,
+    "keepalives_count": _PROBES,
+}
+"""What libpq asks of a connection, unless the URL says otherwise."""
 _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -397,9 +420,9 @@ class PostgresLog:
     def _opened(self) -> psycopg.Connection[Any]:
         import psycopg
 
-        return psycopg.connect(
-            self._conninfo, autocommit=True, connect_timeout=CONNECT_SECONDS, options=_OPTIONS
-        )
+        given = psycopg.conninfo.conninfo_to_dict(self._conninfo)
+        asked = psycopg.conninfo.make_conninfo("", **(_CONNECTION | given))
+        return psycopg.connect(asked, autocommit=True, options=_OPTIONS)
 
     def _settings(self) -> Settings:
         """Return how this PostgreSQL is set, and how a session is; raise `Unknown`."""

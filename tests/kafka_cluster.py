@@ -1,6 +1,7 @@
 """A real Apache Kafka of a test session's own, of one node or three, where the machine has Maven and Java.
 
-Each node is broker and controller (KRaft), a JVM over a folder of its own. Maven fetches the jars into its
+Each node is broker and controller (KRaft), a JVM over a folder of its own, on this machine's loopback or on a
+host of its own (`tests.endurance.hosts`). Maven fetches the jars into its
 own repository, once; where it cannot the test is skipped, and says so.
 """
 
@@ -23,6 +24,8 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.endurance.hosts import Hosts
 
 VERSION: Final = "4.1.1"
 FETCH_SECONDS, START_SECONDS, STOP_SECONDS = 600, 60, 30
@@ -50,8 +53,8 @@ rootLogger.appenderRef.out.ref = out
 SETTINGS: Final = """process.roles=broker,controller
 node.id={number}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
 inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
@@ -65,8 +68,11 @@ JAVA: Final = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 class KafkaNode:
     """One node, broker and controller; started again it keeps its ports and what it has written."""
 
-    def __init__(self, folder: Path, number: int, ports: tuple[int, int], classes: str) -> None:
-        self.folder, self.number, self.classes = folder, number, classes
+    def __init__(
+        self, folder: Path, number: int, ports: tuple[int, int], classes: str, hosts: Hosts | None = None
+    ) -> None:
+        self.folder, self.number, self.classes, self._hosts = folder, number, classes, hosts
+        self.host = "127.0.0.1" if hosts is None else hosts.address(name_of_host(number))
         self.port, self.controller_port = ports
         self.process: subprocess.Popen[bytes] | None = None
         folder.mkdir()
@@ -74,15 +80,15 @@ class KafkaNode:
     @property
     def address(self) -> str:
         """Where it serves clients."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def format(self, settings: str, voters: str, replicas: int, cluster: str) -> None:
         """Write its settings, and make its empty folder one of a cluster."""
         (self.folder / "log4j2.properties").write_text(LOGGING)
         (self.folder / "settings").write_text(
             settings.format(
-                number=self.number, voters=voters, port=self.port, controller_port=self.controller_port,
-                folder=self.folder, replicas=replicas,
+                number=self.number, voters=voters, host=self.host, port=self.port,
+                controller_port=self.controller_port, folder=self.folder, replicas=replicas,
             )
         )  # fmt: skip
         given = ("format", "--cluster-id", cluster, "--config", str(self.folder / "settings"))
@@ -92,7 +98,8 @@ class KafkaNode:
         """Start it; `wait` returns when it serves."""
         with self._log.open("ab") as log:
             command = self._command("kafka.Kafka", str(self.folder / "settings"))
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            place = [] if self._hosts is None else self._hosts.command(name_of_host(self.number))
+            self.process = subprocess.Popen([*place, *command], stdout=log, stderr=log)
 
     def wait(self) -> None:
         """Wait until it takes connections of clients."""
@@ -102,7 +109,7 @@ class KafkaNode:
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < ends, self.log()
             try:
-                return socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return socket.create_connection((self.host, self.port), timeout=1).close()
             except OSError:
                 time.sleep(0.1)
 
@@ -147,15 +154,15 @@ class KafkaNode:
 class KafkaCluster:
     """Nodes that are one cluster."""
 
-    def __init__(self, folder: Path, count: int, settings: str = "") -> None:
+    def __init__(self, folder: Path, count: int, settings: str = "", hosts: Hosts | None = None) -> None:
         ports = free_ports(2 * count)
         classes = class_path()
         self.nodes = [
-            KafkaNode(folder / f"kafka-{number}", number, (ports.pop(), ports.pop()), classes)
+            KafkaNode(folder / f"kafka-{number}", number, (ports.pop(), ports.pop()), classes, hosts)
             for number in range(1, count + 1)
         ]
         self.bootstrap = ",".join(node.address for node in self.nodes)
-        voters = ",".join(f"{node.number}@127.0.0.1:{node.controller_port}" for node in self.nodes)
+        voters = ",".join(f"{node.number}@{node.host}:{node.controller_port}" for node in self.nodes)
         cluster = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "x")
         for node in self.nodes:
             node.format(SETTINGS + settings, voters, count, cluster)
@@ -177,13 +184,18 @@ class KafkaCluster:
         return f"kafka://{self.bootstrap}/{topic}"
 
 
+def name_of_host(number: int) -> str:
+    """Return the name of the host that a node runs on, where it runs on one of its own."""
+    return f"k{number}"
+
+
 @contextmanager
-def running_kafka(count: int = 1, settings: str = "") -> Iterator[KafkaCluster]:
+def running_kafka(count: int = 1, settings: str = "", hosts: Hosts | None = None) -> Iterator[KafkaCluster]:
     """Run a cluster, with further settings if some are given. Skips the test where it cannot be had."""
     pytest.importorskip("confluent_kafka")
     folder = Path(tempfile.mkdtemp(prefix="tidewheel-kafka-"))
     try:
-        cluster = KafkaCluster(folder, count, settings)
+        cluster = KafkaCluster(folder, count, settings, hosts)
         try:
             cluster.start()
             yield cluster

@@ -1,7 +1,8 @@
 """A real PostgreSQL of a test session's own, alone or with synchronous standbys, where the machine has one.
 
-Each server listens on a socket in a folder of its own. A standby is a copy of the primary (pg_basebackup)
-that follows its log; a commit of the primary is answered once any one of the standbys has it on disk.
+Each server listens on a socket in a folder of its own, or on a host of its name (`tests.endurance.hosts`), at
+that one's address. A standby is a copy of the primary (pg_basebackup) that follows its log; a
+commit of the primary is answered once any one of the standbys has it on disk.
 """
 
 from __future__ import annotations
@@ -22,18 +23,26 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.endurance.hosts import Hosts
+
 USER, OWNER = "shop", "postgres"
 START_SECONDS, STANDBY_SECONDS = 60, 60
 UNSYNCED: Final = ("-c", "fsync=off")
 KEPT_FOR_STANDBYS: Final = ("-c", "wal_keep_size=1GB")
+SILENT_SECONDS: Final = 3
+OVER_LINKS_THAT_ARE_CUT: Final = (
+    *("-c", f"wal_receiver_timeout={SILENT_SECONDS}s", "-c", f"wal_sender_timeout={SILENT_SECONDS}s"),
+    *("-c", "wal_retrieve_retry_interval=500ms"),
+)
+"""A standby and its primary give up a connection on which nothing comes: as they come, after 60 s."""
 _FOLLOWING: Final = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum'"
 
 
 class PostgresServer:
-    """One server; started again it keeps its socket and what it has written."""
+    """One server; started again it keeps its socket, or address, and what it has written."""
 
-    def __init__(self, name: str, options: tuple[str, ...]) -> None:
-        self.name, self._options = name, options
+    def __init__(self, name: str, options: tuple[str, ...], hosts: Hosts | None = None) -> None:
+        self.name, self._options, self._hosts = name, options, hosts
         self.folder = Path(tempfile.mkdtemp(prefix="tidewheel-postgresql-"))
         self._process: subprocess.Popen[bytes] | None = None
         if os.geteuid() == 0:
@@ -42,23 +51,36 @@ class PostgresServer:
     @property
     def url(self) -> str:
         """Where it serves, as libpq takes it."""
-        return f"postgresql://{USER}@/postgres?host={self.folder}"
+        return f"postgresql://{USER}@/postgres?host={self.host}"
+
+    @property
+    def host(self) -> str:
+        """The folder of its socket, or its address, as libpq takes either."""
+        return str(self.folder) if self._hosts is None else self._hosts.address(self.name)
 
     def make(self) -> None:
         """Make an empty server."""
         command = [*as_owner(), program("initdb"), "--auth=trust", "-U", USER, "-D", str(self._data)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
+        if self._hosts is not None:
+            with (self._data / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\nhost replication all samenet trust\n")
 
     def make_standby_of(self, primary: str) -> None:
-        """Copy the server that runs in a folder; once started this one follows it under its own name."""
+        """Copy the server at a host of libpq's; once started this one follows it under its own name."""
         source = f"host={primary} user={USER} application_name={self.name}"
+        if self._hosts is not None:
+            source += f" connect_timeout={SILENT_SECONDS} tcp_user_timeout={SILENT_SECONDS * 1000}"
         command = [program("pg_basebackup"), "-D", str(self._data), "-R", "-c", "fast", "-d", source]
         subprocess.run([*as_owner(), *command], check=True, cwd=self.folder)
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
-        options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={self.folder}", *self._options]
-        command = [*as_owner(), program("postgres"), "-D", str(self._data), *options]
+        address = "" if self._hosts is None else self.host
+        place = [] if self._hosts is None else self._hosts.command(self.name)
+        where = ["-c", f"listen_addresses={address}", "-c", f"unix_socket_directories={self.folder}"]
+        program_of = [*place, *as_owner(), program("postgres"), "-D", str(self._data)]
+        command = [*program_of, *where, *self._options]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         ends = time.monotonic() + START_SECONDS
@@ -129,10 +151,11 @@ class PostgresServer:
 class PostgresServers:
     """A primary, and the standbys of which any one must have a commit."""
 
-    def __init__(self, standbys: int, options: tuple[str, ...]) -> None:
-        options += KEPT_FOR_STANDBYS
-        self.primary = PostgresServer("primary", options)
-        self.standbys = [PostgresServer(f"s{number}", options) for number in range(1, standbys + 1)]
+    def __init__(self, standbys: int, options: tuple[str, ...], hosts: Hosts | None = None) -> None:
+        options += KEPT_FOR_STANDBYS + (() if hosts is None else OVER_LINKS_THAT_ARE_CUT)
+        primary, *others = names_of_servers(standbys)
+        self.primary = PostgresServer(primary, options, hosts)
+        self.standbys = [PostgresServer(name, options, hosts) for name in others]
 
     @property
     def url(self) -> str:
@@ -144,7 +167,7 @@ class PostgresServers:
         self.primary.make()
         self.primary.start()
         for one in self.standbys:
-            one.make_standby_of(str(self.primary.folder))
+            one.make_standby_of(self.primary.host)
             one.start()
         if self.standbys:
             self._wait_for_standbys()
@@ -168,13 +191,20 @@ class PostgresServers:
             one.forget()
 
 
+def names_of_servers(standbys: int) -> list[str]:
+    """Return the names of a primary and so many standbys, which are those of their hosts as well."""
+    return ["primary", *(f"s{number}" for number in range(1, standbys + 1))]
+
+
 @contextmanager
-def running_servers(standbys: int = 0, options: tuple[str, ...] = ()) -> Iterator[PostgresServers]:
+def running_servers(
+    standbys: int = 0, options: tuple[str, ...] = (), hosts: Hosts | None = None
+) -> Iterator[PostgresServers]:
     """Run a primary and so many standbys. Skips the test where there is no PostgreSQL."""
     pytest.importorskip("psycopg")
     if not shutil.which("initdb") or not has_owner():
         pytest.skip("no PostgreSQL server on this machine")
-    servers = PostgresServers(standbys, options)
+    servers = PostgresServers(standbys, options, hosts)
     try:
         servers.start()
         yield servers

@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from commitlog import layout, snapshot
 from commitlog.disk import Disk
@@ -84,6 +84,11 @@ class OwnCopy:
         self._told, self._checked_end = None, 0
         return self._record(Kind.HOLD, Holding(next_record, supports=SUPPORTED, finalized=finalized))
 
+    def complaint(self, known: Holding, epoch: int, number: int) -> bytes:
+        """Return the record that repeats what the log knows of this node, and that it reaches no leader."""
+        kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
+        return self._record(kind, known, {"unreached": [epoch, number]})
+
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
         """Read what a checkpoint rests on, from what was told before; raise `StoreDamaged`.
 
@@ -104,8 +109,8 @@ class OwnCopy:
         self._checked_end = end
         return True
 
-    def _record(self, kind: Kind, holding: Holding) -> bytes:
-        facts = body_of(holding.facts(self._name))
+    def _record(self, kind: Kind, holding: Holding, beside: dict[str, Any] | None = None) -> bytes:
+        facts = body_of(holding.facts(self._name) | (beside or {}))
         return encode(SharedRecord(self._began.cluster, kind, 0, NOBODY, holding.end or 0, 0, facts))
 
 

@@ -16,6 +16,9 @@ Rules
 4. Telemetry and SyncLiteSubscription of a node's own clients come here while it leads, too (`switch`), and
    its broker, `local`, answers them: so a client's stream outlives the lead of its node.
 5. A stream that the leader ends is over, unless it steps down: it says UNAVAILABLE to other nodes then.
+6. A network that drops what it is given, in silence, is a leader that does not answer: a connection on which
+   what was sent does not arrive for SILENT_MS, or a question whether the leader is there gets no answer, is
+   given up, and its calls are asked again.
 
 Cost: a round trip and some 300 us of processor time a call (`benchmarks/cluster.py`). Weak spot: the leader
 sees this node's address as the caller's, in its log and where connections are counted.
@@ -35,9 +38,10 @@ import grpc
 from services.auth import signature
 from services.cluster.channels import is_not_its_own
 from services.cluster.lines import Lines
-from services.cluster.node import ClusterNode
+from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import other_certificate
 from services.cluster.presence import REPEAT_SECONDS, Heard, Kept, Presence, is_taken, whole_set
+from services.cluster.reach import Reach
 from services.cluster.vouching import VOUCHED, came_ms_of, vouch
 from services.front.connection import Connection
 from services.front.grpc_calls import CallReceived, CallStarted, Method
@@ -59,6 +63,11 @@ CALL_SECONDS: Final = 30.0
 SECONDS_MAX: Final = 24 * 3_600.0
 NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
 NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
+_UNREACHED: Final = (
+    *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
+    grpc.StatusCode.CANCELLED,
+)
+"""How a call ends of which nobody knows whether the leader has got it."""
 _PASSED_ON: Final = ("x-mq-", "authorization")
 """How the names of header fields begin that go on to the leader."""
 TELEMETRY: Final = "Telemetry"
@@ -93,6 +102,8 @@ class Attempt:
     fields: tuple[tuple[str, str], ...]
     left_seconds: float
     epoch: int
+    reach: Reach
+    began_ms: int
     local: Serving | None = None
     has_answered: bool = False
     """Whether the client was told something that another attempt would tell anew."""
@@ -108,9 +119,15 @@ class Attempt:
             if self.has_answered:
                 raise Refused(Status.UNAVAILABLE, NOT_LEADING) from None
         except grpc.aio.AioRpcError as error:
+            if error.code() in _UNREACHED and not is_not_its_own(error):
+                self.reach.failed(self.epoch, self.began_ms, monotonic_ms())
+            else:  # somebody is there, if with another certificate: clients are told so
+                self.reach.answered(monotonic_ms())
             if self.has_answered or not _may_ask_again(error):
                 raise
             self.not_its_own = (error.details() or "") if is_not_its_own(error) else ""
+        else:
+            self.reach.answered(monotonic_ms())
 
 
 class Asked(NamedTuple):
@@ -360,7 +377,9 @@ class Forwarding:
             is_here = leader.node == self._node.me.node and asked.shape.name in (TELEMETRY, SYNC_LITE)
             local = self.local if is_here else None
             with self._lines.taken(leader.listen, leader.certificate, self._node.shown) as channel:
-                attempt = Attempt(channel, fields, left_seconds, epoch, local)
+                attempt = Attempt(
+                    *(channel, fields, left_seconds, epoch, self._node.reach, monotonic_ms()), local
+                )
                 yield attempt
             not_its_own = attempt.not_its_own and other_certificate(leader.listen, attempt.not_its_own)
             moved = asyncio.ensure_future(self._node.moved_from(epoch))
@@ -423,6 +442,7 @@ async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
     """Send the client what the leader says, until the leader's stream ends."""
     async for reply in call:
         asked.connection.is_let_in = attempt.has_answered = True
+        attempt.reach.answered(monotonic_ms())
         await asked.connection.send_message(asked.stream_id, cast(bytes, reply))
 
 

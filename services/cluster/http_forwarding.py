@@ -38,7 +38,7 @@ from services.cluster import followers, transfer
 from services.cluster.engine_check import EngineCheck
 from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
 from services.cluster.metrics import ClusterMetrics
-from services.cluster.node import ClusterNode, Member, Role
+from services.cluster.node import ClusterNode, Member, Role, monotonic_ms
 from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.cluster.unanswered import Unanswered
 from services.ops.gate import Demands, Gate
@@ -200,14 +200,25 @@ class ClusterHttp:
         while (left_seconds := until - time.monotonic()) > 0:
             try:
                 epoch, leader = await self._node.led_by(left_seconds)
-                fields[FORWARDED] = str(epoch)
-                return await asyncio.to_thread(called, leader, request.method, target, fields, body)
             except TimeoutError:
                 break
-            except (ConnectionRefusedError, OtherCertificate) as error:
-                # Nothing was sent, so another may get it.
-                said = str(error) if isinstance(error, OtherCertificate) else ""
+            began_ms = monotonic_ms()
+            try:
+                connection = await asyncio.to_thread(
+                    connected_to, leader.http, leader.certificate, CALL_SECONDS
+                )
+            except OSError as error:  # nothing was sent, so another may get it
+                said = str(error)
+                if not isinstance(error, OtherCertificate):
+                    self._node.reach.failed(epoch, began_ms, monotonic_ms())
+                    said = not_reached(leader, error)
                 await asyncio.sleep(RETRY_SECONDS)
+                continue
+            fields[FORWARDED] = str(epoch)
+            try:
+                answer = await asyncio.to_thread(called, connection, request.method, target, fields, body)
+                self._node.reach.answered(monotonic_ms())
+                return answer
             except (OSError, http.client.HTTPException) as error:
                 return refused(f"The leader went away amid the request ({error}). See whether it was done.")
         return refused(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
@@ -262,9 +273,15 @@ async def only_field(request: Request, name: str, usual: Any) -> Any:
     return found.get(name, usual)
 
 
-def called(leader: Member, method: str, target: str, fields: dict[str, str], body: bytes) -> Response:
+def not_reached(leader: Member, error: OSError) -> str:
+    """Return the sentence for a leader to which this node gets no connection."""
+    return f"Node {leader.node} leads, and {leader.http} is not reached from here ({error}). Send it again."
+
+
+def called(
+    connection: http.client.HTTPConnection, method: str, target: str, fields: dict[str, str], body: bytes
+) -> Response:
     """Send a request to another node and return the answer; raise OSError or HTTPException."""
-    connection = connected_to(leader.http, leader.certificate, CALL_SECONDS)
     try:
         connection.request(method, target, body, fields)
         answer = connection.getresponse()

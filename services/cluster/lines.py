@@ -20,13 +20,20 @@ from services.cluster.peers import Shown
 
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
-_OPTIONS: Final = [
+ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
+"""How long a leader says nothing before it is asked whether it is there: as often as a broker allows."""
+SILENT_MS: Final = 3_000
+"""How long a leader may leave a question unanswered, or not have what it was sent."""
+OPTIONS: Final = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_retries", 0),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.keepalive_time_ms", ASK_MS),
+    ("grpc.keepalive_timeout_ms", SILENT_MS),
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),  # else all channels to an address share one connection
 ]
 
@@ -55,7 +62,7 @@ class Lines:
         lines = self._lines.setdefault((address, certificate, own), [])
         line = next((one for one in lines if one.calls < CALLS_MAX), None)
         if line is None:
-            lines.append(line := Line(channel_to(address, certificate, own, _OPTIONS)))
+            lines.append(line := Line(channel_to(address, certificate, own, OPTIONS)))
         line.calls += 1
         try:
             yield line.channel

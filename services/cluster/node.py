@@ -25,6 +25,7 @@ Rules
 7. A node whose clock is off or whose disk is full stands later than the others, and hands over (`fitness`).
 8. Each node tells of its newest checkpoint (`copies`); the leader trims what all have (`sharedlog.holdings`).
 9. A leader's EPOCH tells its certificate, by which others know it (`peers`); a BEAT tells a renewed one.
+10. A leader that reaches no client leaves to a node that clients reach and that does not reach it (`reach`).
 
 Weak spot: a takeover takes over the core as it is, so all that `Broker.begin` derives is derived between the
 EPOCH and the first answer.
@@ -36,7 +37,7 @@ import asyncio
 import hmac
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, suppress
 from enum import StrEnum
@@ -57,6 +58,7 @@ from services.cluster.one_key import check_key
 from services.cluster.one_name import OneName
 from services.cluster.pace import Pace
 from services.cluster.peers import Shown
+from services.cluster.reach import Leaving, Reach
 from services.cluster.replica import Replica
 from services.cluster.silence import BEAT_MS, Silence
 from services.live.durability import Answers, Proving
@@ -206,6 +208,9 @@ class ClusterNode:
         """The last time when this node began to lead."""
         self.pace = Pace(clock, monotonic_ms)
         self._told_off, self._has_room, self._handed_over_ms = False, True, -fitness.HAND_OVER_AGAIN_MS
+        self.reach, self._leaves_for = Reach(), Leaving()
+        self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
+        """Tells whether any client answers this node."""
         self._names = {me.node}
         self._read_ms = 0
         self._end = self._next_offset = 0
@@ -486,6 +491,7 @@ class ClusterNode:
             if replica.core.is_checkpoint_due or self._has_many_records(replica):
                 await self._work(lambda: replica.checkpoint(self._clock()))
             self._look_beside(replica)
+            await self._complain(replica)
             self._has_read_all |= not count
             if count:
                 continue
@@ -567,6 +573,15 @@ class ClusterNode:
         self.leader = None
         self._silence.heard(now_ms, leaves=may_stand, is_named=may_stand and bool(to))
         self._tell()
+
+    async def _complain(self, replica: Replica) -> None:
+        """Say in the shared log that clients call, and the leader does not answer, if so."""
+        known = replica.fold.holdings.of(self.me.node)
+        if known is None or (number := self.reach.complains(self.epoch, monotonic_ms())) is None:
+            return
+        log.warning("the leader does not answer what clients ask", epoch=self.epoch)
+        with suppress(Unknown, Refused):  # then it is said again
+            await self._work(partial(self._engine.note, self.own_copy.complaint(known, self.epoch, number)))
 
     def _rank(self) -> int:
         return sorted(self._names).index(self.me.node)
@@ -784,6 +799,7 @@ class ClusterNode:
             if replica.sink.proven_ms > began_ms:  # the EPOCH was appended before, nobody knows when
                 await self._work(partial(self._compare_clock, replica))
             self._look_for_fitter(replica, orders)
+            await self._leave_if_unreached(replica, orders)
 
     def _look_for_fitter(self, replica: Replica, orders: Orders) -> None:
         """Hand over to a node that is fit, if this one is not."""
@@ -819,6 +835,19 @@ class ClusterNode:
             log.error("the clock is off: keep the machines' clocks together", skew_ms=self.pace.skew_ms)
         else:
             log.info("the clock is right again", skew_ms=self.pace.skew_ms)
+
+    async def _leave_if_unreached(self, replica: Replica, orders: Orders) -> None:
+        """Let a node lead that complains of this one, if no client answers here either."""
+        for node, complaint in list(replica.fold.holdings.unreached.items()):
+            if node == self.me.node or complaint[0] != self.epoch:
+                continue
+            if not self._leaves_for.heeds(node, complaint, monotonic_ms()) or await self.reaches_clients():
+                continue
+            if not orders.moving.done():
+                log.warning("leaves: no client answers here, and another node is called", to=node)
+                self._leaves_for.left(monotonic_ms())
+                orders.moving.set_result(node)
+            return
 
     async def _beat(self, replica: Replica, leading: Leading, wanted: asyncio.Event) -> None:
         """Write a BEAT whenever nothing was written for a while, or an answer wants a proof."""
@@ -876,6 +905,11 @@ class ClusterNode:
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.wait({self._leaving}, timeout=seconds)
+
+
+async def _taken_for_granted() -> bool:
+    """Say that clients are reached, where nobody can tell."""
+    return True
 
 
 def monotonic_ms() -> int:

@@ -10,6 +10,10 @@ A certificate that is renewed is said anew within seconds. Who dials meanwhile m
 yet, has sent nothing, and asks again (`forwarding`, `http_forwarding`). With `--tls-clients` a node is a
 client of the others', and shows its certificate as such: it must be one that those authorities vouch for.
 
+A network that drops what it is given, in silence, leaves a connection that nobody ends. So whoever is not
+there is given up after `CONNECT_SECONDS`, and a connection of whose other end nothing is heard, not even that
+it has what was sent, after `SILENT_SECONDS`; a node that is there may answer as late as the caller says.
+
 Cost: a handshake a connection, HTTP makes one a request; some 50 us of either node's processor a gRPC call.
 Weak spot: gRPC compares a name too, so it is told one that stands in the certificate; one without a name
 cannot be a node's.
@@ -18,6 +22,7 @@ cannot be a node's.
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -32,6 +37,13 @@ SECRET: Final = "x-tidewheel-secret"
 CERTIFICATE_BYTES_MAX: Final = 16 * 1024
 """How long a certificate may be that stands in the shared log, and so in every checkpoint."""
 _HANDSHAKE_TURNS: Final = 8
+CONNECT_SECONDS: Final = 2.0
+SILENT_SECONDS: Final = 4
+_PROBED: Final = (
+    ("TCP_USER_TIMEOUT", SILENT_SECONDS * 1000),
+    *(("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", SILENT_SECONDS - 1)),
+)
+"""What a socket is asked for, where the system has it: questions to a silent end, a second apart."""
 
 
 class OtherCertificate(ConnectionError):
@@ -88,25 +100,35 @@ def name_in(certificate: str) -> str:
 def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
     """Return a connection to the HTTP interface that `url` names, of the node with this certificate.
 
-    Raise `OtherCertificate`, or another OSError.
+    An answer may take up to `seconds`. Raise `OtherCertificate`, or another OSError: it was sent nothing.
     """
-    parts = urlsplit(url)
+    parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port
     if parts.scheme != "https":
-        connection = HTTPConnection(host, port, timeout=seconds)
+        connection = HTTPConnection(host, port, timeout=most_seconds)
     elif not certificate:
         raise OtherCertificate(
             f"{url} is served over TLS, and its node has told no certificate in the shared log, as older "
             "versions do. Start that node with this version."
         )
     else:
-        connection = HTTPSConnection(host, port, timeout=seconds, context=_trusting(certificate))
+        connection = HTTPSConnection(host, port, timeout=most_seconds, context=_trusting(certificate))
     try:
         connection.connect()
     except ssl.SSLError as error:
         connection.close()
         raise OtherCertificate(other_certificate(url, str(error))) from error
+    connection.sock.settimeout(seconds)
+    _probe(connection.sock)
     return connection
+
+
+def _probe(one: socket.socket) -> None:
+    """Let a connection end of whose other end nothing is heard."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBED:
+        if (option := getattr(socket, name, None)) is not None:
+            one.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def told(

@@ -28,6 +28,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
+from ipaddress import ip_address
 from typing import Any, Final, Protocol, cast
 
 import structlog
@@ -233,6 +234,12 @@ class Connection(asyncio.Protocol):
         """Whether the server ends the connection, for a reason that the client shall read."""
         self.heard_at = shared.loop.time()
 
+    @property
+    def is_from_own_address(self) -> bool:
+        """Whether it comes from the address that it goes to, and that others reach."""
+        own = self.transport.get_extra_info("sockname")
+        return bool(own) and own[0] == self.host and not ip_address(self.host).is_loopback
+
     # The socket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -360,6 +367,11 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
         elif self.calls.has_news:
             self.write_soon()
+
+    def ask(self) -> None:
+        """Ask the client whether it is there."""
+        self.calls.http2.ask()
+        self.write_soon()
 
     # Calls.
 

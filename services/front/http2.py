@@ -89,6 +89,7 @@ _TOO_LONG_MAX: Final = 10
 """How many header blocks in a row may say too much: one takes milliseconds to read."""
 _DRAIN_PING: Final = b"tidedone"
 _ALIVE_PING: Final = b"tidewell"
+_REACHED_PING: Final = b"tidehere"
 
 
 class Bounds(NamedTuple):
@@ -246,6 +247,7 @@ class Http2:
         "has_unread",
         "is_full",
         "is_over",
+        "reached_at",
     )
 
     def __init__(self, bounds: Bounds, kept: dict[bytes, Field], now: float) -> None:
@@ -302,6 +304,8 @@ class Http2:
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
         self._ping_at, self._strikes = -1e9, 0
         self._heard_at, self._asked_at = now, 0.0
+        self.reached_at = 0.0
+        """When the client last answered `ask`; 0 if it has not."""
         self._closing_from: int | None = None
         """The last stream to be served, once the server leaves."""
         self._is_leaving = self.is_over = False
@@ -664,6 +668,8 @@ class Http2:
 
     def _pong(self, payload: bytes) -> None:
         self._asked_at = 0.0
+        if payload == _REACHED_PING:
+            self.reached_at = self._now
         if payload == _DRAIN_PING and self._is_leaving and self._closing_from is None:
             self._closing_from = self._last_id
             self._out.append(goaway(self._last_id, Code.NO_ERROR, ""))
@@ -844,6 +850,11 @@ class Http2:
                 self._spend(count)
             except ProtocolViolation as broken:
                 self.break_off(broken.code, str(broken))
+
+    def ask(self) -> None:
+        """Ask the client whether it is there: `reached_at` tells of the answer."""
+        if not self.is_over:
+            self._out.append(ping(_REACHED_PING, is_answer=False))
 
     def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
         """Ask a silent client whether it is there; False if it has not answered in time.

@@ -46,6 +46,8 @@ PEEKED_BYTES: Final = 4 * 1024
 PEEK_AGAIN_SECONDS, PEEK_SELDOM_SECONDS = 0.02, 1.0
 """How soon more of the first bytes is looked for, and how seldom, as none comes."""
 LOOK_SECONDS: Final = 5.0
+ASK_AGAIN_SECONDS: Final = 0.05
+"""How often it is looked whether a client has answered."""
 FAREWELLS_MAX: Final = 64
 FAREWELL_SECONDS: Final = 2.0
 """How many that are sent away may say at once what they speak, and for how long, to be told why they go."""
@@ -128,6 +130,22 @@ class Port:
         if self._shared.connections:
             await self._ended
         self._sweep.stop()
+
+    async def reaches_anybody(self, seconds: float) -> bool:
+        """Ask all clients that have a connection; return whether one answers within so many seconds.
+
+        Who comes from an address of this machine's own that others use, is this broker itself, or as near: no
+        network lies between.
+        """
+        asked_at = self._loop.time()
+        asked = [one for one in self._shared.connections if not one.is_from_own_address]
+        for one in asked:
+            one.ask()
+        while self._loop.time() < asked_at + seconds:
+            if any(one.calls.http2.reached_at >= asked_at for one in asked):
+                return True
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+        return False
 
     def _stop_listening(self) -> None:
         if self._listening is not None:

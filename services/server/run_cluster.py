@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +63,8 @@ from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
 
 WORKERS: Final = 8
+CLIENT_SECONDS: Final = 1.5
+"""How long clients have to say that they are reached, before a leader leaves for a complaint."""
 
 log = structlog.get_logger()
 
@@ -123,6 +126,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         switch = Switch(forwarding)
         app = ClusterHttp(node, settings.store, http_demands(settings), refusals, check, unanswered)
         port = make_port(settings, switch, http, refusals, files_of_tls)
+        node.reaches_clients = partial(port.reaches_anybody, CLIENT_SECONDS)
         await stack.enter_async_context(serving_port(port, listening, forwarding.leave))
         tls = https_context(files_of_tls) if http.is_tls else None
         await stack.enter_async_context(serving_http(http_socket, app, tls, nothing))

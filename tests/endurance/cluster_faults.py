@@ -1,4 +1,4 @@
-"""The faults of `test_cluster_kill`: what befalls nodes, servers of the engine, disks, clocks, clients.
+"""The faults of `test_cluster_kill`: what befalls nodes, engine's servers, disks, clocks, clients, networks.
 
     name -> (strike, how long it lasts, how often it is chosen, what must stand before)
 
@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tests.endurance.carrier import Carrier
 from tests.endurance.cluster_node import Node
+from tests.endurance.hosts import TESTER, Hosts
 from tests.endurance.sick_disk import KINDS
 
 Mend = Callable[[], None]
@@ -58,6 +59,31 @@ class Scene(NamedTuple):
     """Takes what the fault has drawn."""
     stepped: Callable[[str, int], None]
     """Takes by how many ms a node's clock is off from now on."""
+    hosts: Hosts | None = None
+    """Where they run, if each has a host of its own."""
+
+    @property
+    def engine(self) -> Sequence[str]:
+        """The hosts of the engine's servers."""
+        assert self.hosts is not None, "a network is cut between hosts"
+        return self.hosts.names[len(self.nodes) :]
+
+    def cut(self, some: Sequence[str], others: Sequence[str], ways: str) -> Mend:
+        """Cut hosts off from others: both "to and from", or one way, "to" or "from" the others."""
+        assert self.hosts is not None, "a network is cut between hosts"
+        for one in some:
+            for other in others:
+                if ways in ("to", "to and from"):
+                    self.hosts.cut(one, other)
+                if ways in ("from", "to and from"):
+                    self.hosts.cut(other, one)
+        return self.hosts.heal
+
+    def any_ways(self) -> str:
+        """Return in which directions a link is cut: both ways or, as often, one."""
+        ways = self.chance.choice(("to", "from", "to and from", "to and from"))
+        self.says(ways)
+        return ways
 
     def any_node(self) -> Node:
         """Return the leader or, now and then, the other one."""
@@ -87,6 +113,11 @@ def pause_seconds(chance: random.Random) -> float:
     return drawn(chance, PAUSE_SECONDS)
 
 
+def cut_seconds(chance: random.Random) -> float:
+    """Return how long a network is cut."""
+    return chance.uniform(0.5, 20.0)
+
+
 def drawn(chance: random.Random, table: Sequence[tuple[int, float, float]]) -> float:
     """Return a length of a table of shares and bounds."""
     _, low, high = chance.choices(table, [share for share, _, _ in table])[0]
@@ -102,6 +133,7 @@ class Fault(NamedTuple):
     before: Before = Before.LEADER
     waits: bool = False
     """Whether it is mended only once sends are acknowledged again: another node must lead meanwhile."""
+    needs_hosts: bool = False
 
 
 # Nodes.
@@ -330,6 +362,50 @@ def pause_clients(scene: Scene) -> Mend:
     return carrier.go_on
 
 
+# Networks.
+
+
+def cut_from_engine(scene: Scene, ways: str) -> Mend:
+    """Cut the leader off from the engine."""
+    return scene.cut([scene.leader.name], scene.engine, ways)
+
+
+def cut_follower_from_engine(scene: Scene) -> Mend:
+    """Cut the follower off from the engine."""
+    return scene.cut([scene.other.name], scene.engine, scene.any_ways())
+
+
+def cut_both_from_engine(scene: Scene) -> Mend:
+    """Cut both nodes off from the engine."""
+    return scene.cut([node.name for node in scene.nodes], scene.engine, scene.any_ways())
+
+
+def cut_from_each_other(scene: Scene) -> Mend:
+    """Cut the nodes off from each other: the engine and clients reach both."""
+    return scene.cut([scene.leader.name], [scene.other.name], scene.any_ways())
+
+
+def cut_from_clients(scene: Scene) -> Mend:
+    """Cut a node off from its clients: the engine and the other node reach it."""
+    return scene.cut([scene.any_node().name], [TESTER], scene.any_ways())
+
+
+def cut_from_all_but_engine(scene: Scene) -> Mend:
+    """Cut the leader off from the other node and from clients: it can write, and answer nobody."""
+    return scene.cut([scene.leader.name], [scene.other.name, TESTER], scene.any_ways())
+
+
+def cut_server(scene: Scene) -> Mend:
+    """Cut a server of the engine off from the others, or from the nodes as well."""
+    server = scene.chance.choice(scene.engine)
+    scene.says(server)
+    others = [one for one in scene.engine if one != server]
+    if scene.chance.random() < 0.5:
+        others += [node.name for node in scene.nodes]
+        scene.says("nodes too")
+    return scene.cut([server], others, scene.any_ways())
+
+
 LOST: Final = "kill -9, and the disk is lost"
 """What happens in every tenth round."""
 FAULTS: Final[dict[str, Fault]] = {
@@ -362,10 +438,30 @@ FAULTS: Final[dict[str, Fault]] = {
     "pause of a server of the engine": Fault(pause_server, pause_seconds, weight=6),
     "kill -9 of clients": Fault(kill_clients),
     "pause of clients": Fault(pause_clients, pause_seconds),
+    **{
+        f"cut: the leader {ways} the engine": Fault(
+            partial(cut_from_engine, ways=ways),
+            *(cut_seconds, 6, Before.FOLLOWER),
+            waits=True,
+            needs_hosts=True,
+        )
+        for ways in ("to", "from", "to and from")
+    },
+    "cut: the follower, the engine": Fault(cut_follower_from_engine, cut_seconds, needs_hosts=True),
+    "cut: both nodes, the engine": Fault(cut_both_from_engine, cut_seconds, needs_hosts=True),
+    "cut: the nodes": Fault(cut_from_each_other, cut_seconds, 6, needs_hosts=True),
+    "cut: a node, clients": Fault(cut_from_clients, cut_seconds, 6, needs_hosts=True),
+    "cut: the leader, all but the engine": Fault(cut_from_all_but_engine, cut_seconds, 6, needs_hosts=True),
+    "cut: a server, the others": Fault(cut_server, cut_seconds, 6, needs_hosts=True),
 }
 
 
-def chosen(chance: random.Random, wanted: str = "") -> str:
+def chosen(chance: random.Random, *, has_hosts: bool = False, wanted: str = "") -> str:
     """Return the name of a fault, one that has `wanted` in it."""
-    weights = {name: one.weight for name, one in FAULTS.items() if wanted in name}
-    return chance.choices(list(weights), list(weights.values()))[0]
+    may_be = {
+        name: one.weight
+        for name, one in FAULTS.items()
+        if wanted in name and (has_hosts or not one.needs_hosts)
+    }
+    assert any(may_be.values()), f"no fault has {wanted!r} in its name, or it needs --hosts"
+    return chance.choices(list(may_be), list(may_be.values()))[0]

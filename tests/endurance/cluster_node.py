@@ -12,24 +12,38 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from tests.endurance.conftest import BrokerProcess
+from tests.endurance.hosts import Hosts
 from tests.endurance.sick_clock import SickClock
 from tests.endurance.sick_disk import SickDisk
 
 JSON = {"Content-Type": "application/json"}
 OPTIONS = ("--invisible-ms-min", "500", "--attempts-max", "1000", "--housekeeping-ms", "500")
+OPEN = ("--insecure", "--http-tls", "off")
 DEATH_SECONDS = 20.0
 
 
 class Node(BrokerProcess):
-    """A node of a cluster. Without `libraries` (disk, clock) its disk and its clock are the machine's."""
+    """A node of a cluster. Without `libraries` (disk, clock) its disk and its clock are the machine's.
+
+    With `hosts` it runs on the one of its name.
+    """
 
     module = "tests.endurance.small_checkpoint_node"
 
     def __init__(
-        self, folder: Path, name: str, cluster: str, libraries: tuple[Path, Path] | None = None, seed: int = 0
+        self,
+        folder: Path,
+        name: str,
+        cluster: str,
+        libraries: tuple[Path, Path] | None = None,
+        seed: int = 0,
+        hosts: Hosts | None = None,
     ) -> None:
         super().__init__(folder / name, "--cluster", cluster, "--node", name, *OPTIONS)
         self.name = name
+        if hosts is not None:
+            self.place, self.options = hosts.command(name), (*self.options, *OPEN)
+            self.listen = self.http = f"{hosts.address(name)}:0"
         if libraries is not None:
             self._disk = SickDisk(libraries[0], self.store, folder / f"{name}.disk")
             self._disk.set(seed=seed, power=1, tell_room=1)

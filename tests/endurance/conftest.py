@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--engine", default="postgresql", help="shared log: postgresql, postgresql2, kafka, kafka3"
     )
+    parser.addoption("--hosts", action="store_true", help="run a cluster on hosts, and cut them off (root)")
     parser.addoption("--seconds", type=float, default=8.0, help="how long to be hostile")
     parser.addoption("--soak-seconds", type=float, default=3.0, help="how long all clients go on")
 
@@ -46,6 +47,8 @@ class BrokerProcess:
         self._log = store.with_name(f"{store.name}.log")
         self.environment: dict[str, str] | None = None
         """Its environment, if that is not ours."""
+        self.place: list[str] = []
+        """What stands before its command: the host where it runs, if that is not ours."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -69,7 +72,7 @@ class BrokerProcess:
         where = ["--listen", self.listen, "--http", self.http, "--ready-file", str(self._ready)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, *where, *self.options], stderr=log, stdout=log, env=self.environment
+                [*self.place, *command, *where, *self.options], stderr=log, stdout=log, env=self.environment
             )
 
     def has_come_up(self) -> bool:

@@ -2,12 +2,16 @@
 
     .venv/bin/python -m pytest tests/endurance/test_cluster_kill.py --rounds 200 -s [--engine postgresql2]
 
-`postgresql2` waits with each commit for any one of two standbys. Nodes, the engine's servers and clients are
-killed and paused, disks fail and drop what was not synced, clocks step, the lead is moved; in every tenth
-round the leader's disk is lost: it must get the other one's copy. Nodes take checkpoints and trim the log all
-the time. Clients talk to both nodes, whoever leads, and note what they are told (`sick_load`); `histories`
-judges it at the end, and the checker by the engine's raw log, which is kept as it comes. Says each round as
-it ends, and prints JSON: its seed, how long none was acknowledged after each fault, and how much came twice.
+`postgresql2` waits with each commit for any one of two standbys. With `--hosts`, as root, each node and each
+of the engine's servers runs on a host of its own, and these are cut off from each other and from clients,
+also one way (`hosts`). `--fault cut` lets only those faults happen that have it in their names.
+
+Nodes, the engine's servers and clients are killed and paused, disks fail and drop what was not synced, clocks
+step, the lead is moved; in every tenth round the leader's disk is lost: it must get the other one's copy.
+Nodes take checkpoints and trim the log all the time. Clients talk to both nodes, whoever leads, and note what
+they are told (`sick_load`); `histories` judges it at the end, and the checker by the engine's raw log, which
+is kept as it comes. Says each round as it ends, and prints JSON: its seed, how long none was acknowledged
+after each fault, and how much came twice.
 
 What came early is judged by the clock of the leader that delivered it: who judges is told from when to when
 which node's clock was off, and by how much.
@@ -40,17 +44,22 @@ from tests.endurance import sick_clock, sick_disk
 from tests.endurance.carrier import Carrier
 from tests.endurance.cluster_faults import FAULTS, LOST, Before, Scene, Server, chosen
 from tests.endurance.cluster_node import JSON, Node
+from tests.endurance.hosts import Hosts, running_hosts
 from tests.endurance.sick_disk import NoCompiler
 from tests.endurance.sick_load import GROUP, INVISIBLE_MS, PLAIN, Load
 from tests.endurance.test_sick_disk import TOPICS
-from tests.kafka_cluster import running_kafka
-from tests.postgresql import running_servers
+from tests.kafka_cluster import name_of_host, running_kafka
+from tests.postgresql import names_of_servers, running_servers
 
+NODES = ("a", "b")
+SERVERS_OF_KAFKA = {"kafka": 1, "kafka3": 3}
 LOST_EACH = 10
 """In every round of so many the leader's disk is lost."""
 LEAD_SECONDS = 45.0
 """How long it may take at most until a node leads, and sends are acknowledged, once a fault has ended."""
 SETTLE_SECONDS = 60.0
+QUIET_SECONDS = 6.0
+"""How long nothing may come until all that is due has come: longer than a lease of what got lost."""
 ACKNOWLEDGED_MIN = 20
 """A round ends with so many sends that were acknowledged after its fault."""
 
@@ -59,11 +68,18 @@ class Stage:
     """The nodes, what befell them, and how long none was acknowledged."""
 
     def __init__(
-        self, nodes: list[Node], servers: Sequence[Server], seed: int, carriers: Sequence[Carrier] = ()
+        self,
+        nodes: list[Node],
+        servers: Sequence[Server],
+        seed: int,
+        carriers: Sequence[Carrier] = (),
+        hosts: Hosts | None = None,
+        wanted: str = "",
     ) -> None:
         self.nodes, self.servers, self.carriers, self.seed = nodes, servers, carriers, seed
+        self._hosts = hosts
         self.chance = random.Random(seed)
-        self.wanted = ""
+        self.wanted = wanted
         """What the name of a fault must have in it."""
         self.trimmed_below = 0
         self.counts: Counter[str] = Counter()
@@ -113,14 +129,15 @@ class Stage:
         for node in self.nodes:
             assert node.runs(), f"{node.name} has ended by itself:\n{node.log()[-3_000:]}"
         self._round += 1
-        name = LOST if self._round % LOST_EACH == LOST_EACH - 1 else chosen(self.chance, self.wanted)
+        name = LOST if self._round % LOST_EACH == LOST_EACH - 1 else self._chosen()
         fault, other = FAULTS[name], next(node for node in self.nodes if node is not leader)
         await self._stands(fault.before, leader, other)
         seconds = fault.seconds(self.chance)
         self._said, said = name, list[str]()
         self.counts[name] += 1
         scene = Scene(
-            leader, other, self.nodes, self.servers, self.carriers, self.chance, said.append, load.stepped
+            *(leader, other, self.nodes, self.servers, self.carriers, self.chance, said.append, load.stepped),
+            self._hosts,
         )
         self._began = time.monotonic()
         mend = await asyncio.to_thread(fault.strike, scene)
@@ -132,6 +149,9 @@ class Stage:
         await self._acknowledged(load, time.monotonic(), name)
         lasted = f"{time.monotonic() - self._began:.1f} s"
         say(f"seed {self.seed}, round {self._round}: {name} ({', '.join([*said, lasted])})")
+
+    def _chosen(self) -> str:
+        return chosen(self.chance, has_hosts=self._hosts is not None, wanted=self.wanted)
 
     async def _acknowledged(self, load: Load, since: float, fault: str) -> None:
         """Wait until sends were acknowledged since a moment."""
@@ -163,19 +183,20 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
 ) -> None:
     monkeypatch.setenv("CHECKPOINT_RECORDS", "1000")
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 500)
-    rounds, seed = request.config.getoption("--rounds"), request.config.getoption("--disk-seed")
-    wanted = request.config.getoption("--fault")
-    with shared_log(request.config.getoption("--engine")) as (url, servers):
+    option = request.config.getoption
+    rounds, seed, engine = option("--rounds"), option("--disk-seed"), option("--engine")
+    with hosts_of(engine, wanted=option("--hosts")) as hosts, shared_log(engine, hosts) as (url, servers):
         assert tidewheel("cluster", "create", url, "--segment-bytes", 8 << 20).returncode == 0
         try:
             libraries = sick_disk.build(tmp_path), sick_clock.build(tmp_path)
         except NoCompiler:
             pytest.skip("sick disks and clocks are C libraries, and there is no compiler")
-        nodes = [Node(tmp_path, name, url, libraries, seed + at) for at, name in enumerate("ab")]
+        nodes = [Node(tmp_path, name, url, libraries, seed + at, hosts) for at, name in enumerate(NODES)]
         log = tmp_path / "log.bin"
         try:
             with kept_log(url, log):
-                stage, load = asyncio.run(play(nodes, servers, rounds, seed, wanted))
+                stage = Stage(nodes, servers, seed, (), hosts, option("--fault"))
+                load = asyncio.run(play(stage, rounds))
         finally:
             for node in nodes:
                 node.end()
@@ -186,30 +207,45 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
 
 
 @contextmanager
-def shared_log(engine: str) -> Iterator[tuple[str, Sequence[Server]]]:
+def hosts_of(engine: str, *, wanted: bool) -> Iterator[Hosts | None]:
+    """Make a host for each node and each of the engine's servers, if that is wanted."""
+    if not wanted:
+        yield None
+        return
+    if engine.startswith("postgresql"):
+        servers = names_of_servers(standbys_of(engine))
+    else:
+        servers = [name_of_host(number) for number in range(1, SERVERS_OF_KAFKA[engine] + 1)]
+    with running_hosts(*NODES, *servers) as hosts:
+        yield hosts
+
+
+@contextmanager
+def shared_log(engine: str, hosts: Hosts | None = None) -> Iterator[tuple[str, Sequence[Server]]]:
     """Run an engine; gives the URL of a shared log in it, and its servers."""
     if engine.startswith("postgresql"):
-        with running_servers(standbys=int(engine.removeprefix("postgresql") or 0)) as servers:
+        with running_servers(standbys=standbys_of(engine), hosts=hosts) as servers:
             yield servers.url, [servers.primary, *servers.standbys]
         return
-    with running_kafka({"kafka": 1, "kafka3": 3}[engine]) as cluster:
+    with running_kafka(SERVERS_OF_KAFKA[engine], hosts=hosts) as cluster:
         yield cluster.url("tidewheel"), cluster.nodes
 
 
-async def play(
-    nodes: list[Node], servers: Sequence[Server], rounds: int, seed: int, wanted: str
-) -> tuple[Stage, Load]:
-    for node in nodes:
+def standbys_of(engine: str) -> int:
+    """Return how many standbys a PostgreSQL has, by the engine's name."""
+    return int(engine.removeprefix("postgresql") or 0)
+
+
+async def play(stage: Stage, rounds: int) -> Load:
+    for node in stage.nodes:
         node.start()
-    carriers = [Carrier(node.listen) for node in nodes]
+    stage.carriers = [Carrier(node.listen) for node in stage.nodes]
     try:
-        for one in carriers:
+        for one in stage.carriers:
             one.start()
-        stage = Stage(nodes, servers, seed, carriers)
-        stage.wanted = wanted
-        return stage, await play_with(stage, rounds)
+        return await play_with(stage, rounds)
     finally:
-        for one in carriers:
+        for one in stage.carriers:
             one.kill()
 
 
@@ -254,6 +290,12 @@ async def settled(stage: Stage, load: Load) -> None:
             fewest, came = len(missing), time.monotonic()
         for topic in {load.history.sent[one].topic for one in missing}:
             await load.receive(topic, 0.2)
+    # What nobody was told of may be stored all the same, as late as the fault ended: the log tells.
+    due_ms = max((one.due_ms for one in load.history.sent.values()), default=0)
+    came = time.time()
+    while time.time() < max(came, due_ms / 1000) + QUIET_SECONDS:
+        counts = [await load.receive(topic, 0.2) for topic in TOPICS]
+        came = time.time() if any(counts) else came
 
 
 def judge(stage: Stage, load: Load, rounds: int, seed: int) -> None:

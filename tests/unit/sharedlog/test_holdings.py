@@ -69,3 +69,16 @@ def test_a_fold_knows_what_nodes_have_told_and_a_checkpoint_keeps_it() -> None:
     old = fold.freeze()
     del old["holdings"]
     assert Fold.thaw(old).holdings.all() == {}, "a checkpoint of before this was written knows none"
+
+
+def test_a_complaint_stands_beside_what_a_node_holds_and_outlives_its_next_word() -> None:
+    holdings = Holdings()
+    held = Holding(5, 100, "http://a", "s")
+    holdings.told(held.facts("a") | {"unreached": [3, 1]})
+    assert holdings.of("a") == held
+    assert holdings.unreached == {"a": (3, 1)}
+    holdings.told(Holding(6, 200, "http://a", "s").facts("a"))
+    assert holdings.unreached == {"a": (3, 1)}
+    holdings.told(held.facts("a") | {"unreached": [3, 2]})
+    assert holdings.unreached == {"a": (3, 2)}
+    assert Holdings.thaw(holdings.freeze()).unreached == {}

@@ -14,7 +14,7 @@ from sharedlog import postgres
 from sharedlog.engine import Head
 from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, Unknown
 from sharedlog.fold import Position
-from sharedlog.postgres import PostgresLog
+from sharedlog.postgres import IDLE_SECONDS, PostgresLog
 from sharedlog.postgres_settings import Settings
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY
 from tests.postgresql import (
@@ -28,6 +28,7 @@ from tests.postgresql import (
 
 BEGIN = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 ALL = 1 << 24
+WAIT_SECONDS = 30
 NAMES = (f"log{number}" for number in count())
 
 
@@ -194,6 +195,21 @@ def test_a_connection_that_breaks_is_opened_anew(log: PostgresLog, conninfo: str
     with pytest.raises(Unknown, match="PostgreSQL did not answer"):
         log.append_if(at(0), [b"two"], at(1))
     assert log.append_if(log.head(), [b"three"], at(2)) == 1
+
+
+@pytest.mark.parametrize("held", ["{log}_head", "{log}_record"])
+def test_a_node_that_stands_still_amid_a_transaction_holds_up_no_other(
+    log: PostgresLog, conninfo: str, held: str
+) -> None:
+    stopped = PostgresLog(conninfo, log._log)._opened()
+    stopped.execute(f"BEGIN; LOCK TABLE {held.format(log=log._log)} IN ACCESS EXCLUSIVE MODE")
+    appended = Thread(target=log.append_if, args=(BEGIN, [b"one"], at(0)), daemon=True)
+    appended.start()
+    appended.join(IDLE_SECONDS + WAIT_SECONDS)
+    assert not appended.is_alive(), "an append that waits for a node that stands still"
+    assert log.bounds() == (0, 1)
+    with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+        stopped.execute("COMMIT")
 
 
 def test_a_server_that_is_not_there_proves_nothing() -> None:

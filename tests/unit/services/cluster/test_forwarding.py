@@ -26,6 +26,7 @@ from services.cluster import lines, presence
 from services.cluster.forwarding import FORWARDED, Forwarding
 from services.cluster.node import ClusterNode, Member
 from services.cluster.peers import Shown
+from services.cluster.reach import Reach
 from services.cluster.switch import Switch
 from services.cluster.vouching import VOUCHED
 from services.front.admission import Limits
@@ -99,7 +100,7 @@ class Node:
 
     def __init__(self, lead: Lead, me: Member) -> None:
         self._lead, self.me = lead, me
-        self.shown = Shown()
+        self.shown, self.reach = Shown(), Reach()
 
     async def led_by(self, seconds: float) -> tuple[int, Member]:
         async with asyncio.timeout(seconds):

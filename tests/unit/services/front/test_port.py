@@ -134,6 +134,11 @@ class Client:
             if one.stream_id == self.stream_id and one.payload == MESSAGE:
                 return True
 
+    async def answers_questions(self) -> None:
+        while True:
+            if (one := await self.frame()).kind == PING and not one.flags & ACK:
+                self.say(frame(PING, ACK, 0, one.payload))
+
     async def rest(self) -> bytes:
         with suppress(ConnectionError, ssl.SSLError):
             return await self.reader.read()
@@ -213,6 +218,24 @@ def test_a_preface_that_comes_byte_by_byte_is_a_preface(play: Play) -> None:
             await asyncio.sleep(0.001)
         assert await client.is_served()
         client.close()
+
+    play(scenario)
+
+
+def test_clients_are_reached_once_one_of_them_answers(play: Play) -> None:
+    async def scenario(stage: Stage) -> None:
+        assert not await stage.port.reaches_anybody(0.0), "there is no client"
+        silent, client = await stage.connect(), await stage.connect()
+        for one in (silent, client):
+            await one.greeted()
+        # What a client says of its own accord is no answer: that it is heard does not show that it hears.
+        silent.ask()
+        assert not await stage.port.reaches_anybody(0.2)
+        answering = asyncio.create_task(client.answers_questions())
+        assert await stage.port.reaches_anybody(SCENARIO_SECONDS)
+        answering.cancel()
+        client.close()
+        silent.close()
 
     play(scenario)
 
