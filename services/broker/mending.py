@@ -96,7 +96,8 @@ class Check:
     gaps: list[Gap] = field(default_factory=list)
     bare: list[Bare] = field(default_factory=list)
     damaged_runs: list[FactRun] = field(default_factory=list)
-    damaged_keys: list[str] = field(default_factory=list)
+    damaged_keys: dict[Run, str] = field(default_factory=dict)
+    """By damaged file of the key index what is wrong with it."""
 
     def run(self, disk: Disk) -> None:
         """Read; raise OSError."""
@@ -121,7 +122,7 @@ class Check:
                 for _ in key_run.chunks(disk):
                     pass
             except StoreDamaged as error:
-                self.damaged_keys.append(error.detail)
+                self.damaged_keys[key_run] = error.detail
         if self.log is not None:
             self.log_damage = self.log.step(disk, max(1, left_bytes // limits.LOG_CHECKED_SHARE))
 
@@ -462,8 +463,9 @@ class Mending:
         self._bare = list(dict.fromkeys([*self._bare, *new]))
         for index in (self._timers.ends.names, self._timers.ends.ends):
             index.found_damaged(job.damaged_runs)
-        for what in job.damaged_keys:
-            self._store.keys.found_damaged(what)
+        for run, what in job.damaged_keys.items():
+            if run in self._store.keys.runs:
+                self._store.keys.found_damaged(what)
         log = self._store.log
         self._new += [log_damage(log, one) for one in job.log_damage if one.end_offset > log.first_offset]
         if self._log_pass is not None and self._log_pass.is_done:
@@ -538,9 +540,9 @@ class Mending:
             elif isinstance(one, FactRun):
                 job.runs.append(one)
                 left_bytes -= (1 + one.block_count) * BLOCK_BYTES
-            else:
+            elif one in self._store.keys.runs:  # else a merge has taken it up, and its file may be gone
                 job.keys.append(one)
-                left_bytes -= (1 + one.block_count) * BLOCK_BYTES
+                left_bytes -= one.file_bytes
         if left_bytes > 0 and not self._unchecked:
             job.log = self._log_pass
         return job

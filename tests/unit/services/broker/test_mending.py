@@ -365,3 +365,28 @@ def test_a_timer_without_a_record_is_lost_when_it_is_due_if_a_crash_took_the_rec
         assert drained(store) == (["gone", "kept"] if is_read_again else ["kept"])
         assert len(store.broker.timer_views.lost()) == (not is_read_again)
         assert store.broker.gauges().pending_timers == 0
+
+
+@pytest.mark.parametrize("is_taken_before", [True, False])
+def test_a_file_of_the_key_index_that_a_merge_took_up_while_it_waited_to_be_checked_is_not_damaged(
+    is_taken_before: bool,
+) -> None:
+    store = filled()
+    reopen(store)
+    mending, keys = store.broker.mending, store.broker.store.keys
+    checked = set(keys.runs)
+    assert checked
+    job = mending.next_job() if is_taken_before else None
+    while checked & set(keys.runs) or any(store.disk.size(run.path) >= 0 for run in checked):
+        for _ in range(8):
+            store.send(f"m{store.broker.end_offset}", None)
+        store.checkpoint()
+    while (job := job or mending.next_job()) is not None:
+        job.run(store.disk)
+        mending.done(job)
+        mending.go_on_checking()
+        job = None
+    assert keys.damage == ""
+    store.checkpoint()
+    reopen(store)
+    assert store.broker.made_anew == []
