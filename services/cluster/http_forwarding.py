@@ -8,7 +8,8 @@ POST /api/cluster/position   this node, if it leads: how far a follower is, and 
 POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
 POST /api/cluster/forget     the leader: {"node": NAME} is gone for good
 POST /api/cluster/set-version    the leader: {"version": N} is finalized; without it, the highest that may be
-anything else                the leader, once; its answer as it is
+anything else                the leader, once; its answer as it is. What changes nothing (GET, HEAD) goes to
+                             the next leader, should this one go, or stand still until another leads
 no leader, or none that answers    503, with a sentence
 
 What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`); what nodes say
@@ -23,8 +24,9 @@ import http.client
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from socket import SHUT_RDWR
 from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -50,9 +52,13 @@ FORWARDED: Final = "x-tidewheel-forwarded"
 WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
+LAST_WORD_SECONDS: Final[float] = 2.0
+"""How long a leader may still answer when another leads."""
 COPIES_MAX: Final = 2
 """How many nodes get a copy at once."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
+_ASK_AGAIN: Final = ("GET", "HEAD")
+"""Methods that change nothing: the next leader may be asked, whatever the one before has done."""
 _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
@@ -215,13 +221,38 @@ class ClusterHttp:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             fields[FORWARDED] = str(epoch)
+            calling = asyncio.to_thread(called, connection, request.method, target, fields, body)
             try:
-                answer = await asyncio.to_thread(called, connection, request.method, target, fields, body)
+                answer = await self._while_leads(epoch, connection, calling)
                 self._node.reach.answered(monotonic_ms())
                 return answer
             except (OSError, http.client.HTTPException) as error:
-                return refused(f"The leader went away amid the request ({error}). See whether it was done.")
+                said = f"The leader went away amid the request ({error}). See whether it was done."
+                if request.method not in _ASK_AGAIN:
+                    return refused(said)
         return refused(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
+
+    async def _while_leads(
+        self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
+    ) -> Response:
+        """Return a leader's answer; raise OSError where another leads, and this one says nothing any more.
+
+        A leader that is paused keeps its connections: its machine answers for it. One that was told to let
+        another lead has yet to say so, for which it gets LAST_WORD_SECONDS.
+        """
+        answering = asyncio.ensure_future(calling)
+        moving = asyncio.ensure_future(self._node.moved_from(epoch))
+        try:
+            await asyncio.wait({answering, moving}, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                await asyncio.wait({answering}, timeout=LAST_WORD_SECONDS)
+            if not answering.done():
+                answering.add_done_callback(lambda ended: ended.exception())
+                hang_up(connection)
+                raise ConnectionAbortedError("another node leads, and this one does not answer")
+            return answering.result()
+        finally:
+            moving.cancel()
 
 
 async def moved(node: ClusterNode, request: Request) -> dict[str, Any]:
@@ -276,6 +307,13 @@ async def only_field(request: Request, name: str, usual: Any) -> Any:
 def not_reached(leader: Member, error: OSError) -> str:
     """Return the sentence for a leader to which this node gets no connection."""
     return f"Node {leader.node} leads, and {leader.http} is not reached from here ({error}). Send it again."
+
+
+def hang_up(connection: http.client.HTTPConnection) -> None:
+    """End a connection on which another thread waits, which ends that one's wait."""
+    if connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(SHUT_RDWR)
 
 
 def called(

@@ -1,0 +1,137 @@
+"""What a node does with a request whose leader keeps the connection and says nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.auth.refusals import Refusals
+from services.cluster import http_forwarding
+from services.cluster.http_forwarding import ClusterHttp
+from services.cluster.node import Member
+from services.ops.gate import Demands
+
+
+class Leader:
+    """A leader's HTTP: it answers, or takes the request and stands still."""
+
+    def __init__(self, name: str, *, is_paused: bool) -> None:
+        self.asked, self.goes_on = Event(), Event()
+        if not is_paused:
+            self.goes_on.set()
+        leader = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                leader.asked.set()
+                leader.goes_on.wait()
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(name.encode())
+
+            def do_POST(self) -> None:
+                self.do_GET()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        Thread(target=self.server.serve_forever, daemon=True).start()
+        self.member = Member(name, "127.0.0.1:1", f"http://127.0.0.1:{self.server.server_port}")
+
+    def end(self) -> None:
+        self.goes_on.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Reach:
+    """Nobody complains."""
+
+    def answered(self, now_ms: int) -> None:
+        pass
+
+    def failed(self, epoch: int, began_ms: int, now_ms: int) -> None:
+        raise AssertionError("every leader takes connections")
+
+
+class Node:
+    """A node that follows one leader and then another."""
+
+    def __init__(self, first: Leader, second: Leader) -> None:
+        self.reach, self.epoch = Reach(), 1
+        self._leaders, self._moved = {1: first, 2: second}, {1: asyncio.Event(), 2: asyncio.Event()}
+
+    async def led_by(self, seconds: float) -> tuple[int, Member]:
+        return self.epoch, self._leaders[self.epoch].member
+
+    async def moved_from(self, epoch: int) -> None:
+        await self._moved[epoch].wait()
+
+    def move(self) -> None:
+        self.epoch = 2
+        self._moved[1].set()
+
+
+@asynccontextmanager
+async def asked(
+    method: str, patience: pytest.MonkeyPatch, *, answers_late: bool = False
+) -> AsyncIterator[Response]:
+    """Give the answer to a request whose first leader stood still until another led."""
+    first, second = Leader("first", is_paused=True), Leader("second", is_paused=False)
+    node: Any = Node(first, second)
+    demands = Demands()
+    nothing: Any = None
+    app = ClusterHttp(node, Path(), demands, Refusals(lambda: 0), nothing, nothing)
+    scope = {"type": "http", "method": method, "path": "/api/x", "query_string": b"", "headers": []}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    try:
+        patience.setattr(http_forwarding, "LAST_WORD_SECONDS", 60.0 if answers_late else 0.0)
+        answering = asyncio.create_task(app._forward(Request(scope, receive)))
+        assert await asyncio.to_thread(first.asked.wait, 10), answering
+        node.move()
+        if answers_late:
+            first.goes_on.set()
+        yield await answering
+        assert first.goes_on.is_set() is answers_late
+    finally:
+        first.end()
+        second.end()
+
+
+def test_what_changes_nothing_is_asked_of_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        async with asked("GET", monkeypatch) as answer:
+            assert (answer.status_code, answer.body) == (200, b"second")
+
+    asyncio.run(play())
+
+
+def test_what_may_have_been_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        async with asked("POST", monkeypatch) as answer:
+            assert answer.status_code == 503
+            assert b"See whether it was done" in bytes(answer.body)
+
+    asyncio.run(play())
+
+
+def test_a_leader_that_has_just_let_another_lead_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        async with asked("POST", monkeypatch, answers_late=True) as answer:
+            assert (answer.status_code, answer.body) == (200, b"first")
+
+    asyncio.run(play())
