@@ -10,10 +10,12 @@ of the copy: the newest record that this process has read, and after a restart w
 Words of what nodes hold (`Fold.last_led` leaves them out) are the same in two histories, and said again.
 
 A server that was deposed and does not know so answers of the past: nothing is concluded until that has been
-so for LOST_MS.
+so for LOST_MS. An engine that knows better, as of a standby that is behind, raises `Unknown` where it is read
+on: so it is read before its bounds are believed.
 
-Cost: one read at each opening, and whenever another was first. Weak spot: a node whose process and checkpoint
-know nothing of what was lost cannot tell, and leads; those that know halt when they meet what it has written.
+Cost: two reads at each opening, and whenever another was first. Weak spot: a node whose process and
+checkpoint know nothing of what was lost cannot tell, and leads; those that know halt when they meet what it
+has written.
 """
 
 from __future__ import annotations
@@ -65,6 +67,8 @@ class Witness:
             offset, crc = self.last_led
             if crc_at(engine, offset) not in (None, crc):
                 return offset
+        if engine.read(fold.next_offset, 1):
+            return None
         _, end_offset = engine.bounds()
         return fold.next_offset - 1 if fold.next_offset > end_offset else None
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from sharedlog.engine import Head
+from sharedlog.engine import Head, Stored
 from sharedlog.errors import Halted, Unknown
 from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Holding
@@ -93,3 +93,29 @@ def test_what_is_there_again_in_time_was_an_answer_of_the_past() -> None:
         play.engine.note(one)
     play.now_ms += LOST_MS
     play.witness.require_kept(play.engine, play.begun_again)
+
+
+class Standby(MemoryEngine):
+    """A server that knows that it is only behind: it says so to who reads on beyond its end."""
+
+    def read(self, offset: int, bytes_max: int) -> list[Stored]:
+        if offset > self.end_offset:
+            raise Unknown("It is a standby, and behind.")
+        return super().read(offset, bytes_max)
+
+
+def test_a_standby_that_is_behind_for_long_has_lost_nothing() -> None:
+    play = Play()
+    standby = Standby(Random(1))
+    standby.is_well = True
+    for one in play.engine.records[:3]:
+        standby.note(one)
+    restarted = Witness(lambda: play.now_ms)
+    play.fold.last_led = None  # as of a fold that was thawed
+    for _ in range(3):
+        with pytest.raises(Unknown, match="standby"):
+            restarted.require_kept(standby, play.fold)
+        play.now_ms += LOST_MS
+    for one in play.engine.records[3:]:
+        standby.note(one)
+    restarted.require_kept(standby, play.fold)
