@@ -43,7 +43,9 @@ from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, Member, Role, monotonic_ms
 from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.cluster.unanswered import Unanswered
+from services.ops.bodies import Bodies
 from services.ops.gate import Demands, Gate
+from services.ops.request import body_of
 from services.ops.statuses import error_shape, refuse
 from sharedlog.versions import OLDEST
 from tidewheel.errors import TidewheelError
@@ -78,6 +80,7 @@ class ClusterHttp:
         self.metrics = ClusterMetrics(node, check, unanswered)
         self._gated = Gate(self._answer, demands, refusals)
         self._copy_count = 0
+        self._bodies = Bodies()
         self.leading: ASGIApp | None = None
         """The application of the broker while this node leads."""
 
@@ -95,8 +98,9 @@ class ClusterHttp:
         elif self.leading is not None:
             await self.leading(scope, receive, send)
         else:
-            response = await self._forward(Request(scope, receive))
-            await response(scope, receive, send)
+            with self._bodies.of_one(receive) as bounded:  # the leader's gate sees a body that is whole here
+                response = await self._forward(Request(scope, bounded))
+                await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what the gate let through."""
@@ -186,12 +190,15 @@ class ClusterHttp:
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         try:
-            told = json.loads(await request.body())
-            node, end, unfit = str(told["node"]), int(told["end_offset"]), told.get("unfit")
+            # Whoever reaches the port may ask: nothing of a body is read before the secret is right.
+            if not self._node.follows_me(request.headers.get(SECRET, "")):
+                raise Unauthorized("A position is for the leader, from its followers.")
+            told = json.loads(await body_of(request))
+            self._node.position_told(str(told["node"]), int(told["end_offset"]), told.get("unfit"))
         except (ValueError, TypeError, KeyError) as error:
             return await refuse(request, NoNode(f"The body is no position of a node ({error})."))
-        if not self._node.position_told(request.headers.get(SECRET, ""), node, end, unfit):
-            return await refuse(request, Unauthorized("A position is for the leader, from its followers."))
+        except TidewheelError as error:
+            return await refuse(request, error)
         return JSONResponse({})
 
     # What the leader answers.
@@ -199,7 +206,10 @@ class ClusterHttp:
     async def _forward(self, request: Request) -> Response:
         if FORWARDED in request.headers:
             return refused("This node does not lead, and the request was forwarded to it. Send it again.")
-        body = await request.body()
+        try:
+            body = await body_of(request)
+        except TidewheelError as error:
+            return await refuse(request, error)
         fields = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         until, said = time.monotonic() + WAIT_SECONDS, ""
@@ -294,7 +304,7 @@ async def named(request: Request) -> str:
 
 async def only_field(request: Request, name: str, usual: Any) -> Any:
     """Return the only field that a body may have; `usual` without it. Raise `NoNode`."""
-    body = await request.body()
+    body = await body_of(request)
     try:
         found = json.loads(body) if body else {}
     except ValueError as error:

@@ -325,17 +325,20 @@ class ClusterNode:
         self._followers.moved(self._replica.fold.end)
         return self._followers.view(self._replica.fold.holdings.all(), self.me.node)
 
-    def position_told(self, secret: str, node: str, end: int, unfit: str | None) -> bool:
-        """Take in what a follower tells of itself; return whether it follows this node, which leads."""
+    def follows_me(self, secret: str) -> bool:
+        """Return whether who says this secret follows this node, which leads."""
         if self._followers is None or self._replica is None:
             return False
+        return hmac.compare_digest(secret.encode(), followers.secret_of(self._replica.fold).encode())
+
+    def position_told(self, node: str, end: int, unfit: str | None) -> None:
+        """Take in what a follower tells of itself."""
+        if self._followers is None or self._replica is None:
+            return  # it has led until a moment ago
         fold = self._replica.fold
-        if not hmac.compare_digest(secret.encode(), followers.secret_of(fold).encode()):
-            return False
         self._followers.moved(fold.end)
         if fold.holdings.of(node) is not None:
             self._followers.told(node, end, unfit)
-        return True
 
     # What an operator tells the leader.
 

@@ -14,10 +14,13 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
+from commitlog import limits
 from services.auth.refusals import Refusals
 from services.cluster import http_forwarding
 from services.cluster.http_forwarding import ClusterHttp
 from services.cluster.node import Member
+from services.cluster.peers import SECRET
+from services.ops.bodies import Bodies
 from services.ops.gate import Demands
 
 
@@ -135,3 +138,60 @@ def test_a_leader_that_has_just_let_another_lead_has_the_last_word(monkeypatch: 
             assert (answer.status_code, answer.body) == (200, b"first")
 
     asyncio.run(play())
+
+
+def test_of_a_position_nothing_is_read_before_its_secret_is_right() -> None:
+    class Lead:
+        told: Any = None
+
+        def follows_me(self, secret: str) -> bool:
+            return secret == "right"
+
+        def position_told(self, *told: Any) -> None:
+            self.told = told
+
+    nothing: Any = None
+    node: Any = Lead()
+    app = ClusterHttp(node, Path(), Demands(), Refusals(lambda: 0), nothing, nothing)
+    read: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        read.append(b'{"node": "b", "end_offset": 7, "unfit": ""}')
+        return {"type": "http.request", "body": read[-1], "more_body": False}
+
+    async def ask(secret: str) -> int:
+        headers = [(SECRET.encode(), secret.encode("latin-1"))]
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
+        return (await app._position(Request(scope, receive))).status_code
+
+    async def play() -> None:
+        for wrong in ("", "wrong", "\u00e9"):
+            assert await ask(wrong) == 401
+        assert not read
+        assert await ask("right") == 200
+        assert node.told == ("b", 7, "")
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("bound", ["of one", "of all"])
+def test_a_body_that_is_to_go_on_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: Any = None
+    app = ClusterHttp(nothing, Path(), Demands(), Refusals(lambda: 0), nothing, nothing)
+    if bound == "of one":
+        monkeypatch.setattr(limits, "HTTP_BODY_BYTES_MAX", 10)
+    else:
+        app._bodies = Bodies(bytes_max=10)
+    scope = {"type": "http", "method": "POST", "path": "/api/x", "query_string": b"", "headers": []}
+    statuses = []
+
+    async def receive() -> dict[str, Any]:
+        assert not statuses, "more is read of what is refused"
+        return {"type": "http.request", "body": b"six by", "more_body": True}
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status"))
+
+    asyncio.run(app(scope, receive, send))
+    assert statuses[0] == (400 if bound == "of one" else 503)
+    assert not app._bodies.held_bytes
