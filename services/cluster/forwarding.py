@@ -305,12 +305,14 @@ class Forwarding:
         sync = asked._replace(shape=asked.shape._replace(path=f"/{NAME}/{SYNC_LITE}"))
         left = [key for key in kept.lite if key[0] == user]
         while left:
-            async with kept.lock:
-                message = whole_set(left[-1], kept.lite[left[-1]]) if left[-1] in kept.lite else None
-                if message is None or await _was_synced(attempt, sync, message):
-                    left.pop()
-                    continue
-            await asyncio.sleep(REPEAT_SECONDS)
+            said, left = left, []
+            for key in said:  # one that is refused holds up no other
+                async with kept.lock:
+                    message = whole_set(key, kept.lite[key]) if key in kept.lite else None
+                    if message is not None and not await _was_synced(attempt, sync, message):
+                        left.append(key)
+            if left:
+                await asyncio.sleep(REPEAT_SECONDS)
 
     async def _export(self, asked: Asked) -> None:
         """Forward a stream of what a client has measured to one leader; for the next it opens another."""

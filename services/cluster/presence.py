@@ -126,7 +126,7 @@ class Presence:
                 after = said
             case _:
                 return
-        if self._lite_bytes + size_of(after) <= KEPT_BYTES_MAX:
+        if after and self._lite_bytes + size_of(after) <= KEPT_BYTES_MAX:
             kept.lite[key] = after
             self._lite_bytes += size_of(after)
 

@@ -111,7 +111,11 @@ class Serving:
         """
         name, rpc = self._methods[path].target
         caller = replace(caller_of(connection, head), came_ms=came_ms)
-        reply = await reply_to(name, rpc, rpc.request.FromString(message), caller, self._observe)
+        try:
+            request = rpc.request.FromString(message)
+        except DecodeError as error:
+            raise Refused(Status.INTERNAL, f"The request is none: {error}.") from error
+        reply = await reply_to(name, rpc, request, caller, self._observe)
         connection.is_let_in |= is_let_in(reply)
         return bytes(reply.SerializeToString())
 

@@ -22,7 +22,7 @@ from services.auth.rights import Need
 from services.auth.signature import headers
 from services.broker.settings import BrokerSettings
 from services.broker.values import Subscriber
-from services.cluster import lines, presence
+from services.cluster import forwarding, lines, presence
 from services.cluster.forwarding import FORWARDED, Forwarding
 from services.cluster.node import ClusterNode, Member
 from services.cluster.peers import Shown
@@ -375,6 +375,48 @@ def test_the_next_leader_knows_lite_topics_but_those_that_the_client_lost(at: st
         call.cancel()
         await until(lambda: here.forwarding.presence.find("c") is None)
         assert not here.forwarding.presence._lite_bytes
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("at", ["the leader", "another node"])
+def test_a_subscription_that_the_next_leader_refuses_holds_up_no_other(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.follow(world.a)
+        here = world.c if at == "the leader" else world.b
+        call = talk(here)
+        await call.write(settings(group="g"))
+        await call.read()
+        for group in ("one", "other"):
+            request = sync("COMPLETE_ADD", "x", group=group)
+            assert (await ask(here, "SyncLiteSubscription", request)).status.code == Code.OK
+        kept = here.forwarding.presence.find("c")
+        assert kept is not None
+        for key, lite_topics in kept.lite.items():  # the first and the last alike
+            refused = key, dict(lite_topics)
+            lite_topics["x" * 300] = None
+            await world.follow(world.c if world.lead.leader is world.a else world.a)
+            lite = cast(Machine, world.lead.leader).live.core.lite
+            whole = next(one for one in kept.lite if one != key)
+            who = Subscriber(wire.Resource.FromString(whole[1]).name, "lite", "c")
+            await until(lite.subscribed, who)
+            kept.lite[key] = refused[1]
+        call.cancel()
+
+    monkeypatch.setattr(forwarding, "REPEAT_SECONDS", 3_600.0)
+    run(scenario)
+
+
+def test_what_is_no_subscription_is_refused_by_leader_and_node() -> None:
+    async def scenario(world: World) -> None:
+        await world.follow(world.a)
+        for here, more in ((world.a, ()), (world.b, ()), (world.a, ((FORWARDED, "1"),))):
+            call = here.channel.unary_unary(f"/{NAME}/SyncLiteSubscription", None, None)
+            with pytest.raises(aio.AioRpcError, match="The request is none") as raised:
+                await call(b"\xff", metadata=(*MINE, *more), timeout=SCENARIO_SECONDS)
+            assert raised.value.code() == grpc.StatusCode.INTERNAL
 
     run(scenario)
 
