@@ -555,19 +555,19 @@ class ClusterNode:
         record = step.record
         if record is None or step.outcome in (Outcome.DEAD, Outcome.ALREADY_HAD, Outcome.NOTED):
             return
+        beat = record.facts if record.kind == Kind.BEAT and record.epoch == self.epoch else {}
         if record.kind == Kind.EPOCH:
             self._know_leader(record.epoch, record.facts)
             self._stood_in_vain = ""
             log.info("epoch", epoch=record.epoch, leader=record.facts["node"])
-        elif record.kind == Kind.BEAT and record.epoch == self.epoch and record.facts.get("leaves"):
-            self._note_leaving(now_ms, record.facts.get("to", ""))
+        elif beat.get("leaves"):
+            self._note_leaving(now_ms, beat.get("to", ""))
             return
         if self._has_read_all and step.outcome in (Outcome.ALIVE, Outcome.ACCEPTED):
             self._one_name.heard(self.leader.node if self.leader else "", record.holder)
-        if record.kind == Kind.BEAT and record.epoch == self.epoch and self.leader is not None:
-            self.leader = Member(**told_anew(self.leader._asdict(), record.facts))
-        self._silence.heard(now_ms)
-        self._tell()
+        if self.leader is not None and (anew := told_anew({}, beat)):
+            self.leader = self.leader._replace(**anew)
+        self._silence.heard(now_ms)  # and nobody is told: each open call waits for another leader
 
     def _note_leaving(self, now_ms: int, to: str) -> None:
         """Take in that the leader leaves: to the node `to`, or to any but itself."""
@@ -765,11 +765,12 @@ class ClusterNode:
             self._followers = Followers(replica.fold.end, monotonic_ms)
             beating = self._loop.create_task(self._beat(replica, leading, wanted))
             looking = self._loop.create_task(self._look(replica, orders))
-            ends: set[asyncio.Future[Any]] = {over, self._leaving, leading.broken, orders.moving, looking}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {over, self._leaving, leading.broken, orders.moving}
+            await asyncio.wait(ends | {beating, looking}, return_when=asyncio.FIRST_COMPLETED)
+            beating.cancel()
+            looking.cancel()  # both at once: a look must not go on without the followers
             self._orders = self._followers = None
             for task in (beating, looking):
-                task.cancel()
                 with suppress(asyncio.CancelledError, OSError, StoreError):
                     await task
             self._become(Role.OPENING)

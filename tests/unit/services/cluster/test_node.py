@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
+
+import pytest
 
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
+from services.cluster import node as node_module
+from services.cluster import silence
 from services.cluster.node import ClusterNode, Member, Role
 from services.cluster.replica import Replica
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
 from sharedlog.errors import Unknown
-from sharedlog.fold import Position
+from sharedlog.fold import Outcome, Position, Step
 from sharedlog.leading import Candidate
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 
@@ -90,6 +95,107 @@ def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() 
             await running
 
     asyncio.run(run())
+
+
+def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            began = Beginning(CLUSTER, {})
+            me = Member("a", "h:3", "http://h:4")
+            node = ClusterNode(
+                me, began, FailingEngine(Random(1)), MemoryDisk(), SETTINGS, lambda: 0, executor, never
+            )
+            holder = b"who leads epoch1"
+            facts = Member("b", "h:1", "http://h:2", certificate="old")._asdict()
+            epoch = SharedRecord(CLUSTER, Kind.EPOCH, 1, holder, 0, CHAIN_AT_GENESIS, body_of(facts))
+            node._note(Step(Outcome.NEW_EPOCH, epoch), 0)
+            changed = node._changed
+            for beat in ({"clock_ms": 1}, {"certificate": "new"}):
+                record = SharedRecord(CLUSTER, Kind.BEAT, 1, holder, 0, CHAIN_AT_GENESIS, body_of(beat))
+                node._note(Step(Outcome.ALIVE, record), 0)
+            assert node._changed is changed
+            assert node.leader is not None
+            assert node.leader.certificate == "new"
+            leaves = SharedRecord(
+                CLUSTER, Kind.BEAT, 1, holder, 0, CHAIN_AT_GENESIS, body_of({"leaves": True})
+            )
+            node._note(Step(Outcome.ALIVE, leaves), 0)
+            assert changed.is_set()
+
+    asyncio.run(run())
+
+
+class Served:
+    """A broker that nobody calls."""
+
+    def __init__(self) -> None:
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.answers: Any = self
+
+    def proven(self, proven_ms: int) -> None:
+        pass
+
+    def fail(self, error: OSError) -> None:
+        raise AssertionError(error)
+
+
+async def leads(change: Callable[[ClusterNode], None], then: Callable[[ClusterNode], None]) -> None:
+    """Let a node lead alone, with changes made before and once it does, and wait for its end."""
+
+    @asynccontextmanager
+    async def serve(*_: Any) -> AsyncIterator[Any]:
+        yield Served()
+
+    engine, _ = engine_with_messages()
+    began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
+    with ThreadPoolExecutor(4) as executor:
+        me = Member("b", "h:3", "http://h:4")
+        node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, serve)
+        change(node)
+        running = asyncio.create_task(node.run())
+        async with asyncio.timeout(WAIT_SECONDS):
+            while node.role is not Role.LEADING:
+                await asyncio.wait({running}, timeout=0.005)
+                assert not running.done(), running
+            then(node)
+            await running
+
+
+def test_a_leader_that_gives_no_sign_of_life_any_more_for_a_bug_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> NoReturn:
+        raise ZeroDivisionError
+
+    def break_down(node: ClusterNode) -> None:
+        monkeypatch.setattr(node, "_news", fail)
+
+    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(leads(lambda _: None, break_down))
+
+
+def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    looking: list[asyncio.Task[Any]] = []
+
+    def change(node: ClusterNode) -> None:
+        async def beat(*_: Any) -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:  # it takes its time
+                await asyncio.wait(looking)
+
+        async def look(*of_these: Any) -> None:
+            looking.append(cast("asyncio.Task[Any]", asyncio.current_task()))
+            await ClusterNode._look(node, *of_these)
+
+        monkeypatch.setattr(node, "unfit", lambda: "its clock is off")
+        monkeypatch.setattr(node, "_beat", beat)
+        monkeypatch.setattr(node, "_look", look)
+
+    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    monkeypatch.setattr(silence, "UNFIT_MS", 0)
+    monkeypatch.setattr(node_module, "LOOK_SECONDS", 0)
+    asyncio.run(leads(change, ClusterNode.leave))
+    assert looking
 
 
 def never(*_: Any) -> NoReturn:
