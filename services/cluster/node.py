@@ -473,7 +473,8 @@ class ClusterNode:
                 continue
             facts = {"node": self.me.node, "end_offset": fold.end, "unfit": self.unfit()}
             where, secret = (leader.http, leader.certificate), followers.secret_of(fold)
-            await asyncio.to_thread(peers.told, *where, followers.PATH, secret, facts, TOLD_SECONDS)
+            # By a thread of the node's own: clients' requests that wait for the leader may have all others.
+            await self._work(partial(peers.told, *where, followers.PATH, secret, facts, TOLD_SECONDS))
 
     async def _read_on(self, replica: Replica) -> bool:
         """Read until this node leads or leaves; see `_follow`."""
@@ -579,7 +580,8 @@ class ClusterNode:
 
     async def _complain(self, replica: Replica) -> None:
         """Say in the shared log that clients call, and the leader does not answer, if so."""
-        known = replica.fold.holdings.of(self.me.node)
+        # What the log says of this node may be of a copy that is gone, until all was read.
+        known = replica.fold.holdings.of(self.me.node) if self._has_read_all else None
         if known is None or (number := self.reach.complains(self.epoch, monotonic_ms())) is None:
             return
         log.warning("the leader does not answer what clients ask", epoch=self.epoch)
