@@ -565,7 +565,7 @@ class ClusterNode:
             self._note_leaving(now_ms, beat.get("to", ""))
             return
         if self._has_read_all and step.outcome in (Outcome.ALIVE, Outcome.ACCEPTED):
-            self._one_name.heard(self.leader.node if self.leader else "", record.holder)
+            self._one_name.heard(self.leader.node if self.leader else "", record.holder, now_ms)
         if self.leader is not None and (anew := told_anew({}, beat)):
             self.leader = self.leader._replace(**anew)
         self._silence.heard(now_ms)  # and nobody is told: each open call waits for another leader
