@@ -830,7 +830,9 @@ class ClusterNode:
         assert replica.sink is not None, "a leader has a sink"
         began_ms = replica.sink.proven_ms
         with suppress(Unknown):  # the newest record is the proven append, or behind it
-            self.pace.appended(began_ms, self._engine.read(replica.fold.next_offset - 1, 1)[:1])
+            found = self._engine.read(replica.fold.next_offset - 1, 1)[:1]
+            if self.role is Role.LEADING:  # else the node has stepped down meanwhile, and that is of the past
+                self.pace.appended(began_ms, found)
 
     def _tell_clock(self) -> None:
         """Log when this node's clock begins or ends to be off."""

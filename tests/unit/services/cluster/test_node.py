@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
@@ -196,6 +197,24 @@ def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.Monk
     monkeypatch.setattr(node_module, "LOOK_SECONDS", 0)
     asyncio.run(leads(change, ClusterNode.leave))
     assert looking
+
+
+def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
+    async def run() -> None:
+        engine, _ = engine_with_messages()
+        with ThreadPoolExecutor(1) as executor:
+            me = Member("a", "h:3", "http://h:4")
+            began = Beginning(CLUSTER, {})
+            node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, never)
+            replica: Any = SimpleNamespace(
+                sink=SimpleNamespace(proven_ms=0), fold=SimpleNamespace(next_offset=1)
+            )
+            for role, is_known in ((Role.FOLLOWING, False), (Role.LEADING, True)):
+                node.role = role
+                node._compare_clock(replica)
+                assert (node.pace.skew_ms is not None) is is_known
+
+    asyncio.run(run())
 
 
 def never(*_: Any) -> NoReturn:
