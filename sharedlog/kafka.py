@@ -159,8 +159,7 @@ class KafkaLog:
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
 
-        with self._answered():
-            admin = self._admin()
+        with self._answered(), self._asking_admin() as admin:
             replicas = min(REPLICAS, len(admin.list_topics(timeout=ANSWER_SECONDS).brokers))
             config = {**_TOPIC, "min.insync.replicas": str(min(2, replicas))}
             topic = NewTopic(self._topic, 1, replicas, config=config)
@@ -221,8 +220,7 @@ class KafkaLog:
         """Delete the records before `offset`; raise `Unknown`."""
         first, end = self.bounds()
         if offset > first:
-            with self._answered():
-                admin = self._admin()  # kept until it has answered: it does not without a name
+            with self._answered(), self._asking_admin() as admin:
                 place = self._place(min(offset, end))
                 _only(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
 
@@ -561,7 +559,7 @@ class KafkaLog:
 
     @contextmanager
     def _asking_admin(self) -> Iterator[AdminClient]:
-        """Give a connection that asks for settings, and that says what it met where one gets no answer."""
+        """Give a connection that asks and orders, and that says what it met where one gets no answer."""
         from confluent_kafka import KafkaException
 
         admin, self._heard = self._admin(), ""
@@ -572,7 +570,11 @@ class KafkaLog:
             raise
 
     def _hear(self, error: KafkaError) -> None:
-        self._heard = error.str()
+        """Take in what a connection met; that all servers are down by now says less than why each is."""
+        from confluent_kafka import KafkaError
+
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._heard:
+            self._heard = error.str()
 
     def _place(self, offset: int = 0) -> TopicPartition:
         from confluent_kafka import TopicPartition
