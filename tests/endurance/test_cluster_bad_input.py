@@ -434,7 +434,7 @@ def admin_of(kafka: KafkaCluster) -> Any:
     """What changes topics."""
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient({"bootstrap.servers": kafka.bootstrap})
+    return AdminClient({"bootstrap.servers": kafka.bootstrap, "socket.timeout.ms": 5_000})
 
 
 def done(futures: dict[Any, Any]) -> None:
@@ -596,7 +596,7 @@ def test_an_unclean_election_that_loses_the_end_halts_all(tmp_path: Path) -> Non
         def elected() -> bool:
             with suppress(KafkaException, TimeoutError):  # while the servers look for a controller
                 asked, wanted = admin_of(kafka), [TopicPartition("orders", 0)]
-                asked.elect_leaders(ElectionType.UNCLEAN, wanted, request_timeout=5).result(10)
+                asked.elect_leaders(ElectionType.UNCLEAN, wanted).result(10)
                 found = asked.list_topics("orders", timeout=10).topics["orders"].partitions[0]
                 return bool(found.leader == stale.number)
             return False
