@@ -602,4 +602,7 @@ def test_an_unclean_election_that_loses_the_end_halts_all(tmp_path: Path) -> Non
             return False
 
         until(elected)
+        for number in place.replicas:  # a leader alone does not tell where its log ends
+            if number != stale.number:
+                by_number[number].start()
         all_halt(nodes, "Kafka has lost the log's end")
