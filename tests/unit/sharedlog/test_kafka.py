@@ -175,7 +175,7 @@ def test_a_server_that_is_not_there_proves_nothing() -> None:
     for call in (log.bounds, log.trouble, lambda: log.read(0, 1), lambda: append(log, b"one")):
         with pytest.raises(Unknown, match="did not answer"):
             call()
-    with pytest.raises(Unknown, match="did not answer: .*refused"):
+    with pytest.raises(Unknown, match=r"did not answer: .*refused"):
         log.found(BEGIN)
     log.close()
 
