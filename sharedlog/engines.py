@@ -127,12 +127,13 @@ class Beginning(NamedTuple):
 def beginning_of(engine: Engine) -> Beginning:
     """Return which cluster a shared log is of: its GENESIS tells, or, once that is trimmed, a CHECKPOINT.
 
-    Raise `NoCluster` if nothing tells, or `Unknown`.
+    What lies before a GENESIS tells nothing: in a topic that was deleted and made anew it is a node's of the
+    cluster that was. Raise `NoCluster` if nothing tells, or `Unknown`.
     """
     for record in records(engine):
         if record.kind == Kind.GENESIS:
             return Beginning(record.cluster, record.facts)
-        if record.kind == Kind.CHECKPOINT:
+        if record.kind == Kind.CHECKPOINT and engine.bounds()[0] > 0:
             return Beginning(record.cluster, record.facts["begins"])
     raise NoCluster("No record there tells of a cluster.")
 

@@ -17,6 +17,8 @@ Rules
    a record was before is so at once.
 5. Before it reads on with another connection, or what another leader of the partition wrote, the adapter
    reads its last record again: if the log has lost its end and grown again, that is another one now.
+6. A topic that was there is gone, `NoCluster`, once every answer for `LOST_SECONDS` was that nobody knows it:
+   a server that has just started may not have heard of it yet. One that is made anew meanwhile is rule 4's.
 
 No consumer group is joined and no offset committed. Connections: one that writes, one that reads, and one
 that asks for the bounds, since Kafka answers a connection's questions one by one, and a read waits for news.
@@ -53,7 +55,7 @@ ANSWER_SECONDS: Final = 5.0
 DELIVERY_SECONDS: Final = 15.0
 """How long an append is tried: longer than Kafka takes to replace a server, and a controller with it."""
 LOST_SECONDS: Final = 20.0
-"""How long the log's end must be before what was read until that is believed."""
+"""How long the log's end must be before what was read, or the topic be unknown, until that is believed."""
 BEHIND_SECONDS: Final = 0.1
 """How long to wait before the bounds are asked for again."""
 PARTITION: Final = 0
@@ -142,6 +144,8 @@ class KafkaLog:
         self._known_end = 0
         """The end of the log as far as appends and reads have told."""
         self._short_since: float | None = None
+        self._missing_since: float | None = None
+        """Since when every answer is that there is no such topic, which was there before."""
         self._garbled_count = 0
         self._topic_id = ""
         self._heard = ""
@@ -155,8 +159,7 @@ class KafkaLog:
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
 
-        with self._answered():
-            admin = self._admin()
+        with self._answered(), self._asking_admin() as admin:
             replicas = min(REPLICAS, len(admin.list_topics(timeout=ANSWER_SECONDS).brokers))
             config = {**_TOPIC, "min.insync.replicas": str(min(2, replicas))}
             topic = NewTopic(self._topic, 1, replicas, config=config)
@@ -217,8 +220,7 @@ class KafkaLog:
         """Delete the records before `offset`; raise `Unknown`."""
         first, end = self.bounds()
         if offset > first:
-            with self._answered():
-                admin = self._admin()  # kept until it has answered: it does not without a name
+            with self._answered(), self._asking_admin() as admin:
                 place = self._place(min(offset, end))
                 _only(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
 
@@ -461,7 +463,7 @@ class KafkaLog:
                 return first, end
             except KafkaException as error:
                 self._asking.poll(0)  # so that it says what it met
-                if time.monotonic() >= ends or self._is_missing(error):
+                if time.monotonic() >= ends or (not self._known_end and self._is_unknown(error)):
                     self._drop_asking()
                     raise
             time.sleep(BEHIND_SECONDS)
@@ -557,7 +559,7 @@ class KafkaLog:
 
     @contextmanager
     def _asking_admin(self) -> Iterator[AdminClient]:
-        """Give a connection that asks for settings, and that says what it met where one gets no answer."""
+        """Give a connection that asks and orders, and that says what it met where one gets no answer."""
         from confluent_kafka import KafkaException
 
         admin, self._heard = self._admin(), ""
@@ -568,7 +570,11 @@ class KafkaLog:
             raise
 
     def _hear(self, error: KafkaError) -> None:
-        self._heard = error.str()
+        """Take in what a connection met; that all servers are down by now says less than why each is."""
+        from confluent_kafka import KafkaError
+
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._heard:
+            self._heard = error.str()
 
     def _place(self, offset: int = 0) -> TopicPartition:
         from confluent_kafka import TopicPartition
@@ -577,24 +583,39 @@ class KafkaLog:
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
-        """Raise `Unknown` for what a connection raises, `NoCluster` for a topic that was never there."""
+        """Raise `Unknown` for what a connection raises, `NoCluster` for a topic that is not there."""
         from confluent_kafka import KafkaException
 
         try:
             yield
         except KafkaException as error:
-            if self._is_missing(error):
-                raise NoCluster(f"Kafka at {self._servers} has no topic {self._topic}.") from error
+            self._require_topic(error)
             raise self._unknown(_reason(error)) from error
         except TimeoutError as error:
             raise self._unknown("no answer in time") from error
+        self._missing_since = None
 
-    def _is_missing(self, error: KafkaException) -> bool:
-        """Return whether an error means that there never was such a topic, and not that nobody leads it."""
+    def _require_topic(self, error: KafkaException) -> None:
+        """Raise `NoCluster` if an error means that there is no such topic; in time, if there was one."""
+        if not self._is_unknown(error):
+            self._missing_since = None
+            return
+        missing = f"Kafka at {self._servers} has no topic {self._topic}"
+        if not self._known_end:
+            raise NoCluster(f"{missing}.") from error
+        now = time.monotonic()
+        self._missing_since = now if self._missing_since is None else self._missing_since
+        if now - self._missing_since >= LOST_SECONDS:
+            raise NoCluster(
+                f"{missing}, and had it before, up to record {self._known_end - 1}: it was deleted."
+            ) from error
+
+    def _is_unknown(self, error: KafkaException) -> bool:
+        """Return whether an error means that Kafka knows no such topic, and not that nobody leads it."""
         from confluent_kafka import KafkaError, KafkaException
 
         unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION
-        if self._known_end or error.args[0].code() not in unknown:
+        if error.args[0].code() not in unknown:
             return False
         try:
             found = self._admin().list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic]

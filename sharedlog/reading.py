@@ -8,6 +8,7 @@ as they are (`records`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from sharedlog.engine import Engine, Stored
@@ -48,18 +49,14 @@ def read_to(engine: Engine, fold: Fold, until: int) -> None:
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
     """Yield the records that are there now, from the first that is left, whatever came of them.
 
-    Records of other clusters than `cluster` (None: of the first one met) are left out, and what does not
-    match its CRC. Raise `Unknown`.
+    Records of other clusters than `cluster` (None: of no cluster) are left out, and what does not match its
+    CRC. Raise `Unknown`.
     """
     next_offset, _ = engine.bounds()
     while found := engine.read(next_offset, READ_BYTES):
         for one in found:
-            try:
-                record = decode(one.stored, cluster)
-            except (Foreign, Garbled):
-                continue
-            cluster = record.cluster
-            yield record
+            with suppress(Foreign, Garbled):
+                yield decode(one.stored, cluster)
         next_offset = found[-1].offset + 1
 
 

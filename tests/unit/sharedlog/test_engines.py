@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import psycopg
 import pytest
 
@@ -11,6 +13,7 @@ from sharedlog.holdings import Holding
 from sharedlog.kafka import KafkaLog
 from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.versions import SUPPORTED
+from tests.memory_engine import MemoryEngine
 from tests.postgresql import running_postgresql
 from tidewheel.errors import ConfigurationError
 
@@ -77,6 +80,18 @@ def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
         again.close()
         one.close()
         other.close()
+
+
+def test_what_another_cluster_wrote_before_the_genesis_tells_nothing() -> None:
+    before, cluster = bytes(16), bytes(range(16))
+    engine = MemoryEngine(Random(1))
+    copy = Holding(7, 4096, "http://a:8088", "s", {"segment_bytes": 8 << 20}).facts("a")
+    for kind, facts in ((Kind.BEAT, {}), (Kind.CHECKPOINT, copy)):
+        engine.found(encode(SharedRecord(before, kind, 3, NOBODY, 4096, 1, body_of(facts))))
+    with pytest.raises(NoCluster, match="No record there tells"):
+        beginning_of(engine)
+    engine.found(encode(SharedRecord(cluster, Kind.GENESIS, 0, NOBODY, 0, 1, body_of({"its": "own"}))))
+    assert beginning_of(engine) == (cluster, {"its": "own"})
 
 
 @pytest.mark.parametrize(
