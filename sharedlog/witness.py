@@ -29,6 +29,8 @@ from sharedlog.errors import Halted, Unknown
 from sharedlog.fold import Fold
 
 LOST_MS: Final = 20_000
+_GONE: Final = 0
+"""In the place of the CRC-32 of a record that is not there."""
 
 
 class Witness:
@@ -61,6 +63,20 @@ class Witness:
             raise Unknown(f"{said}: asked anew.")
         raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
 
+    def look_behind(self, engine: Engine, fold: Fold) -> None:
+        """Look at what a leader had written when it looked last; raise `Halted` or `Unknown`.
+
+        What is another record now is lost for sure.
+        """
+        if self.last_led is not None:
+            offset, crc = self.last_led
+            if crc_at(engine, offset) not in (None, _GONE, crc):
+                raise Halted(
+                    f"Record {offset} of the shared log was read before, and is another one now: the engine "
+                    "has lost its end, with what may have been acknowledged, and has grown again."
+                )
+        self.note(fold)
+
     def _missing(self, engine: Engine, fold: Fold) -> int | None:
         """Return the offset of a record that was read and is not there; None if there is none."""
         if self.last_led is not None:
@@ -79,4 +95,4 @@ def crc_at(engine: Engine, offset: int) -> int | None:
     if found and found[0].offset == offset:
         return zlib.crc32(found[0].stored)
     first, _ = engine.bounds()
-    return None if first > offset else 0
+    return None if first > offset else _GONE

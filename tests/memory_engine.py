@@ -49,6 +49,11 @@ class MemoryEngine:
         self._late: list[bytes] = []
 
     @property
+    def compares(self) -> bool:
+        """Whether an append lands only behind the head that its writer names."""
+        return self._head is not None
+
+    @property
     def end_offset(self) -> int:
         """The offset behind the last record."""
         return len(self.records)

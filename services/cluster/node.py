@@ -792,7 +792,10 @@ class ClusterNode:
             await self._work(partial(sink.leave, orders.moving.result() if orders.moving.done() else ""))
 
     async def _look(self, replica: Replica, orders: Orders) -> None:
-        """Look after the leader's copy, trim and clock; raise `StoreDamaged` where the copy is none."""
+        """Look after the leader's copy, trim, clock and log.
+
+        Raise `StoreDamaged` where the copy is none, `Halted` where the log has lost what was written.
+        """
         assert replica.sink is not None, "a leader has a sink"
         began_ms = replica.sink.proven_ms
         while True:
@@ -804,6 +807,8 @@ class ClusterNode:
             await self._work(lambda: self._trim(replica))
             if replica.sink.proven_ms > began_ms:  # the EPOCH was appended before, nobody knows when
                 await self._work(partial(self._compare_clock, replica))
+            with suppress(Unknown):
+                await self._work(partial(self._witness.look_behind, self._engine, replica.fold))
             self._look_for_fitter(replica, orders)
             await self._leave_if_unreached(replica, orders)
 

@@ -95,6 +95,17 @@ def test_what_is_there_again_in_time_was_an_answer_of_the_past() -> None:
     play.witness.require_kept(play.engine, play.begun_again)
 
 
+def test_a_leader_that_looks_behind_itself_finds_a_log_that_has_lost_its_end_and_grown_again() -> None:
+    play = Play()
+    play.witness.look_behind(play.engine, play.fold)
+    play.engine.lose_end()
+    play.witness.look_behind(play.engine, play.fold)  # gone, or a server that answers of the past
+    while play.engine.end_offset < 9:
+        play.note(77)
+    with pytest.raises(Halted, match="is another one now"):
+        play.witness.look_behind(play.engine, play.fold)
+
+
 class Standby(MemoryEngine):
     """A server that knows that it is only behind: it says so to who reads on beyond its end."""
 
