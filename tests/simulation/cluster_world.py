@@ -302,7 +302,7 @@ class ClusterWorld(World):
         return told
 
     def _may_not_know(self) -> bool:
-        """Return whether the log grew again to where the leader writes: a look tells (`sharedlog.witness`)."""
+        """Return whether the log grew again to where a leader writes: a look tells (`sharedlog.witness`)."""
         fold = self._up(self.leader).fold
         is_same = not self.engine.compares and fold.epoch == self._epoch_at_loss
         return is_same and self.engine.end_offset >= self.leader.has_read_before_loss
