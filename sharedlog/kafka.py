@@ -115,6 +115,10 @@ _WHY: Final = {
 }
 
 
+class _OutOfRange(Unknown):
+    """There is no record at the offset that was asked for."""
+
+
 class LastRead(NamedTuple):
     """The newest record that was read: offset, CRC-32, and the leader epoch in which it was written."""
 
@@ -205,11 +209,18 @@ class KafkaLog:
         Raise `Unknown`, or `Halted` if the log has lost its end.
         """
         with self._reading, self._answered():
-            try:
-                return self._read(offset, bytes_max)
-            except Exception:
-                self._drop_consumer()
-                raise
+            while True:
+                try:
+                    return self._read(offset, bytes_max)
+                except _OutOfRange:
+                    self._drop_consumer()
+                    first, _ = self._bounds()
+                    if first <= offset:
+                        raise
+                    offset = first  # trimmed since the bounds were asked for
+                except Exception:
+                    self._drop_consumer()
+                    raise
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
@@ -432,6 +443,8 @@ class KafkaLog:
                 return message
             if error.code() == KafkaError._BAD_MSG:
                 self._note_garbled(error)
+            if error.code() == KafkaError._AUTO_OFFSET_RESET:
+                raise _OutOfRange(f"Kafka at {self._servers} has no such record: {error.str()}")
             if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # no group is joined
                 raise self._unknown(error.str())
         return None

@@ -139,6 +139,15 @@ def test_what_is_trimmed_goes_to_the_very_offset(log: KafkaLog) -> None:
     assert log.read(2, ALL)[0].offset == 8
 
 
+def test_what_is_trimmed_once_the_bounds_were_told_is_stepped_over(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(log, *(b"%d" % number for number in range(8)))
+    log.trim(5)
+    monkeypatch.setattr(log, "_checked_bounds", lambda _: (0, 8))
+    assert log.read(0, ALL)[0].offset == 5
+
+
 def test_a_reader_whose_next_records_are_trimmed_reads_what_is_left(
     log: KafkaLog, cluster: KafkaCluster
 ) -> None:
