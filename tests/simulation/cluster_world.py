@@ -287,7 +287,11 @@ class ClusterWorld(World):
 
     def _tell(self, durable_at: int, news: object) -> None:
         """Answer a client as a node does: what rests on nothing new waits for a proof."""
-        self.answers.give(durable_at, Caller(self._if_kept(news)), None)
+        self._give(self.answers, durable_at, self._if_kept(news))
+
+    def _give(self, answers: Answers, durable_at: int, news: Callable[[], object]) -> None:
+        """Let a caller of a leader's, or of a zombie's, hear once it may."""
+        answers.give(durable_at, Caller(news), None)
 
     def _if_kept(self, news: Any) -> Callable[[], object]:
         """Return news that nobody may hear from a node whose log has lost what it had read."""
@@ -403,8 +407,7 @@ class ClusterWorld(World):
         self._ask(core, zombie.answers)
         message = self._message()
         receipt = core.sending.send(message, self._clock(zombie.node))
-        told = Caller(lambda: self.told.normal.add(message.message_id))
-        zombie.answers.give(receipt.durable_at, told, None)
+        self._give(zombie.answers, receipt.durable_at, lambda: self.told.normal.add(message.message_id))
 
     def _truncate(self) -> None:
         """The engine loses some of what it has accepted, as a forced unclean election does."""

@@ -2,7 +2,8 @@
 
 The core's verbs are watched where clients call them: a call is noted, its end when it is told. A call that
 nobody answered before another node led stays open, as a client would see it; a send that its node repeats
-under the next leader is one call. Some messages belong to message groups.
+under the next leader is one call. Some messages belong to message groups. Times are true ones, and by
+how much a node's clock is off is noted. The engine loses nothing: what it accepted is what the checker judges by.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any, Final
 from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.values import Resolution, Verdict
+from services.live.durability import Answers
 from sharedlog.errors import Halted
 from tests.history_file import HistoryFile, content_hash, write_log
-from tests.simulation.cluster_world import ClusterWorld, Zombie
+from tests.simulation.cluster_world import ClusterWorld, NobodyLeft, Node, Zombie
 from tests.simulation.test_broker import GROUP, TOPIC
 from tidewheel.errors import TidewheelError, TransactionEnded
 
@@ -35,14 +37,16 @@ class WatchedCluster(ClusterWorld):
     def __init__(self, seed: int) -> None:
         self.history = HistoryFile()
         self._sends: dict[str, int] = {}
-        self._call, self._answer = 0, "ok"
+        self._expected, self._outcome = 0, "ok"
         self._told: dict[str, Any] = {}
         self._open: set[int] = set()
-        self._stranded: list[list[tuple[int, object]]] = []
-        """What the callers of a paused leader wait for, of each zombie."""
+        self._clocks: dict[str, tuple[int, int]] = {}
+        """By how much the clock of a node is off, and since when."""
         self.stopped = ""
         """What the world itself has found wrong; nothing has happened since."""
         super().__init__(seed)
+        self.engine.clock = self._written_ms
+        self.is_truncating = False  # what the checker judges is an engine that keeps its promise
 
     # What clients do.
 
@@ -82,9 +86,9 @@ class WatchedCluster(ClusterWorld):
             return end(topic, transaction, message_id, how, *rest)
         except TransactionEnded:
             other = Resolution.ROLLBACK if how is Resolution.COMMIT else Resolution.COMMIT
-            self._answer, self._told = "fail", {"ended": other.value.lower()}
+            self._outcome, self._told = "fail", {"ended": other.value.lower()}
             if self.refuses_at_once:
-                self._tell_now(call, self._answer, **self._told)
+                self._tell_now(call, self._outcome, **self._told)
             raise
 
     def _watch_recall(self, recall: Callable[..., Any], topic: str, handle: str, now_ms: int) -> Any:
@@ -122,31 +126,31 @@ class WatchedCluster(ClusterWorld):
 
     def _see(self, call: int, seen: list[tuple[str, int, int, int]]) -> None:
         for message_id, queue, offset, attempt in seen:
-            self.history.saw(call, self.now_ms, message_id, queue, offset, attempt)
+            self.history.saw(call, self.client_ms, message_id, queue, offset, attempt)
         self._tell_now(call, "ok")
 
     def _invoke(self, verb: str, **fields: Any) -> int:
-        call = self.history.invoke("client", self.now_ms, verb, **fields)
+        call = self.history.invoke("client", self.client_ms, verb, **fields)
         self._open.add(call)
         return call
 
     def _expect(self, call: int, **told: Any) -> None:
         """What is told next is the answer to this call."""
-        self._call, self._answer, self._told = call, "ok", told
+        self._expected, self._outcome, self._told = call, "ok", told
 
-    def _tell(self, durable_at: int, news: object) -> None:
-        call, end, told, self._call = self._call, self._answer, self._told, 0
+    def _give(self, answers: Answers, durable_at: int, news: Callable[[], object]) -> None:
+        call, end, told, self._expected = self._expected, self._outcome, self._told, 0
 
         def hear() -> None:
             if call:
                 self._tell_now(call, end, **told)
-            news()  # type: ignore[operator]
+            news()
 
-        super()._tell(durable_at, hear)
+        super()._give(answers, durable_at, hear)
 
     def _tell_now(self, call: int, end: str, **told: Any) -> None:
         self._open.discard(call)
-        self.history.end(call, end, self.now_ms, **told)
+        self.history.end(call, end, self.client_ms, **told)
 
     # What befalls them.
 
@@ -171,30 +175,49 @@ class WatchedCluster(ClusterWorld):
             for call in sorted(self._open):
                 self._tell_now(call, "fail")
 
-    def _pause(self) -> None:
-        waiting, count = list(self.waiting), len(self.zombies)
-        super()._pause()
-        if len(self.zombies) > count:
-            self._stranded.append(waiting)
-
     def _wake(self, zombie: Zombie) -> None:
         """A zombie whose append counts as accepted tells its callers so."""
-        waiting = self._stranded.pop(0)
+        core = self._up(zombie.node).core
         try:
             super()._wake(zombie)
         except AssertionError:
-            for _, news in waiting:
-                news()  # type: ignore[operator]
+            zombie.answers.advance(core.durable_offset)
             raise
+
+    def _set_clock(self, node: Node) -> None:
+        super()._set_clock(node)
+        self._note_clocks(self.client_ms)
+
+    def _note_clocks(self, true_ms: int) -> None:
+        """Note since when which clock is off by how much, and until when it was."""
+        for node in self.nodes:
+            before_ms, since_ms = self._clocks.get(node.name, (0, true_ms))
+            if node.ahead_ms != before_ms:
+                self._note_clock(node.name, before_ms, since_ms, true_ms)
+                self._clocks[node.name] = node.ahead_ms, true_ms
+
+    def _note_clock(self, node: str, offset_ms: int, from_ms: int, until_ms: int) -> None:
+        if offset_ms:
+            self.history.note("clock", node=node, offset_ms=offset_ms, from_ms=from_ms, until_ms=until_ms)
+
+    def _written_ms(self) -> int:
+        """A record is taken by the true time, and written by its leader's clock."""
+        self.engine.now_ms = self.client_ms
+        return self.now_ms
 
     def settle(self) -> None:
         """All comes that has to."""
+        true_ms = self.client_ms
         super().settle()
+        self._note_clocks(true_ms)
         self.history.note("settled", group=GROUP, topics=[TOPIC])
 
     def dump(self, folder: Path) -> tuple[Path, Path]:
         """Write the history and the raw log, kept as it came, before it was trimmed; return their paths."""
         history, log = folder / "history.jsonl", folder / "log.bin"
+        for node, (offset_ms, since_ms) in self._clocks.items():
+            self._note_clock(node, offset_ms, since_ms, self.client_ms)
+        self._clocks.clear()
         self.history.write(history)
         engine = self.engine
         write_log(log, 0, zip(range(engine.end_offset), engine._taken_ms, engine.records, strict=True))
@@ -210,7 +233,7 @@ def play(seed: int, world: type[WatchedCluster] = WatchedCluster, steps: int = S
             played.around()
         played.compare()
         played.settle()
-    except (AssertionError, OSError, ValueError, LookupError, TidewheelError, Halted) as error:
+    except (AssertionError, OSError, ValueError, LookupError, TidewheelError, Halted, NobodyLeft) as error:
         played.stopped = f"{type(error).__name__}: {error}"
     return played
 
