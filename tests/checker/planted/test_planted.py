@@ -41,7 +41,7 @@ class Planted(NamedTuple):
 
 
 CLUSTER = [
-    Planted(cluster_faults.answers_are_believed, "zombie", 6),
+    Planted(cluster_faults.answers_are_believed, "zombie", 10),
     Planted(cluster_faults.shown_before_accepted, "shown", 12),
     Planted(cluster_faults.shown_before_accepted, "lost", 1),
     Planted(cluster_faults.refused_without_proof, "false refusal", 24),
