@@ -16,6 +16,7 @@ Rules
 4. Telemetry and SyncLiteSubscription of a node's own clients come here while it leads, too (`switch`), and
    its broker, `local`, answers them: so a client's stream outlives the lead of its node.
 5. A stream that the leader ends is over, unless it steps down: it says UNAVAILABLE to other nodes then.
+   What it says counts, whatever became of a write (`services.cluster.leader_stream`).
 6. A network that drops what it is given, in silence, is a leader that does not answer: a connection on which
    what was sent does not arrive for SILENT_MS, or a question whether the leader is there gets no answer, is
    given up, and its calls are asked again.
