@@ -16,6 +16,7 @@ Rules
 4. Telemetry and SyncLiteSubscription of a node's own clients come here while it leads, too (`switch`), and
    its broker, `local`, answers them: so a client's stream outlives the lead of its node.
 5. A stream that the leader ends is over, unless it steps down: it says UNAVAILABLE to other nodes then.
+   What it says counts, whatever became of a write (`services.cluster.leader_stream`).
 6. A network that drops what it is given, in silence, is a leader that does not answer: a connection on which
    what was sent does not arrive for SILENT_MS, or a question whether the leader is there gets no answer, is
    given up, and its calls are asked again.
@@ -27,7 +28,7 @@ sees this node's address as the caller's, in its log and where connections are c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from math import inf
@@ -37,6 +38,7 @@ import grpc
 
 from services.auth import signature
 from services.cluster.channels import is_not_its_own
+from services.cluster.leader_stream import LeaderStream
 from services.cluster.lines import Lines
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import other_certificate
@@ -289,15 +291,11 @@ class Forwarding:
                     await asked.connection.send_message(asked.stream_id, reply)
             return
         call = attempt.channel.stream_stream(asked.shape.path, None, None)(None, metadata=attempt.fields)
-        saying = asyncio.create_task(_say(call, said.messages()))
-        try:
-            async for reply in call:
+        async with aclosing(LeaderStream(call).replies(said.messages())) as replies:
+            async for reply in replies:
                 asked.connection.is_let_in = True
-                self.presence.told(kept, cast(bytes, reply))
-                await asked.connection.send_message(asked.stream_id, cast(bytes, reply))
-        finally:
-            saying.cancel()
-            call.cancel()
+                self.presence.told(kept, reply)
+                await asked.connection.send_message(asked.stream_id, reply)
 
     async def _subscribe_again(self, attempt: Attempt, asked: Asked, kept: Kept) -> None:
         """Tell a leader what the client of a stream subscribes to, until it has taken that."""
@@ -419,13 +417,6 @@ async def _was_synced(attempt: Attempt, asked: Asked, message: bytes) -> bool:
         return is_taken(await _synced_by(attempt, asked, message))
     except (grpc.aio.AioRpcError, Refused):
         return False
-
-
-async def _say(call: Any, messages: AsyncIterator[bytes]) -> None:
-    """Tell a leader what a client says, until it says no more."""
-    async for message in messages:
-        await call.write(message)
-    await call.done_writing()
 
 
 def _client_id_of(head: Head) -> str:
