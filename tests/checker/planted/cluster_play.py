@@ -9,6 +9,7 @@ how much a node's clock is off is noted. The engine loses nothing: the checker j
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ from tidewheel.errors import TidewheelError, TransactionEnded
 
 LINES: Final = ("line-a", "line-b")
 STEPS: Final = 300
+LAST_FLUSHES: Final = 5
+WRONG: Final = (AssertionError, OSError, ValueError, LookupError, TidewheelError, Halted, NobodyLeft)
+"""What ends a schedule in which a rule is left out."""
 
 
 class WatchedCluster(ClusterWorld):
@@ -211,6 +215,15 @@ class WatchedCluster(ClusterWorld):
         self._note_clocks(true_ms)
         self.history.note("settled", group=GROUP, topics=[TOPIC])
 
+    def tell_the_rest(self) -> None:
+        """Let clients hear what was decided when the world stopped: it would have been told."""
+        self.engine.is_well = True
+        self.leader.disk.well()
+        for _ in range(LAST_FLUSHES):
+            super().flush()
+        self._beat()
+        self._hear()
+
     def dump(self, folder: Path) -> tuple[Path, Path]:
         """Write the history and the raw log, kept as it came, before it was trimmed; return their paths."""
         history, log = folder / "history.jsonl", folder / "log.bin"
@@ -232,8 +245,10 @@ def play(seed: int, world: type[WatchedCluster] = WatchedCluster, steps: int = S
             played.around()
         played.compare()
         played.settle()
-    except (AssertionError, OSError, ValueError, LookupError, TidewheelError, Halted, NobodyLeft) as error:
+    except WRONG as error:
         played.stopped = f"{type(error).__name__}: {error}"
+        with suppress(*WRONG):
+            played.tell_the_rest()
     return played
 
 
