@@ -6,15 +6,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from sharedlog.engines import beginning_of, engine_of
+from sharedlog.errors import Refused, Unknown
+from sharedlog.holdings import Holding
+from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
 from tests.history_file import HistoryFile, write_log
 
 CHECKER: Final = Path(__file__).parent / "checker" / "check.py"
+KEEPER: Final = "keeper"
+HOLD_EACH_RECORDS: Final = 500
 PAUSE_SECONDS: Final = 0.1
 ROWS_MAX: Final = 10_000
 _ROWS: Final = f"""
@@ -32,13 +38,15 @@ Read = Callable[[int], list[Row]]
 def kept_log(url: str, path: Path) -> Iterator[None]:
     """Write all that comes into a shared log to a file, as it comes: nodes trim the log.
 
-    At the end the file has all that was there when the block ended.
+    They trim nothing that was not read: this holds the trim, as a node does that copies, under the name
+    `KEEPER`. At the end the file has all that was there when the block ended.
     """
     is_over, failed = Event(), []
 
     def go_on() -> None:
         try:
-            write_log(path, 0, rows_of(url, is_over))
+            with holding(url) as hold:
+                write_log(path, 0, rows_of(url, is_over, hold))
         except BaseException as error:
             failed.append(error)
 
@@ -53,17 +61,36 @@ def kept_log(url: str, path: Path) -> Iterator[None]:
         raise failed[0]
 
 
-def rows_of(url: str, is_over: Event) -> Iterator[Row]:
+@contextmanager
+def holding(url: str) -> Iterator[Callable[[int], None]]:
+    """Give what says to the nodes from which record on the log is to be kept."""
+    with closing(engine_of(url)) as engine:
+        cluster, told = beginning_of(engine).cluster, [-HOLD_EACH_RECORDS]
+
+        def hold(next_record: int) -> None:
+            if next_record - told[0] < HOLD_EACH_RECORDS:
+                return
+            facts = body_of(Holding(next_record).facts(KEEPER))
+            with suppress(Unknown, Refused):  # then it is said again
+                engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, facts)))
+                told[0] = next_record
+
+        yield hold
+
+
+def rows_of(url: str, is_over: Event, hold: Callable[[int], None]) -> Iterator[Row]:
     """Yield the records of a shared log as they come, until it is over and nothing more is there."""
     parts, next_offset = urlsplit(url), 0
     is_kafka = parts.scheme == "kafka"
     with of_kafka(parts.netloc, parts.path.strip("/")) if is_kafka else of_postgres(url) as read:
         while True:
             was_over = is_over.is_set()
+            hold(next_offset)
             while found := read(next_offset):
                 assert found[0][0] == next_offset, f"records {next_offset} and on were trimmed, and not read"
                 next_offset = found[-1][0] + 1
                 yield from found
+                hold(next_offset)
             if was_over:
                 return
             is_over.wait(PAUSE_SECONDS)
