@@ -24,6 +24,7 @@ trimmed, what it does not show is judged as far as it can be seen.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -374,23 +375,34 @@ def _first_tries(case: Case) -> dict[tuple[str, str, int, int], int]:
 def _orders_of_line(
     group: str, places: list[int], many: list[Seen], tried: dict[tuple[str, str, int, int], int]
 ) -> Iterator[str]:
-    """Compare what a group has seen of a line with the order in the queue."""
+    """Compare what a group has seen of a line with the order in the queue.
+
+    What was tried before one line of the history was tried before all lines that follow: places before
+    `done_count` are not looked at again, so a long line costs no more than its length.
+    """
     first_seen: dict[int, Seen] = {}
-    for seen in many:
-        later = [one for offset, one in first_seen.items() if offset > seen.offset]
+    offsets: list[int] = []
+    done_count = 0
+    for seen in sorted(many, key=lambda one: one.line):
+        later = [first_seen[offset] for offset in offsets[bisect_right(offsets, seen.offset) :]]
         if any(one.line < seen.call.began for one in later):
             yield f"Behind a later one of its message group: {seen}."
-        for earlier in _before(places, seen.offset):
+        until = bisect_left(places, seen.offset)
+        keys = [(group, *seen.place[:2], earlier) for earlier in places[done_count:until]]
+        for key in keys:
+            earlier = key[-1]
             at = first_seen.get(earlier)
             is_same_answer = at is not None and at.call is seen.call
-            if not is_same_answer and tried.get((group, *seen.place[:2], earlier), seen.line) >= seen.line:
+            if not is_same_answer and tried.get(key, seen.line) >= seen.line:
                 yield f"Before the one at {earlier} was acknowledged: {seen}."
                 break
-        first_seen.setdefault(seen.offset, seen)
-
-
-def _before(places: list[int], offset: int) -> list[int]:
-    return [one for one in places if one < offset]
+        for key in keys:
+            if tried.get(key, seen.line) >= seen.line:
+                break
+            done_count += 1
+        if seen.offset not in first_seen:
+            first_seen[seen.offset] = seen
+            insort(offsets, seen.offset)
 
 
 def _never_shown(case: Case) -> Iterator[str]:
