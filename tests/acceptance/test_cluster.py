@@ -184,10 +184,10 @@ def test_a_leader_sees_how_far_its_followers_lag_also_one_that_is_gone(
     assert f"the leader sees: --http http://{leader.http}" in said.stderr
 
     # A stranger tells nothing.
-    for body, code in ((b"{", 400), (b'{"node": "b", "end_offset": 1}', 401), (b"[1]", 400)):
+    for body in (b"{", b'{"node": "b", "end_offset": 1}', b"[1]"):
         with pytest.raises(HTTPError) as raised:
             urlopen(Request(f"http://{leader.http}/api/cluster/position", body, method="POST"))
-        assert raised.value.code == code
+        assert raised.value.code == 401
 
 
 class Client:
