@@ -10,12 +10,12 @@ Rules
 1. The same is: topic, body, and all that `properties.encode_message` writes (the message's own properties,
    id, tag, keys, message group, priority, lite topic). When a message was born differs from try to try.
 2. A repeat stores nothing, so no record tells of it and no follower needs to know: the slots are a shortcut,
-   of this process alone. What a start or a takeover has not seen come it looks up, each message, for as long
-   as the slots would have told (`begin`); nothing of that where the log has nothing so young.
-3. Lately is WINDOW_MS by the broker's clock, and at a takeover by the log's newest record, if that is older:
-   its clock may be another machine's. Clients give up sooner (three tries of 3 s are usual). What comes again
-   later is stored again, but for timers and halves, whose ids have tables that forget much later. So is what
-   retention has deleted by then, which only a log of some KiB would.
+   of this process alone. What a start or a takeover has not seen come it looks up, each message, until
+   TURNS_KEPT turns have begun (`begin`); nothing of that where the log has nothing so young.
+3. Lately is WINDOW_MS by the broker's clock. At a takeover the clocks of several machines may have written,
+   an hour apart, so times tell nothing: then it is also the last TAKEOVER_BYTES. Clients give up sooner (three
+   tries of 3 s are usual). What comes again later is stored again, but for timers and halves, whose ids have
+   tables that forget much later. So is what retention has deleted by then, which only a log of some KiB would.
 4. A turn is followed by the next, however late its first message comes: a clock that steps ahead looks like
    a broker that was idle, and what came before the step is to be known.
 
@@ -43,6 +43,8 @@ TURN_MS: Final = 10_000
 TURNS_KEPT: Final = 4
 WINDOW_MS: Final = (TURNS_KEPT - 1) * TURN_MS
 """For how long at least an id is known to have come."""
+TAKEOVER_BYTES: Final = 1 << 30
+"""More than a leader writes in WINDOW_MS."""
 _MASK: Final = SLOT_COUNT - 1
 _TURNS: Final = 255
 """Turns are numbered 1 to this, and again; 0 is a slot that no id has met."""
@@ -57,20 +59,21 @@ class Repeats:
         self._turn, self._turn_ends_ms = 1, 0
         self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
         """Where the log ended when each of the kept turns began, the oldest first."""
-        self._unseen_until_ms = 0
+        self._unseen_turns = 0
+        """How many turns are to begin until this process has seen all come that came lately."""
 
     def begin(self, now_ms: int, *, takes_over: bool = False) -> None:
         """Take in that messages may have come lately that this process has not seen."""
-        # At a takeover another machine's clock wrote: the log's end is not older than lately.
-        old_ms = (min(now_ms, self._store.last_store_ms) if takes_over else now_ms) - WINDOW_MS
+        old_ms, end_offset = now_ms - WINDOW_MS, self._store.log.end_offset
         ages = self._store.segment_ages()
         # Of a segment that holds nothing yet the age is 0: what is written to it next is young.
         young = (one.first_offset for one in ages if one.last_store_ms >= old_ms or not one.last_store_ms)
-        since_offset = next(young, self._store.log.end_offset)
+        since_offset = next(young, end_offset)
+        if takes_over:
+            since_offset = min(since_offset, max(self._store.log.first_offset, end_offset - TAKEOVER_BYTES))
         self._since.extend([since_offset] * TURNS_KEPT)
         self._turn_ends_ms = now_ms + TURN_MS
-        has_unseen = since_offset < self._store.log.end_offset
-        self._unseen_until_ms = now_ms + TURNS_KEPT * TURN_MS if has_unseen else 0
+        self._unseen_turns = TURNS_KEPT if since_offset < end_offset else 0
 
     def may_be_one(self, message_id: str, now_ms: int) -> bool:
         """Return whether an id may have come lately; it has, from now on."""
@@ -78,7 +81,7 @@ class Repeats:
             self._begin_turn(now_ms)
         slot = hash(message_id) & _MASK
         before, self._slots[slot] = self._slots[slot], self._turn
-        if now_ms < self._unseen_until_ms:
+        if self._unseen_turns:
             return True
         return before != 0 and (self._turn - before) % _TURNS < TURNS_KEPT
 
@@ -113,6 +116,7 @@ class Repeats:
 
     def _begin_turn(self, now_ms: int) -> None:
         self._turn = self._turn % _TURNS + 1
+        self._unseen_turns = max(0, self._unseen_turns - 1)
         self._since.append(self._store.log.end_offset)
         self._turn_ends_ms = now_ms + TURN_MS
 

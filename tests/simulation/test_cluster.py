@@ -73,6 +73,12 @@ def test_all_nodes_come_to_the_version_that_a_leader_has_finalized() -> None:
         world.check()
 
 
+@pytest.mark.parametrize("found", [22265, 22750])
+def test_a_message_is_stored_once_under_leaders_whose_clocks_are_an_hour_apart(found: int) -> None:
+    """Schedules in which the times of records say nothing of how lately a message came."""
+    play(found)
+
+
 def test_seeds_trim_the_log_and_copy_what_is_gone() -> None:
     worlds = [play(seed) for seed in range(4)]
     assert sum(world.trim_count for world in worlds) > 4
