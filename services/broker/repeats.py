@@ -13,8 +13,8 @@ Rules
    of this process alone. What a start or a takeover has not seen come it looks up, each message, until
    TURNS_KEPT turns have begun (`begin`); nothing of that where the log has nothing so young.
 3. Lately is WINDOW_MS by the broker's clock. At a takeover the clocks of several machines may have written,
-   an hour apart, so times tell nothing: then it is also the last TAKEOVER_BYTES. Clients give up sooner (three
-   tries of 3 s are usual). What comes again later is stored again, but for timers and halves, whose ids have
+   an hour apart, so times tell nothing: then it is also the last TAKEOVER_BYTES. Clients give up sooner (of
+   three tries of 3 s, say). What comes again later is stored again, but for timers and halves, whose ids have
    tables that forget much later. So is what retention has deleted by then, which only a log of some KiB would.
 4. A turn is followed by the next, however late its first message comes: a clock that steps ahead looks like
    a broker that was idle, and what came before the step is to be known.
