@@ -15,7 +15,7 @@ Rules
 3. Lately is WINDOW_MS by the broker's clock. At a takeover the clocks of several machines may have written,
    an hour apart, so times tell nothing: then it is also the last TAKEOVER_BYTES. Clients give up sooner (of
    three tries of 3 s, say). What comes again later is stored again, but for timers and halves, whose ids have
-   tables that forget much later. So is what retention has deleted by then, which only a log of some KiB would.
+   tables that forget much later. So is what retention has deleted by then, as a log of some KiB would.
 4. A turn is followed by the next, however late its first message comes: a clock that steps ahead looks like
    a broker that was idle, and what came before the step is to be known.
 
