@@ -38,7 +38,7 @@ from commitlog.record import Record, decode
 from services.broker.broker import SHARED, Broker
 from services.broker.repeats import WINDOW_MS
 from services.cluster import transfer
-from services.cluster.copies import TELL_AGAIN_MS, OwnCopy, look_for_copies
+from services.cluster.copies import OwnCopy, look_for_copies
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica, records_in
 from services.live.durability import Answers, Proving
@@ -238,27 +238,7 @@ class ClusterWorld(World):
                 node.disk.crash(lambda count: self.random.randrange(count + 1))
             except OSError:
                 node.disk.well()
-            except CopyRefused:
-                self._tell_all_again()
         raise AssertionError("a copy that is to be had was not got")
-
-    def _tell_all_again(self) -> None:
-        """An older word of a node has come late: each tells of its copy again, as after TELL_AGAIN_MS.
-
-        A leader finds such a word behind its next BEAT.
-        """
-        sink = self._up(self.leader).sink
-        with suppress(NotAccepted):
-            if sink is not None and not self.flying:
-                sink.beat({})
-        for node in self.nodes:
-            if node.replica is not None and node.own_copy is not None and not self._is_paused(node):
-                replica = node.replica
-                if replica.sink is None and replica.fold.next_offset >= self.engine.first_offset:
-                    self._read(node, self.engine.end_offset)
-                stored = node.own_copy.to_tell(replica, self.now_ms + TELL_AGAIN_MS)
-                if stored is not None:
-                    well(self.engine).note(stored)
 
     def _copy_once(self, node: Node) -> None:
         transfer.take_over(node.disk)
@@ -276,7 +256,7 @@ class ClusterWorld(World):
                 transfer.take_over(node.disk)
                 node.disk.well()
                 return
-        raise CopyRefused(f"the log begins at {first}, and no node has a copy")
+        raise AssertionError(f"the log begins at {first}, and no node has a copy")
 
     def _announce(self, node: Node) -> None:
         """Let a node tell of its newest checkpoint."""
