@@ -428,6 +428,7 @@ def test_any_node_says_why_the_shared_log_does_not_answer(
     try:
         changed(database, "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (gone)'")
         for node in nodes:  # the leader beats, the other stands, and both wait for the standby
+            # mypy infers no type for a lambda's default.
             eventually(lambda node=node: why in node.view()["unanswered"])  # type: ignore[misc]
             with pytest.raises(HTTPError) as raised:
                 urlopen(f"http://{node.http}/readyz")
@@ -767,6 +768,7 @@ def test_a_version_is_finalized_once_all_nodes_support_it_and_shuts_older_progra
     third = VersionedNode(tmp_path, "c", url)
     for node in (older, third):
         started(node, SUPPORTED)
+        # mypy infers no type for a lambda's default.
         eventually(lambda node=node: node.role() == "halted")  # type: ignore[misc]
         status = tidewheel("cluster", "status", "--http", node.http).stdout
         assert f"finalized version is {SUPPORTED + 1}, and this program supports up to {SUPPORTED}" in status
@@ -806,6 +808,7 @@ def test_a_move_fails_no_call(nodes: list[Node], eventually: Any) -> None:
                 before = len(outcomes)
                 moved = tidewheel("cluster", "move", "--http", leader.http)
                 assert moved.stderr.startswith(f"Node {other.store.name} leads, at "), moved
+                # mypy infers no type for a lambda's default.
                 eventually(lambda before=before: len(outcomes) > before + 50)  # type: ignore[misc]
         finally:
             is_over.set()

@@ -209,6 +209,7 @@ def test_servers_that_stand_still_for_30_s_lose_nothing(tmp_path: Path, servers:
         ends = time.monotonic() + STILL_SECONDS
         with standing_still([servers.primary, *servers.standbys]):
             for node in nodes:
+                # mypy infers no type for a lambda's default.
                 until(lambda node=node: SAYS_NOTHING in status(node))  # type: ignore[misc]
             code, said = readyz(leader)
             assert (code, SAYS_NOTHING in said) == (503, True), said
@@ -485,6 +486,7 @@ def test_stray_lines_are_stepped_over_and_told(tmp_path: Path, kafka: KafkaClust
             console.produce("orders", b"hello" * number, partition=0)
             assert console.flush(10) == 0
         for node in nodes:
+            # mypy infers no type for a lambda's default.
             until(lambda node=node: "20 lines in the shared log that no node wrote" in status(node))  # type: ignore[misc]
             assert "somebody else writes into the shared log" in node.log()
         assert leader_of(nodes) is leader
