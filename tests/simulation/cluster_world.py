@@ -31,14 +31,14 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from commitlog import layout, properties
+from commitlog import layout, properties, snapshot
 from commitlog.errors import StoreError
 from commitlog.flush import Flush
 from commitlog.record import Record, decode
 from services.broker.broker import SHARED, Broker
 from services.broker.repeats import WINDOW_MS
 from services.cluster import transfer
-from services.cluster.copies import OwnCopy, look_for_copies
+from services.cluster.copies import TELL_AGAIN_MS, OwnCopy, look_for_copies
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica, records_in
 from services.live.durability import Answers, Proving
@@ -47,6 +47,7 @@ from sharedlog.engine import Head
 from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, NotAccepted, Refused, Unknown
 from sharedlog.fold import Fold, Outcome, Position
+from sharedlog.holdings import COPIES_MIN
 from sharedlog.leading import Candidate
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
 from sharedlog.witness import LOST_MS, Witness, crc_at
@@ -238,7 +239,27 @@ class ClusterWorld(World):
                 node.disk.crash(lambda count: self.random.randrange(count + 1))
             except OSError:
                 node.disk.well()
+            except CopyRefused:
+                self._tell_all_again()
         raise AssertionError("a copy that is to be had was not got")
+
+    def _tell_all_again(self) -> None:
+        """An older word of a node has come late: each tells of its copy again, as after TELL_AGAIN_MS.
+
+        A leader finds such a word behind its next BEAT.
+        """
+        sink = self._up(self.leader).sink
+        with suppress(NotAccepted):
+            if sink is not None and not self.flying:
+                sink.beat({})
+        for node in self.nodes:
+            if node.replica is not None and node.own_copy is not None and not self._is_paused(node):
+                replica = node.replica
+                if replica.sink is None and replica.fold.next_offset >= self.engine.first_offset:
+                    self._read(node, self.engine.end_offset)
+                stored = node.own_copy.to_tell(replica, self.now_ms + TELL_AGAIN_MS)
+                if stored is not None:
+                    well(self.engine).note(stored)
 
     def _copy_once(self, node: Node) -> None:
         transfer.take_over(node.disk)
@@ -256,7 +277,7 @@ class ClusterWorld(World):
                 transfer.take_over(node.disk)
                 node.disk.well()
                 return
-        raise AssertionError(f"the log begins at {first}, and no node has a copy")
+        raise CopyRefused(f"the log begins at {first}, and no node has a copy")
 
     def _announce(self, node: Node) -> None:
         """Let a node tell of its newest checkpoint."""
@@ -273,6 +294,8 @@ class ClusterWorld(World):
         """Let the leader trim what all nodes have, as far as it has read."""
         below = self._up(self.leader).fold.holdings.trims_below
         if below > self.engine.first_offset:
+            having = sum(checkpointed(node) >= below for node in self.nodes) + (self._lost is not None)
+            assert having >= COPIES_MIN, f"what lies before {below} is let go, and {having} nodes have it"
             self.engine.trim(below)
             self.trim_count += 1
 
@@ -633,6 +656,12 @@ def well(engine: MemoryEngine) -> MemoryEngine:
     seen = MemoryEngine(Random(0))
     seen.__dict__ = engine.__dict__ | {"is_well": True, "is_away": False}
     return seen
+
+
+def checkpointed(node: Node) -> int:
+    """The record that a node would read next from its newest checkpoint, 0 without one."""
+    start = snapshot.newest(node.disk)
+    return 0 if start is None or SHARED not in start.parts else int(start.parts[SHARED]["next_offset"])
 
 
 def sent_by(node: Node) -> bytes:
