@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,9 @@ from commitlog.errors import NotAStore
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.times import both, span
+
+if TYPE_CHECKING:
+    from sharedlog.engines import SharedLog
 
 app = typer.Typer(
     add_completion=False,
@@ -46,9 +50,8 @@ def create(
     Example: tidewheel cluster create postgresql://tidewheel@db/orders --from ./tidewheel-data
     """
     from sharedlog.engines import create as begin
-    from sharedlog.engines import engine_of
 
-    with closing(engine_of(url)) as engine:
+    with _engine_at(url) as engine:
         if store is None:
             cluster = begin(engine, {"segment_bytes": segment_bytes})
         else:
@@ -78,12 +81,25 @@ def restore(
     Example: tidewheel cluster restore postgresql://tidewheel@db/orders2 --from /var/lib/tidewheel
     """
     from services.cluster.founding import restore_from
-    from sharedlog.engines import engine_of
 
-    with closing(engine_of(url)) as engine:
+    with _engine_at(url) as engine:
         cluster, end = restore_from(engine, store, node, now_ms(), accepted_loss)
     output.say(f"Cluster {cluster.hex()} begins with {store} up to byte {end}; what came behind is lost.")
     _say_next(url, node, store)
+
+
+@contextmanager
+def _engine_at(url: str) -> Iterator[SharedLog]:
+    """Give the engine of a shared log; where that does not answer, say how to find out why."""
+    from sharedlog.engines import engine_of, without_password
+    from sharedlog.errors import Unknown
+
+    with closing(engine_of(url)) as engine:
+        try:
+            yield engine
+        except Unknown as error:
+            look = f"tidewheel cluster doctor {quote(without_password(url))}"
+            raise Unknown(f"{error.detail} What is wrong says: {look}") from error
 
 
 def _say_next(url: str, node: str, store: Path | None) -> None:

@@ -58,7 +58,7 @@ from services.server.run import (
 )
 from services.settings.config import HttpAddress, ServeSettings, is_loopback
 from sharedlog.engines import Beginning, SharedLog, beginning_of, engine_of, without_password
-from sharedlog.errors import NoCluster
+from sharedlog.errors import NoCluster, Unknown
 from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
 
@@ -205,9 +205,14 @@ def shared_key(settings: ServeSettings) -> bytes:
 
 
 def found_in(engine: SharedLog, store: Path) -> Beginning:
-    """Return which cluster a shared log is of; raise `NoCluster` with what to do, or `Unknown`."""
+    """Return which cluster a shared log is of; raise `NoCluster` or `Unknown` with what to do."""
     try:
         return beginning_of(engine)
+    except Unknown as error:
+        raise Unknown(
+            f"{error.detail} This node has not started: start it again once the shared log answers. What is "
+            "wrong says: tidewheel cluster doctor URL"
+        ) from error
     except NoCluster as error:
         begin = "To begin one there: tidewheel cluster create URL."
         if (store / layout.CLUSTER).exists():

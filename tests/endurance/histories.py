@@ -96,6 +96,8 @@ class History:
     """Everything that clients did and saw."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
+    last_numbers: Counter[str] = field(default_factory=Counter)
+    """The number of the newest message of each message group."""
     delivered: list[Delivered] = field(default_factory=list)
     acknowledged_s: dict[str, float] = field(default_factory=dict)
     """When an acknowledgement was answered with ok."""
@@ -106,6 +108,12 @@ class History:
     """When each send was answered with ok."""
     steps: list[Step] = field(default_factory=list)
     watcher: Watcher = field(default_factory=Watcher)
+
+    def sends(self, sent: Sent) -> None:
+        """Note a message whose send begins, the first time or again."""
+        self.sent[sent.message_id] = sent
+        if sent.group:
+            self.last_numbers[sent.group] = max(sent.number, self.last_numbers[sent.group])
 
     def stepped(self, node: str, offset_ms: int, now_ms: int) -> None:
         """Note that from now on a node's clock is off by so much; 0: no more."""
@@ -159,26 +167,41 @@ class History:
         yield from (f"twice: {name} at {found}" for name, found in places.items() if len(found) > 1)
 
     def _wrong_orders(self) -> Iterator[str]:
+        in_groups = [one for one in self.delivered if (sent := self.sent.get(one.message_id)) and sent.group]
+        for one, highest in self._with_highest_before(in_groups):
+            sent = self.sent[one.message_id]
+            if sent.number < highest:
+                yield f"order: {one.message_id} behind {sent.group}-{highest}"
+        yield from self._before_acknowledged(in_groups)
+
+    def _before_acknowledged(self, in_groups: list[Delivered]) -> Iterator[str]:
+        """Yield deliveries before an earlier message of the group was acknowledged.
+
+        What was tried before one was seen was tried before all that are seen later: the messages before
+        `done_counts` are not looked at again, so a long group costs no more than its length.
+        """
         by_group: defaultdict[str, list[Sent]] = defaultdict(list)
         for sent in self.sent.values():
             if sent.group and sent.outcome is Outcome.OK:
                 by_group[sent.group].append(sent)
-        for one, highest in self._with_highest_before():
+        done_counts: Counter[str] = Counter()
+        for one in sorted(in_groups, key=lambda one: one.seen_s):
             sent = self.sent[one.message_id]
-            if sent.number < highest:
-                yield f"order: {one.message_id} behind {sent.group}-{highest}"
-            for earlier in by_group[sent.group]:
+            many, is_done = by_group[sent.group], True
+            for earlier in many[done_counts[sent.group] :]:
                 if earlier.number >= sent.number:
                     break
-                if self.tried_s.get(earlier.message_id, one.seen_s) >= one.seen_s:
+                is_tried = self.tried_s.get(earlier.message_id, one.seen_s) < one.seen_s
+                is_done = is_done and is_tried
+                done_counts[sent.group] += is_done
+                if not is_tried:
                     yield f"order: {one.message_id} before {earlier.message_id} was acknowledged"
 
-    def _with_highest_before(self) -> Iterator[tuple[Delivered, int]]:
+    def _with_highest_before(self, in_groups: list[Delivered]) -> Iterator[tuple[Delivered, int]]:
         """Yield deliveries of message groups, and the highest number that was seen when their receive began.
 
         What is on its way to a client that stands still is seen late, and was given out in time.
         """
-        in_groups = [one for one in self.delivered if (sent := self.sent.get(one.message_id)) and sent.group]
         highest: dict[str, int] = {}
         by_seen = deque(sorted(in_groups, key=lambda one: one.seen_s))
         for one in sorted(in_groups, key=lambda one: one.began_s):

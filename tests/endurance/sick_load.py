@@ -130,8 +130,8 @@ class Load:
         await self._send(Sent(self._name("P"), PLAIN, Outcome.UNKNOWN))
 
     async def _send_line(self, group: str) -> None:
-        """Send the next of a message group, the same again until it is known what became of it."""
-        number = 1 + max((one.number for one in self.history.sent.values() if one.group == group), default=0)
+        """Send the next of a message group, whatever became of the one before."""
+        number = 1 + self.history.last_numbers[group]
         behind = self.history.sent.get(f"{group}-{number - LINE_BACKLOG_MAX}")
         if behind is not None and behind.must_come and behind.message_id not in self.history.acknowledged_s:
             return  # else a long run has to wait for thousands at its end, which come one by one
@@ -178,7 +178,7 @@ class Load:
             await asyncio.sleep(0.2)
 
     async def _send(self, sent: Sent) -> Any:
-        self.history.sent[sent.message_id] = sent
+        self.history.sends(sent)
         sent.began_ms = time.time_ns() // 1_000_000
         properties = wire.SystemProperties(message_id=sent.message_id, message_group=sent.group)
         properties.message_type = wire.MessageType.NORMAL
