@@ -1,6 +1,7 @@
 """Why does the shared log not answer? A node whose call hangs asks the engine how it is set, and says that.
 
     call to the engine --unanswered for ANSWER_MS--> the engine's `trouble`, again every AGAIN_SECONDS
+    failed             --> it is not over until a call of that kind is answered, or a new record is read
     answered           --> nothing is said any more
 
 A PostgreSQL that waits for a standby which is gone answers no append, whoever leads or stands, and a
@@ -44,6 +45,13 @@ class WatchedEngine:
         self._engine, self._clock = engine, clock
         self._lock, self._numbers = Lock(), count()
         self._began_ms: dict[int, int] = {}
+        self._failed: set[str] = set()
+        """The kinds of calls of which the last that ended was not answered, since a new record was read."""
+        self._newest = -1
+
+    def answers(self) -> bool:
+        """Return whether calls are answered, if with a no, as far as those that have ended tell."""
+        return not self._failed
 
     def waiting_ms(self) -> int:
         """Return for how long the oldest call has waited; 0 if there is none."""
@@ -52,22 +60,26 @@ class WatchedEngine:
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
         """See `Engine`."""
-        with self._waiting():
+        with self._waiting("append_if"):
             return self._engine.append_if(head, stored, following)
 
     def note(self, stored: bytes) -> None:
         """See `Engine`."""
-        with self._waiting():
+        with self._waiting("note"):
             self._engine.note(stored)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """See `Engine`."""
-        with self._waiting():
-            return self._engine.read(offset, bytes_max)
+        with self._waiting("read"):
+            found = self._engine.read(offset, bytes_max)
+        if found and found[-1].offset > self._newest:
+            self._newest = found[-1].offset
+            self._failed.clear()  # somebody's append was taken
+        return found
 
     def bounds(self) -> tuple[int, int]:
         """See `Engine`."""
-        with self._waiting():
+        with self._waiting("bounds"):
             return self._engine.bounds()
 
     def trim(self, offset: int) -> None:
@@ -79,12 +91,17 @@ class WatchedEngine:
         return self._engine.trouble()
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _waiting(self, kind: str) -> Iterator[None]:
         number = next(self._numbers)
         with self._lock:
             self._began_ms[number] = self._clock()
         try:
             yield
+        except Unknown:
+            self._failed.add(kind)
+            raise
+        else:
+            self._failed.discard(kind)
         finally:
             with self._lock:
                 del self._began_ms[number]
@@ -96,10 +113,11 @@ class Unanswered:
     def __init__(
         self,
         waiting_ms: Callable[[], int],
+        answers: Callable[[], bool],
         look: Callable[[], Awaitable[list[str]]],
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._waiting_ms, self._ask, self._pause = waiting_ms, look, pause
+        self._waiting_ms, self._answers, self._ask, self._pause = waiting_ms, answers, look, pause
         self._why = ""
 
     @property
@@ -122,7 +140,7 @@ class Unanswered:
             while self.seconds:
                 await self._find_out()
                 await self._pause(AGAIN_SECONDS)
-            if self._why:
+            if self._why and self._answers():
                 self._why = ""
                 log.warning("the shared log answers again")
                 await self._look()  # what a leader refused meanwhile it takes again

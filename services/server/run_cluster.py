@@ -91,7 +91,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
         loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
         watched = WatchedEngine(engine, monotonic_ms)
-        unanswered = Unanswered(watched.waiting_ms, check.look)
+        unanswered = Unanswered(watched.waiting_ms, watched.answers, check.look)
 
         @asynccontextmanager
         async def serve(

@@ -26,13 +26,14 @@ class Hanging(MemoryEngine):
 
     def __init__(self) -> None:
         super().__init__(Random(1))
-        self.is_well = True
+        self.is_well = self.is_deaf = True
         self.came, self.goes_on = Event(), Event()
 
     def note(self, stored: bytes) -> None:
         self.came.set()
         assert self.goes_on.wait(30)
-        raise Unknown("the connection broke")
+        if self.is_deaf:
+            raise Unknown("the connection broke")
 
 
 def test_an_engine_tells_for_how_long_its_oldest_call_has_waited() -> None:
@@ -58,16 +59,37 @@ def test_an_engine_tells_for_how_long_its_oldest_call_has_waited() -> None:
     engine.goes_on.set()
     thread.join(30)
     assert len(errors) == 1
-    assert watched.waiting_ms() == 0, "one that failed was answered, too"
+    assert watched.waiting_ms() == 0, "one that has failed waits no more"
+
+
+def test_what_has_failed_is_over_once_its_like_is_answered_or_a_new_record_is_read() -> None:
+    engine = Hanging()
+    engine.goes_on.set()
+    watched = WatchedEngine(engine, lambda: 0)
+    engine.found(b"one")
+    assert watched.answers()
+    assert watched.read(0, 100)
+    with pytest.raises(Unknown):
+        watched.note(b"mine")
+    assert watched.read(0, 100)
+    assert not watched.answers(), "what was read before does not tell that anything is taken now"
+    engine.found(b"another's")
+    assert watched.read(1, 100)
+    assert watched.answers()
+    with pytest.raises(Unknown):
+        watched.note(b"mine")
+    engine.is_deaf = False
+    watched.note(b"mine")
+    assert watched.answers()
 
 
 class Stage:
     """A watch whose pauses a test ends, over a call that waits as long as the test says."""
 
     def __init__(self) -> None:
-        self.waiting_ms, self.looks, self.found = 0, 0, [BAD]
+        self.waiting_ms, self.answers, self.looks, self.found = 0, True, 0, [BAD]
         self.error: Exception | None = None
-        self.watch = Unanswered(lambda: self.waiting_ms, self._look, self._pause)
+        self.watch = Unanswered(lambda: self.waiting_ms, lambda: self.answers, self._look, self._pause)
         self._paused: asyncio.Queue[float] = asyncio.Queue()
         self._goes_on = asyncio.Event()
 
@@ -118,8 +140,11 @@ def test_what_waits_for_long_is_told_with_its_reason_until_it_is_answered() -> N
         assert stage.watch.sentence == f"The shared log has not answered for 9 s. {BAD}"
         assert await stage.go_on() == AGAIN_SECONDS
         assert stage.looks == 2
-        stage.waiting_ms = 0
+        stage.waiting_ms, stage.answers = 0, False
         assert stage.watch.sentence == ""
+        assert await stage.go_on() == LOOK_SECONDS
+        assert stage.looks == 2, "it waits no more since it has failed: that is no answer"
+        stage.answers = True
         assert await stage.go_on() == LOOK_SECONDS
         assert stage.looks == 3, "a leader that has refused new messages looks again"
 
