@@ -36,7 +36,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
-from services.cluster import followers, transfer
+from services.cluster import followers, orders, transfer
 from services.cluster.engine_check import EngineCheck
 from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
 from services.cluster.metrics import ClusterMetrics
@@ -267,7 +267,7 @@ class ClusterHttp:
 
 async def moved(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Let another node lead; return who does then."""
-    return {"leader": (await node.move(await named(request))).told()}
+    return {"leader": (await orders.move(node, await named(request))).told()}
 
 
 async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
@@ -275,7 +275,7 @@ async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
     name = await named(request)
     if not name:
         raise NoNode('Say which: {"node": NAME}.')
-    await node.forget(name)
+    await orders.forget(node, name)
     return {"forgotten": name}
 
 
@@ -284,7 +284,7 @@ async def finalized(node: ClusterNode, request: Request) -> dict[str, Any]:
     wanted = await only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < OLDEST):
         raise NoNode('The body is {"version": N}, a whole number from 1 on, and no more.')
-    return {"finalized_version": await node.set_version(wanted)}
+    return {"finalized_version": await orders.set_version(node, wanted)}
 
 
 _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, Any]]]]] = {

@@ -50,8 +50,9 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.cluster import fitness, followers, peers, transfer
-from services.cluster.copies import OwnCopy, damage_in_log, look_for_copies
+from services.cluster import fitness, followers, peers
+from services.cluster.copies import OwnCopy
+from services.cluster.copying import Copying
 from services.cluster.errors import CopyRefused, NameTaken, OrderRefused, OtherKey
 from services.cluster.followers import Followers
 from services.cluster.one_key import check_key
@@ -70,7 +71,7 @@ from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES
 from sharedlog.record import Kind, encode
 from sharedlog.sink import SharedSink
-from sharedlog.versions import OLDEST, missing, unsupported
+from sharedlog.versions import OLDEST
 from sharedlog.witness import Witness, crc_at
 
 POLL_SECONDS: Final = 0.05
@@ -83,8 +84,6 @@ LOOK_SECONDS: Final = 1.0
 """How often a node looks after its copy, and a leader after the trim."""
 CHECKPOINT_RECORDS: Final = 20_000
 """How many records of the shared log, BEATs too, lie behind a checkpoint before the next."""
-MOVE_SECONDS: Final = 10.0
-"""How long a move waits for the next leader's EPOCH."""
 TOLD_SECONDS: Final = 2.0
 """How long a follower waits until the leader has taken in how far it is."""
 EPOCH_SECONDS: Final = 3.0
@@ -203,6 +202,7 @@ class ClusterNode:
         self.copying = ""
         """Why this node needs a copy, and why it has none yet."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self._shown_over_http)
+        self._copying = Copying(me.node, self.own_copy, began, engine, disk)
         self.takeovers = 0
         self.took_over: TookOver | None = None
         """The last time when this node began to lead."""
@@ -218,10 +218,10 @@ class ClusterNode:
         self._orders: Orders | None = None
         self._followers: Followers | None = None
         """What is known of them while this node leads."""
-        self._looked_ms = self._trimmed_below = self._copy_count = 0
+        self._looked_ms = 0
         self._looking: asyncio.Future[None] | None = None
         self._copied_ms = -int(COPY_AGAIN_SECONDS * 1000)
-        self._has_fetched = self._has_read_all = False
+        self._has_read_all = False
         self._silence = Silence(monotonic_ms())
         self._witness, self._must_ask_witness = Witness(monotonic_ms), True
         self._changed = asyncio.Event()
@@ -296,7 +296,7 @@ class ClusterNode:
             "took_over": None if self.took_over is None else self.took_over._asdict(),
             "copies": self._copies(),
             "followers": self._lags(),
-            "trimmed_below": self._trimmed_below,
+            "trimmed_below": self._copying.trimmed_below,
             "copying": self.copying,
             "halted": self.halted,
             "unfit": self.unfit(),
@@ -340,104 +340,28 @@ class ClusterNode:
         if fold.holdings.of(node) is not None:
             self._followers.told(node, end, unfit)
 
-    # What an operator tells the leader.
-
-    async def move(self, to: str = "") -> Member:
-        """Let another node lead, `to` if it is given; return who leads then.
-
-        Raise `OrderRefused` where this node does not lead, or there is nobody else.
-        """
-        orders, epoch = self._led_orders(), self.epoch
-        others = sorted(self._known_nodes() - {self.me.node})
-        if to == self.me.node:
-            raise OrderRefused(f"Node {to} leads already.")
-        if not others or (to and to not in others):
-            known = f"known are {', '.join(others)}" if others else "no other node is known"
-            raise OrderRefused(f"There is no node {to or 'else'} to lead: {known}.")
-        if not orders.moving.done():
-            orders.moving.set_result(to)
-        try:
-            async with asyncio.timeout(MOVE_SECONDS):
-                await self.moved_from(epoch)
-        except TimeoutError:
-            raise OrderRefused(
-                f"No node leads after {MOVE_SECONDS:.0f} s: see tidewheel cluster status on each."
-            ) from None
-        leader = (await self.led_by(MOVE_SECONDS))[1]
-        if leader.node == self.me.node:
-            raise OrderRefused(
-                f"No other node stood in time: {leader.node} leads again. See the others' logs."
-            )
-        return leader
-
-    async def forget(self, node: str) -> None:
-        """Let the cluster no longer wait for a node that is gone for good; raise `OrderRefused`."""
-        orders = self._led_orders()
-        assert self._replica is not None, "a leader has a replica"
-        if node == self.me.node:
-            raise OrderRefused(f"Node {node} leads: stop it first.")
-        if self._replica.fold.holdings.of(node) is None:
-            known = ", ".join(self._replica.fold.holdings.all()) or "none"
-            raise OrderRefused(f"Nothing is kept for a node {node!r}. Nodes that hold a copy: {known}.")
-        await self._tell_all(orders, {"forget": node})
-        self._names.discard(node)
-
-    async def set_version(self, wanted: int | None = None) -> int:
-        """Finalize a version, or the highest that all nodes support; return it. Raise `OrderRefused`."""
-        orders = self._led_orders()
-        assert self._replica is not None, "a leader has a replica"
-        fold = self._replica.fold
-        supports = {node: one.supports for node, one in fold.holdings.all().items()}
-        supports[self.me.node] = self.me.supports
-        version = max(fold.finalized, min(supports.values())) if wanted is None else wanted
-        if version < fold.finalized:
-            raise OrderRefused(
-                f"Version {fold.finalized} is finalized, and there may be records of it: it never goes down."
-            )
-        if cannot := missing(version, supports):
-            told = ", ".join(f"{node} supports up to {most}" for node, most in cannot.items())
-            raise OrderRefused(
-                f"Not all nodes can read records of version {version}: {told}. Upgrade them and try again; "
-                "of a node that is gone for good tell: tidewheel cluster forget NODE"
-            )
-        if version > fold.finalized:
-            await self._tell_all(orders, {"finalize": version})
-            log.info("finalized", version=version)
-        return version
-
-    async def _tell_all(self, orders: Orders, facts: dict[str, Any]) -> None:
-        """Write facts into the shared log; raise `OrderRefused` if this node leads no more."""
-        told: asyncio.Future[None] = self._loop.create_future()
-        orders.told.append((facts, told))
-        try:
-            async with asyncio.timeout(MOVE_SECONDS):
-                await told
-        except TimeoutError:
-            raise OrderRefused("This node leads no more. Tell the next leader.") from None
-
-    def _led_orders(self) -> Orders:
-        if self._orders is None:
+    def led(self) -> tuple[Orders, Fold]:
+        """Return what this node is told while it leads, and what it has read; else raise `OrderRefused`."""
+        if self._orders is None or self._replica is None:
             raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
-        return self._orders
+        return self._orders, self._replica.fold
 
-    def _known_nodes(self) -> set[str]:
-        assert self._replica is not None, "a leader has a replica"
-        return self._names | self._replica.fold.holdings.all().keys()
+    @property
+    def names(self) -> set[str]:
+        """The names of the nodes that this one has read of, less those that were forgotten since."""
+        held = set() if self._replica is None else self._replica.fold.holdings.all().keys()
+        return self._names | held
+
+    def forgot(self, node: str) -> None:
+        """Take in that a node is gone for good."""
+        self._names.discard(node)
 
     # Following.
 
     def _open(self) -> Replica:
         self._has_read_all, self._must_ask_witness = False, True
         replica = Replica.open(self._disk, self._settings, self._clock(), self._began.cluster)
-        if self._has_fetched:
-            # What the sender's disk has spoiled came along with sums that are right.
-            log, end = replica.core.store.log, replica.core.end_offset
-            damaged = damage_in_log(self._disk, replica.core.segment_bytes, log.first_offset, end)
-            if damaged:
-                first, last = damaged[0]
-                raise StoreDamaged(f"In the copy bytes {first} to {last} of the log are damaged.")
-            self.own_copy.checked(end)
-            self._has_fetched = False
+        self._copying.opened(replica)
         return replica
 
     def _know_leader(self, epoch: int, facts: dict[str, Any]) -> None:
@@ -678,24 +602,7 @@ class ClusterNode:
         if self.role is Role.FOLLOWING:
             self._has_room = fitness.has_room(self._disk, replica.core.segment_bytes)
         replica.require_sound(has_read_all=self._has_read_all)
-        try:
-            stored = self.own_copy.to_tell(replica, self._looked_ms)
-        except StoreDamaged:
-            raise
-        except (OSError, StoreError) as error:  # a segment was deleted meanwhile, or the like
-            log.warning("the checkpoint is read back later", reason=str(error))
-            return
-        if stored is not None:
-            with suppress(Unknown, Refused):  # then it is told again
-                self._engine.note(stored)
-
-    def _trim(self, replica: Replica) -> None:
-        """Let go of what every node has; the leader's records are read up to here. In a worker thread."""
-        below = replica.fold.holdings.trims_below
-        if below > self._trimmed_below:
-            with suppress(Unknown, Refused):
-                self._engine.trim(below)
-                self._trimmed_below = below
+        self._copying.tell(replica, self._looked_ms)
 
     async def _copy(self, why: str) -> None:
         """Get the copy of another node, or begin anew with the whole log; else wait a while."""
@@ -706,7 +613,10 @@ class ClusterNode:
         try:
             if monotonic_ms() < self._copied_ms + COPY_AGAIN_SECONDS * 1000:
                 raise CopyRefused("The copy before was no better.")
-            source = await self._work(self._copied)
+            found = await self._work(self._copying.look)
+            if found.epoch is not None:
+                self._know_leader(found.epoch.epoch, found.epoch.facts)
+            source = await self._work(partial(self._copying.get, found))
             self._copied_ms = monotonic_ms()
             log.info("copied", source=source)
         except (CopyRefused, Unknown, Refused, OSError) as error:
@@ -715,34 +625,6 @@ class ClusterNode:
             await self._pause(COPY_AGAIN_SECONDS)
         except Halted as error:
             await self._halt(error)
-
-    def _copied(self) -> str:
-        """Get a copy; return from where. In a worker thread.
-
-        Raise `CopyRefused` if no node gives one, `TooOld` where its version is not supported, `Unknown`, or
-        OSError.
-        """
-        first, found, epoch, finalized = look_for_copies(self._engine, self._began.cluster, self.me.node)
-        if why := unsupported(finalized):
-            raise TooOld(f"No copy was fetched: {why}.")
-        if epoch is not None:
-            self._loop.call_soon_threadsafe(self._know_leader, epoch.epoch, epoch.facts)
-        refusals, turn = [], self._copy_count % max(1, len(found))
-        self._copy_count += 1
-        for node, held in found[turn:] + found[:turn]:  # not always the same one first: it may be bad
-            self._engine.note(self.own_copy.hold(held.next_record, finalized))
-            try:
-                transfer.fetch(held.http, held.certificate, held.secret, self._disk)
-            except CopyRefused as error:
-                refusals.append(f"{node}: {error}")
-                continue
-            self._has_fetched = True
-            return f"node {node}, {held.http}"
-        if first == 0 and not self._began.facts.get("begins_at"):
-            transfer.wipe(self._disk)
-            return "the shared log, from its beginning"
-        told = " ".join(refusals) or "No other node has told of one that reaches so far."
-        raise CopyRefused(f"The shared log begins at record {first}, so a copy is needed. {told}")
 
     def _shown_over_http(self) -> str:
         return self.shown.certificate if self.me.http.startswith("https:") else ""
@@ -804,7 +686,7 @@ class ClusterNode:
             if self._has_many_records(replica):
                 replica.core.want_checkpoint()
             await self._work(lambda: self._look_after_copy(replica))
-            await self._work(lambda: self._trim(replica))
+            await self._work(partial(self._copying.trim, replica.fold))
             if replica.sink.proven_ms > began_ms:  # the EPOCH was appended before, nobody knows when
                 await self._work(partial(self._compare_clock, replica))
             with suppress(Unknown):

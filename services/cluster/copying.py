@@ -1,0 +1,111 @@
+"""What a node does about its copy of the store: tells of it, lets the log go that all have, gets another's.
+
+    tell      a new checkpoint was read back (`copies`)   --> CHECKPOINT or HOLD in the shared log
+    trim      all nodes have what lies before a record    --> the leader lets the engine trim that
+    get       HOLD, so that nothing behind is trimmed     --> another node's copy (`transfer`), whole
+              no node gives one, the log is whole         --> an empty disk, and the log from its beginning
+    opened    a copy was got, and the replica is open     --> read through, once: the sender's disk may have
+                                                              spoiled what came along with sums that are right
+
+Rules
+1. A word that the engine did not take is said again (`OwnCopy`); a trim is tried again at the next look.
+2. Of several copies the newest is asked for first, at the next try the one after it: it may be bad.
+3. A copy of a version that this program does not support is not fetched.
+
+All of it waits for the engine, the disk or another node: it runs in a worker thread, one call at a time.
+
+Cost: a copy is read twice and written once; see `copies` and `transfer` for what telling and sending cost.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import structlog
+
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged, StoreError
+from services.cluster import transfer
+from services.cluster.copies import Found, OwnCopy, damage_in_log, look_for_copies
+from services.cluster.errors import CopyRefused
+from services.cluster.replica import Replica
+from sharedlog.engine import Engine
+from sharedlog.engines import Beginning
+from sharedlog.errors import Refused, TooOld, Unknown
+from sharedlog.fold import Fold
+from sharedlog.versions import unsupported
+
+log = structlog.get_logger()
+
+
+class Copying:
+    """The copy on `disk` of the node `name`, and the copies that other nodes tell of in `engine`."""
+
+    def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
+        self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
+        self._tries = 0
+        self._is_fetched = False
+        self.trimmed_below = 0
+        """The record before which this node has let the shared log be trimmed."""
+
+    def tell(self, replica: Replica, now_ms: int) -> None:
+        """Tell of a new checkpoint, once it is read back; raise `StoreDamaged`."""
+        try:
+            stored = self._own.to_tell(replica, now_ms)
+        except StoreDamaged:
+            raise
+        except (OSError, StoreError) as error:  # a segment was deleted meanwhile, or the like
+            log.warning("the checkpoint is read back later", reason=str(error))
+            return
+        if stored is not None:
+            with suppress(Unknown, Refused):
+                self._engine.note(stored)
+
+    def trim(self, fold: Fold) -> None:
+        """Let go of what every node has; the leader's records are read up to here."""
+        below = fold.holdings.trims_below
+        if below > self.trimmed_below:
+            with suppress(Unknown, Refused):
+                self._engine.trim(below)
+                self.trimmed_below = below
+
+    def look(self) -> Found:
+        """Return what the shared log tells a node without a copy; raise `Unknown`, or `TooOld`."""
+        found = look_for_copies(self._engine, self._began.cluster, self._name)
+        if why := unsupported(found.finalized):
+            raise TooOld(f"No copy was fetched: {why}.")
+        return found
+
+    def get(self, found: Found) -> str:
+        """Get one of the copies that were found, or begin anew with the whole log; return from where.
+
+        Raise `CopyRefused` if no node gives one, `Unknown`, or OSError.
+        """
+        refusals, turn = [], self._tries % max(1, len(found.copies))
+        self._tries += 1
+        for node, held in found.copies[turn:] + found.copies[:turn]:
+            self._engine.note(self._own.hold(held.next_record, found.finalized))
+            try:
+                transfer.fetch(held.http, held.certificate, held.secret, self._disk)
+            except CopyRefused as error:
+                refusals.append(f"{node}: {error}")
+                continue
+            self._is_fetched = True
+            return f"node {node}, {held.http}"
+        if found.first == 0 and not self._began.facts.get("begins_at"):
+            transfer.wipe(self._disk)
+            return "the shared log, from its beginning"
+        told = " ".join(refusals) or "No other node has told of one that reaches so far."
+        raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
+
+    def opened(self, replica: Replica) -> None:
+        """Read through what was fetched, the first time that it is open; raise `StoreDamaged`."""
+        if not self._is_fetched:
+            return
+        commit_log, end = replica.core.store.log, replica.core.end_offset
+        damaged = damage_in_log(self._disk, replica.core.segment_bytes, commit_log.first_offset, end)
+        if damaged:
+            first, last = damaged[0]
+            raise StoreDamaged(f"In the copy bytes {first} to {last} of the log are damaged.")
+        self._own.checked(end)
+        self._is_fetched = False
