@@ -20,10 +20,10 @@ Rules
    at once. One whose disk has failed says it, too.
 5. What the engine does not answer is tried again for ever; what the log says against itself, never: `halted`
    has the sentence.
-6. A node that cannot read on, or whose copy has lost something, gets the copy of another (`transfer`), and
+6. A node that cannot read on, or whose copy has lost something, gets the copy of another (`copying`), and
    holds the trim meanwhile. Where there is none, it reads the whole log if that is whole, and else waits.
 7. A node whose clock is off or whose disk is full stands later than the others, and hands over (`fitness`).
-8. Each node tells of its newest checkpoint (`copies`); the leader trims what all have (`sharedlog.holdings`).
+8. Each node tells of its newest checkpoint, and the leader trims what all have (`copying`).
 9. A leader's EPOCH tells its certificate, by which others know it (`peers`); a BEAT tells a renewed one.
 10. A leader that reaches no client leaves to a node that clients reach and that does not reach it (`reach`).
 
@@ -569,7 +569,7 @@ class ClusterNode:
         """Return the CRC-32 of what was read last before the node stood; None if it was trimmed."""
         return None if candidate.reads_again is None else crc_at(self._engine, candidate.reads_again)
 
-    # Copies.
+    # Copies, as far as they are the node's: when to look after its own, and that it needs another's.
 
     def _has_many_records(self, replica: Replica) -> bool:
         """Return whether so many records lie behind the checkpoint that they should not be kept for it."""
