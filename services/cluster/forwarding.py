@@ -158,6 +158,15 @@ class Forwarding:
         self.local: Serving | None = None
         """The broker of this node, while it leads."""
 
+    def lead(self, serving: Serving) -> None:
+        """Let the broker of this node answer; who led before is called no more."""
+        self.local = serving
+        self._lines.let_go()
+
+    def lead_no_more(self) -> None:
+        """Let the leader elsewhere answer."""
+        self.local = None
+
     async def close(self) -> None:
         """Close the channels to other nodes."""
         await self._lines.close()

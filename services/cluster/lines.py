@@ -7,6 +7,7 @@ for good. So a channel is given `CALLS_MAX` calls at most, then the next one is 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ OPTIONS: Final = [
 ]
 
 
+Key = tuple[str, str, Shown]
+"""Whom a channel is to: its address, its certificate, and what this node shows."""
+
+
 @dataclass
 class Line:
     """A channel and the number of calls that are open on it."""
@@ -47,19 +52,24 @@ class Line:
 
 
 class Lines:
-    """All channels of a node: by address, its certificate and ours.
+    """The channels of a node: to whom was called last, and others as long as calls are open on them.
 
-    A certificate that was renewed gets channels of its own. What goes on through the one before ends there;
-    gRPC lets go of its connection when nothing does.
+    gRPC dials a channel that nobody uses again and again while nobody answers there, or somebody with another
+    certificate. So those to whoever led before, and to a certificate that was renewed, are closed.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[str, str, Shown], list[Line]] = {}
+        self._lines: dict[Key, list[Line]] = {}
+        self._called: Key | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     @contextmanager
     def taken(self, address: str, certificate: str, own: Shown) -> Iterator[grpc.aio.Channel]:
         """Give a channel that has room for a call, while the block lasts."""
-        lines = self._lines.setdefault((address, certificate, own), [])
+        key = address, certificate, own
+        if key != self._called:
+            self._call_only(key)
+        lines = self._lines.setdefault(key, [])
         line = next((one for one in lines if one.calls < CALLS_MAX), None)
         if line is None:
             lines.append(line := Line(channel_to(address, certificate, own, OPTIONS)))
@@ -68,9 +78,29 @@ class Lines:
             yield line.channel
         finally:
             line.calls -= 1
+            if key != self._called:
+                self._call_only(self._called)
+
+    def let_go(self) -> None:
+        """Close all channels on which no call is open: nobody is to be called for now."""
+        self._call_only(None)
+
+    def _call_only(self, key: Key | None) -> None:
+        """Close the channels to others on which no call is open."""
+        self._called = key
+        for other in [one for one in self._lines if one != key]:
+            idle = [line for line in self._lines[other] if not line.calls]
+            self._lines[other] = [line for line in self._lines[other] if line.calls]
+            if not self._lines[other]:
+                del self._lines[other]
+            for line in idle:
+                closing = asyncio.ensure_future(line.channel.close(None))
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Close all channels."""
+        await asyncio.gather(*self._closing)
         for line in [line for lines in self._lines.values() for line in lines]:
             await line.channel.close(None)
         self._lines.clear()

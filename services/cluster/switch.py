@@ -28,11 +28,13 @@ class Switch:
 
     def serve(self, serving: Serving) -> None:
         """Let the broker of this node answer."""
-        self._service = self._forwarding.local = serving
+        self._service = serving
+        self._forwarding.lead(serving)
 
     def forward(self) -> None:
         """Let the leader elsewhere answer."""
-        self._service, self._forwarding.local = self._forwarding, None
+        self._service = self._forwarding
+        self._forwarding.lead_no_more()
 
     def method_of(self, path: str) -> Method | None:
         """Return the method of a path; None if there is none."""

@@ -98,18 +98,21 @@ class Stage:
             await asyncio.sleep(0.1)
         raise AssertionError("no node leads:\n" + "\n".join(node.log()[-3_000:] for node in self.nodes))
 
-    async def _stands(self, before: Before, leader: Node, other: Node) -> None:
-        """Wait until what a fault needs stands."""
-
-        def condition() -> bool:
-            follows = before is Before.LEADER or self._follows(other)
-            return follows and (before is not Before.COPIES or self._both_have_copies(leader))
-
+    async def _standing(self, before: Before) -> tuple[Node, Node]:
+        """Return who leads and the other one, once what a fault needs stands: the lead may still move."""
         ends = time.monotonic() + LEAD_SECONDS
-        while not await asyncio.to_thread(condition):
+        while True:
+            leader = await self.leader()
+            other = next(node for node in self.nodes if node is not leader)
+            if await asyncio.to_thread(self._is_met, before, leader, other):
+                return leader, other
             said = f"{leader.view()}\n{leader.log()[-3_000:]}\n{other.log()[-3_000:]}"
             assert time.monotonic() < ends, f"not so: {before.value}: {said}"
             await asyncio.sleep(0.1)
+
+    def _is_met(self, before: Before, leader: Node, other: Node) -> bool:
+        follows = before is Before.LEADER or self._follows(other)
+        return follows and (before is not Before.COPIES or self._both_have_copies(leader))
 
     def _follows(self, other: Node) -> bool:
         view = other.view()
@@ -124,14 +127,14 @@ class Stage:
 
     async def strike(self, load: Load) -> None:
         """Let one fault happen, and end; it is over when sends are acknowledged again."""
-        leader = await self.leader()
+        await self.leader()
         self.note_silence(load)
         for node in self.nodes:
             assert node.runs(), f"{node.name} has ended by itself:\n{node.log()[-3_000:]}"
         self._round += 1
         name = LOST if self._round % LOST_EACH == LOST_EACH - 1 else self._chosen()
-        fault, other = FAULTS[name], next(node for node in self.nodes if node is not leader)
-        await self._stands(fault.before, leader, other)
+        fault = FAULTS[name]
+        leader, other = await self._standing(fault.before)
         seconds = fault.seconds(self.chance)
         self._said, said = name, list[str]()
         self.counts[name] += 1
