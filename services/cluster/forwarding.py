@@ -188,7 +188,7 @@ class Forwarding:
         forward = self._receive if shape.gives_stream else self._unary
         if shape.name == SYNC_LITE:
             forward = self._sync_here if call.head.has(FORWARDED) else self._sync_lite
-        connection.start(call.stream_id, self._guarded(asked, forward(asked, call.message)))
+        connection.start(call.stream_id, self._guarded(asked, forward, call.message))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
         """Forward a call whose request is a stream."""
@@ -197,12 +197,13 @@ class Forwarding:
         talk = self._talk_here if call.head.has(FORWARDED) else self._talk
         if shape.name != TELEMETRY:
             talk = self._export
-        connection.start(call.stream_id, self._guarded(asked, talk(asked)))
+        connection.start(call.stream_id, self._guarded(asked, talk))
 
-    async def _guarded(self, asked: Asked, serving: Any) -> None:
+    async def _guarded(self, asked: Asked, serve: Callable[..., Awaitable[None]], *given: bytes) -> None:
+        """Serve a call; end it with a status where that fails."""
         connection, stream_id = asked.connection, asked.stream_id
         try:
-            await serving
+            await serve(asked, *given)
         except Refused as refused:
             connection.end(stream_id, refused.status, refused.text)
         except CompressionError as error:

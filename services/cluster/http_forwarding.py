@@ -23,12 +23,13 @@ import hmac
 import http.client
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from socket import SHUT_RDWR
 from typing import Any, Final
 
+import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -49,6 +50,8 @@ from services.ops.request import body_of
 from services.ops.statuses import error_shape, refuse
 from sharedlog.versions import OLDEST
 from tidewheel.errors import TidewheelError
+
+log = structlog.get_logger()
 
 FORWARDED: Final = "x-tidewheel-forwarded"
 WAIT_SECONDS: Final = 10.0
@@ -164,24 +167,33 @@ class ClusterHttp:
         else:
             self._copy_count += 1
             try:
-                with closing(transfer.stream(self._root)) as chunks:  # it holds files open
+                async with aclosing(Chunks(transfer.stream(self._root))) as chunks:  # it holds files open
                     await (await self._copy(chunks))(request.scope, request.receive, send)
             finally:
                 self._copy_count -= 1
             return
         await response(request.scope, request.receive, send)
 
-    async def _copy(self, chunks: Iterator[bytes]) -> Response:
-        """Return the answer that sends a copy, which worker threads read."""
+    async def _copy(self, chunks: Chunks) -> Response:
+        """Return the answer that sends a copy."""
         try:
-            first = await asyncio.to_thread(next, chunks)
-        except CopyRefused as error:
-            return JSONResponse(error_shape(error), status_code=503)
+            first = await chunks.next()
+        except (OSError, TidewheelError) as error:
+            why = error if isinstance(error, CopyRefused) else CopyRefused(f"It cannot be read: {error}")
+            return JSONResponse(error_shape(why), status_code=503)
 
         async def sent() -> AsyncIterator[bytes]:
-            yield first
-            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            chunk = first
+            while chunk is not None:
                 yield chunk
+                try:
+                    chunk = await chunks.next()
+                except (
+                    OSError,
+                    TidewheelError,
+                ) as error:  # whoever gets it misses the end
+                    log.warning("a copy was not given to its end", reason=str(error))
+                    return
 
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
@@ -263,6 +275,29 @@ class ClusterHttp:
             return answering.result()
         finally:
             moving.cancel()
+
+
+class Chunks:
+    """What a generator yields, which worker threads run, one step at a time.
+
+    Who waits for a step is cancelled when the other side hangs up, and the thread goes on. So the generator
+    is closed only when no thread is within it.
+    """
+
+    def __init__(self, stream: Generator[bytes]) -> None:
+        self._stream = stream
+        self._step: asyncio.Future[bytes | None] | None = None
+
+    async def next(self) -> bytes | None:
+        """Return what comes next; None at the end."""
+        self._step = asyncio.ensure_future(asyncio.to_thread(next, self._stream, None))
+        return await asyncio.shield(self._step)
+
+    async def aclose(self) -> None:
+        """Close the generator."""
+        if self._step is not None:
+            await asyncio.wait({self._step})
+        await asyncio.to_thread(self._stream.close)
 
 
 async def moved(node: ClusterNode, request: Request) -> dict[str, Any]:

@@ -268,20 +268,23 @@ class Flushing:
 
     def _checkpointed(self, checkpoint: Checkpoint, written: asyncio.Future[None]) -> None:
         self._is_checkpointing = False
-        if not self._is_void:  # a void core has no use for it, the next one begins with the snapshot
-            self._survive(partial(self._end_checkpoint, checkpoint, written.exception()))
+        self._survive(partial(self._end_checkpoint, checkpoint, written.exception()))
         self.resume()
 
     def _end_checkpoint(self, checkpoint: Checkpoint, error: BaseException | None) -> None:
+        """Tell the core what came of a checkpoint; a void one has no use for that, the next begins there."""
+        if isinstance(error, OSError):
+            log.warning("no snapshot was written", reason=str(error))
+        elif error is not None:
+            raise error
+        if self._is_void:
+            return
         if error is None:
             self._owner.core.checkpointed(checkpoint)
-        elif isinstance(error, OSError):
-            log.warning("no snapshot was written", reason=str(error))
+        else:
             self._owner.core.checkpoint_failed(checkpoint)
             if isinstance(error, SyncFailed):
                 self.fail(error)
-        else:
-            raise error
 
     def _plan_sync(self) -> None:
         if not self._is_sync_planned:

@@ -402,8 +402,8 @@ class LiveBroker:
         await self._flushing.idle()
         await self._rebuilding.close()
         self._alarm.stop()
-        if self._reading is not None:
-            await self._reading
+        while (reading := self._reading_still()) is not None:  # a read may want the next one
+            await reading
         if self.unwell is not None and self._stepped_down is not None:
             return  # what it had appended is the next leader's to tell
         if self.unwell is not None:

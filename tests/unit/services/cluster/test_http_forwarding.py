@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Generator
+from contextlib import aclosing, asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
+from structlog.testing import capture_logs
 
 from commitlog import limits
+from commitlog.errors import StoreError
 from services.auth.refusals import Refusals
-from services.cluster import http_forwarding
-from services.cluster.http_forwarding import ClusterHttp
+from services.cluster import http_forwarding, transfer
+from services.cluster.http_forwarding import Chunks, ClusterHttp
 from services.cluster.node import Member
 from services.cluster.peers import SECRET
 from services.ops.bodies import Bodies
@@ -195,3 +198,87 @@ def test_a_body_that_is_to_go_on_is_bounded(bound: str, monkeypatch: pytest.Monk
     asyncio.run(app(scope, receive, send))
     assert statuses[0] == (400 if bound == "of one" else 503)
     assert not app._bodies.held_bytes
+
+
+def test_a_copy_whose_taker_hangs_up_is_closed_once_no_thread_reads_it() -> None:
+    came, goes_on, ended = Event(), Event(), Event()
+
+    def read() -> Generator[bytes]:
+        try:
+            yield b"first"
+            came.set()
+            goes_on.wait(30)
+            yield b"second"
+        finally:
+            ended.set()
+
+    async def run() -> None:
+        async with aclosing(Chunks(read())) as chunks:
+            assert await chunks.next() == b"first"
+            waiting = asyncio.create_task(chunks.next())
+            assert await asyncio.to_thread(came.wait, 30)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            assert waiting.cancelled()
+            assert not ended.is_set()
+            asyncio.get_running_loop().call_later(0, goes_on.set)
+        assert ended.is_set()
+
+    asyncio.run(run())
+
+
+def test_a_copy_that_is_not_begun_and_one_that_is_read_to_its_end_are_closed() -> None:
+    async def run() -> None:
+        async with aclosing(Chunks(chunk for chunk in [b"one"])):
+            pass
+        async with aclosing(Chunks(chunk for chunk in [b"one"])) as chunks:
+            assert [await chunks.next(), await chunks.next()] == [b"one", None]
+
+    asyncio.run(run())
+
+
+def given(root: Path) -> tuple[int, bytes]:
+    """What a node with this store answers to who asks for its copy."""
+    node: Any = SimpleNamespace(own_copy=SimpleNamespace(secret="s"))
+    nothing: Any = None
+    app = ClusterHttp(node, root, Demands(), Refusals(lambda: 0), nothing, nothing)
+    headers = [(SECRET.encode(), b"s")]
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/cluster/copy",
+        "query_string": b"",
+        "headers": headers,
+    }
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:])
+
+
+def test_a_node_whose_disk_gives_nothing_says_so(tmp_path: Path) -> None:
+    status, said = given(tmp_path / "gone")
+    assert status == 503
+    assert b"TW-257" in said
+    assert b"It cannot be read" in said
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreError("it is cut")])
+def test_a_copy_whose_disk_fails_on_the_way_ends_there_with_a_word_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def stream(_: Path) -> Generator[bytes]:
+        yield b"first"
+        raise error
+
+    monkeypatch.setattr(transfer, "stream", stream)
+    with capture_logs() as logged:
+        assert given(tmp_path) == (200, b"first")
+    assert [one["event"] for one in logged] == ["a copy was not given to its end"]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from concurrent.futures import ThreadPoolExecutor
+from errno import EIO
 from threading import Event, get_ident
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from commitlog import limits
 from commitlog.layout import CONSUMEQUEUE, DURABLE, SNAPSHOTS
@@ -25,11 +29,15 @@ class SlowSnapshots(MemoryDisk):
     def __init__(self) -> None:
         super().__init__()
         self.begun, self.allowed = Event(), Event()
+        self.fails_then = False
 
     def rename(self, path: str, new_path: str) -> None:
         if new_path.startswith(SNAPSHOTS):
             self.begun.set()
             assert self.allowed.wait(10)
+            if self.fails_then:
+                self.fails_then = False
+                raise OSError(EIO, "Input/output error", new_path)
         super().rename(path, new_path)
 
 
@@ -37,7 +45,10 @@ def message(message_id: str) -> Message:
     return Message(topic="t", body=b"x", message_id=message_id, keys=("k",))
 
 
-def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """What becomes of that checkpoint is told, though nothing of the void core needs it."""
+    unheard: list[dict[str, Any]] = []
     monkeypatch.setattr(limits, "SNAPSHOT_LOG_BYTES", 1)
 
     async def run(disk: SlowSnapshots, threads: ThreadPoolExecutor) -> None:
@@ -46,7 +57,8 @@ def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatc
         core = live.core
         await live.send(message("kept"))
         await asyncio.to_thread(disk.begun.wait)
-        disk.failing_syncs = 1
+        disk.failing_syncs, disk.fails_then = 1, fails
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
         unknown = asyncio.create_task(live.send(message("unknown")))
         while disk.failing_syncs:
             await asyncio.sleep(0)
@@ -61,8 +73,11 @@ def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatc
         assert [one.message.message_id for one in live.core.finding.find("t", "k", 9).messages] == ["kept"]
         await live.close()
 
-    with ThreadPoolExecutor(2) as threads:
+    with ThreadPoolExecutor(2) as threads, capture_logs() as logged:
         asyncio.run(run(SlowSnapshots(), threads))
+    gc.collect()  # what nobody has heard is told when it goes
+    assert unheard == []
+    assert [one["event"] for one in logged].count("no snapshot was written") == fails
 
 
 class NotedEntries(MemoryDisk):

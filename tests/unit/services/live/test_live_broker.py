@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from commitlog.message import Message
 from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, Resolution
+from services.broker.values import Delivery, ReadTimers, Resolution
 from services.live import flushing
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
@@ -212,3 +213,30 @@ def test_a_flush_begins_beside_one_that_takes_long_and_behind_one_that_does_not(
         await live._flushing.idle()
 
     play(scenario)
+
+
+def test_who_closes_waits_for_every_read_of_timers_also_for_those_that_another_read_wants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[object] = []
+
+    class Job:
+        def run(self, disk: object) -> None:
+            read.append(self)
+
+    async def run(threads: ThreadPoolExecutor) -> None:
+        call_later = asyncio.get_running_loop().call_later
+        live = LiveBroker(MemoryDisk(), BrokerSettings(segment_bytes=1 << 16), lambda: 0, call_later, threads)
+        wanted: Any = Job()
+
+        def read_ahead(job: object) -> None:
+            if len(read) < 3:
+                live._carry_out([ReadTimers(wanted)])
+
+        monkeypatch.setattr(live.core, "read_ahead", read_ahead)
+        live._carry_out([ReadTimers(wanted)])
+        await live.close()
+        assert len(read) == 3
+
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.run(run(threads))
