@@ -91,7 +91,7 @@ class Partitions:
         self._writing: PartitionsToWrite | None = None
         self._queue: list[Reading] = []
         self._job: ReadAhead | None = None
-        self._retry_ms = 0
+        self._retry_ms, self._asked_ms = 0, self._now_ms
         self._damaged: frozenset[str] = frozenset()
         self._next_ms: int | None = None
         self._is_next_known = False
@@ -152,7 +152,7 @@ class Partitions:
 
     def advance(self, now_ms: int) -> Advanced:
         """Move the boundaries as far as they go; return what is to be read ahead, and what is near now."""
-        self._now_ms = max(self._now_ms, now_ms)
+        self._now_ms, self._asked_ms = max(self._now_ms, now_ms), now_ms
         self._must_advance = False
         near = self._move(self._now_ms)
         return Advanced(self._next_job(), near)
@@ -204,7 +204,7 @@ class Partitions:
         """Take back a job that could not read; `advance` gives the same again in a second."""
         if self._job is job:
             self._job = None
-            self._retry_ms = self._now_ms + _RETRY_MS
+            self._retry_ms = self._asked_ms + _RETRY_MS
 
     def head_due_ms(self) -> int | None:
         """Return when the first row is due, or, while it is to be read, a time before which no row is.
@@ -558,7 +558,7 @@ class Partitions:
         return min(turns, default=FOREVER_MS)
 
     def _next_job(self) -> ReadAhead | None:
-        if self._job is not None or self._retry_ms > self._now_ms:
+        if self._job is not None or self._may_retry_ms(self._asked_ms) > self._asked_ms:
             return None
         self._drop_passed_files()
         reading = self._to_read()
@@ -582,7 +582,11 @@ class Partitions:
 
     def _job_ms(self, now_ms: int) -> int | None:
         is_possible = self._job is None and self._to_read() is not None
-        return max(now_ms, self._retry_ms) if is_possible else None
+        return self._may_retry_ms(now_ms) if is_possible else None
+
+    def _may_retry_ms(self, now_ms: int) -> int:
+        """Return when to read, after a read has failed; at once where the clock was set back since."""
+        return self._retry_ms if now_ms < self._retry_ms <= now_ms + _RETRY_MS else now_ms
 
     def _drop_done(self) -> None:
         self._queue = [reading for reading in self._queue if not reading.is_done]

@@ -287,6 +287,7 @@ class Broker:
         broker.timers.gaps = []
         scan.cut(log.epoch)
         log.resume(scan.end_offset)
+        broker.timers.resume()
         broker.store.dispatch.write()
         broker.damaged = scan.damaged
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"

@@ -20,9 +20,10 @@ done (`timingwheel.partitions`). So a timer that is set when its time is already
 watermark instead, never an earlier one.
 
 After the clock was set back, the watermark lies in the future. Timers set then are delivered at their own
-time, but are sorted on disk at the watermark; `Near.deviating` remembers their `sort_ms` until they end. It
-follows this broker's own clock: another broker with the same log, or this one after a restart, may choose
-another. So records name timers by their due times, and sort keys are asked of here.
+time, but are sorted on disk at the watermark; `Near.deviating` remembers their `sort_ms` until they end, and
+a start reads the record of each to know its own time (`resume`). It follows this broker's own clock: another
+broker with the same log, or this one after a restart, may choose another. So records name timers by their due
+times, and sort keys are asked of here.
 
 Weak spot: `pending_by_topic` is a count, not a set. A timer that ends without its topic being known (some
 that are UNREADABLE) is counted off under "": the total stays right, but its topic counts one too many from
@@ -381,6 +382,17 @@ class Timers:
         kept = {name for other in others for name in other["partitions"]["files"]}
         self.partitions.adopt(frozen["partitions"], now_ms, kept)
         return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
+
+    def resume(self) -> None:
+        """Give the wheel, after a start, the timers that files have at a later place than their own time.
+
+        Raise OSError. Files come back at the place of the watermark, which may be an hour ahead.
+        """
+        for timer_offset, sort_ms in self.near.deviating.items():
+            if timer_offset in self.near:
+                continue
+            with suppress(StoreDamaged):  # it is met at its place in the files, and seen to there
+                self.near.put(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
 
     def drop(self) -> None:
         """Delete all files: a start without a snapshot replays the whole log."""

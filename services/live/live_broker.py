@@ -401,9 +401,10 @@ class LiveBroker:
             await self._retiring
         await self._flushing.idle()
         await self._rebuilding.close()
-        self._alarm.stop()
-        while (reading := self._reading_still()) is not None:  # a read may want the next one
+        while (reading := self._reading_still()) is not None:  # a read may want the next one, and a flush
             await reading
+            await self._flushing.idle()
+        self._alarm.stop()  # behind all that may set it
         if self.unwell is not None and self._stepped_down is not None:
             return  # what it had appended is the next leader's to tell
         if self.unwell is not None:

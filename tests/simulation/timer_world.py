@@ -422,7 +422,7 @@ class World(Machine):
         self.follow()
         self.check_told()
         assert not self._is_busy(), f"never comes to rest at {self.now_ms}, due {self.broker.next_due_ms()}"
-        if not self.went_back and not self._is_unmended:
+        if not self._is_unmended:
             late = [timer for timer in self.oracle.pending().values() if timer.due_ms <= self.now_ms]
             assert not late, f"still waiting at {self.now_ms}: {late}"
 

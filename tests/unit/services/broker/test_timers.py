@@ -340,3 +340,34 @@ def test_a_timer_that_is_late_by_more_than_the_history_is_listed_and_delivered_a
     assert store.waiting() == ["late"]
     store.go(SECOND)
     assert [one.message_id for one in store.delivered()] == ["before", "plain", "late"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_timers_come_at_their_own_time_after_the_clock_was_ahead_for_a_moment(is_restarted: bool) -> None:
+    """The last timer that was delivered lies an hour ahead, and so does the place of all that follow."""
+    store = Store()
+    store.go(HOUR)
+    store.send("ahead", 0)
+    store.flush()
+    store.go(1)
+    assert [one.message_id for one in store.delivered()] == ["ahead"]
+    store.now_ms -= HOUR
+    store.go(1)
+    store.send("soon", 2_000)
+    store.send("later", 60_000)
+    store.flush()
+    if is_restarted:
+        store.checkpoint()
+        store.crash()
+    store.go(1_999)
+    assert len(store.delivered()) == 1
+    store.go(1)
+    assert [one.message_id for one in store.delivered()] == ["ahead", "soon"]
+    if is_restarted:
+        store.checkpoint()
+        store.crash()
+    store.go(60_000)
+    assert [one.message_id for one in store.delivered()] == ["ahead", "soon", "later"]
+    store.go(2 * HOUR)
+    assert len(store.delivered()) == 3
+    assert store.waiting() == []

@@ -237,6 +237,7 @@ def test_who_closes_waits_for_every_read_of_timers_also_for_those_that_another_r
         live._carry_out([ReadTimers(wanted)])
         await live.close()
         assert len(read) == 3
+        assert live._alarm._handle is None, "it would ring in a broker that is closed"
 
     with ThreadPoolExecutor(1) as threads:
         asyncio.run(run(threads))
