@@ -61,7 +61,8 @@ class Lease:
     `consumer` is the client that has the message, in any case; `is_gone`: that client left. `is_changed`: the
     consumer asked for another time; `is_suspended`: this attempt is not to be counted. `attempt_id` is the
     name of the receive that leased the message: a receive of the same name has not heard of the lease.
-    `handle` is what the consumer was given; unknown (empty) for a lease of before a restart.
+    `handle` is what the consumer was given; unknown (empty) for a lease of before a restart. `set_back_ms`
+    is by how much `visible_ms` was set back with the clock.
     """
 
     generation: int
@@ -77,6 +78,7 @@ class Lease:
     attempt_id: str = ""
     leased_ms: int = 0
     handle: str = ""
+    set_back_ms: int = 0
 
 
 class InFlight:

@@ -306,6 +306,8 @@ class Broker:
         No recorded lease runs out before `leases_until_ms`.
         """
         self._has_new_plan = True
+        self._ticked_ms = now_ms
+        self._scheduler.set_back(now_ms)  # the clock may have been ahead when this core was recovered
         self.housekeeping.follow()
         self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.begin()
@@ -609,8 +611,12 @@ class Broker:
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
         """Deliver what is due, and read ahead what soon will be."""
-        if self.timers.near.follow(now_ms):
+        if back_ms := self.timers.near.follow(now_ms):
             self.statistics.clock_jumps["backward"] += 1
+        if back_ms > limits.CLOCK_BACK_MS_MIN:
+            self._scheduler.set_back(now_ms)
+            self.receiving.clock_was_set_back(now_ms)
+            self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
         damaged: list[Effect] = [*map(self.note_damage, self.mending.step(now_ms))]

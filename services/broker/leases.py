@@ -177,19 +177,29 @@ class Leases:
             if first.client_id:
                 self._generations_of[first.client_id].update(generations)
 
-    def restore(self, key: GroupQueue, lease: Lease, renewed_until_ms: int, until_ms: int = 0) -> None:
+    def restore(
+        self, key: GroupQueue, lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int = 0
+    ) -> None:
         """Let a lease of before a restart stand again; a renewed one until its consumer can be heard.
 
         It runs out no earlier than `until_ms`.
         """
         self._generation = max(self._generation, lease.generation)
+        last_no_longer_than_given(lease, now_ms)
         lease.visible_ms = max(lease.visible_ms, until_ms)
         if lease.client_id:
-            lease.visible_ms = max(lease.visible_ms, renewed_until_ms)
+            stands_ms = 0 if lease.leased_ms > now_ms else lease.visible_ms
+            lease.visible_ms = max(stands_ms, renewed_until_ms, until_ms)
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
         if lease.attempt_id:
             self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
         self._stand([(key, lease)])
+
+    def clock_was_set_back(self, now_ms: int) -> None:
+        """Let no lease stand longer from now on than it was given for, by a clock that was ahead."""
+        for generation, (_, lease) in self._leases.items():
+            if last_no_longer_than_given(lease, now_ms):
+                self._scheduler.schedule(Purpose.LEASE, generation, lease.visible_ms)
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
         """Return the leases of before a restart that a receive of this name was to get, if they stand."""
@@ -238,6 +248,19 @@ class Leases:
             lease.is_gone = is_gone
             lease.visible_ms = min(visible_ms, lease.renewed_until_ms)
             self._scheduler.schedule(Purpose.LEASE, generation, lease.visible_ms)
+
+
+def last_no_longer_than_given(lease: Lease, now_ms: int) -> bool:
+    """Shorten a lease that was given by a clock that was ahead of this one; return whether it was.
+
+    `leased_ms` stays: it is part of the handle. One that the broker renews ends by that.
+    """
+    if lease.leased_ms <= now_ms or lease.client_id:
+        return False
+    span_ms = lease.visible_ms + lease.set_back_ms - lease.leased_ms
+    lease.set_back_ms = lease.leased_ms - now_ms
+    lease.visible_ms = now_ms + span_ms
+    return True
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:

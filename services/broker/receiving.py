@@ -269,8 +269,12 @@ class Receiving:
         self._leases.begin_above(self._store.last_store_ms, now_ms)
         for key, lease in self._groups.resume():
             renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
-            self._leases.restore(key, lease, renewed_until_ms, leases_until_ms)
+            self._leases.restore(key, lease, now_ms, renewed_until_ms, leases_until_ms)
         self._burying.look_for()
+
+    def clock_was_set_back(self, now_ms: int) -> None:
+        """Let no lease stand longer from now on than it was given for."""
+        self._leases.clock_was_set_back(now_ms)
 
     def _give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
         self._groups.give_back(key, lease, failure, now_ms)

@@ -74,6 +74,16 @@ class Scheduler:
         """Return when the subject's timer is due; raise KeyError if it has none."""
         return self._wheel(purpose).due_ms(subject << _PURPOSE_BITS | purpose)
 
+    def set_back(self, now_ms: int) -> None:
+        """Let the wheels' present be `now_ms` where that lies before it, since the clock was set back.
+
+        Else what is set from now on would come no earlier than the clock had been.
+        """
+        self.is_changed = True
+        self._leases, self._others = (
+            wheel.rebased(min(wheel.now_ms, now_ms)) for wheel in (self._leases, self._others)
+        )
+
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """Take out what is due by `now_ms`, in due order: `count_max` at most, up to half of them leases."""
         due = self._leases.advance(now_ms, max(count_max // 2, 1))

@@ -25,9 +25,10 @@ a start reads the record of each to know its own time (`resume`). It follows thi
 broker with the same log, or this one after a restart, may choose another. So records name timers by their due
 times, and sort keys are asked of here.
 
-Weak spot: `pending_by_topic` is a count, not a set. A timer that ends without its topic being known (some
-that are UNREADABLE) is counted off under "": the total stays right, but its topic counts one too many from
-then on.
+Weak spots: a timer that is set when its time is past comes when it was set, by the clock of then: if that is
+set back before the next tick, it waits for that time. `pending_by_topic` is a count, not a set: if a timer
+ends without its topic being known (some that are UNREADABLE), that is counted off under "": the total stays
+right, but its topic counts one too many from then on.
 """
 
 from __future__ import annotations

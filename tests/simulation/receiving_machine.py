@@ -243,7 +243,7 @@ class Machine:
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         frozen = self.broker.groups.freeze()
         self.follow()
-        self.oracle.crash(self.broker.end_offset, told_offset, self.broker)
+        self.oracle.crash(self.broker.end_offset, told_offset, self.broker, self.now_ms)
         if copies:
             self._fold_again(*copies, frozen, acknowledged_offset)
 

@@ -64,6 +64,9 @@ class Held:
     message_group: str
     granted_at: int
     receive_number: int
+    leased_ms: int
+    span_ms: int
+    """For how long it was given."""
     failure_count: int
     is_gone: bool = False
     is_changed: bool = False
@@ -192,7 +195,7 @@ class Oracle:
         """A group is set somewhere."""
         self.courses[course.group, course.topic].append(course)
 
-    def crash(self, end_offset: int, told_offset: int, broker: Broker) -> None:
+    def crash(self, end_offset: int, told_offset: int, broker: Broker, now_ms: int) -> None:
         """The log now ends at `end_offset`; clients had been told what was durable at `told_offset`."""
         for courses in self.courses.values():
             while courses and courses[-1].durable_at > end_offset:
@@ -209,7 +212,8 @@ class Oracle:
             queue_count = broker.topics.get(course.topic).queue_count
             for queue_id in range(queue_count):
                 flight = in_flight_of(broker, course.group, course.topic, queue_id)
-                _Recovery(course, queue_id, flight, gone.get(course.topic, set()), told_offset).run()
+                gone_here = gone.get(course.topic, set())
+                _Recovery(course, queue_id, flight, gone_here, told_offset, now_ms).run()
             course.forget_given()
         for group, dead_letters in self.dead_letters.items():
             listed = {
@@ -232,6 +236,7 @@ class _Recovery:
     flight: InFlight
     gone: set[Place]
     told_offset: int
+    now_ms: int
 
     def run(self) -> None:
         for place, durable_at in [*self.course.done.items()]:
@@ -279,6 +284,8 @@ class _Recovery:
         assert (found.is_changed, found.is_suspended) == (held.is_changed, held.is_suspended)
         if held.is_renewed:
             held.visible_ms, held.renewed_until_ms = found.visible_ms, found.renewed_until_ms
+        else:  # where the clock was set back it stands no longer than it was given for
+            held.visible_ms = min(held.leased_ms, self.now_ms) + held.span_ms
         assert found.visible_ms == held.visible_ms
         count = self.flight.attempts(held.place[1]).made
         assert count == held.failure_count + 1, f"{count} attempts of {held}"

@@ -532,3 +532,50 @@ def test_dead_letters_come_in_pages(bench: Bench) -> None:
     assert [one.queue_offset for one in page.dead_letters] == [0, 2]
     page = bench.broker.dead_letters.page("g", page.after, 2)
     assert ([one.queue_offset for one in page.dead_letters], page.after) == ([3, 4], None)
+
+
+@pytest.mark.parametrize("how", ["a tick", "a restart", "a restart while it was ahead"])
+def test_a_lease_given_by_a_clock_that_was_ahead_lasts_no_longer_than_it_was_given_for(how: str) -> None:
+    bench, hour_ms = Bench(replace(SETTINGS, attempts_max=9)), 3_600_000
+    bench.send("a")
+    bench.send()
+    bench.now_ms += hour_ms
+    bench.advance(1)
+    assert len(bench.receive(invisible_ms=20_000)) == 2
+    bench.advance(1)
+    if how == "a restart while it was ahead":
+        bench.broker = Broker.recover(bench.disk, bench.settings, bench.now_ms)
+    bench.now_ms -= hour_ms
+    if how == "a tick":
+        bench._tick()
+        bench.flush()
+    elif how == "a restart":
+        bench.reopen()
+    else:
+        bench.broker.begin(bench.now_ms)
+    bench.send()
+    plain = {"M2", "M3"} if how != "a tick" else {"M3"}
+    assert set(bench.ids(invisible_ms=10_000)) == plain
+    bench.advance(10_000)
+    assert set(bench.ids(invisible_ms=10_000)) == plain, "a lease that is given now lasts as long, too"
+    bench.advance(10_000)
+    again = bench.receive()
+    assert {one.message.message_id for one in again} == {"M1", "M2", "M3"}
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_handle_of_a_clock_that_was_ahead_is_good_when_that_was_set_back(
+    bench: Bench, is_restarted: bool
+) -> None:
+    bench.send("a")
+    bench.now_ms += 3_600_000
+    bench.advance(1)
+    (ordered,) = bench.receive()
+    for _ in range(2):
+        bench.now_ms -= 5_000
+        bench._tick()
+        if is_restarted:
+            bench.reopen()
+    bench.ack(ordered)
+    bench.advance(20_000)
+    assert bench.receive() == []
