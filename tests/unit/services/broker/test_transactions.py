@@ -280,3 +280,19 @@ def test_an_end_by_another_topic_is_refused_even_when_the_half_is_deleted(bench:
         bench.broker.transactions.end(
             "other", half.transaction_id, half.message_id, Resolution.COMMIT, bench.now_ms
         )
+
+
+def test_a_half_sent_after_a_clock_was_ahead_is_asked_about_in_time_and_one_sent_meanwhile_never_early(
+    bench: Bench,
+) -> None:
+    ahead_ms = 3_600_000
+    bench.now_ms += ahead_ms
+    meanwhile = bench.send()
+    bench.now_ms -= ahead_ms
+    bench.pass_time(0)
+    after = bench.send()
+    assert bench.pass_time(499) == []
+    assert [asked.transaction_id for asked in bench.pass_time(1)] == [after.transaction_id]
+    bench.end(after, Resolution.COMMIT)
+    assert bench.pass_time(ahead_ms - 501) == []
+    assert [asked.transaction_id for asked in bench.pass_time(1)] == [meanwhile.transaction_id]
