@@ -632,7 +632,7 @@ class ClusterNode:
     # Leading.
 
     async def _lead(self, replica: Replica) -> None:
-        """Serve until an append is not proven, the disk fails, or the node leaves."""
+        """Serve until an append is not proven, the disk fails, or the node leaves; raise a bug of the core."""
         over: asyncio.Future[OSError] = self._loop.create_future()
 
         def stepped_down(error: OSError) -> None:
@@ -658,9 +658,11 @@ class ClusterNode:
                 with suppress(asyncio.CancelledError, OSError, StoreError):
                     await task
             self._become(Role.OPENING)
+        if leading.broken.done():
+            leading.broken.result()  # a bug is not survived, and the next leader hears the silence
         if over.done():
             log.warning("stepped down", reason=str(over.result()))
-        if replica.sink is not None and not leading.broken.done():
+        if replica.sink is not None:
             await self._hand_over(replica.sink, orders)
         if not looking.cancelled() and (error := looking.exception()) is not None:
             raise error

@@ -56,7 +56,7 @@ def test_every_pending_message_survives_kill_9(
     wait_until(lambda: broker.metric("rocketmq_half_messages") == [0], RESOLVED_SECONDS)
     assert time.monotonic() - restarted <= RESOLVED_SECONDS
     assert checker.asked == set(range(HALVES))
-    # A half no longer counts as open once its end is written; what it commits can be read once that is on disk.
+    # A half is no longer open once its end is written; what it commits can be read once that is on disk.
     wait_until(lambda: len(broker.stored(halves)) >= HALVES // 2, RESOLVED_SECONDS)
     committed = [int(message["body"]) for message in broker.stored(halves)]
     assert sorted(committed) == [number for number in range(HALVES) if number % 2]

@@ -140,12 +140,18 @@ class Served:
         raise AssertionError(error)
 
 
-async def leads(change: Callable[[ClusterNode], None], then: Callable[[ClusterNode], None]) -> None:
-    """Let a node lead alone, with changes made before and once it does, and wait for its end."""
+async def leads(
+    change: Callable[[ClusterNode], None],
+    then: Callable[[ClusterNode], None],
+    serves: Callable[[Served], None] = lambda _: None,
+) -> None:
+    """Let a node lead alone, with changes made before, as it serves and once it leads; wait for its end."""
 
     @asynccontextmanager
     async def serve(*_: Any) -> AsyncIterator[Any]:
-        yield Served()
+        served = Served()
+        serves(served)
+        yield served
 
     engine, _ = engine_with_messages()
     began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
@@ -172,6 +178,22 @@ def test_a_leader_that_gives_no_sign_of_life_any_more_for_a_bug_ends(monkeypatch
     monkeypatch.setattr(silence, "SILENCE_MS", 0)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(leads(lambda _: None, break_down))
+
+
+def test_a_leader_whose_core_meets_a_bug_ends_with_it_and_hands_over_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served: list[Served] = []
+
+    def change(node: ClusterNode) -> None:
+        monkeypatch.setattr(node, "_hand_over", never)
+
+    def break_down(_: ClusterNode) -> None:
+        served[0].broken.set_exception(ZeroDivisionError())
+
+    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(leads(change, break_down, served.append))
 
 
 def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
