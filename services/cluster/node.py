@@ -632,7 +632,7 @@ class ClusterNode:
     # Leading.
 
     async def _lead(self, replica: Replica) -> None:
-        """Serve until an append is not proven, the disk fails, or the node leaves; raise a bug of the core."""
+        """Serve until an append is not proven, the disk fails, or the node leaves; raise the core's bug."""
         over: asyncio.Future[OSError] = self._loop.create_future()
 
         def stepped_down(error: OSError) -> None:
