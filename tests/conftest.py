@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import subprocess
 from collections.abc import Iterator
@@ -33,6 +34,37 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests: at the end there are many short ones to share, and nobody waits."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+class Unheard(logging.Handler):
+    """What asyncio says of failures that nobody asked for; gRPC's own callbacks are not ours."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take in a line."""
+        line = record.getMessage()
+        if "was never retrieved" in line or ("Exception in callback" in line and "grpc" not in line):
+            self.told.append(line)
+
+
+@pytest.fixture(scope="session")
+def unheard() -> Iterator[Unheard]:
+    """Listen to asyncio as long as tests run."""
+    handler = Unheard()
+    logging.getLogger("asyncio").addHandler(handler)
+    yield handler
+    logging.getLogger("asyncio").removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def nothing_fails_unheard(unheard: Unheard) -> Iterator[None]:
+    """Fail a test in which a failure was dropped: by it, or by one shortly before it."""
+    yield
+    told, unheard.told = unheard.told, []
+    assert not told, f"asyncio says of this test, or of one before: {told}"
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ from services.ops.bodies import Bodies
 from services.ops.gate import Demands, Gate
 from services.ops.request import body_of
 from services.ops.statuses import error_shape, refuse
+from services.process.event_loop import let_end
 from sharedlog.versions import OLDEST
 from tidewheel.errors import TidewheelError
 
@@ -269,7 +270,7 @@ class ClusterHttp:
             if not answering.done():
                 await asyncio.wait({answering}, timeout=LAST_WORD_SECONDS)
             if not answering.done():
-                answering.add_done_callback(lambda ended: ended.exception())
+                let_end(answering)
                 hang_up(connection)
                 raise ConnectionAbortedError("another node leads, and this one does not answer")
             return answering.result()

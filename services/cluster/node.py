@@ -63,6 +63,7 @@ from services.cluster.reach import Leaving, Reach
 from services.cluster.replica import Replica
 from services.cluster.silence import BEAT_MS, Silence
 from services.live.durability import Answers, Proving
+from services.process.event_loop import let_end
 from sharedlog.engine import Engine, Head
 from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
@@ -240,6 +241,7 @@ class ClusterNode:
                     if await self._follow(replica):
                         await self._lead(replica)
                 finally:
+                    self._look_no_more()
                     self._witness.note(replica.fold)
             except (Trimmed, StoreDamaged) as error:
                 await self._copy(str(error))
@@ -378,7 +380,6 @@ class ClusterNode:
         Raise `Halted`, `Trimmed`, `NoCluster` or `OtherKey`, and OSError where the replica is void.
         """
         self._become(Role.FOLLOWING)
-        self._look_no_more()
         self._silence.away(monotonic_ms())
         self.pace.follows()
         telling = self._loop.create_task(self._tell_leader(replica))
@@ -592,7 +593,7 @@ class ClusterNode:
     def _look_no_more(self) -> None:
         """Let a look that is under way end unheard: its replica is another one's, or void."""
         if self._looking is not None:
-            self._looking.add_done_callback(lambda looked: looked.exception())
+            let_end(self._looking)
             self._looking = None
 
     def _look_after_copy(self, replica: Replica) -> None:
@@ -607,7 +608,6 @@ class ClusterNode:
     async def _copy(self, why: str) -> None:
         """Get the copy of another node, or begin anew with the whole log; else wait a while."""
         self._become(Role.COPYING)
-        self._look_no_more()
         self._replica, self.copying = None, why
         log.warning("needs a copy", reason=why)
         try:

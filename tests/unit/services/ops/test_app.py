@@ -305,6 +305,7 @@ def test_a_scrape_during_which_the_core_goes_says_so() -> None:
         lines = (await stage.http.get("/metrics")).text.splitlines()
         assert looked.count("mq_ready") == 2
         assert value_of(lines, "mq_ready") == 0
+        stage.live.broken.exception()
 
     play(scenario)
 
