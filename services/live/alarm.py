@@ -30,10 +30,11 @@ class Alarm:
         self._due, self._clock, self._call_later = due, clock, call_later
         self._handle: Handle | None = None
         self._due_ms = 0
+        self._is_closed = False
 
     def set(self, due_ms: int | None) -> None:
         """Go off at `due_ms` or before that time's turn; None changes nothing."""
-        if due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
+        if self._is_closed or due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
             return
         self.stop()
         wait_ms = min(max(due_ms - self._clock(), 0), LOOK_AGAIN_MS)
@@ -45,6 +46,11 @@ class Alarm:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+
+    def close(self) -> None:
+        """Never go off again, whoever sets the alarm."""
+        self._is_closed = True
+        self.stop()
 
     def _fire(self) -> None:
         self._handle = None

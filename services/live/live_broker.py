@@ -396,15 +396,14 @@ class LiveBroker:
         The disk stays the caller's. Raise a `StoreError` if it keeps the end from being a clean one.
         """
         self.receivers.close()
+        self._alarm.close()  # no tick begins anything from here on
         self._flush_and_plan()
-        if self._retiring is not None:
-            await self._retiring
         await self._flushing.idle()
         await self._rebuilding.close()
-        while (reading := self._reading_still()) is not None:  # a read may want the next one, and a flush
-            await reading
+        # Each may want the next one, and a flush.
+        while (under_way := self._retiring_still() or self._reading_still()) is not None:
+            await under_way
             await self._flushing.idle()
-        self._alarm.stop()  # behind all that may set it
         if self.unwell is not None and self._stepped_down is not None:
             return  # what it had appended is the next leader's to tell
         if self.unwell is not None:
@@ -538,7 +537,7 @@ class LiveBroker:
     @property
     def is_retiring(self) -> bool:
         """Whether segments are being deleted: the core is not to be rebuilt meanwhile."""
-        return self._retiring is not None and not self._retiring.done()
+        return self._retiring_still() is not None
 
     def broker_ms(self) -> int:
         """Return the broker's time."""
@@ -560,6 +559,9 @@ class LiveBroker:
         self._flush_and_plan()
         if before is not None:
             await before
+
+    def _retiring_still(self) -> asyncio.Task[None] | None:
+        return None if self._retiring is None or self._retiring.done() else self._retiring
 
     def _reading_still(self) -> asyncio.Task[None] | None:
         return None if self._reading is None or self._reading.done() else self._reading

@@ -96,3 +96,14 @@ def test_a_stopped_alarm_is_silent() -> None:
     alarm.stop()
     time.to(2_000)
     assert rung == []
+
+
+def test_once_it_is_closed_it_never_rings_also_when_it_is_set_again() -> None:
+    time = Time()
+    alarm, rung = ringing(time)
+    alarm.set(1_300)
+    alarm.close()
+    alarm.set(1_400)
+    time.to(5_000)
+    assert rung == []
+    assert time.planned == []

@@ -18,7 +18,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, ReadTimers, Resolution
 from services.live import flushing
 from services.live.errors import ResultUnknown
-from services.live.live_broker import LiveBroker
+from services.live.live_broker import TURNS_BETWEEN_FULL_TICKS, LiveBroker
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import TransactionEnded
 
@@ -237,7 +237,26 @@ def test_who_closes_waits_for_every_read_of_timers_also_for_those_that_another_r
         live._carry_out([ReadTimers(wanted)])
         await live.close()
         assert len(read) == 3
-        assert live._alarm._handle is None, "it would ring in a broker that is closed"
+
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.run(run(threads))
+
+
+def test_what_a_crowded_moment_has_planned_rings_no_alarm_in_a_broker_that_is_closed() -> None:
+    async def run(threads: ThreadPoolExecutor) -> None:
+        loop, planned = asyncio.get_running_loop(), []
+
+        def call_later(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+            planned.append(call)
+            return loop.call_later(seconds, call)
+
+        live = LiveBroker(MemoryDisk(), BrokerSettings(segment_bytes=1 << 16), lambda: 0, call_later, threads)
+        live.core.is_crowded = True
+        await live.close()
+        planned.clear()
+        for _ in range(2 * TURNS_BETWEEN_FULL_TICKS):
+            await asyncio.sleep(0)
+        assert not planned
 
     with ThreadPoolExecutor(1) as threads:
         asyncio.run(run(threads))
