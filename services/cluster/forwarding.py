@@ -367,6 +367,9 @@ class Forwarding:
         finally:
             calling.cancel()
             moving.cancel()
+            # A failure holds this frame, which holds the task, which holds the failure and the call: gRPC dials on
+            # for a closed channel as long as a call of it is kept.
+            del calling
 
     async def _attempts(self, asked: Asked, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
         """Yield an attempt at the leader, and again until the deadline is near; raise TimeoutError then.

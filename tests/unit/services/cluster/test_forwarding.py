@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import grpc
@@ -579,3 +582,31 @@ def test_what_is_kept_of_a_client_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
         assert not kept_of._lite_bytes
 
     asyncio.run(scenario())
+
+
+def test_a_call_that_failed_is_kept_by_nobody_since_grpc_would_dial_on_for_it() -> None:
+    class Call:
+        """What gRPC has of a call."""
+
+    made: list[weakref.ref[Call]] = []
+
+    async def fail() -> None:
+        call = Call()
+        made.append(weakref.ref(call))
+        await asyncio.sleep(0)
+        raise aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, aio.Metadata(), aio.Metadata(), "nobody is there")
+
+    async def scenario() -> None:
+        forever = asyncio.get_running_loop().create_future()
+        node: Any = SimpleNamespace(moved_from=lambda _: forever)
+        channel: Any = None
+        attempt = forwarding.Attempt(channel, (), 1.0, 1, Reach(), 0)
+        with attempt.may_fail():
+            await Forwarding(node, b"", wall_clock_ms)._while_leads(attempt, fail())
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+        assert made[0]() is None
+    finally:
+        gc.enable()
