@@ -367,8 +367,8 @@ class Forwarding:
         finally:
             calling.cancel()
             moving.cancel()
-            # A failure holds this frame, which holds the task, which holds the failure and the call: gRPC dials on
-            # for a closed channel as long as a call of it is kept.
+            # A failure holds this frame, this frame the task, and that the failure and the call. As long as a
+            # call is kept, gRPC dials on for its closed channel.
             del calling
 
     async def _attempts(self, asked: Asked, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
