@@ -141,8 +141,12 @@ class MemoryEngine:
             raise Unknown("The engine is away.")
         return list(self.troubles)
 
-    def lose_end(self) -> None:
-        """Lose some of the newest records, which were accepted."""
+    def lose_end(self) -> bool:
+        """Lose some of the newest records, which were accepted; return whether writers are refused for that.
+
+        What a writer has in hand is refused unless it names the head that is left: a BEAT moves none.
+        """
+        head = self._head
         end = max(self.first_offset, self.end_offset - self._random.randrange(1, 6))
         if self._head is not None:  # it compares, and loses appends as wholes
             end = max(1, end)
@@ -151,6 +155,7 @@ class MemoryEngine:
             self._head = self._heads[end - 1]
         del self.records[end:], self._taken_ms[end:], self._heads[end:]
         self.is_short = True
+        return head is None or head != self._head
 
     def _land(self, stored: bytes) -> int:
         self.records.append(stored)

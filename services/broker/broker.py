@@ -293,8 +293,8 @@ class Broker:
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
         may_begin_at = broker.store.may_begin_at
-        if shared is not None:  # the cut may lie in what is still to be read; it spared what a snapshot needs
-            may_begin_at = max(may_begin_at, min(snapshot.offsets(disk), default=0))
+        if shared is not None:  # the cut may lie in what is still to be read, below the two newest snapshots
+            may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
         for one in found_at_start(disk, log, start, scan.damaged, may_begin_at):
             broker.note_damage(one)
         assert broker._checkpoint_offset <= log.durable_offset, "the log ends before the snapshot it follows"

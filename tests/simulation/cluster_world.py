@@ -426,13 +426,13 @@ class ClusterWorld(World):
 
     def _truncate(self) -> None:
         """The engine loses some of what it has accepted, as a forced unclean election does."""
-        self.engine.lose_end()
+        has_lost_messages = self.engine.lose_end()
         self.lost_from = self.engine.end_offset
         for node in self.nodes:
             if node.replica is not None:
                 node.witness.note(node.replica.fold)
             last = node.witness.last_led
-            node.has_read_before_loss = 0 if last is None else last[0] + 1
+            node.has_read_before_loss = 0 if last is None or not has_lost_messages else last[0] + 1
 
     def _halt(self, node: Node) -> None:
         """A node has found that the shared log is not one history."""

@@ -73,6 +73,12 @@ def test_all_nodes_come_to_the_version_that_a_leader_has_finalized() -> None:
         world.check()
 
 
+@pytest.mark.parametrize("found", [22217])
+def test_a_node_that_dies_in_a_deletion_beside_a_third_snapshot_needs_no_copy(found: int) -> None:
+    """A schedule in which the oldest snapshot, which nobody needs any more, lies before the log's first segment."""
+    play(found)
+
+
 @pytest.mark.parametrize("found", [22265, 22750])
 def test_a_message_is_stored_once_under_leaders_whose_clocks_are_an_hour_apart(found: int) -> None:
     """Schedules in which the times of records say nothing of how lately a message came."""
