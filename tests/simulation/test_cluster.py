@@ -75,7 +75,7 @@ def test_all_nodes_come_to_the_version_that_a_leader_has_finalized() -> None:
 
 @pytest.mark.parametrize("found", [22217])
 def test_a_node_that_dies_in_a_deletion_beside_a_third_snapshot_needs_no_copy(found: int) -> None:
-    """A schedule in which the oldest snapshot, which nobody needs any more, lies before the log's first segment."""
+    """A schedule in which the oldest snapshot, which nobody needs, lies before the first segment."""
     play(found)
 
 
