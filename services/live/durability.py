@@ -52,6 +52,7 @@ class Answers:
         self._proving = proving
         self._unproven: deque[tuple[int, Waiting, Any]] = deque()
         """Answers that need no record, with the times (ms) behind which a proof must begin."""
+        self._unprovable: TidewheelError | None = None
 
     def give(self, offset: int, waiting: Waiting, answer: Any) -> None:
         """Give an answer once the log is durable up to `offset`."""
@@ -59,6 +60,8 @@ class Answers:
             self._waiting.append((offset, waiting, answer))
         elif self._proving is None or offset == NOTHING:
             waiting.answer(answer)
+        elif self._unprovable is not None:
+            waiting.refuse(self._unprovable)
         else:
             self._unproven.append((self._proving.clock(), waiting, answer))
             self._proving.prove()
@@ -78,6 +81,13 @@ class Answers:
             one.answer(answer)
         if unproven and self._proving is not None:
             self._proving.prove()
+
+    def prove_no_more(self, error: TidewheelError) -> None:
+        """Refuse what waits for a proof, or is going to: nobody brings one any more."""
+        self._unprovable = error
+        refused, self._unproven = self._unproven, deque()
+        for _, one, _ in refused:
+            one.refuse(error)
 
     def advance(self, offset: int) -> None:
         """Move the durable offset and give all answers it has reached."""

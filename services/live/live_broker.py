@@ -397,6 +397,7 @@ class LiveBroker:
         """
         self.receivers.close()
         self._alarm.close()  # no tick begins anything from here on
+        self.answers.prove_no_more(ResultUnknown("This node leads no more. Call again."))
         self._flush_and_plan()
         await self._flushing.idle()
         await self._rebuilding.close()

@@ -116,3 +116,24 @@ def test_a_refusal_that_tells_of_the_brokers_own_means_waits_for_no_proof() -> N
         await asyncio.gather(unproven, unwritten)
 
     asyncio.run(scenario())
+
+
+def test_where_nobody_proves_any_more_what_rests_on_no_record_is_refused_and_a_broker_alone_answers() -> None:
+    async def scenario() -> None:
+        answered = list[int]()
+        led, alone = Answers(100, Proving(lambda: 0, lambda: None)), Answers(100)
+        before = asyncio.create_task(waiting(led, 100, answered))
+        await asyncio.sleep(0)
+        for answers in (led, alone):
+            answers.prove_no_more(ResultUnknown("leads no more"))
+        for task in (before, asyncio.create_task(waiting(led, 50, answered))):
+            with pytest.raises(ResultUnknown):
+                await task
+        written = asyncio.create_task(waiting(led, 200, answered))
+        await asyncio.sleep(0)
+        led.advance(200)  # an append that was accepted proves itself
+        await written
+        await waiting(alone, 50, answered)
+        assert answered == [200, 50]
+
+    asyncio.run(scenario())

@@ -17,6 +17,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Retire
+from services.live.durability import Proving
 from services.live.errors import ResultUnknown, StoreUnwell
 from services.live.live_broker import LiveBroker
 from sharedlog.errors import NotAccepted
@@ -210,6 +211,25 @@ def test_what_a_tick_wanted_just_before_the_core_was_let_go_keeps_no_leader_from
             live.fail(NotAccepted("another one leads"))
             await live.close()
         assert [str(error) for error in why] == ["another one leads"]
+
+    asyncio.run(run())
+
+
+def test_a_leader_that_ends_waits_for_no_proof_which_nobody_brings_any_more() -> None:
+    async def run() -> None:
+        disk, pauses, asked = FailingDisk(), Pauses(), []
+        settings = BrokerSettings(segment_bytes=SEGMENT_BYTES)
+        core = Broker.open(disk, settings, NOW_MS)
+        with ThreadPoolExecutor(3) as writer:
+            proving = Proving(lambda: NOW_MS, lambda: asked.append(NOW_MS))
+            live = LiveBroker(disk, settings, lambda: NOW_MS, pauses, writer, None, core, print, proving)
+            wanted = core.housekeeping._running = Deletion(0)
+            live._carry_out([Retire(wanted)])
+            await asyncio.sleep(0)
+            assert asked
+            async with asyncio.timeout(20):
+                await live.close()
+        assert core.housekeeping._running is None
 
     asyncio.run(run())
 
