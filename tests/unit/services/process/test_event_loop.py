@@ -45,3 +45,21 @@ def test_a_failure_that_is_dropped_is_found_by_every_test(unheard: Unheard) -> N
     asyncio.run(dropped(fail, is_let_end=False))
     assert len(unheard.told) == 1
     unheard.told.clear()
+
+
+def test_a_callback_that_fails_is_found_by_every_test_unless_it_is_grpc_s_own(unheard: Unheard) -> None:
+    class PollerCompletionQueue:
+        """As gRPC's, which has no name of a module in what asyncio shows of it."""
+
+        def _handle_events(self) -> None:
+            raise RuntimeError("Event loop is closed")
+
+    async def scenario(callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(callback)
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario(PollerCompletionQueue()._handle_events))
+    assert not unheard.told
+    asyncio.run(scenario([].pop))
+    assert len(unheard.told) == 1
+    unheard.told.clear()
