@@ -3,7 +3,8 @@
     client --call--> this node --the same bytes, once--> leader --reply--> this node --> client
 
     unary, receive    asked again of the next leader while nothing was answered, until the caller's deadline
-                      is near (RETRY_MARGIN_SECONDS); only then UNAVAILABLE
+                      is near (RETRY_MARGIN_SECONDS); only then UNAVAILABLE, and where a leader refuses
+                      what one before may have done (WRITES)
     Telemetry         a stream to the leader for each stream of a client; when a leader is gone, a new one to
                       the next, which is told what must be known of the client (`services.cluster.presence`)
 
@@ -12,7 +13,9 @@ Rules
 2. A call that came by forwarding is never forwarded again (FORWARDED): two nodes that each take the other
    for the leader answer UNAVAILABLE, and the node that has the client asks anew.
 3. A repeated call is one that was not answered: what it stores is stored once, by its id and content
-   (`services.broker.repeats`).
+   (`services.broker.repeats`). A refusal is a promise that nothing was done, and a leader may refuse before
+   it looks for what was done under the one before: full, or its engine in trouble. So after an attempt that
+   got no answer a refusal tells nothing of that one, and the client is told that nobody knows.
 4. Telemetry and SyncLiteSubscription of a node's own clients come here while it leads, too (`switch`), and
    its broker, `local`, answers them: so a client's stream outlives the lead of its node.
 5. A stream that the leader ends is over, unless it steps down: it says UNAVAILABLE to other nodes then.
@@ -50,6 +53,7 @@ from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
 from services.front.header_fields import CompressionError, Head
 from services.rpc.generated import admin_pb2, service_pb2
+from services.rpc.generated.definition_pb2 import Code
 from services.rpc.metrics_export import OPENCENSUS, OTLP
 from services.rpc.service import ADMIN, NAME
 from services.rpc.serving import Serving
@@ -65,6 +69,10 @@ CALL_SECONDS: Final = 30.0
 SECONDS_MAX: Final = 24 * 3_600.0
 NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
 NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
+NOBODY_KNOWS: Final = (
+    "Nobody knows whether this was done: a leader that is gone may have done it, and the next one refuses. "
+    "Call again, a send with the same message id."
+)
 _UNREACHED: Final = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     grpc.StatusCode.CANCELLED,
@@ -72,6 +80,13 @@ _UNREACHED: Final = (
 """How a call ends of which nobody knows whether the leader has got it."""
 _PASSED_ON: Final = ("x-mq-", "authorization")
 """How the names of header fields begin that go on to the leader."""
+WRITES: Final = frozenset(
+    (
+        *("SendMessage", "EndTransaction", "RecallMessage"),
+        *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
+    )
+)
+"""The calls of which a refusal tells that nothing was done; the status is field 1 of each one's reply."""
 TELEMETRY: Final = "Telemetry"
 SYNC_LITE: Final = "SyncLiteSubscription"
 
@@ -107,6 +122,8 @@ class Attempt:
     reach: Reach
     began_ms: int
     local: Serving | None = None
+    may_be_done: bool = False
+    """Whether an attempt before this one may have done what is asked."""
     has_answered: bool = False
     """Whether the client was told something that another attempt would tell anew."""
     not_its_own: str = ""
@@ -220,6 +237,8 @@ class Forwarding:
             async for attempt in attempts:
                 with attempt.may_fail():
                     reply = await self._while_leads(attempt, _asked_of(attempt, asked.shape, message))
+                    if attempt.may_be_done and asked.shape.name in WRITES:
+                        _require_done(reply)
                     asked.connection.is_let_in = True
                     asked.connection.reply(asked.stream_id, reply)
                     return
@@ -381,7 +400,7 @@ class Forwarding:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         given = head.get("grpc-timeout")
         seconds = min(seconds_of(given), SECONDS_MAX) if given else inf if stands else CALL_SECONDS
-        loop, not_its_own = asyncio.get_running_loop(), ""
+        loop, not_its_own, may_be_done = asyncio.get_running_loop(), "", False
         until, pause_seconds = loop.time() + seconds - RETRY_MARGIN_SECONDS, RETRY_PAUSE_SECONDS
         while (left_seconds := until - loop.time()) > 0:
             epoch, leader = await self._node.led_by(min(left_seconds, SECONDS_MAX))
@@ -391,9 +410,11 @@ class Forwarding:
             local = self.local if is_here else None
             with self._lines.taken(leader.listen, leader.certificate, self._node.shown) as channel:
                 attempt = Attempt(
-                    *(channel, fields, left_seconds, epoch, self._node.reach, monotonic_ms()), local
+                    *(channel, fields, left_seconds, epoch, self._node.reach, monotonic_ms()),
+                    *(local, may_be_done),
                 )
                 yield attempt
+            may_be_done = True
             not_its_own = attempt.not_its_own and other_certificate(leader.listen, attempt.not_its_own)
             moved = asyncio.ensure_future(self._node.moved_from(epoch))
             await asyncio.wait({moved}, timeout=max(0.0, min(pause_seconds, until - loop.time())))
@@ -414,6 +435,13 @@ class Forwarding:
 async def _asked_of(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
     call = attempt.channel.unary_unary(shape.path, None, None)
     return cast(bytes, await call(message, metadata=attempt.fields, timeout=attempt.left_seconds))
+
+
+def _require_done(reply: bytes) -> None:
+    """Raise `Refused` for a reply that refuses: an attempt before may have done what this one has not."""
+    status = service_pb2.EndTransactionResponse.FromString(reply).status
+    if status.code != Code.OK:
+        raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
 
 
 async def _synced_by(attempt: Attempt, asked: Asked, message: bytes) -> bytes:

@@ -302,9 +302,9 @@ class Flushing:
             synced.add_done_callback(partial(self._synced, core, sync))
 
     def _synced(self, core: Broker, sync: Sync, done: asyncio.Future[None]) -> None:
+        error = done.exception()
         if self._is_void or core is not self._owner.core:  # the new core has read again what was not synced
             return
-        error = done.exception()
         if isinstance(error, OSError):
             self.fail(error)
         else:

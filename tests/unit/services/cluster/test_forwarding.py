@@ -26,6 +26,7 @@ from services.auth.signature import headers
 from services.broker.settings import BrokerSettings
 from services.broker.values import Subscriber
 from services.cluster import forwarding, lines, presence
+from services.cluster.errors import EngineTrouble
 from services.cluster.forwarding import FORWARDED, Forwarding
 from services.cluster.node import ClusterNode, Member
 from services.cluster.peers import Shown
@@ -546,6 +547,33 @@ def test_a_call_whose_message_comes_when_the_lead_has_moved_is_answered() -> Non
                 else:
                     assert told is answer
                 await world.follow(world.a if leader is world.b else world.b)
+
+    run(scenario)
+
+
+def test_a_refusal_behind_an_attempt_without_an_answer_says_that_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kafka kill round, seed 3009: sends that a leader had stored were refused by the next, and came."""
+    taken, asked_of = [], forwarding._asked_of
+
+    async def scenario(world: World) -> None:
+        async def last_answer_is_lost(*call: Any) -> bytes:
+            reply = await asked_of(*call)
+            if world.lead.leader is not world.a:
+                return reply
+            taken.append(service.SendMessageResponse.FromString(reply).status.code)
+            await world.follow(world.c)
+            world.c.live.stop_new(EngineTrouble("Kafka has lost its quorum."))
+            return cast(bytes, await asyncio.get_running_loop().create_future())
+
+        monkeypatch.setattr(forwarding, "_asked_of", last_answer_is_lost)
+        await world.follow(world.a)
+        with pytest.raises(aio.AioRpcError, match=r"Nobody knows.*has lost its quorum") as told:
+            await ask(world.b, "SendMessage", half("t"))
+        assert told.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert taken == [Code.OK]
+        assert (await ask(world.b, "SendMessage", half("t"))).status.code == Code.TOO_MANY_REQUESTS
 
     run(scenario)
 

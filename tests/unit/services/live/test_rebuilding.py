@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +18,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Retire
+from services.live import flushing
 from services.live.durability import Proving
 from services.live.errors import ResultUnknown, StoreUnwell
 from services.live.live_broker import LiveBroker
@@ -159,6 +161,32 @@ def test_asynchronous_flushes_keep_what_was_answered_when_something_else_fails()
         disk.heal()
         await till_well(live, pauses)
         assert await receive(live) == ["answered"]
+
+    play(scenario, sync_flush=False)
+
+
+def test_a_sync_that_fails_when_the_core_is_let_go_already_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL kill round, seed 2002: the loop said that a failure was never retrieved."""
+    monkeypatch.setattr(flushing, "SYNC_SECONDS", 0.0)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def fails_late(operation: str, path: str) -> int:
+        if operation == "sync" and path.startswith(layout.COMMITLOG) and not begun.is_set():
+            begun.set()
+            may_end.wait(10)
+            return errno.EIO
+        return 0
+
+    async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
+        await live.send(message("first"))
+        disk.fails = fails_late
+        await live.send(message("second"))
+        await asyncio.to_thread(begun.wait, 10)
+        live.fail(OSError(errno.EIO, "a read has failed"))
+        may_end.set()
+        disk.heal()
+        await till_well(live, pauses)
+        assert await receive(live) == ["first", "second"]
 
     play(scenario, sync_flush=False)
 
