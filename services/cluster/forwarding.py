@@ -81,12 +81,13 @@ _UNREACHED: Final = (
 _PASSED_ON: Final = ("x-mq-", "authorization")
 """How the names of header fields begin that go on to the leader."""
 WRITES: Final = frozenset(
-    (
-        *("SendMessage", "EndTransaction", "RecallMessage"),
+    {
+        *("SendMessage", "EndTransaction", "RecallMessage", "UpdateOffset"),
         *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
-    )
+        *("AdminSendMessage", "DeleteSubscription", "ResetGroupOffset"),
+    }
 )
-"""The calls of which a refusal tells that nothing was done; the status is field 1 of each one's reply."""
+"""The methods of which a refusal tells that nothing was done; field 1 of each one's reply is its status."""
 TELEMETRY: Final = "Telemetry"
 SYNC_LITE: Final = "SyncLiteSubscription"
 
@@ -102,6 +103,11 @@ class Shape(NamedTuple):
     def name(self) -> str:
         """The name that the RPC has in the broker's table."""
         return self.path.removeprefix(f"/{NAME}/")
+
+    @property
+    def method(self) -> str:
+        """The name that the method has within its service."""
+        return self.path.rpartition("/")[2]
 
 
 class Moved(Exception):
@@ -237,7 +243,7 @@ class Forwarding:
             async for attempt in attempts:
                 with attempt.may_fail():
                     reply = await self._while_leads(attempt, _asked_of(attempt, asked.shape, message))
-                    if attempt.may_be_done and asked.shape.name in WRITES:
+                    if attempt.may_be_done and asked.shape.method in WRITES:
                         _require_done(reply)
                     asked.connection.is_let_in = True
                     asked.connection.reply(asked.stream_id, reply)
