@@ -8,7 +8,8 @@
 
 Rules
 1. The same is: topic, body, and all that `properties.encode_message` writes (the message's own properties,
-   id, tag, keys, message group, priority, lite topic). When a message was born differs from try to try.
+   id, tag, keys, message group, priority, lite topic), but for OF_EACH_TRY. When a message was born differs
+   from try to try; so does what tracing writes, and the end of a span that began when the try came.
 2. A repeat stores nothing, so no record tells of it and no follower needs to know: the slots are a shortcut,
    of this process alone. What a start or a takeover has not seen come it looks up, each message, until
    TURNS_KEPT turns have begun (`begin`); nothing of that where the log has nothing so young.
@@ -16,7 +17,8 @@ Rules
    an hour apart, so times tell nothing: then it is also the last TAKEOVER_BYTES. Clients give up sooner (of
    three tries of 3 s, say). What comes again later is stored again, but for timers and halves, whose ids have
    tables that forget much later. So is what retention has deleted by then, as a log of some KiB would.
-4. A turn is followed by the next, however late its first message comes: a clock that steps ahead looks like
+4. A refusal says that nothing is stored, so `broker.sending` looks for a first try before it refuses.
+5. A turn is followed by the next, however late its first message comes: a clock that steps ahead looks like
    a broker that was idle, and what came before the step is to be known.
 
 Slots are SLOT_COUNT bytes; each holds the turn, of TURN_MS, in which an id of its hash came last. Cost: 4
@@ -35,6 +37,7 @@ from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from commitlog.record import Record
+from services.broker import verb_properties
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 
@@ -45,6 +48,10 @@ WINDOW_MS: Final = (TURNS_KEPT - 1) * TURN_MS
 """For how long at least an id is known to have come."""
 TAKEOVER_BYTES: Final = 1 << 30
 """More than a leader writes in WINDOW_MS."""
+OF_EACH_TRY: Final = frozenset(
+    one.encode() for one in (verb_properties.TO, properties.TRACE_CONTEXT, "traceparent", "tracestate")
+)
+"""The properties that may differ from try to try; the last two are of W3C Trace Context."""
 _MASK: Final = SLOT_COUNT - 1
 _TURNS: Final = 255
 """Turns are numbered 1 to this, and again; 0 is a slot that no id has met."""
@@ -123,4 +130,14 @@ class Repeats:
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:
     """Return whether a record has the content of a message, whose properties are written as `stored`."""
-    return found.body == message.body and found.properties.startswith(stored)
+    if found.body != message.body:
+        return False
+    return found.properties.startswith(stored) or _of_all_tries(found.properties).startswith(
+        _of_all_tries(stored)
+    )
+
+
+def _of_all_tries(written: bytes) -> bytes:
+    """Return written properties without those of `OF_EACH_TRY`."""
+    pairs = written.split(b"\x02")
+    return b"\x02".join(one for one in pairs if one.partition(b"\x01")[0] not in OF_EACH_TRY)

@@ -38,7 +38,6 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.kinds import SCHEDULE_TOPIC
-from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from services.broker import missed
 from services.broker.errors import IllegalSchedule, ScheduleNotFound
@@ -59,8 +58,7 @@ from services.broker.sending import Sending
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
 from services.broker.topics import Topics, check_topic_name
-from services.broker.validation import check_message
-from services.broker.values import Topic
+from services.broker.validation import check_message, check_type
 from tidewheel.errors import ClientMistake, TidewheelError
 
 
@@ -242,10 +240,8 @@ class Schedules:
         """Check what can be checked before a topic is created for the schedule, and then the rest."""
         check_topic_name(schedule.topic)
         template = schedule.template(now_ms)
-        any_topic = Topic(schedule.topic, MessageType.MIXED, 1)
-        check_message(template, template.message_type, any_topic, self._settings.delay_ms_max, now_ms)
-        topic = self._topics.route(schedule.topic, now_ms)
-        check_message(template, template.message_type, topic, self._settings.delay_ms_max, now_ms)
+        check_message(template, template.message_type)
+        check_type(template.message_type, self._topics.route(schedule.topic, now_ms))
 
     def _is_late(self, one: _Running, due_ms: int, now_ms: int) -> bool:
         """Return whether a run was missed, and nothing decided about it yet."""

@@ -3,6 +3,10 @@
 A message that its sender repeats, the same by id and content, stores nothing and gets the first receipt
 (`broker.repeats`). The ids of timers and halves are known much longer, `dedupe_ms`, by the tables of
 `broker.timer_ends` and `broker.half_receipts`. The same id with another content is another message.
+
+A client calls several times for one message and takes the last answer for the message's. So a refusal says
+that none of the tries stored it: what can be wrong at one time and not at another (room, clock, settings,
+topics) refuses only what is no repeat. What is wrong with a message itself was wrong with every try.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from services.broker.timer_records import Replaced, timer_record
 from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.transactions import Transactions
-from services.broker.validation import check_message
+from services.broker.validation import check_delivery, check_message, check_type
 from services.broker.values import SendReceipt, Topic
 from services.broker.verb_properties import CarriedVerb, carried_verb
 from tidewheel.errors import TidewheelError
@@ -77,14 +81,27 @@ class Sending:
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Store a message: normal, FIFO, delayed or half, as its attributes say.
 
-        Raise a `ClientMistake`, `TopicNotFound` or `DiskFull`, and has stored nothing then.
+        Raise a `ClientMistake`, `TopicNotFound` or `DiskFull`, and nothing is stored of the message then, of
+        an earlier try neither.
         """
-        self._housekeeping.refuse_new()
         message_type = message.message_type
+        check_message(message, message_type)
+        try:
+            return self._send(message, message_type, now_ms)
+        except TidewheelError:
+            first = self._first_try(message, message_type, now_ms)
+            if first is None:
+                raise
+            return first
+
+    def _send(self, message: Message, message_type: MessageType, now_ms: int) -> SendReceipt:
+        self._housekeeping.refuse_new()
         if message_type is MessageType.TRANSACTION:
             self._transactions.check_room()
+        if message.delivery_ms is not None:
+            check_delivery(message.delivery_ms, self._settings.delay_ms_max, now_ms)
         topic = self._topics.route(message.topic, now_ms)
-        check_message(message, message_type, topic, self._settings.delay_ms_max, now_ms)
+        check_type(message_type, topic)
         queue_id = self._queue_for(message, topic)
         assert 0 <= queue_id < topic.queue_count, "a message for a queue that its topic does not have"
         carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
@@ -95,27 +112,25 @@ class Sending:
         if carried is None and not message.lite_topic:
             # Nothing else hangs on such a message, so it needs no draft that every part looks at.
             stored = properties.encode_message(message)
-            if self.repeats.may_be_one(message.message_id, now_ms):
-                known = self.repeats.first(message, stored, message.topic)
-                if known is not None:
-                    return receipt_of(known, message)
+            first = self._first_plain(message, stored, now_ms)
+            if first is not None:
+                return first
             placed = self._store.append_message(message, stored, message.topic, queue_id, now_ms)
             self._count(message)
             return SendReceipt(message.message_id, placed[0], placed[1], "", "", placed[1] + 1)
         record = message_record(message, queue_id)
-        if self.repeats.may_be_one(message.message_id, now_ms):
-            known = self.repeats.first(message, record.properties, message.topic)
-            if known is not None:
-                return receipt_of(known, message)
+        first = self._first_plain(message, record.properties, now_ms)
+        if first is not None:
+            return first
         if carried is not None:
             self._carrying.prepare(carried, record, now_ms)
         self._store.append(record, now_ms)
         return self._stored(message, record.queue_offset, record.physical_offset)
 
     def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        known = self._transactions.receipts.known(message.topic, message.message_id, now_ms)
-        if known is not None and (found := self._same_half(message, known)) is not None:
-            return found
+        first = self._first_half(message, now_ms)
+        if first is not None:
+            return first
         if message.delivery_ms is not None:
             self._replaced(message, key_words(message), now_ms)  # refused now if at all: its commit cannot be
         self._count(message)
@@ -125,15 +140,9 @@ class Sending:
         self, message: Message, queue_id: int, carried: CarriedVerb | None, now_ms: int
     ) -> SendReceipt:
         named = hashes_of(message.topic, message.message_id)
-        found = self._timers.ends.named_by(named)
-        if found is not None and found.stored_ms > now_ms - self._settings.dedupe_ms:
-            if self._is_of(message, found):
-                return self._receipt_again(message, found)
-            same = self.repeats.first(message, properties.encode_message(message), TIMER_TOPIC)
-            if same is not None:
-                due_ms = int(properties.value_of(same.properties, properties.DUE_MS))
-                handle = self._recall_handle(message.topic, due_ms, message.message_id)
-                return receipt_of(same, message)._replace(recall_handle=handle)
+        first = self._first_timer(message, named, now_ms)
+        if first is not None:
+            return first
         assert message.delivery_ms is not None, "a delayed message says when it is due"
         keyed = key_words(message)
         replaced = self._replaced(message, keyed, now_ms)
@@ -150,6 +159,43 @@ class Sending:
         self._count(message)
         handle = self._recall_handle(message.topic, message.delivery_ms, message.message_id)
         return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1)
+
+    # Earlier tries.
+
+    def _first_try(self, message: Message, message_type: MessageType, now_ms: int) -> SendReceipt | None:
+        """Return the receipt of the message that this one repeats; None if it repeats none."""
+        if message_type is MessageType.TRANSACTION:
+            return self._first_half(message, now_ms)
+        if message_type is MessageType.DELAY:
+            return self._first_timer(message, hashes_of(message.topic, message.message_id), now_ms)
+        return self._first_plain(message, properties.encode_message(message), now_ms)
+
+    def _first_plain(self, message: Message, stored: bytes, now_ms: int) -> SendReceipt | None:
+        """Return the receipt of the message that one which is neither timer nor half repeats.
+
+        `stored` is how its properties are written.
+        """
+        if not self.repeats.may_be_one(message.message_id, now_ms):
+            return None
+        found = self.repeats.first(message, stored, message.topic)
+        return None if found is None else receipt_of(found, message)
+
+    def _first_timer(self, message: Message, named: NameWords, now_ms: int) -> SendReceipt | None:
+        found = self._timers.ends.named_by(named)
+        if found is None or found.stored_ms <= now_ms - self._settings.dedupe_ms:
+            return None
+        if self._is_of(message, found):
+            return self._receipt_again(message, found)
+        same = self.repeats.first(message, properties.encode_message(message), TIMER_TOPIC)
+        if same is None:
+            return None
+        due_ms = int(properties.value_of(same.properties, properties.DUE_MS))
+        handle = self._recall_handle(message.topic, due_ms, message.message_id)
+        return receipt_of(same, message)._replace(recall_handle=handle)
+
+    def _first_half(self, message: Message, now_ms: int) -> SendReceipt | None:
+        known = self._transactions.receipts.known(message.topic, message.message_id, now_ms)
+        return None if known is None else self._same_half(message, known)
 
     def _is_of(self, message: Message, found: Named) -> bool:
         """Return whether a timer that has a message's id has its content, too; so it is if that is gone."""

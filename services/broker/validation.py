@@ -34,18 +34,13 @@ _APART: Final = {
 }
 
 
-def check_message(
-    message: Message, message_type: MessageType, topic: Topic, delay_ms_max: int, now_ms: int
-) -> None:
-    """Raise the `ClientMistake` that fits the first thing wrong with a message of a type for `topic`."""
-    delivery_ms = message.delivery_ms
+def check_message(message: Message, message_type: MessageType) -> None:
+    """Raise the `ClientMistake` that fits the first thing wrong with a message, wherever it goes."""
     if not 0 < len(message.body) <= limits.BODY_BYTES_MAX:
         _refuse_body(message.body)
     _check_texts(message)
     if message.properties:
         _check_properties(message.properties)
-    if delivery_ms is not None and not 0 <= delivery_ms <= now_ms + delay_ms_max:
-        _refuse_delivery(delivery_ms, delay_ms_max, now_ms)
     if message.check_immunity_ms is not None:
         _check_immunity(message.check_immunity_ms)
     if message.priority is not None:
@@ -54,8 +49,22 @@ def check_message(
         raise MessageTypeConflict(
             f"A {message_type.value} message cannot belong to a lite topic too. Leave one of them out."
         )
+
+
+def check_delivery(delivery_ms: int, delay_ms_max: int, now_ms: int) -> None:
+    """Raise `IllegalDeliveryTime` for a time that is none, or too far ahead."""
+    if not 0 <= delivery_ms <= now_ms + delay_ms_max:
+        raise IllegalDeliveryTime(
+            f"It is due in {(delivery_ms - now_ms) / 1000:.0f} s, the limit is {delay_ms_max // 1000} s. "
+            "Were milliseconds given where seconds were meant?",
+            f"the max delay time of message is too large, max is {delay_ms_max}",
+        )
+
+
+def check_type(message_type: MessageType, topic: Topic) -> None:
+    """Raise `MessageTypeConflict` unless a topic takes messages of a type."""
     if topic.message_type is not message_type:
-        _check_type(message_type, topic)
+        _check_mixed(message_type, topic)
 
 
 def check_lite_topic(name: str, bytes_max: int) -> None:
@@ -161,14 +170,6 @@ def _check_timer_key(given: dict[str, str]) -> None:
         )
 
 
-def _refuse_delivery(delivery_ms: int, delay_ms_max: int, now_ms: int) -> NoReturn:
-    raise IllegalDeliveryTime(
-        f"It is due in {(delivery_ms - now_ms) / 1000:.0f} s, the limit is {delay_ms_max // 1000} s. "
-        "Were milliseconds given where seconds were meant?",
-        f"the max delay time of message is too large, max is {delay_ms_max}",
-    )
-
-
 def _check_immunity(immunity_ms: int) -> None:
     if not 0 <= immunity_ms <= limits.CHECK_IMMUNITY_MS_MAX:
         raise ClientMistake(
@@ -188,7 +189,7 @@ def _check_priority(priority: int, message_type: MessageType) -> None:
         )
 
 
-def _check_type(message_type: MessageType, topic: Topic) -> None:
+def _check_mixed(message_type: MessageType, topic: Topic) -> None:
     if topic.message_type is not MessageType.MIXED:
         raise MessageTypeConflict(
             f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}.",

@@ -13,9 +13,9 @@ Rules
 2. A call that came by forwarding is never forwarded again (FORWARDED): two nodes that each take the other
    for the leader answer UNAVAILABLE, and the node that has the client asks anew.
 3. A repeated call is one that was not answered: what it stores is stored once, by its id and content
-   (`services.broker.repeats`). A refusal is a promise that nothing was done, and a leader may refuse before
-   it looks for what was done under the one before: full, or its engine in trouble. So after an attempt that
-   got no answer a refusal tells nothing of that one, and the client is told that nobody knows.
+   (`services.broker.repeats`). A refusal is a promise that nothing was done, and after an attempt that got
+   no answer it tells nothing of that one: it may still be in a leader's line, and but for sends a leader
+   does not look for what was done under the one before. So the client is told that nobody knows.
 4. Telemetry and SyncLiteSubscription of a node's own clients come here while it leads, too (`switch`), and
    its broker, `local`, answers them: so a client's stream outlives the lead of its node.
 5. A stream that the leader ends is over, unless it steps down: it says UNAVAILABLE to other nodes then.

@@ -28,9 +28,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import structlog
@@ -65,7 +65,7 @@ from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
 from services.live.clock import Clock, KeptOffset
 from services.live.durability import Answers, Proving, rests_on
-from services.live.errors import BrokerBroken, ResultUnknown, StoreUnwell
+from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnwell
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
@@ -195,6 +195,22 @@ class LiveBroker:
         if self._core is not None:
             self._core.housekeeping.stopped = why
 
+    @contextmanager
+    def refusing_new(self, why: Busy) -> Iterator[None]:
+        """Refuse new messages with `why` within the block, and none that were stored before.
+
+        So does who has no room for a message: its sender may have tried before (`services.broker.sending`).
+        """
+        core = self._core
+        if core is None:  # so everything is refused
+            yield
+            return
+        stopped, core.housekeeping.stopped = core.housekeeping.stopped, why
+        try:
+            yield
+        finally:
+            core.housekeeping.stopped = stopped
+
     def tell_health_to(self, told: Callable[[bool], None]) -> None:
         """Tell `told` when the disk fails (False), and when it works again."""
         self._told_of_health = told
@@ -228,13 +244,23 @@ class LiveBroker:
     async def send(self, message: Message) -> SendReceipt:
         """Store a message (normal, FIFO, delayed or half)."""
         if not self.room.has(len(message.body)):
-            await self.room.wait(len(message.body))
+            try:
+                await self.room.wait(len(message.body))
+            except DiskBehind as behind:
+                with self.refusing_new(behind):
+                    told = self.call(self._broker.sending.send, message)
+                return await told
         return await self.call(self._broker.sending.send, message)
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store many messages; each has its own answer, and they come when all are durable."""
-        await self.room.wait(sum(len(message.body) for message in messages))
-        answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
+        try:
+            await self.room.wait(sum(len(message.body) for message in messages))
+        except DiskBehind as behind:
+            with self.refusing_new(behind):
+                answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
+        else:
+            answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
         rests = [one.durable_at if isinstance(one, SendReceipt) else rests_on(one) for one in answers]
         await self.answers.reach(max(rests, default=0))
         return answers

@@ -74,13 +74,15 @@ class Prompt:
     """An RPC of one request and one reply which is decided at once, and then waits for nothing but the disk.
 
     `decide` is given all calls that came in a turn of the loop, one after the other. `appends` tells how many
-    bytes a request may append, if they are many (`services.live.room`).
+    bytes a request may append, if they are many (`services.live.room`); `takes_new`, whether what it appends
+    are new messages, which `decide` refuses while these are stopped.
     """
 
     request: Any
     reply: Any
     decide: Decide
     appends: Callable[[Any], int] = nothing
+    takes_new: bool = False
 
 
 def one_by_one(handler: Callable[[Any, Caller], Decided]) -> Decide:
@@ -126,7 +128,11 @@ def table(
             wire.QueryAssignmentRequest, wire.QueryAssignmentResponse, routing.query_assignment
         ),
         "SendMessage": Prompt(
-            wire.SendMessageRequest, wire.SendMessageResponse, producing.send_messages, body_bytes
+            wire.SendMessageRequest,
+            wire.SendMessageResponse,
+            producing.send_messages,
+            body_bytes,
+            takes_new=True,
         ),
         "EndTransaction": Prompt(
             wire.EndTransactionRequest,

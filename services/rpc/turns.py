@@ -27,6 +27,7 @@ import structlog
 
 from commitlog.limits import CALLS_PER_TURN_MAX
 from services.live.durability import rests_on
+from services.live.errors import DiskBehind
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.generated.definition_pb2 import Code, Status
@@ -127,10 +128,18 @@ class Turns:
         """Decide a call when there is room for what it appends."""
         try:
             await self._live.room.wait(new_bytes, call.request.ByteSize())
-        except TidewheelError as error:
-            self._give(call, error)
+        except DiskBehind as behind:
+            self._decide_refusing(call, behind)
         else:
             self._decide(call.rpc, [call])
+
+    def _decide_refusing(self, call: Call, behind: DiskBehind) -> None:
+        """Refuse a call for which there is no room, but not a send that was stored when it came before."""
+        if call.rpc.takes_new:
+            with self._live.refusing_new(behind):
+                self._decide(call.rpc, [call])
+        else:
+            self._give(call, behind)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """Hold a task until it ends: a loop holds its tasks weakly."""

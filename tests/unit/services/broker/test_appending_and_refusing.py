@@ -25,9 +25,10 @@ SETTINGS = BrokerSettings(
     segment_bytes=1 << 20, check_back=CheckBackPolicy(immunity_ms=0, interval_ms=1, count_max=1)
 )
 EMPTY = Message(topic="new", body=b"", message_id="M")
+URGENT = Message(topic="new", body=b"x", message_id="M", priority=1)
 
 APPENDS_AND_REFUSES: Final = {
-    "send": "its topic is made by its first message, also by one that is refused",
+    "send": "its topic is made by its first message, also by one of a type that such a topic does not take",
     "send_many": "likewise",
     "receive": "likewise by its first receive, of a group for which there is no room",
     "create_group": "likewise",
@@ -65,7 +66,7 @@ class Bench:
         self.broker.receiving.receive("h", topic, EVERYTHING, 1, 10_000, "c", False, NOW_MS)
 
     def send_many(self) -> None:
-        [refused] = self.broker.sending.send_many([EMPTY], NOW_MS)
+        [refused] = self.broker.sending.send_many([URGENT], NOW_MS)
         assert isinstance(refused, TidewheelError)
         raise refused
 
@@ -78,6 +79,7 @@ class Bench:
 EARLIEST, LAST = Start(From.EARLIEST), LiteStart(LiteFrom.LAST)
 REFUSALS: Final[dict[str, list[Callable[[Bench], object]]]] = {
     "send": [
+        lambda bench: bench.broker.sending.send(URGENT, NOW_MS),
         lambda bench: bench.broker.sending.send(EMPTY, NOW_MS),
         lambda bench: bench.broker.sending.send(replace(EMPTY, topic="t"), NOW_MS),
         lambda bench: bench.broker.sending.send(replace(EMPTY, topic="no name"), NOW_MS),

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from commitlog import limits
 from commitlog.message import Message, MessageType
 from services.broker.broker import Broker
+from services.broker.delays import dated
 from services.broker.repeats import SLOT_COUNT, TURN_MS, TURNS_KEPT, WINDOW_MS, Repeats
 from services.broker.settings import BrokerSettings
+from services.cluster.errors import EngineTrouble
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import TidewheelError
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 16, queue_count=1)
@@ -100,6 +104,83 @@ def test_two_messages_of_one_id_are_both_stored_and_both_known(
     assert offsets[0] != offsets[1]
     assert bench.broker.statistics.colliding_ids == 1
     assert [bench.send(one), bench.send(two)] == offsets
+
+
+def stopped(bench: Bench, _: pytest.MonkeyPatch) -> None:
+    bench.broker.housekeeping.stopped = EngineTrouble("Kafka has lost its quorum.")
+
+
+def full(bench: Bench, _: pytest.MonkeyPatch) -> None:
+    bench.broker.housekeeping.disk_used = 0.95
+
+
+def crowded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let as many wait, and as many topics be, as may: all that there are."""
+    monkeypatch.setattr(limits, "HALVES_WAITING_MAX", 0)
+    monkeypatch.setattr(limits, "TOPICS_MAX", 0)
+    for part in (bench.broker.timers, bench.broker.lite_topics):
+        monkeypatch.setattr(part, "_settings", replace(SETTINGS, timers_per_topic_max=0, lite_topics_max=0))
+
+
+def behind(bench: Bench, _: pytest.MonkeyPatch) -> None:
+    """Let the next leader's clock be behind, so that a delayed message is due too late."""
+    bench.now_ms -= limits.DELAY_MS_MAX
+
+
+REFUSALS = {one.__name__: one for one in (stopped, full, crowded, behind)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("refuse", REFUSALS)
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_a_repeat_is_not_refused_and_what_is_refused_was_never_stored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str, refuse: str, is_flushed: bool
+) -> None:
+    first = bench.broker.sending.send(KINDS[kind], bench.now_ms)
+    if is_flushed:
+        bench.flush()
+    REFUSALS[refuse](bench, monkeypatch)
+    assert bench.broker.sending.send(KINDS[kind], bench.now_ms) == first
+    before = bench.broker.end_offset
+    others: list[dict[str, Any]] = [{"body": b"y"}, {"message_id": "M2"}, {"topic": "made by no refusal"}]
+    for other in others if refuse in ("stopped", "full") else []:
+        with pytest.raises(TidewheelError):
+            bench.send(replace(KINDS[kind], **other))
+        assert bench.broker.end_offset == before
+
+
+def test_a_repeat_whose_topic_is_gone_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry that was stored is told so before anything asks whether its topic takes it still."""
+    first = bench.send(PLAIN)
+    monkeypatch.setitem(bench.broker.topics._topics, "t", bench.broker.topics.get("jobs"))
+    assert bench.send(PLAIN) == first
+    with pytest.raises(TidewheelError):
+        bench.send(replace(PLAIN, message_id="M2"))
+
+
+@pytest.mark.parametrize("is_half", [False, True])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"TW_TIMER_MOVE": "none", "TW_TIMER_TO": "2h", "p": "v"},
+        {"p": "v", "TIMER_DELAY_SEC": "60"},
+        {"traceparent": "00-{}-1-01", "tracestate": "t={}", "p": "v"},
+    ],
+    ids=["a span", "a delay", "a trace"],
+)
+def test_what_every_try_says_anew_makes_no_other_message(
+    bench: Bench, given: dict[str, str], is_half: bool
+) -> None:
+    offsets = []
+    for number in range(3):
+        said = {name: value.format(number) for name, value in given.items()}
+        message = replace(PLAIN, properties=said, transactional=is_half, trace_context=f"span {number}")
+        offsets.append(bench.send(dated(message, bench.now_ms)))
+        bench.flush()
+        bench.now_ms += 3_000
+    assert len(set(offsets)) == 1
+    another = replace(message, properties=said | {"p": "w"})
+    assert bench.send(dated(another, bench.now_ms)) != offsets[0]
 
 
 def test_a_message_is_another_topics_or_kinds(bench: Bench) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from commitlog import limits
-from commitlog.message import MessageType
+from commitlog.message import Message, MessageType
 from services.broker.groups import GroupQueue
+from services.live.errors import DiskBehind
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
@@ -81,6 +83,46 @@ def test_sends_of_one_turn_are_let_in_only_as_far_as_there_is_room(
         await asyncio.sleep(0)
         assert 0 < front.live.core.end_offset - before <= 3 * len(BODY)
         assert [reply.status.code for reply in await telling] == [Code.OK] * 20
+
+    play(scenario)
+
+
+def sending(message_id: str) -> service.SendMessageRequest:
+    one = wire.Message(topic=wire.Resource(name="t"), body=BODY)
+    one.system_properties.message_id = message_id
+    return service.SendMessageRequest(messages=[one])
+
+
+def test_a_send_for_which_there_is_no_room_is_not_refused_if_it_was_stored_before(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(front: Any) -> None:
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
+        await front.live._flushing.idle()
+        monkeypatch.setattr(limits, "CALLERS_UNFLUSHED_BYTES_MAX", 1)
+        monkeypatch.setattr(limits, "CALLERS_WAITING_BYTES_MAX", 1)
+        begin, front.live._flushing._begin = front.live._flushing._begin, asyncio.Event().set
+        sends = [asyncio.ensure_future(told(front, [("SendMessage", sending("M0"), SOMEBODY)]))]
+        await asyncio.sleep(0)
+        end_offset = front.live.core.end_offset
+        for message_id in ("M1", "M0", "M2"):
+            sends.append(asyncio.ensure_future(told(front, [("SendMessage", sending(message_id), SOMEBODY)])))
+            await asyncio.sleep(0)
+        plain = Message(topic="t", body=BODY, message_id="M0")
+        again = asyncio.ensure_future(front.live.send(plain))
+        many = asyncio.ensure_future(front.live.send_many([plain, replace(plain, message_id="M3")]))
+        with pytest.raises(DiskBehind):
+            await front.live.send(replace(plain, message_id="M4"))
+        assert front.live.core.end_offset == end_offset
+        assert front.live.core.housekeeping.stopped is None
+        front.live._flushing._begin = begin
+        begin()
+        first, waited, repeated, refused = [one for [one] in await asyncio.gather(*sends)]
+        assert (first.status.code, waited.status.code) == (Code.OK, Code.OK)
+        assert repeated == first
+        assert refused.status.code == Code.TOO_MANY_REQUESTS
+        assert (await again).physical_offset == (await many)[0].physical_offset
+        assert isinstance((await many)[1], DiskBehind)
 
     play(scenario)
 
