@@ -102,7 +102,7 @@ class Busy(TidewheelError):
 
     code = "TW-170"
     is_own = False
-    """Whether it tells of the broker's own means, and nothing of messages: true whoever leads a cluster."""
+    """Whether the broker wants means of its own: then it may be unable to prove that it leads, too."""
 
 
 class AccessRefused(TidewheelError):

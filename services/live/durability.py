@@ -6,8 +6,9 @@ answer that rests on older records than the one before it goes with that one, wh
 A leader of a cluster may have been paused, and another lead since. What it says of what *has* happened, and
 rests on a record that the cluster accepts, is true all the same; what *is* (not found, not leased, nothing
 there) is said only after a record of its own was accepted whose append began behind the call: `proven` tells
-of it, `prove` asks for one. One proof serves all that wait. A refusal for want of the node's own means says
-nothing of what is, and waits for nothing: it may be just proofs that do not come.
+of it, `prove` asks for one. One proof serves all that wait. A refusal is such an answer: of a send it says
+that no earlier call has stored it. For want of the node's own means (OWN_MEANS) it may be just proofs that do
+not come; so that one waits OWN_MS, and then its caller is told what is wrong, and that nobody knows.
 
 Cost: one entry of a deque for each answer that waits; one that rests on durable records does not wait but for
 a proof, which only a cluster asks for.
@@ -22,8 +23,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
-NOTHING: Final = -1
-"""What an answer rests on that is true whatever the log has, and whoever leads."""
+OWN_MEANS: Final = -1
+"""What a refusal rests on that tells of the node's own means: a proof, if one comes within OWN_MS."""
+OWN_MS: Final = 1_000
+"""How long it waits for that; proofs take some ms."""
 
 
 class Waiting(Protocol):
@@ -43,50 +46,70 @@ class Proving(NamedTuple):
     prove: Callable[[], None]
 
 
-class Answers:
-    """The durable end of the log, and all that waits for it to move."""
+def nothing_waits() -> None:
+    """Let what is refused for want of own means wait for ever."""
 
-    def __init__(self, offset: int, proving: Proving | None = None) -> None:
-        self.offset = offset
+
+class Answers:
+    """The durable end of the log, and all that waits for it to move.
+
+    `own_waits` is called when a refusal for want of own means begins to wait, to call `give_up_own` later.
+    """
+
+    def __init__(
+        self, offset: int, proving: Proving | None = None, own_waits: Callable[[], None] = nothing_waits
+    ) -> None:
+        self.offset, self._own_waits = offset, own_waits
         self._waiting: deque[tuple[int, Waiting, Any]] = deque()
         self._proving = proving
         self._unproven: deque[tuple[int, Waiting, Any]] = deque()
         """Answers that need no record, with the times (ms) behind which a proof must begin."""
+        self._own: deque[tuple[int, Waiting, Any]] = deque()
+        """Likewise, refusals for want of own means."""
         self._unprovable: TidewheelError | None = None
 
     def give(self, offset: int, waiting: Waiting, answer: Any) -> None:
         """Give an answer once the log is durable up to `offset`."""
         if offset > self.offset:
             self._waiting.append((offset, waiting, answer))
-        elif self._proving is None or offset == NOTHING:
+        elif self._proving is None:
             waiting.answer(answer)
         elif self._unprovable is not None:
             waiting.refuse(self._unprovable)
         else:
-            self._unproven.append((self._proving.clock(), waiting, answer))
+            where = self._own if offset == OWN_MEANS else self._unproven
+            where.append((self._proving.clock(), waiting, answer))
+            if where is self._own:
+                self._own_waits()
             self._proving.prove()
 
     async def reach(self, offset: int) -> None:
         """Return once the log is durable up to `offset`; raise what `refuse` was given."""
-        if offset > self.offset or (self._proving is not None and offset != NOTHING):
+        if offset > self.offset or self._proving is not None:
             sleeper = Sleeper()
             self.give(offset, sleeper, None)
             await sleeper.future
 
     def proven(self, began_ms: int) -> None:
         """Give the answers that came before an append began which the cluster has accepted."""
-        unproven = self._unproven
-        while unproven and unproven[0][0] < began_ms:
-            _, one, answer = unproven.popleft()
-            one.answer(answer)
-        if unproven and self._proving is not None:
+        for unproven in (self._unproven, self._own):
+            while unproven and unproven[0][0] < began_ms:
+                _, one, answer = unproven.popleft()
+                one.answer(answer)
+        if (self._unproven or self._own) and self._proving is not None:
             self._proving.prove()
+
+    def give_up_own(self, error: TidewheelError) -> bool:
+        """Refuse with `error` what waits since OWN_MS for want of own means; return whether more waits."""
+        own, now_ms = self._own, self._proving.clock() if self._proving else 0
+        while own and own[0][0] <= now_ms - OWN_MS:
+            own.popleft()[1].refuse(error)
+        return bool(own)
 
     def prove_no_more(self, error: TidewheelError) -> None:
         """Refuse what waits for a proof, or is going to: nobody brings one any more."""
         self._unprovable = error
-        refused, self._unproven = self._unproven, deque()
-        for _, one, _ in refused:
+        for _, one, _ in self._taken_unproven():
             one.refuse(error)
 
     def advance(self, offset: int) -> None:
@@ -99,17 +122,20 @@ class Answers:
 
     def refuse(self, error: TidewheelError, offset: int) -> None:
         """Fail everybody who waits, and start again from `offset`."""
-        refused, self._waiting, self.offset = [*self._waiting, *self._unproven], deque(), offset
-        self._unproven = deque()
+        refused, self._waiting, self.offset = [*self._waiting, *self._taken_unproven()], deque(), offset
         for _, one, _ in refused:
             one.refuse(error)
+
+    def _taken_unproven(self) -> list[tuple[int, Waiting, Any]]:
+        taken, self._unproven, self._own = [*self._unproven, *self._own], deque(), deque()
+        return taken
 
 
 def rests_on(error: Exception) -> int:
     """Return the log offset that must be durable before a refusal is told."""
     if isinstance(error, RefusedByState):
         return error.durable_at
-    return NOTHING if isinstance(error, Busy) and error.is_own else 0
+    return OWN_MEANS if isinstance(error, Busy) and error.is_own else 0
 
 
 class Sleeper:

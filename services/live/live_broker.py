@@ -64,7 +64,7 @@ from services.live.access import LiveAccess
 from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
 from services.live.clock import Clock, KeptOffset
-from services.live.durability import Answers, Proving, rests_on
+from services.live.durability import OWN_MS, Answers, Proving, rests_on
 from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnwell
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
@@ -73,7 +73,7 @@ from services.live.rebuilding import Rebuilding
 from services.live.receivers import Receivers
 from services.live.room import Room
 from services.live.transactions import LiveTransactions
-from tidewheel.errors import Busy, RefusedByState, TidewheelError
+from tidewheel.errors import Busy, TidewheelError
 
 Read = Callable[[], Message | None]
 """Return a half message, with times as callers have them; None if damage has taken the message."""
@@ -155,7 +155,8 @@ class LiveBroker:
         self._stepped_down = stepped_down
         self._why_void: OSError | None = None
         self._lite_before = self._core.lite
-        self.answers = Answers(self._broker.durable_offset, proving)
+        self.answers = Answers(self._broker.durable_offset, proving, self._limit_own)
+        self._is_own_limited = False
         self.room = Room(self.unflushed_bytes)
         self.receivers = Receivers(lambda: self._broker, self.decide, self.call, self.clock, self.answers)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
@@ -232,7 +233,7 @@ class LiveBroker:
         """
         try:
             answer = self.decide(verb, *map(self.clock.inward, arguments))
-        except RefusedByState as refusal:
+        except TidewheelError as refusal:
             return self._refused(refusal)
         return self._await_durable(answer)
 
@@ -295,9 +296,24 @@ class LiveBroker:
         await self.answers.reach(answer if isinstance(answer, int) else answer.durable_at)
         return self.clock.outward(answer)
 
-    async def _refused(self, refusal: RefusedByState) -> Any:
-        await self.answers.reach(refusal.durable_at)
+    async def _refused(self, refusal: TidewheelError) -> Any:
+        await self.answers.reach(rests_on(refusal))
         raise refusal
+
+    def _limit_own(self) -> None:
+        """Give up what is refused for want of own means, and waits, after a while."""
+        if not self._is_own_limited:
+            self._is_own_limited = True
+            self._call_later(OWN_MS / 1000, self._give_up_own)
+
+    def _give_up_own(self) -> None:
+        why = self._core and (self._core.housekeeping.stopped or self._core.housekeeping.refusal())
+        said = (
+            f"this one was refused: {type(why).code} {why}" if why else "send again with the same message id."
+        )
+        self._is_own_limited = False
+        if self.answers.give_up_own(ResultUnknown(f"An earlier call may have stored it; {said}")):
+            self._limit_own()
 
     # Queries.
 

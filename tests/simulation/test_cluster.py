@@ -19,7 +19,7 @@ from services.broker.repeats import Repeats
 from services.broker.timer_delivery import TimerDelivery
 from services.broker.values import Resolution
 from services.cluster import replica
-from services.live.durability import NOTHING, Answers, Waiting
+from services.live.durability import Answers, Waiting
 from sharedlog.errors import Halted, NotAccepted
 from sharedlog.fold import Position
 from sharedlog.holdings import Holdings
@@ -132,7 +132,10 @@ def no_is_told_without_proof(patch: pytest.MonkeyPatch) -> None:
     kept = Answers.give
 
     def give(answers: Answers, offset: int, waiting: Waiting, answer: Any) -> None:
-        kept(answers, NOTHING if offset <= answers.offset else offset, waiting, answer)
+        if offset <= answers.offset:
+            waiting.answer(answer)
+        else:
+            kept(answers, offset, waiting, answer)
 
     patch.setattr(Answers, "give", give)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from services.broker.errors import DiskFull, KeyPending, TooManyHalves
-from services.live.durability import NOTHING, Answers, Proving, rests_on
+from services.live.durability import OWN_MS, Answers, Proving, rests_on
 from services.live.errors import ResultUnknown
 
 
@@ -100,17 +100,50 @@ def test_what_waits_for_a_proof_is_refused_with_the_rest() -> None:
     asyncio.run(scenario())
 
 
-def test_a_refusal_that_tells_of_the_brokers_own_means_waits_for_no_proof() -> None:
+def test_a_refusal_for_want_of_own_means_waits_for_a_proof_that_comes_soon() -> None:
+    async def scenario() -> None:
+        now_ms, waits = [10], list[int]()
+        durable = Answers(100, Proving(lambda: now_ms[0], lambda: None), lambda: waits.append(now_ms[0]))
+        answered = list[int]()
+        full = rests_on(DiskFull())
+        proven = asyncio.create_task(waiting(durable, full, answered))
+        await asyncio.sleep(0)
+        assert (answered, waits) == ([], [10])
+        durable.proven(11)
+        await proven
+        assert answered == [full]
+        now_ms[0] = 20
+        early, unproven = (asyncio.create_task(waiting(durable, one, answered)) for one in (full, 0))
+        await asyncio.sleep(0)
+        now_ms[0] = 21
+        late = asyncio.create_task(waiting(durable, full, answered))
+        await asyncio.sleep(0)
+        now_ms[0] = 20 + OWN_MS
+        assert durable.give_up_own(ResultUnknown("full")), "the late one waits"
+        with pytest.raises(ResultUnknown, match="full"):
+            await early
+        assert [late.done(), unproven.done()] == [False, False]
+        now_ms[0] += 1
+        assert not durable.give_up_own(ResultUnknown("full"))
+        with pytest.raises(ResultUnknown, match="full"):
+            await late
+        durable.proven(now_ms[0])
+        await unproven
+        alone = Answers(100)
+        await waiting(alone, full, answered)
+
+    asyncio.run(scenario())
+
+
+def test_other_refusals_wait_for_a_proof_or_for_their_records() -> None:
     async def scenario() -> None:
         durable, answered = Answers(100, Proving(lambda: 0, lambda: None)), list[int]()
-        await waiting(durable, rests_on(DiskFull()), answered)
-        assert answered == [NOTHING]
         unproven = asyncio.create_task(waiting(durable, rests_on(TooManyHalves()), answered))
         refused = KeyPending()
         refused.durable_at = 120
         unwritten = asyncio.create_task(waiting(durable, rests_on(refused), answered))
         await asyncio.sleep(0)
-        assert answered == [NOTHING]
+        assert answered == []
         durable.proven(1)
         durable.advance(120)
         await asyncio.gather(unproven, unwritten)

@@ -16,13 +16,16 @@ from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, ReadTimers, Resolution
+from services.cluster.errors import EngineTrouble
 from services.live import flushing
+from services.live.durability import OWN_MS, Proving
 from services.live.errors import ResultUnknown
 from services.live.live_broker import TURNS_BETWEEN_FULL_TICKS, LiveBroker
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import TransactionEnded
 
 NOW_MS = 1_763_700_000_000
+HOURS = 36_000.0
 Scenario = Callable[[LiveBroker, "HeldDisk"], Awaitable[None]]
 
 
@@ -260,3 +263,38 @@ def test_what_a_crowded_moment_has_planned_rings_no_alarm_in_a_broker_that_is_cl
 
     with ThreadPoolExecutor(1) as threads:
         asyncio.run(run(threads))
+
+
+def test_a_leader_that_cannot_prove_that_it_leads_tells_of_its_trouble_and_that_nobody_knows() -> None:
+    async def scenario() -> None:
+        now_ms, later = [0], list[Callable[[], None]]()
+        loop = asyncio.get_running_loop()
+
+        def call_later(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+            is_limit = call == live._give_up_own
+            if is_limit:
+                later.append(call)
+            return loop.call_later(HOURS if is_limit else seconds, call)
+
+        with ThreadPoolExecutor(1) as writer:
+            settings, proving = (
+                BrokerSettings(segment_bytes=1 << 16),
+                Proving(lambda: now_ms[0], lambda: None),
+            )
+            live = LiveBroker(HeldDisk(), settings, lambda: NOW_MS, call_later, writer, proving=proving)
+            live.stop_new(EngineTrouble("No standby is there."))
+            first = asyncio.create_task(live.send(message("M1")))
+            await settle()
+            now_ms[0] = OWN_MS // 2
+            second = asyncio.create_task(live.send(message("M2")))
+            await settle()
+            assert [first.done(), second.done()] == [False, False]
+            for now_ms[0], told in ((OWN_MS, first), (2 * OWN_MS, second)):
+                later.pop()()
+                with pytest.raises(ResultUnknown, match=r"An earlier call .* refused: TW-259 .* No standby"):
+                    await told
+            assert later == []
+            live.answers.prove_no_more(ResultUnknown())
+            await live.close()
+
+    asyncio.run(scenario())
