@@ -16,7 +16,8 @@ Rules
 3. Lately is WINDOW_MS by the broker's clock. At a takeover the clocks of several machines may have written,
    an hour apart, so times tell nothing: then it is also the last TAKEOVER_BYTES. Clients give up sooner (of
    three tries of 3 s, say). What comes again later is stored again, but for timers and halves, whose ids have
-   tables that forget much later. So is what retention has deleted by then, as a log of some KiB would.
+   tables that forget much later; for WINDOW_MS from a start or a takeover these are looked up here, too, as
+   the tables forget by the clock. So is what retention has deleted by then, as a log of some KiB would.
 4. A refusal says that nothing is stored, so `broker.sending` looks for a first try before it refuses.
 5. A turn is followed by the next, however late its first message comes: a clock that steps ahead looks like
    a broker that was idle, and what came before the step is to be known.
@@ -68,6 +69,7 @@ class Repeats:
         """Where the log ended when each of the kept turns began, the oldest first."""
         self._unseen_turns = 0
         """How many turns are to begin until this process has seen all come that came lately."""
+        self._begun_ms = 0
 
     def begin(self, now_ms: int, *, takes_over: bool = False) -> None:
         """Take in that messages may have come lately that this process has not seen."""
@@ -79,8 +81,12 @@ class Repeats:
         if takes_over:
             since_offset = min(since_offset, max(self._store.log.first_offset, end_offset - TAKEOVER_BYTES))
         self._since.extend([since_offset] * TURNS_KEPT)
-        self._turn_ends_ms = now_ms + TURN_MS
+        self._begun_ms, self._turn_ends_ms = now_ms, now_ms + TURN_MS
         self._unseen_turns = TURNS_KEPT if since_offset < end_offset else 0
+
+    def may_be_misdated(self, now_ms: int) -> bool:
+        """Return whether what came lately may bear a time of long ago, or be forgotten for that."""
+        return self._unseen_turns > 0 and now_ms - self._begun_ms < WINDOW_MS
 
     def may_be_one(self, message_id: str, now_ms: int) -> bool:
         """Return whether an id may have come lately; it has, from now on."""

@@ -182,10 +182,11 @@ class Sending:
 
     def _first_timer(self, message: Message, named: NameWords, now_ms: int) -> SendReceipt | None:
         found = self._timers.ends.named_by(named)
-        if found is None or found.stored_ms <= now_ms - self._settings.dedupe_ms:
-            return None
-        if self._is_of(message, found):
+        is_known = found is not None and found.stored_ms > now_ms - self._settings.dedupe_ms
+        if is_known and found is not None and self._is_of(message, found):
             return self._receipt_again(message, found)
+        if not is_known and not self.repeats.may_be_misdated(now_ms):
+            return None
         same = self.repeats.first(message, properties.encode_message(message), TIMER_TOPIC)
         if same is None:
             return None
@@ -195,7 +196,16 @@ class Sending:
 
     def _first_half(self, message: Message, now_ms: int) -> SendReceipt | None:
         known = self._transactions.receipts.known(message.topic, message.message_id, now_ms)
-        return None if known is None else self._same_half(message, known)
+        if known is None and not self.repeats.may_be_misdated(now_ms):
+            return None
+        stored = properties.encode_message(message)
+        try:
+            if known and is_same(self._store.log.appended(known.physical_offset), message, stored):
+                return known
+        except StoreDamaged:
+            return known
+        found = self.repeats.first(message, stored, HALF_TOPIC)
+        return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def _is_of(self, message: Message, found: Named) -> bool:
         """Return whether a timer that has a message's id has its content, too; so it is if that is gone."""
@@ -208,17 +218,6 @@ class Sending:
         if properties.VERB.encode() in record.properties:  # moved: its properties were written anew
             return record.body == message.body
         return is_same(record, message, properties.encode_message(message))
-
-    def _same_half(self, message: Message, known: SendReceipt) -> SendReceipt | None:
-        """Return the receipt of the half of a message, if its id is `known`; None if none has its content."""
-        stored = properties.encode_message(message)
-        try:
-            if is_same(self._store.log.appended(known.physical_offset), message, stored):
-                return known
-        except StoreDamaged:
-            return known
-        found = self.repeats.first(message, stored, HALF_TOPIC)
-        return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
         """Store a message of a schedule, whose template was checked when the schedule was set."""

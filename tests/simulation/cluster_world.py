@@ -13,6 +13,9 @@ every tenth the engine, one that compares, loses its end: nobody who had read th
 nodes halt, or have one history. (One that only orders may grow again to the very offset that a leader
 expects, which that one finds out later: `sharedlog.witness`.)
 
+Where new messages are refused (`test_broker`), a client that has no answer yet calls a zombie, too, which
+may be just as full: that one's no is told once it has proven that it leads, and it does not.
+
 Nodes tell of their checkpoints, one may be forgotten, and the leader trims the log before what all have that
 are known. A disk may be lost, and the next one when the node with the first has a copy again: what is trimmed
 lies on another node's disk, whose files go through the real transfer, which may end at any of its operations.
@@ -36,12 +39,13 @@ from commitlog.errors import StoreError
 from commitlog.flush import Flush
 from commitlog.record import Record, decode
 from services.broker.broker import SHARED, Broker
+from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
 from services.cluster import transfer
 from services.cluster.copies import TELL_AGAIN_MS, OwnCopy, look_for_copies
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica, records_in
-from services.live.durability import Answers, Proving
+from services.live.durability import Answers, Proving, rests_on
 from services.live.errors import ResultUnknown
 from sharedlog.engine import Head
 from sharedlog.engines import Beginning
@@ -421,8 +425,15 @@ class ClusterWorld(World):
         core = self._up(zombie.node).core
         self._ask(core, zombie.answers)
         message = self._message()
-        receipt = core.sending.send(message, self._clock(zombie.node))
-        self._give(zombie.answers, receipt.durable_at, lambda: self.told.normal.add(message.message_id))
+        if self.trouble is not None and self.unanswered and self.trouble.random() < 0.7:
+            message = self.trouble.choice([one for one, *_ in self.unanswered.values()])
+        call = self._calls[message.message_id] = self._calls[message.message_id] + 1
+        try:
+            receipt = core.sending.send(message, self._clock(zombie.node))
+        except DiskFull as refusal:
+            self._give(zombie.answers, rests_on(refusal), lambda: self._refused(message.message_id, call))
+        else:
+            self._give(zombie.answers, receipt.durable_at, lambda: self._sent(message, receipt))
 
     def _truncate(self) -> None:
         """The engine loses some of what it has accepted, as a forced unclean election does."""
@@ -511,6 +522,7 @@ class ClusterWorld(World):
         self.flying.clear()
         self.held.clear()
         self.broker = self.elect()
+        self.meet_trouble(0.5)
         self._send_again()
 
     def _wake(self, zombie: Zombie) -> None:

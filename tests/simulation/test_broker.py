@@ -7,10 +7,12 @@ The oracle writes down only what the broker has *told* a client, that is what wa
 * a recalled one is never delivered, and one whose recall came too late is;
 * a half ends as it was told, in one committed record or none; one that nobody ended stays open;
 * what a consumer's acknowledgement was told is never given out again;
-* every message is found by its id, as often as it was stored.
+* every message is found by its id, as often as it was stored;
+* a send that was refused at last, of whichever kind, is none of them: no earlier call has stored it.
 
 Any disk operation may be the last of the process, or fail (`faults`). With asynchronous flushes a client
-counts as told when what it rests on is on disk.
+counts as told when what it rests on is on disk. In every third seed new messages are refused now and then, as
+of a full disk, and clients call again, or give up: then all kinds of messages are sent so.
 
 A seed decides everything; `pytest tests/simulation --seed S` plays it again.
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -36,6 +38,7 @@ from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
+from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
@@ -48,6 +51,7 @@ from services.broker.values import (
     SendReceipt,
     Verdict,
 )
+from services.live.durability import rests_on
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.memory_disk import Death, MemoryDisk
@@ -80,6 +84,7 @@ class Told:
     too_late: set[str] = field(default_factory=set)
     ended: dict[str, Resolution] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
 
 
 class World:
@@ -87,6 +92,7 @@ class World:
 
     patience_ms = WINDOW_MS
     """For how long a client that is not answered sends again."""
+    may_be_troubled = True
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -95,6 +101,8 @@ class World:
         self.settings = FORGETFUL if seed % 2 else SETTINGS
         if seed % 5 in (2, 3):
             self.settings = replace(self.settings, sync_flush=False)
+        self.trouble = random.Random(seed) if self.may_be_troubled and seed % 3 == 0 else None
+        """What decides when new messages are refused; None: they never are."""
         self.faults = Faults(self.chance, self.disk)
         self.broker = self.opened()
         self.retirements: list[Retirement] = []
@@ -103,6 +111,7 @@ class World:
         self.told = Told()
         self.unanswered: dict[str, tuple[Message, int, int]] = {}
         """Sent and not answered, when its sender gives up, and where the log began."""
+        self._calls: Counter[str] = Counter()
         self.due_ms: dict[str, int] = {}
         self.recalls_tried: set[str] = set()
         self.ends_tried: dict[str, set[Resolution]] = {}
@@ -128,7 +137,14 @@ class World:
 
     def step(self) -> None:
         """One action; the process may die in it, or a disk operation fail."""
+        self.meet_trouble(0.1)
         self.endure(self._step)
+
+    def meet_trouble(self, chance: float) -> None:
+        """Let new messages be refused from now on, or be taken again."""
+        if self.trouble is not None and self.trouble.random() < chance:
+            stopped = DiskFull("It has no room.") if self.trouble.random() < 0.6 else None
+            self.broker.housekeeping.stopped = stopped
 
     def endure(self, act: Callable[[], object]) -> None:
         """Does something in which the process may die, or a disk operation fail."""
@@ -168,12 +184,38 @@ class World:
         self._send(message)
 
     def _send(self, message: Message) -> None:
-        receipt = self.broker.sending.send(message, self.now_ms)
-        self._tell(receipt.durable_at, lambda: self._sent(message.message_id))
+        """Call once more for a message, or for the first time."""
+        call = self._calls[message.message_id] = self._calls[message.message_id] + 1
+        try:
+            receipt = self.broker.sending.send(message, self.now_ms)
+        except DiskFull as refusal:
+            self._tell(rests_on(refusal), lambda: self._refused(message.message_id, call))
+        else:
+            self._tell(receipt.durable_at, lambda: self._sent(message, receipt))
 
-    def _sent(self, message_id: str) -> None:
+    def _refused(self, message_id: str, call: int) -> None:
+        """A client that is refused calls again later, or gives up: then it takes the no for the message's.
+
+        It hears no answer to a call when it has called again.
+        """
+        assert self.trouble is not None, "nothing is refused"
+        is_heard = message_id in self.unanswered and call == self._calls[message_id]
+        if is_heard and self.trouble.random() < 0.5:
+            del self.unanswered[message_id]
+            self.told.refused.add(message_id)
+
+    def _sent(self, message: Message, receipt: SendReceipt) -> None:
+        message_id = message.message_id
+        assert message_id not in self.told.refused, f"{message_id} was refused at last, and then stored"
         self.unanswered.pop(message_id, None)
-        self.told.normal.add(message_id)
+        if message.transactional:
+            known = self.told.halves.setdefault(message_id, receipt)
+        elif message.delivery_ms is not None:
+            known = self.told.delayed.setdefault(message_id, receipt)
+        else:
+            known = receipt
+            self.told.normal.add(message_id)
+        assert known.physical_offset == receipt.physical_offset, f"{message_id} was stored twice"
 
     def _send_again(self) -> None:
         for message, until_ms, first_offset in list(self.unanswered.values()):
@@ -186,17 +228,21 @@ class World:
         message = self._message()
         message.delivery_ms = self.now_ms + self.chance.choice([0, 3, 90, 700, 5_000, 400_000])
         self.due_ms[message.message_id] = message.delivery_ms
-        receipt = self.broker.sending.send(message, self.now_ms)
-        self._tell(receipt.durable_at, lambda: self.told.delayed.update({message.message_id: receipt}))
+        self._send_kind(message)
         if self.chance.random() < 0.3:
-            again = self.broker.sending.send(message, self.now_ms)
-            assert again.physical_offset == receipt.physical_offset, "a retry made a second timer"
+            self._send(message)
 
     def send_half(self) -> None:
         message = self._message()
         message.transactional = True
-        receipt = self.broker.sending.send(message, self.now_ms)
-        self._tell(receipt.durable_at, lambda: self.told.halves.update({message.message_id: receipt}))
+        self._send_kind(message)
+
+    def _send_kind(self, message: Message) -> None:
+        """Send a message of a kind of which clients call again where they may be refused."""
+        if self.trouble is not None:
+            self._send_first(message)
+        else:
+            self._send(message)
 
     def end(self) -> None:
         if not self.told.halves:
@@ -367,6 +413,11 @@ class World:
             assert count_of == self._counted_in_the_log()
             assert count_of == {message_id: self._found(message_id) for message_id in count_of}
         assert all(count_of.get(message_id) == 1 for message_id in self.told.normal)
+        assert not (shown := self.told.refused & count_of.keys()), f"refused at last, and there: {shown}"
+        for offset in self.broker.transactions.outcomes.open:
+            half = self.broker.store.log.read(offset)
+            message_id = properties.value_of(half.properties, properties.MESSAGE_ID)
+            assert message_id not in self.told.refused, f"refused at last, and open: {message_id}"
         for message_id in self.told.delayed:
             self._check_delayed(message_id, count_of.get(message_id, 0))
         for message_id in self.told.halves:
@@ -502,6 +553,7 @@ class World:
         self.broker = self._open(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         self._undo(told_offset)
+        self.meet_trouble(0.5)
         self._send_again()
 
     def _open(self, acknowledged_offset: int | None) -> Broker:

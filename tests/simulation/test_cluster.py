@@ -16,10 +16,11 @@ from commitlog.disk import Disk
 from consumequeue import timerindex_recent
 from services.broker import repeats
 from services.broker.repeats import Repeats
+from services.broker.sending import Sending
 from services.broker.timer_delivery import TimerDelivery
 from services.broker.values import Resolution
 from services.cluster import replica
-from services.live.durability import Answers, Waiting
+from services.live.durability import OWN_MEANS, Answers, Waiting
 from sharedlog.errors import Halted, NotAccepted
 from sharedlog.fold import Position
 from sharedlog.holdings import Holdings
@@ -162,6 +163,29 @@ def repeats_are_aged_by_the_new_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Repeats, "begin", lambda repeats, now_ms, **_: kept(repeats, now_ms))
 
 
+def times_of_another_clock_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """The id of a timer or half is old, and sent again another message, as its leader's clock was behind."""
+    patch.setattr(Repeats, "may_be_misdated", lambda *_: False)
+
+
+def repeats_are_refused(patch: pytest.MonkeyPatch) -> None:
+    """A broker that takes no new messages does not look for what an earlier call has stored."""
+    patch.setattr(Sending, "_first_try", lambda *_: None)
+
+
+def own_trouble_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A leader that is full says so whoever leads meanwhile, and may have stored an earlier call."""
+    kept = Answers.give
+
+    def give(answers: Answers, offset: int, waiting: Waiting, answer: Any) -> None:
+        if offset == OWN_MEANS:
+            waiting.answer(answer)
+        else:
+            kept(answers, offset, waiting, answer)
+
+    patch.setattr(Answers, "give", give)
+
+
 MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     repeats_are_stored_again,
     local_disk_is_believed,
@@ -171,6 +195,9 @@ MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     lost_end_is_read_over,
     newest_record_is_a_clock,
     repeats_are_aged_by_the_new_clock,
+    times_of_another_clock_are_believed,
+    repeats_are_refused,
+    own_trouble_is_told_at_once,
 ]
 
 

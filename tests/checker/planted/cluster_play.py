@@ -33,6 +33,7 @@ WRONG: Final = (AssertionError, OSError, ValueError, LookupError, TidewheelError
 class WatchedCluster(ClusterWorld):
     """A cluster, and the history of its clients."""
 
+    may_be_troubled = False
     tells_refusal = False
     """Whether a caller is told "fail" where nobody knows: the rule of `refused_without_proof`."""
     refuses_at_once = False

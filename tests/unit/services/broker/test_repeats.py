@@ -212,13 +212,25 @@ def test_a_repeat_gets_the_first_receipt_although_the_clock_stepped(bench: Bench
         assert bench.send(replace(PLAIN, message_id=f"before {step_ms}")) == first
 
 
-def test_a_repeat_gets_the_first_receipt_of_a_leader_whose_clock_was_behind(bench: Bench) -> None:
-    first = bench.send(PLAIN)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_repeat_gets_the_first_receipt_of_a_leader_whose_clock_was_behind(bench: Bench, kind: str) -> None:
+    first = bench.broker.sending.send(KINDS[kind], bench.now_ms)
     bench.flush()
-    bench.now_ms += 3_600_000
+    bench.now_ms += 2 * limits.DEDUPE_MS
     bench.open()
     bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms)
-    assert bench.send(PLAIN) == first
+    bench.now_ms += WINDOW_MS - 1
+    assert bench.broker.sending.send(KINDS[kind], bench.now_ms) == first
+
+
+@pytest.mark.parametrize("kind", ["delayed", "half"])
+def test_an_id_that_comes_again_long_after_a_takeover_is_another_messages(bench: Bench, kind: str) -> None:
+    first = bench.send(KINDS[kind])
+    bench.flush()
+    bench.open()
+    bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms)
+    bench.now_ms += limits.DEDUPE_MS
+    assert bench.send(KINDS[kind]) != first
 
 
 def test_ids_of_one_slot_are_told_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
