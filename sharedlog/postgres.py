@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     import psycopg
 
 PARTITION_RECORDS: Final = 10_000
-"""How many offsets a partition of a new log has."""
+"""How many offsets a partition of a new log has: more than come while an append waits for another's, as it
+knows the partitions of before."""
 READ_RECORDS_MAX: Final = 10_000
 DROP_WAIT_MS: Final = 50
 """How long trimming waits for readers: an append waits behind it."""

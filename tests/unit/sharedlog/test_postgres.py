@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from threading import Thread
+from threading import Barrier, Thread
 
 import psycopg
 import pytest
@@ -158,10 +158,13 @@ def test_nodes_that_make_the_same_partition_at_once_both_go_on(
     logs = [PostgresLog(conninfo, "crowded") for _ in range(4)]
     logs[0].found(BEGIN)
     failed: list[BaseException] = []
+    # In step: who waits for another's append knows the partitions of before, one more than is needed.
+    together = Barrier(len(logs), timeout=60)
 
     def go_on(log: PostgresLog) -> None:
         try:
             for _ in range(25):
+                together.wait()
                 log.note(b"a node's")
         except BaseException as error:
             failed.append(error)
