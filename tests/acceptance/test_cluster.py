@@ -810,6 +810,8 @@ def test_a_move_fails_no_call(nodes: list[Node], eventually: Any) -> None:
                 other = next(node for node in nodes if node is not leader)
                 before = len(outcomes)
                 moved = tidewheel("cluster", "move", "--http", leader.http)
+                while "No other node stood in time" in moved.stderr:  # the machine is crowded; no call fails
+                    moved = tidewheel("cluster", "move", "--http", leader_of(nodes, eventually).http)
                 assert moved.stderr.startswith(f"Node {other.store.name} leads, at "), moved
                 # mypy infers no type for a lambda's default.
                 eventually(lambda before=before: len(outcomes) > before + 50)  # type: ignore[misc]
