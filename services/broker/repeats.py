@@ -70,6 +70,7 @@ class Repeats:
         self._unseen_turns = 0
         """How many turns are to begin until this process has seen all come that came lately."""
         self._begun_ms = 0
+        """When this process began to take messages."""
 
     def begin(self, now_ms: int, *, takes_over: bool = False) -> None:
         """Take in that messages may have come lately that this process has not seen."""

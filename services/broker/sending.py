@@ -81,8 +81,8 @@ class Sending:
     def send(self, message: Message, now_ms: int) -> SendReceipt:
         """Store a message: normal, FIFO, delayed or half, as its attributes say.
 
-        Raise a `ClientMistake`, `TopicNotFound` or `DiskFull`, and nothing is stored of the message then, of
-        an earlier try neither.
+        Raise a `ClientMistake`, `TopicNotFound` or `DiskFull`; neither this call nor an earlier one has
+        stored anything of the message then.
         """
         message_type = message.message_type
         check_message(message, message_type)
@@ -182,10 +182,11 @@ class Sending:
 
     def _first_timer(self, message: Message, named: NameWords, now_ms: int) -> SendReceipt | None:
         found = self._timers.ends.named_by(named)
-        is_known = found is not None and found.stored_ms > now_ms - self._settings.dedupe_ms
-        if is_known and found is not None and self._is_of(message, found):
+        if found is not None and found.stored_ms <= now_ms - self._settings.dedupe_ms:
+            found = None
+        if found is not None and self._is_of(message, found):
             return self._receipt_again(message, found)
-        if not is_known and not self.repeats.may_be_misdated(now_ms):
+        if found is None and not self.repeats.may_be_misdated(now_ms):
             return None
         same = self.repeats.first(message, properties.encode_message(message), TIMER_TOPIC)
         if same is None:

@@ -30,7 +30,7 @@ import errno
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import structlog
@@ -244,27 +244,27 @@ class LiveBroker:
 
     async def send(self, message: Message) -> SendReceipt:
         """Store a message (normal, FIFO, delayed or half)."""
-        if not self.room.has(len(message.body)):
-            try:
-                await self.room.wait(len(message.body))
-            except DiskBehind as behind:
-                with self.refusing_new(behind):
-                    told = self.call(self._broker.sending.send, message)
-                return await told
-        return await self.call(self._broker.sending.send, message)
+        if self.room.has(len(message.body)):
+            return await self.call(self._broker.sending.send, message)
+        with await self._let_in(len(message.body)):
+            told = self.call(self._broker.sending.send, message)
+        return await told
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store many messages; each has its own answer, and they come when all are durable."""
-        try:
-            await self.room.wait(sum(len(message.body) for message in messages))
-        except DiskBehind as behind:
-            with self.refusing_new(behind):
-                answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
-        else:
+        with await self._let_in(sum(len(message.body) for message in messages)):
             answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
         rests = [one.durable_at if isinstance(one, SendReceipt) else rests_on(one) for one in answers]
         await self.answers.reach(max(rests, default=0))
         return answers
+
+    async def _let_in(self, new_bytes: int) -> AbstractContextManager[None]:
+        """Wait for room; return the block in which to decide: without room new messages are refused in it."""
+        try:
+            await self.room.wait(new_bytes)
+        except DiskBehind as behind:
+            return self.refusing_new(behind)
+        return nullcontext()
 
     async def move_timer(self, name: TimerName, due_ms: int) -> TimerVerdict:
         """Give a delayed message another time."""

@@ -128,6 +128,19 @@ def behind(bench: Bench, _: pytest.MonkeyPatch) -> None:
 
 
 REFUSALS = {one.__name__: one for one in (stopped, full, crowded, behind)}
+ANOTHER_ID, ANOTHER_TOPIC = {"message_id": "M2"}, {"topic": "made by no refusal"}
+REFUSED: dict[str, dict[str, list[dict[str, Any]]]] = {
+    "stopped": {kind: [{"body": b"y"}, ANOTHER_ID, ANOTHER_TOPIC] for kind in KINDS},
+    "full": {kind: [{"body": b"y"}, ANOTHER_ID, ANOTHER_TOPIC] for kind in KINDS},
+    "crowded": {
+        **{kind: [ANOTHER_TOPIC] for kind in KINDS},
+        "delayed": [ANOTHER_ID],
+        "half": [ANOTHER_ID],
+        "lite": [{"lite_topic": "two"}],
+    },
+    "behind": {"delayed": [ANOTHER_ID]},
+}
+"""What is refused then, though a message that differs by this was stored, by kind of message."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -142,15 +155,15 @@ def test_a_repeat_is_not_refused_and_what_is_refused_was_never_stored(
     REFUSALS[refuse](bench, monkeypatch)
     assert bench.broker.sending.send(KINDS[kind], bench.now_ms) == first
     before = bench.broker.end_offset
-    others: list[dict[str, Any]] = [{"body": b"y"}, {"message_id": "M2"}, {"topic": "made by no refusal"}]
-    for other in others if refuse in ("stopped", "full") else []:
+    for other in REFUSED[refuse].get(kind, []):
         with pytest.raises(TidewheelError):
             bench.send(replace(KINDS[kind], **other))
         assert bench.broker.end_offset == before
 
 
-def test_a_repeat_whose_topic_is_gone_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retry that was stored is told so before anything asks whether its topic takes it still."""
+def test_a_repeat_is_told_its_receipt_though_its_topic_takes_its_type_no_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = bench.send(PLAIN)
     monkeypatch.setitem(bench.broker.topics._topics, "t", bench.broker.topics.get("jobs"))
     assert bench.send(PLAIN) == first

@@ -66,18 +66,7 @@ def test_sends_of_one_turn_are_let_in_only_as_far_as_there_is_room(
         await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
         await front.live._flushing.idle()
         monkeypatch.setattr(limits, "CALLERS_UNFLUSHED_BYTES_MAX", 3 * len(BODY))
-        requests = [
-            service.SendMessageRequest(
-                messages=[
-                    wire.Message(
-                        topic=wire.Resource(name="t"),
-                        system_properties=wire.SystemProperties(message_id=f"M{number}"),
-                        body=BODY,
-                    )
-                ]
-            )
-            for number in range(20)
-        ]
+        requests = [sending(f"M{number}") for number in range(20)]
         before = front.live.core.end_offset
         telling = asyncio.ensure_future(told(front, [("SendMessage", one, SOMEBODY) for one in requests]))
         await asyncio.sleep(0)
