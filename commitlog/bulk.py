@@ -25,6 +25,7 @@ import numpy as np
 from commitlog.record import BORN_HOST_V6, CRC_BYTES, CRC_MASK, CRC_NAME
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 """An array of whole numbers."""
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -44,7 +45,7 @@ NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
 """Where a CRC will be written."""
 
 
-def are_sound(records: bytearray, starts: Integers, ends: Integers) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
     """Return which records, from `starts` up to `ends`, match the CRC property that closes them, (n,)."""
     content = np.frombuffer(records, np.uint8)
     named = (content[_columns(ends - CRC_BYTES, len(CRC_NAME))] == _NAME).all(axis=1)

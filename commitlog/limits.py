@@ -81,11 +81,14 @@ RETRY_AFTER_MS = (
 )
 IN_FLIGHT_PER_QUEUE_MAX = 10_000
 PARKED_PER_QUEUE_MAX = 100_000
-SCANNED_PER_RECEIVE_MAX = 300
+SCANNED_PER_RECEIVE_MAX = 300  # messages, or work that takes as long, before others have their turn
+WORK_NS = 20_000  # one unit of that work: what a small message costs to read and judge
+WORK_BYTES = 16 * 1024  # of a record, which cost as much to read and check
 FILTER_CHARACTERS_MAX = 4_096
 FILTER_TAGS_MAX = 2_048
 FILTER_DEPTH_MAX = 50
 FILTER_TERMS_MAX = 128
+FILTER_PASSES_MAX = 128  # over one property by all CONTAINS together: 8 ms for 16 KiB
 FILTER_NUMBER_CHARACTERS_MAX = 128
 FILTER_NUMBERS_KEPT_MAX = 4_096
 FILTERS_KEPT_MAX = 512

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Final, Protocol
 
 from commitlog import limits, properties
 from consumequeue.entry import tags_code
@@ -36,6 +36,9 @@ class Filter(Protocol):
     def matches(self, stored: bytes) -> bool:
         """Return whether the record with these stored properties is wanted."""
 
+    def work(self, stored_bytes: int) -> int:
+        """Return what `matches` costs at most for stored properties of so many bytes, in `limits.WORK_NS`."""
+
 
 @dataclass(slots=True, frozen=True)
 class Everything:
@@ -50,6 +53,10 @@ class Everything:
         """Return True: every record is wanted."""
         return True
 
+    def work(self, stored_bytes: int) -> int:
+        """Return 0: nothing is looked at."""
+        return 0
+
 
 @dataclass(slots=True, frozen=True)
 class Tagged:
@@ -62,7 +69,13 @@ class Tagged:
         """Return whether the tag itself is wanted, not only its hash."""
         return properties.value_of(stored, properties.TAG) in self.tags
 
+    def work(self, stored_bytes: int) -> int:
+        """Return the cost of one search in the stored properties."""
+        return stored_bytes // _TAG_SEARCHED_BYTES
 
+
+_TAG_SEARCHED_BYTES: Final = 8 * 1024
+"""How many bytes of properties are searched for a tag in `limits.WORK_NS`."""
 EVERYTHING: Filter = Everything()
 TRIMMED = "".join(map(chr, range(0x21)))
 """What Java's `String.trim` takes away: a tag may begin or end with any other space."""

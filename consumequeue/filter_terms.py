@@ -17,8 +17,14 @@ as SQL92 has it (8.12):
 `tags` of a term that tests TAGS are the tags without which it cannot be true: from their hashes alone the
 queue tells which records need not be read.
 
-Cost: a call of a function for each term that is looked at, `FILTER_TERMS_MAX` at most. Weak spot: a property
-that is compared several times is read as a number each time, from a cache of texts lately read.
+Cost of one message, bounded when an expression is read: `steps` calls of functions, and `passes` over the
+bytes of a property, by CONTAINS alone. CPython compares the sought text at each place where its last
+character fits, up to the first difference; so each character of the property is compared as often as
+beginnings of the sought text can overlap there (`_overlaps`): 1 to 3 times for words, 20 times for
+'aaaaaaaaaaaaaaaaaaaab' in a property of nothing but 'a'. 8 comparisons take as long as one place more.
+
+Weak spot: a property that is compared several times is read as a number each time, from a cache of texts
+lately read; only texts short enough to be a number get there.
 """
 
 from __future__ import annotations
@@ -49,6 +55,7 @@ _ORDERS: Final[dict[str, Callable[[Decimal, Decimal], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_COMPARED_PER_PASS: Final = 8
 _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
     "CONTAINS": str.__contains__,
     "STARTSWITH": str.startswith,
@@ -77,7 +84,9 @@ class Term:
     """A part of an expression; `constant` is the value of one that is the same for every message.
 
     `depth` counts the terms that lie in each other, `count` those that are looked at for a message; what
-    stands in a list counts as nothing, for it is looked up. Both are bounded: no expression holds others up.
+    stands in a list counts as nothing, for it is looked up. `steps` are the functions called for a message,
+    `passes` how often the bytes of a property may be passed over. All but `steps`, which follow from the
+    expression's length, have a limit of their own.
     """
 
     kind: Kind
@@ -88,6 +97,8 @@ class Term:
     tags: frozenset[str] | None = None
     constant: Value = None
     name: str = ""
+    steps: int = 1
+    passes: int = 0
 
 
 def illegal(place: Place, why: str) -> IllegalFilter:
@@ -105,12 +116,14 @@ def named(name: str, place: Place) -> Term:
     return Term(Kind.PROPERTY, lambda given: given.get(name), place, name=name)
 
 
-@lru_cache(maxsize=limits.FILTER_NUMBERS_KEPT_MAX)
 def number(text: str) -> Decimal | None:
     """Return the number that a text is: digits, a point, an exponent of up to four digits; else None."""
-    if len(text) > limits.FILTER_NUMBER_CHARACTERS_MAX or not _NUMBER.fullmatch(text):
-        return None
-    return Decimal(text)
+    return _short_number(text) if len(text) <= limits.FILTER_NUMBER_CHARACTERS_MAX else None
+
+
+@lru_cache(maxsize=limits.FILTER_NUMBERS_KEPT_MAX)
+def _short_number(text: str) -> Decimal | None:
+    return Decimal(text) if _NUMBER.fullmatch(text) else None
 
 
 def signed(term: Term, is_minus: bool) -> Term:
@@ -191,7 +204,8 @@ def part(word: str, term: Term, sought: str) -> Term:
         text = value(given)
         return has(text, sought) if isinstance(text, str) and sought else None
 
-    return _joined(Kind.TRUTH, holds, term)
+    passes = 1 + _overlaps(sought) // _COMPARED_PER_PASS if word == "CONTAINS" else 0
+    return _joined(Kind.TRUTH, holds, term, passes=passes)
 
 
 def is_null(term: Term) -> Term:
@@ -240,7 +254,9 @@ def truth(term: Term) -> Verdict:
 
     def holds(given: Given) -> Truth:
         text = value(given)
-        return text.lower() == "true" if isinstance(text, str) else None
+        if not isinstance(text, str):
+            return None
+        return len(text) == len("true") and text.lower() == "true"
 
     return holds
 
@@ -301,8 +317,27 @@ def _tags(tested: Term, wanted: Term) -> frozenset[str] | None:
     return None
 
 
-def _joined(kind: Kind, value: Evaluation, *parts: Term, tags: frozenset[str] | None = None) -> Term:
-    """Return a term made of others; raise `IllegalFilter` if they are too many, or too deep in each other."""
+def _overlaps(sought: str) -> int:
+    """Return how many beginnings of a text can lie over each other at most, each begun later than the last.
+
+    It is the longest chain of borders (Knuth, Morris, Pratt 1977): a text is its own first, then the longest
+    that it both begins and ends with, and so on.
+    """
+    borders, depths = [0], [1]
+    for at in range(1, len(sought)):
+        border = borders[-1]
+        while border and sought[border] != sought[at]:
+            border = borders[border - 1]
+        border += sought[border] == sought[at]
+        borders.append(border)
+        depths.append(1 + (depths[border - 1] if border else 0))
+    return max(depths)
+
+
+def _joined(
+    kind: Kind, value: Evaluation, *parts: Term, tags: frozenset[str] | None = None, passes: int = 0
+) -> Term:
+    """Return a term made of others; raise `IllegalFilter` if they are too many, too deep, or too costly."""
     depth, count = 1 + max(part.depth for part in parts), sum(part.count for part in parts)
     if depth > limits.FILTER_DEPTH_MAX:
         raise illegal(parts[0].place, f"it is nested more than {limits.FILTER_DEPTH_MAX} deep.")
@@ -312,4 +347,12 @@ def _joined(kind: Kind, value: Evaluation, *parts: Term, tags: frozenset[str] | 
             f"it has more than {limits.FILTER_TERMS_MAX} properties and values. "
             "Write alternatives of one property as IN (...): its list is looked up at once.",
         )
-    return Term(kind, value, parts[0].place, depth, count, tags)
+    steps, passes = 1 + sum(part.steps for part in parts), passes + sum(part.passes for part in parts)
+    if passes > limits.FILTER_PASSES_MAX:
+        raise illegal(
+            parts[0].place,
+            f"its CONTAINS may pass over a property {passes} times, the limit is {limits.FILTER_PASSES_MAX}. "
+            "A text that repeats its own beginning, as 'aaaab', counts once for every "
+            f"{_COMPARED_PER_PASS} repeats.",
+        )
+    return Term(kind, value, parts[0].place, depth, count, tags, steps=steps, passes=passes)

@@ -110,6 +110,8 @@ class Received:
     deliveries: list[Delivery]
     durable_at: int
     is_unfinished: bool
+    work: int
+    """In `limits.WORK_NS`."""
 
 
 @dataclass(slots=True, frozen=True)

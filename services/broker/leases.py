@@ -74,6 +74,7 @@ class ReceiveState:
     again: set[str] = field(default_factory=set)
     """Message groups whose run comes again: some of it was given out before, and not acknowledged."""
     scanned: int = 0
+    """Work that was done, in messages of the plain kind (`limits.WORK_NS`)."""
     durable_at: int = 0
     is_crowded: bool = False
     body_bytes: int = 0
@@ -86,7 +87,16 @@ class ReceiveState:
             for_group = properties.value_of(record.properties, properties.FOR_GROUP)
             if for_group not in ("", self.group):
                 return False
-        return self.filter.matches(record.properties)
+        return self.judge(record.properties)
+
+    def judge(self, stored: bytes) -> bool:
+        """Return whether the filter lets these stored properties through, and count what that costs."""
+        self.scanned += self.filter.work(len(stored))
+        return self.filter.matches(stored)
+
+    def count(self, record_bytes: int) -> None:
+        """Count a record of so many bytes that is read."""
+        self.scanned += 1 + record_bytes // limits.WORK_BYTES
 
     def admits(self, record_bytes: int) -> bool:
         """Return whether the next message may go into the answer; the first may, whatever it has."""
@@ -97,7 +107,7 @@ class ReceiveState:
         """Return whether the receive wants a record that is given out as it is, and of no message group."""
         stored = record.properties
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
-        return not is_special and self.filter.matches(stored)
+        return not is_special and self.judge(stored)
 
     def deliver(self, record: Record, attempt: int, lease: Lease) -> None:
         """Put a leased message into the answer."""
@@ -312,6 +322,8 @@ class Lending:
         try:
             for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.next_offset):
                 record = state.near.get(physical_offset)
+                if state.scan_budget_spent:
+                    break
                 if record is None or record.queue_offset != offset or not state.is_plain(record):
                     break
                 if flight.offsets.was_given(offset) or not state.admits(record_bytes):
@@ -319,8 +331,8 @@ class Lending:
                 lease = self._new_lease(key, record, "", state)
                 run.append(lease)
                 state.deliver(record, 1, lease)
+                state.count(record_bytes)
         finally:  # what was leased before a filter failed stands
-            state.scanned += len(run)
             flight.lease_run(run)
             assert not run or run[-1].queue_offset == flight.next_offset - 1, "a run has no gaps"
 

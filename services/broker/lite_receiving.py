@@ -85,7 +85,6 @@ class LiteReceiving:
             if state.is_over or flight.is_crowded:
                 state.is_crowded |= flight.is_crowded
                 return True
-            state.scanned += 1
             self._take(key, flight, offset, lite_topic, state)
             if state.runs[lite_topic] >= state.policy.fifo_run_max:
                 return False
@@ -100,6 +99,7 @@ class LiteReceiving:
         if not state.admits(entry.record_bytes):
             return
         record = self._reading.record(entry, offset)
+        state.count(entry.record_bytes)
         if record is not None and not _is_of(record, lite_topic):
             return  # another's with the same code
         if record is None or not state.wants(record):

@@ -11,8 +11,10 @@ looked into in a way of their own (`services.broker.lite_receiving`).
 
 An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one message that is larger.
 
-Cost: a receive looks at `SCANNED_PER_RECEIVE_MAX` messages at most, whatever the filter lets through; entries
-whose tag cannot match are passed over by numpy, and count a hundredth.
+Cost: a receive does the work of `SCANNED_PER_RECEIVE_MAX` small messages, and at most that of one message
+more, whatever the filter lets through. A message counts 1, 1 for each `WORK_BYTES`, and the most that the
+filter costs for properties of that length (`Filter.work`); entries whose tag cannot match are passed over by
+numpy, and count a hundredth.
 
 Weak spot: one leased message has its state in four places (`Leases`, the scheduler, `GroupOffsets`,
 `InFlight`). They agree only because every end of a lease takes the lease from the first two, and then gives
@@ -131,7 +133,7 @@ class Receiving:
             finally:  # a scan that raises has leased all the same: such leases must run out, too
                 self._leases.add(state.leases)
         assert len(state.deliveries) == len(state.leases), "a lease without its delivery, or reversed"
-        return Received(state.deliveries, state.durable_at, state.is_over)
+        return Received(state.deliveries, state.durable_at, state.is_over, state.scanned)
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Mark a leased message as done; return what must be durable first. Raise `InvalidReceiptHandle`."""
@@ -349,7 +351,7 @@ class Receiving:
             if not state.admits(entry.record_bytes):
                 return
             record = self._record(entry, offset, state)
-            state.scanned += 1
+            state.count(entry.record_bytes)
             if record is None or not state.wants(record):
                 self._groups.pass_over(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:

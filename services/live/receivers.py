@@ -1,6 +1,7 @@
 """Receivers of a live broker: long polls, leases shown once they are durable, clients that keep theirs.
 
 receive --> lease in the core --> nothing: wait in line (`long_polls`), lease again
+                              --> nothing yet, a slice is over: lease again in another turn (`slices`)
                               --> something: wait until it is durable --> shown
                                                                       --> its caller has gone: given back
 """
@@ -22,6 +23,7 @@ from services.live.clock import Clock
 from services.live.durability import Answers
 from services.live.errors import AnswersUnread, BrokerBroken, StoreUnwell
 from services.live.long_polls import LongPolls
+from services.live.slices import Slices
 from tidewheel.errors import TidewheelError
 
 
@@ -38,7 +40,7 @@ class Receivers:
     ) -> None:
         self._core, self._decide, self._call = core, decide, call
         self._clock, self._answers, self._loop = clock, answers, asyncio.get_running_loop()
-        self._long_polls = LongPolls()
+        self._long_polls, self._slices = LongPolls(), Slices()
         self.notify, self.notify_all = self._long_polls.notify, self._long_polls.notify_all
         self.unread_bytes = 0
         """Of messages in answers to receives that their clients have not read yet."""
@@ -63,9 +65,13 @@ class Receivers:
 
         def lease(now_ms: int) -> Received:
             self.refuse_unread()
-            return self._core().receiving.receive(*wish, now_ms, attempt_id)
+            received = self._core().receiving.receive(*wish, now_ms, attempt_id)
+            self._slices.use(received.work)
+            return received
 
         ends, line = self._loop.time() + wait_seconds, (group, wanted)
+        if not self._slices.has_room:
+            await self._slices.first_look()
         received = self._decide(lease)
         key = self._core().lite.wake_up_key(group, topic, client_id)
         try:
@@ -126,9 +132,13 @@ class Receivers:
     async def _may_look_again(self, key: WakeUpKey, line: Hashable, received: Received, ends: float) -> bool:
         """Return whether a receive that found nothing may look again, now or when something has arrived."""
         if received.is_unfinished:
-            await asyncio.sleep(0)
+            await self._slices.go_on()
             return self._loop.time() < ends
-        return await self._long_polls.wait(key, ends - self._loop.time(), line)
+        if not await self._long_polls.wait(key, ends - self._loop.time(), line):
+            return False
+        if not self._slices.has_room:
+            await self._slices.first_look()
+        return True
 
     async def _show(self, group: str, topic: str, received: Received) -> None:
         """Return once what was leased may be shown; who is no longer there to see it gives it back."""

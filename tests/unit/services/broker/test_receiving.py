@@ -374,6 +374,9 @@ def test_what_was_leased_before_a_filter_failed_comes_again_when_its_leases_end(
                 raise RuntimeError("no such thing")
             return True
 
+        def work(self, stored_bytes: int) -> int:
+            return 0
+
     with pytest.raises(RuntimeError):
         bench.broker.receiving.receive("g", "t", Failing(), 32, 20_000, "c", False, bench.now_ms)
     assert bench.ids() == ["M2", "M3"]
