@@ -87,7 +87,8 @@ def measured(served: Served, load: Load, *, is_tls: bool) -> dict[str, Any]:
     before_s = served.processor_seconds()
     ran = h2load(served.listen, load, is_tls=is_tls)
     spent_s = served.processor_seconds() - before_s
-    assert ran.pop("data_bytes") >= load.calls * load.answer_bytes_min, "not all answers held 32 messages"
+    data_bytes = ran.pop("data_bytes")
+    assert data_bytes >= load.calls * load.answer_bytes_min, "not all answers held 32 messages"
     return ran | {"server_us_per_call": round(spent_s / load.calls * 1e6)}
 
 

@@ -4,6 +4,8 @@
     |-- StoreLocked, NotAStore, StoreTooNew    the folder is not this broker's to open
     |-- StoreDamaged                           bytes are not what was written
     |-- DiskFailed, NoRoom                     the disk refuses
+    ConfigurationError
+    |-- AssertionsOff                          Python was told to leave assertions out
 
 `tidewheel/errors.py` has the families of errors and their rules.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 
-from tidewheel.errors import TidewheelError
+from tidewheel.errors import ConfigurationError, TidewheelError
 
 
 class StoreError(TidewheelError):
@@ -62,6 +64,12 @@ class DiskFailed(StoreError):
     """The disk of the store failed."""
 
     code = "TW-221"
+
+
+class AssertionsOff(ConfigurationError):
+    """Tidewheel does not start without its assertions."""
+
+    code, exit_code = "TW-128", 3
 
 
 def disk_error(error: OSError, doing: str, then: str) -> StoreError:

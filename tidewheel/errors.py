@@ -28,7 +28,7 @@ class TidewheelError(Exception):
         self.detail = detail
         self.rocketmq = rocketmq
         """What RocketMQ's own server says instead, where its words name what was sent."""
-        sentence = (self.__doc__ or "").strip().splitlines()[0]
+        sentence = (self.__doc__ or "").strip().partition("\n")[0]  # `python -OO` leaves docstrings out
         super().__init__(f"{sentence} {detail}".strip())
 
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from commitlog import imported, layout, limits, properties, snapshot, store_format
+from commitlog.assertions import require_assertions
 from commitlog.disk import Disk
 from commitlog.flush import Flush, Sync
 from commitlog.kinds import (
@@ -264,8 +265,9 @@ class Broker:
     ) -> Broker:
         """Recover the store on `disk` without beginning: the core may follow (`take_in`), or `begin`.
 
-        `shared` is a part whose state lies in the core's snapshots.
+        `shared` is a part whose state lies in the core's snapshots. Raise `AssertionsOff` under `python -O`.
         """
+        require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
         start = snapshot.newest(disk)
         unsound_snapshots = snapshot.unsound(disk)
@@ -739,7 +741,8 @@ class Broker:
         found = [Found(decode(one), len(one)) for one in encoded]
         for one, each in zip(encoded, found, strict=True):
             self._log.follow_to(each.record.physical_offset)
-            assert self._log.gather(one), "a record has no room where it lies in the other log"
+            is_gathered = self._log.gather(one)
+            assert is_gathered, "a record has no room where it lies in the other log"
         self._log.follow_to(end_offset)
         if (flush := self._log.take_flush()) is not None:
             flush.write()

@@ -21,6 +21,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
+from commitlog.assertions import require_assertions
 from services.cli.commands import COMMANDS
 from tidewheel.errors import TidewheelError
 from tidewheel.extras import extra_of, library_of, missing
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; errors that Tidewheel raises on purpose become one line and an exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        require_assertions()
         if given in HELP:
             print(help_text(), flush=True)
             sys.exit(0)

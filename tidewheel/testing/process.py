@@ -55,8 +55,12 @@ class BrokerProcess:
         self.listen, self.http = facts["listen"], facts["http"]
 
     def kill(self) -> None:
-        """Kill the broker as `kill -9` does; what was acknowledged is on disk."""
-        assert self._process is not None, "it was never started"
+        """Kill the broker as `kill -9` does; what was acknowledged is on disk.
+
+        Raise `BrokerFailed` if it was never started.
+        """
+        if self._process is None:
+            raise BrokerFailed("The broker cannot be killed: it was never started. Call start() first.")
         self._process.kill()
         self._process.wait()
 

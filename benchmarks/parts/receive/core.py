@@ -116,7 +116,8 @@ def backlog(where: str, count: str) -> dict[str, Any]:
         print(f"{done} in {time.perf_counter() - began:.0f} s, {memory()}", file=sys.stderr, flush=True)
     shell.core.receiving.ack(GROUP, TOPIC, stuck.receipt_handle, shell.clock())
     shell.settle()
-    assert not receive(shell, TOPIC)
+    left = receive(shell, TOPIC)
+    assert not left
     return figures | {
         "start": windows[0],
         "middle": windows[len(windows) // 2],
