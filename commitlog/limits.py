@@ -92,6 +92,13 @@ FILTER_PASSES_MAX = 128  # over one property by all CONTAINS together: 8 ms for 
 FILTER_NUMBER_CHARACTERS_MAX = 128
 FILTER_NUMBERS_KEPT_MAX = 4_096
 FILTERS_KEPT_MAX = 512
+FILTERS_PER_GROUP_MAX = 8  # on a topic; each message that a receive does not match is judged by all of them
+FILTERS_BYTES_MAX = 64 * 1024 * 1024  # of the filters of all groups
+FILTER_IDLE_MS = 5 * 60_000  # a rolling update is over, and a client that was killed is back
+FILTER_STEP_MS = 60_000  # the longest time between two receives of a group that counts as idle time
+FILTER_LOOK_MS = 10_000
+FILTER_CLIENT_MS = 120_000  # without a heartbeat a client does not hold its filter any longer
+FILTER_CLIENTS_MAX = 1_000
 
 CHECK_IMMUNITY_MS = 6_000
 CHECK_INTERVAL_MS = 10_000

@@ -17,17 +17,30 @@ where its reading asks for messages that there can never be, or not for all that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from commitlog import limits, properties
 from consumequeue.entry import tags_code
 from consumequeue.errors import IllegalFilter
 
+TAG, SQL = "TAG", "SQL"
+
+
+class FilterText(NamedTuple):
+    """A filter as text: its type, `TAG` or `SQL`, and an expression that is read as the same filter."""
+
+    type: str
+    expression: str
+
 
 class Filter(Protocol):
     """What a consumer wants."""
+
+    @property
+    def text(self) -> FilterText:
+        """The filter as text; filters with equal texts are one filter."""
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
@@ -43,6 +56,11 @@ class Filter(Protocol):
 @dataclass(slots=True, frozen=True)
 class Everything:
     """The filter of a consumer that wants every message."""
+
+    @property
+    def text(self) -> FilterText:
+        """`*`, whatever was written."""
+        return _ALL
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
@@ -64,6 +82,7 @@ class Tagged:
 
     tags: frozenset[str]
     tags_codes: frozenset[int] | None
+    text: FilterText = field(compare=False)
 
     def matches(self, stored: bytes) -> bool:
         """Return whether the tag itself is wanted, not only its hash."""
@@ -76,6 +95,7 @@ class Tagged:
 
 _TAG_SEARCHED_BYTES: Final = 8 * 1024
 """How many bytes of properties are searched for a tag in `limits.WORK_NS`."""
+_ALL = FilterText(TAG, "*")
 EVERYTHING: Filter = Everything()
 TRIMMED = "".join(map(chr, range(0x21)))
 """What Java's `String.trim` takes away: a tag may begin or end with any other space."""
@@ -97,7 +117,11 @@ def _parse(expression: str) -> Filter:
         raise IllegalFilter(f"It asks for {len(tags)} tags, the limit is {limits.FILTER_TAGS_MAX}.")
     if len(tags) == 1 and "||" not in expression:
         tags |= {expression}
-    return Tagged(tags, frozenset(map(tags_code, tags)))
+        text = FilterText(TAG, expression)
+    else:
+        # In one order, so that `a || b` and `b||a` are one filter. The bars keep the tag `*` a tag.
+        text = FilterText(TAG, "||".join(sorted(tags)) + "||" * (len(tags) == 1))
+    return Tagged(tags, frozenset(map(tags_code, tags)), text)
 
 
 _parse_kept = lru_cache(maxsize=limits.FILTERS_KEPT_MAX)(_parse)

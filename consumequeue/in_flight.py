@@ -12,9 +12,14 @@ A message on its way through a group; `offsets.py` keeps what of it is durable:
     leased   its lease ended, without a message group         ready
     leased   its lease ended, in a message group              parked, before the later ones
     parked   its message group has nothing leased: its turn   ready
+    fresh    only other filters of the group match it         set aside
+    ready    only other filters of the group match it         set aside
+    aside    a receive with a matching filter takes it        leased
+    aside    the filters of the group have changed            ready
     ready    a receive takes it, lowest first, before fresh   leased
 
-Below `next_offset` each offset that is not done is leased to a consumer until `visible_ms`, ready, or parked.
+Below `next_offset` each offset that is not done is leased to a consumer until `visible_ms`, ready, parked, or
+set aside (`consumequeue.set_aside`).
 A lease is known by its generation, which is never used twice.
 
 Message groups. One that has nothing leased and nothing waiting is not known here at all:
@@ -25,6 +30,7 @@ Message groups. One that has nothing leased and nothing waiting is not known her
                                           +------------------ it is leased -----------------------+
 
 - One that is closed or has the turn holds the later ones of its messages back: they are parked.
+- A message that is set aside has the turn: its message group stays closed to the messages after it.
 - Only the message that has the turn is given out, and behind it, in the same receive, as many more as a run
   may have (`services.broker.leases`).
 
@@ -36,14 +42,16 @@ A queue of lite topics is not read in order: messages are found by their lite to
 `next_offset` stays at the committed offset, nothing is ready or parked, and a lite topic is a message group
 whose next message is looked for when the lease on the last one has ended.
 
-Memory: what is leased, ready or parked, each of which has a limit. Cost: a lease, its end and a turn take a
-heap operation. Weak spots: `withdraw`, `skipped_to` and `MessageGroups.cut` look at all that waits, and
-`unleased_until` at all leases, though the last only until what was leased before a restart is passed.
+Memory: what is leased, ready, parked or set aside, all of which has limits. Cost: a lease, its end and a turn
+take a heap operation. Weak spots: `withdraw`, `skipped_to`, `judge_again` and `MessageGroups.cut` look at all
+that waits, and `unleased_until` at all leases, though the last only until what was leased before a restart is
+passed.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -51,6 +59,10 @@ from commitlog import limits
 from consumequeue.attempts import Attempts
 from consumequeue.lease_records import LeaseEntry
 from consumequeue.offsets import GroupOffsets
+from consumequeue.set_aside import SetAside
+
+ANY_FILTER = 1
+"""The filter bit of a group that has one filter."""
 
 
 @dataclass(slots=True)
@@ -89,6 +101,7 @@ class InFlight:
         self.next_offset = offsets.committed_offset
         self._ready: list[int] = []
         self._leases: dict[int, Lease] = {}
+        self._aside = SetAside()
         self.message_groups = MessageGroups()
         for entry in offsets.leases.values():
             self._hold(_lease(entry))
@@ -103,15 +116,24 @@ class InFlight:
 
     @property
     def waiting_count(self) -> int:
-        """The number of messages that are ready to be given out again, or parked."""
-        return len(self._ready) + self.message_groups.parked_count
+        """The number of messages that are ready to be given out again, parked, or set aside."""
+        return len(self._ready) + self.message_groups.parked_count + len(self._aside)
+
+    @property
+    def aside_count(self) -> int:
+        """The number of messages that wait for another filter of the group."""
+        return len(self._aside)
+
+    def aside_counts(self) -> Counter[int]:
+        """Return how many messages are set aside for each filter, by its bit."""
+        return self._aside.counts()
 
     @property
     def is_crowded(self) -> bool:
         """Whether so much is leased or waits that nothing fresh may be given out."""
         return (
             len(self._leases) + len(self._ready) >= limits.IN_FLIGHT_PER_QUEUE_MAX
-            or self.message_groups.parked_count >= limits.PARKED_PER_QUEUE_MAX
+            or self.message_groups.parked_count + len(self._aside) >= limits.PARKED_PER_QUEUE_MAX
         )
 
     @property
@@ -145,15 +167,21 @@ class InFlight:
         has_had_them = self.offsets.attempts(offset).made >= attempts_max
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
 
-    def candidate(self, end_offset: int) -> int | None:
-        """Return the offset to look at next, of a queue that ends at `end_offset`; None if there is none."""
+    def candidate(self, end_offset: int, filter_bit: int = ANY_FILTER) -> int | None:
+        """Return the offset that a receive with this filter looks at next; None if there is none.
+
+        The queue ends at `end_offset`.
+        """
         # What was finished while it was ready is still in the heap: to take it out there would cost a look at
         # all of the heap, here it costs nothing more than its own turn.
         while self._ready and self.offsets.is_done(self._ready[0]):
             heapq.heappop(self._ready)
+        aside = self._aside.first(filter_bit) if self._aside else None
         if self._ready:
             assert self._ready[0] not in self._leases, f"{self._ready[0]} is both leased and ready"
-            return self._ready[0]
+            return self._ready[0] if aside is None else min(self._ready[0], aside)
+        if aside is not None:
+            return aside
         if self.is_crowded:
             return None
         self._skip_known()
@@ -171,16 +199,32 @@ class InFlight:
         self.next_offset += 1
         self.message_groups.park(message_group, offset)
 
+    def set_aside(self, offset: int, wanted_by: int, message_group: str) -> None:
+        """Let the candidate wait for the filters of a mask; its message group stays closed behind it."""
+        if offset == self.next_offset:
+            self.next_offset += 1
+        else:
+            assert self._ready[:1] == [offset], f"{offset} is not the candidate"
+            heapq.heappop(self._ready)
+        self._aside.put(offset, wanted_by)
+        if message_group:
+            self.message_groups.keep_turn(message_group, offset)
+
+    def judge_again(self) -> None:
+        """Make what is set aside ready: the filters of the group have changed."""
+        for offset in self._aside.take_all():
+            heapq.heappush(self._ready, offset)
+
     def lease(self, lease: Lease) -> None:
         """Lease the candidate, or the next message of a run."""
         offset = lease.queue_offset
-        # The third way is the next of a run of a message group: parked, so below the next offset, and taken
+        # The last way is the next of a run of a message group: parked, so below the next offset, and taken
         # from its message group by `_hold`.
         if offset == self.next_offset:
             self.next_offset += 1
         elif self._ready and self._ready[0] == offset:
             heapq.heappop(self._ready)
-        else:
+        elif not self._aside.take(offset):
             assert offset < self.next_offset, f"{offset} is not the next to give out"
         self._hold(lease)
 
@@ -209,7 +253,7 @@ class InFlight:
         if offset in self._ready:
             self._ready.remove(offset)
             heapq.heapify(self._ready)
-        else:
+        elif offset not in self._aside:  # `finished` takes it out there, and gives its turn to the next
             self.message_groups.unpark(message_group, offset)
 
     def finished(self, offsets: Iterable[int]) -> None:
@@ -220,6 +264,8 @@ class InFlight:
             if lease is None:
                 if self._ready and self._ready[0] == offset:
                     heapq.heappop(self._ready)
+                else:
+                    self._aside.take(offset)
                 self._give_turn(self.message_groups.passed(offset))
             elif lease.message_group:
                 self._give_turn(self.message_groups.done(lease.message_group))
@@ -228,6 +274,7 @@ class InFlight:
         """Let go of what waits below `queue_offset`, where the log is gone; a lease stands until it ends."""
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
+        self._aside.take_all(below=queue_offset)
         for turn in self.message_groups.cut(queue_offset):
             self._give_turn(turn)
 
@@ -312,6 +359,12 @@ class MessageGroups:
         """Park a message of a message group that is not free."""
         heapq.heappush(self._groups[name].waiting, offset)
         self.parked_count += 1
+
+    def keep_turn(self, name: str, offset: int) -> None:
+        """Close a message group, which is free or has its turn at `offset`, behind a message set aside."""
+        assert self.is_free(name, offset), f"{offset} is set aside, and {name} is not free"
+        self._groups.setdefault(name, MessageGroup())
+        self._turns[offset] = name
 
     def unpark(self, name: str, offset: int) -> None:
         """Take a parked message out; costs a look at all that wait."""

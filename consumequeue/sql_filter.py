@@ -21,7 +21,7 @@ are compared in `tests/rocketmq/test_filters.py`, over `tests/vectors/sql_filter
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 from math import isfinite
@@ -34,7 +34,7 @@ from commitlog import limits, properties
 from consumequeue import filter_terms as terms
 from consumequeue.entry import tags_code
 from consumequeue.errors import IllegalFilter
-from consumequeue.filter import Filter, check_expression
+from consumequeue.filter import SQL, Filter, FilterText, check_expression
 from consumequeue.filter_grammar import GRAMMAR, SHOWN
 from consumequeue.filter_terms import Kind, Place, Term, Verdict
 
@@ -49,11 +49,11 @@ _SHOWN_CHARACTERS: Final = 20
 class SqlFilter:
     """The filter of an SQL expression: messages for which it is true, not false or unknown."""
 
-    expression: str
-    tags_codes: frozenset[int] | None
-    holds: Verdict
-    steps: int
-    passes: int
+    text: FilterText
+    tags_codes: frozenset[int] | None = field(compare=False)
+    holds: Verdict = field(compare=False)
+    steps: int = field(compare=False)
+    passes: int = field(compare=False)
 
     def work(self, stored_bytes: int) -> int:
         """Return the most that it takes to judge properties of so many bytes, in `WORK_NS`."""
@@ -75,7 +75,8 @@ def parse_sql(expression: str) -> Filter:
         raise _refusal(error, expression) from None
     tags = term.tags
     codes = None if tags is None else frozenset(map(tags_code, tags))
-    return SqlFilter(expression, codes, terms.truth(term), term.steps, term.passes)
+    text = FilterText(SQL, expression)
+    return SqlFilter(text, codes, terms.truth(term), term.steps, term.passes)
 
 
 @v_args(inline=True)

@@ -650,6 +650,8 @@ class Broker:
             self._is_refusing = refusal is not None
             effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
         effects += map(self.note_damage, self.mending.keep_house(now_ms))
+        effects += map(Warn, self.groups.forgotten)
+        self.groups.forgotten.clear()
         if lost := self.transactions.end_lost(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
             effects.append(self.note_damage(Damaged("keep", layout.KEEP, what, lost_count=len(lost))))

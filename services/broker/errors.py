@@ -179,6 +179,12 @@ class TooManyGroups(Busy):
     code = "TW-228"
 
 
+class TooManyFilters(Busy):
+    """A consumer group asks a topic with as many different filters as it may."""
+
+    code = "TW-239"
+
+
 class TooManyHalves(Busy):
     """As many half messages wait for their end as may."""
 

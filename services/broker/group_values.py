@@ -71,13 +71,29 @@ class QueueView:
 
 
 @dataclass(slots=True, frozen=True)
+class FilterView:
+    """A filter of a group on a topic.
+
+    `clients` used it last, as far as they are remembered; `waiting` messages are set aside for it. A message
+    that several filters match counts for each of them.
+    """
+
+    topic: str
+    type: str
+    expression: str
+    clients: tuple[str, ...]
+    waiting: int
+
+
+@dataclass(slots=True, frozen=True)
 class GroupView:
-    """A consumer group: its policy, and where it is on the queues of its topics."""
+    """A consumer group: its policy, where it is on the queues of its topics, and its filters."""
 
     name: str
     policy: GroupPolicy
     queues: list[QueueView]
     durable_at: int = 0
+    filters: tuple[FilterView, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -104,7 +120,8 @@ class Reset:
 class Received:
     """What a receive leased, to be shown once the log is durable up to `durable_at`.
 
-    `is_unfinished`: the receive looked at, or leased, as much as it may; there may be more.
+    `is_unfinished`: the receive looked at, or leased, as much as it may; there may be more. `has_set_aside`:
+    it left messages to receives with other filters of the group.
     """
 
     deliveries: list[Delivery]
@@ -112,6 +129,7 @@ class Received:
     is_unfinished: bool
     work: int
     """In `limits.WORK_NS`."""
+    has_set_aside: bool = False
 
 
 @dataclass(slots=True, frozen=True)

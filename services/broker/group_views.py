@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from commitlog import limits
 from consumequeue.queue import ConsumeQueue
 from services.broker.burying import Burying
 from services.broker.errors import GroupExists, GroupNotFound
-from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
+from services.broker.group_values import (
+    FilterView,
+    From,
+    GroupPolicy,
+    GroupView,
+    Move,
+    QueueView,
+    Reset,
+    Start,
+)
 from services.broker.groups import GroupQueue, Groups
 from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.reading import Reading
@@ -114,7 +124,7 @@ class GroupViews:
 
     def _with_durable_at(self, name: str, durable_at: int) -> GroupView:
         view = self._view(name)
-        return GroupView(view.name, view.policy, view.queues, durable_at)
+        return replace(view, durable_at=durable_at)
 
     def _check_known(self, name: str) -> None:
         check_group_name(name)
@@ -136,7 +146,16 @@ class GroupViews:
             for topic in self._groups.topics_of(name)
             for queue_id, queue in self._queues(topic)
         ]
-        return GroupView(name, self._groups.policy(name), queues)
+        filters = [one for topic in self._groups.topics_of(name) for one in self.filters(name, topic)]
+        return GroupView(name, self._groups.policy(name), queues, filters=tuple(filters))
+
+    def filters(self, name: str, topic: str) -> list[FilterView]:
+        """Return the filters of a group on a topic, the oldest first."""
+        waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.of(name, topic)
+        return [
+            FilterView(topic, text.type, text.expression, tuple(known.clients), waiting[text])
+            for text, known in found.known.items()
+        ]
 
     def _queue_view(self, key: GroupQueue, queue: ConsumeQueue) -> QueueView:
         flight = self._groups.look(key)

@@ -7,6 +7,8 @@ A group is known from its first receive of a topic on. The body of a `TW_SYS_GRO
     {"group", "topic", "left"}        it no longer does; with an empty topic nothing is known of the group
     {"group", "topic", "reopened"}    these messages of lite topics are not done after all, which
                                       ({queue id: [the first offset, how far on the next one is, ...]})
+    {"group", "topic", "filter"}      it asks the topic with this filter, too: [type, expression]
+    {"group", "topic", "forgotten"}   and no longer with these filters ([[type, expression], ...])
     {"group", "policy"}               how its messages are given out (`services.broker.group_values`)
 
 Of each group on each queue there are its offsets (`consumequeue.offsets`), which records alone change, and
@@ -36,11 +38,13 @@ from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import SegmentAge
 from consumequeue import acks, lease_records
 from consumequeue.attempts import Failure
+from consumequeue.filter import Filter, FilterText
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
 from consumequeue.queue import ConsumeQueue
 from services.broker.errors import TooManyGroups
+from services.broker.group_filters import FilterSet, GroupFilters, KnownFilter, shown_filter
 from services.broker.group_values import GroupPolicy
 from services.broker.open_records import OpenRecords
 from services.broker.settings import BrokerSettings
@@ -65,9 +69,12 @@ class Groups:
         self._policies: dict[str, GroupPolicy] = {}
         self._offsets: dict[GroupQueue, GroupOffsets] = {}
         self._in_flight: dict[GroupQueue, InFlight] = {}
+        self.filters = GroupFilters()
         self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
         """Topics where an acknowledgement gave a message its turn; emptied where receivers are notified."""
+        self.forgotten: list[str] = []
+        """Sentences about filters that were forgotten, for the log."""
 
     def names(self) -> list[str]:
         """Return all groups, by name: those that receive a topic, and those that have a policy."""
@@ -93,6 +100,56 @@ class Groups:
         """
         self._check_room(sum(map(len, self._members.values())), "subscriptions of groups to topics")
         return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
+
+    def use_filter(
+        self, group: str, topic: str, wanted: Filter, client_id: str, now_ms: int
+    ) -> tuple[FilterSet, KnownFilter, int]:
+        """Note that a client of a group that receives the topic asks with a filter.
+
+        Returns the group's filters, this one, and what must be durable. Raise `TooManyFilters`.
+        """
+        filters, durable_at = self.filters.of(group, topic), 0
+        known = filters.find(wanted)
+        if known is None:
+            self.filters.check_room(group, topic, wanted.text)
+            durable_at = self._write({"group": group, "topic": topic, "filter": wanted.text}, now_ms)
+            filters = self.filters.of(group, topic)
+            known = filters.find(wanted)
+            assert known is not None, "a filter that was added is not known"
+        filters.used(known, client_id, now_ms)
+        if idle := self.filters.idle(group, topic, now_ms):
+            self._forget_filters(group, topic, idle, now_ms)
+            filters = self.filters.of(group, topic)
+            known = filters.find(wanted)
+            assert known is not None, "the filter in use was forgotten"
+        return filters, known, durable_at
+
+    def _forget_filters(self, group: str, topic: str, idle: list[FilterText], now_ms: int) -> None:
+        aside = self.aside_counts(group, topic)
+        self._write({"group": group, "topic": topic, "forgotten": idle}, now_ms)
+        for text in idle:
+            self.forgotten.append(
+                f"{group} no longer asks {topic} with {shown_filter(text)}, which no client has used for "
+                f"{limits.FILTER_IDLE_MS // 60_000} minutes: {aside[text]} messages that were set aside for "
+                "it are judged by the filters that are left"
+            )
+
+    def aside_counts(self, group: str, topic: str) -> Counter[FilterText]:
+        """Return how many messages are set aside for each filter of a group on a topic."""
+        filters, counts = self.filters.of(group, topic), Counter[FilterText]()
+        for queue_id in filters.queue_ids:
+            flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
+            by_bit = flight.aside_counts() if flight else {}
+            for text, known in filters.known.items():
+                counts[text] += by_bit.get(known.bit, 0)
+        return counts
+
+    def set_aside(
+        self, key: GroupQueue, filters: FilterSet, offset: int, wanted_by: int, message_group: str
+    ) -> None:
+        """Let a candidate wait for other filters of the group, given as a mask."""
+        filters.queue_ids.add(key.queue_id)
+        self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
     def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
         """Yield the messages of one group, or all, that had all their attempts and are not leased."""
@@ -209,8 +266,14 @@ class Groups:
             self._policies[group] = _policy(said["policy"])
         elif "left" in said:
             self._drop(group, said["topic"])
+        elif "forgotten" in said:
+            texts = [FilterText(*text) for text in said["forgotten"]]
+            self._judge_again(group, said["topic"], self.filters.apply_forgotten(group, said["topic"], texts))
         else:
             self._add(group, said["topic"])
+            if "filter" in said:
+                added = self.filters.apply_added(group, said["topic"], FilterText(*said["filter"]))
+                self._judge_again(group, said["topic"], added)
             for queue_id, steps in said.get("reopened", {}).items():
                 self._made(GroupQueue(group, said["topic"], int(queue_id))).reopen(list(accumulate(steps)))
             for queue_id, offset in said.get("positions", {}).items():
@@ -291,6 +354,7 @@ class Groups:
         return {
             "members": {topic: list(groups) for topic, groups in self._members.items() if groups},
             "policies": {group: asdict(policy) for group, policy in self._policies.items()},
+            "filters": self.filters.freeze(),
             "progress": progress,
         }
 
@@ -301,6 +365,7 @@ class Groups:
                 self._add(group, topic)
         for group, policy in frozen.get("policies", {}).items():
             self._policies[group] = _policy(policy)
+        self.filters.thaw(frozen.get("filters", ()))
         for group, topic, queue_id, progress in frozen["progress"]:
             self._offsets[GroupQueue(group, topic, queue_id)] = GroupOffsets.thaw(progress)
 
@@ -350,8 +415,17 @@ class Groups:
     def _add(self, group: str, topic: str) -> None:
         self._members.setdefault(topic, {})[group] = None
 
+    def _judge_again(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
+        """Let messages that were set aside be judged by the filters of now."""
+        for queue_id in queue_ids:
+            flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
+            if flight is not None and flight.aside_count:
+                flight.judge_again()
+                self.woken[topic] = None
+
     def _drop(self, group: str, topic: str) -> None:
         """Forget a group on a topic, or (empty) everything of it."""
+        self.filters.apply_left(group, topic)
         for members in [self._members.get(topic, {})] if topic else self._members.values():
             members.pop(group, None)
         for key in [key for key in self._offsets if key.group == group and topic in ("", key.topic)]:

@@ -35,6 +35,7 @@ from consumequeue.attempts import Cause, Failure
 from consumequeue.entry import Entry
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
+from services.broker.group_filters import FilterSet, KnownFilter
 from services.broker.group_values import GroupPolicy
 from services.broker.groups import GroupQueue, Groups
 from services.broker.reading import readable
@@ -65,6 +66,10 @@ class ReceiveState:
     attempt_id: str
     policy: GroupPolicy
     now_ms: int
+    filters: FilterSet
+    known: KnownFilter
+    others: tuple[KnownFilter, ...] = ()
+    """The other filters of the group on the topic."""
     deliveries: list[Delivery] = field(default_factory=list)
     leases: list[tuple[GroupQueue, Lease]] = field(default_factory=list)
     """What it has leased, to be scheduled at its end."""
@@ -80,23 +85,37 @@ class ReceiveState:
     body_bytes: int = 0
     is_full: bool = False
     """Whether the next message would make the answer larger than it may be."""
+    has_set_aside: bool = False
+    """Whether it left messages to other filters of the group."""
 
     def wants(self, record: Record) -> bool:
-        """Return whether the filter lets a record through that was not redriven for another group."""
-        if _FOR_GROUP in record.properties:
-            for_group = properties.value_of(record.properties, properties.FOR_GROUP)
-            if for_group not in ("", self.group):
-                return False
-        return self.judge(record.properties)
+        """Return whether the filter matches a record that was not redriven for another group."""
+        return self._is_for_group(record) and self.judge(self.filter, record.properties)
 
-    def judge(self, stored: bytes) -> bool:
-        """Return whether the filter lets these stored properties through, and count what that costs."""
-        self.scanned += self.filter.work(len(stored))
-        return self.filter.matches(stored)
+    def wanted_by(self, record: Record) -> int:
+        """Return the mask of the filters of the group that match a record; 0 if none does.
+
+        Of a record that the filter of the receive matches the mask is its bit alone.
+        """
+        if not self._is_for_group(record):
+            return 0
+        if self.judge(self.filter, record.properties):
+            return self.known.bit
+        return sum(one.bit for one in self.others if self.judge(one.filter, record.properties))
+
+    def judge(self, wanted: Filter, stored: bytes) -> bool:
+        """Return whether a filter matches stored properties, and count what that costs."""
+        self.scanned += wanted.work(len(stored))
+        return wanted.matches(stored)
 
     def count(self, record_bytes: int) -> None:
         """Count a record of so many bytes that is read."""
         self.scanned += 1 + record_bytes // limits.WORK_BYTES
+
+    def _is_for_group(self, record: Record) -> bool:
+        if _FOR_GROUP not in record.properties:
+            return True
+        return properties.value_of(record.properties, properties.FOR_GROUP) in ("", self.group)
 
     def admits(self, record_bytes: int) -> bool:
         """Return whether the next message may go into the answer; the first may, whatever it has."""
@@ -107,7 +126,7 @@ class ReceiveState:
         """Return whether the receive wants a record that is given out as it is, and of no message group."""
         stored = record.properties
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
-        return not is_special and self.judge(stored)
+        return not is_special and self.judge(self.filter, stored)
 
     def deliver(self, record: Record, attempt: int, lease: Lease) -> None:
         """Put a leased message into the answer."""

@@ -85,7 +85,8 @@ class LiteReceiving:
             if state.is_over or flight.is_crowded:
                 state.is_crowded |= flight.is_crowded
                 return True
-            self._take(key, flight, offset, lite_topic, state)
+            if not self._take(key, flight, offset, lite_topic, state):
+                return False
             if state.runs[lite_topic] >= state.policy.fifo_run_max:
                 return False
             offset = open_from(index, offsets, code, offset + 1)
@@ -93,22 +94,29 @@ class LiteReceiving:
 
     def _take(
         self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
-    ) -> None:
-        """Lease the message at `offset`, unless it is gone, not wanted, or has had all its attempts."""
+    ) -> bool:
+        """Lease the message at `offset`, unless it is gone, not wanted, or has had all its attempts.
+
+        Returns False if the lite topic has to wait for a client with another filter of the group.
+        """
         entry = self._store.dispatch.queue(key.topic, key.queue_id).entry(offset)
         if not state.admits(entry.record_bytes):
-            return
+            return True
         record = self._reading.record(entry, offset)
         state.count(entry.record_bytes)
         if record is not None and not _is_of(record, lite_topic):
-            return  # another's with the same code
-        if record is None or not state.wants(record):
+            return True  # another's with the same code
+        wanted_by = 0 if record is None else state.wanted_by(record)
+        if record is None or not wanted_by:
             self._groups.pass_over(key, offset, offset + 1, state.now_ms)
         elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
             self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
+        elif not wanted_by & state.known.bit:
+            return False
         else:
             assert not flight.offsets.is_done(offset), "a message that is done is leased"
             self._lending.lease(key, flight, flight.lease_found, record, lite_topic, state)
+        return True
 
 
 def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:

@@ -9,6 +9,9 @@ Of a message group one message at a time is leased; later ones are parked until 
 records, so that a restart does not give the message to somebody else meanwhile. Topics of type LITE are
 looked into in a way of their own (`services.broker.lite_receiving`).
 
+A message that the receive's filter does not match is done only if no other filter of the group matches it;
+else it waits for a receive with such a filter (`group_filters.py`).
+
 An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one message that is larger.
 
 Cost: a receive does the work of `SCANNED_PER_RECEIVE_MAX` small messages, and at most that of one message
@@ -44,6 +47,7 @@ from consumequeue.queue import ConsumeQueue
 from services.broker.burying import USED_UP, Burying
 from services.broker.dead_letters import DeadLetters
 from services.broker.errors import IllegalInvisibleTime, TooManyRequests
+from services.broker.group_filters import shown_filter
 from services.broker.group_values import From, Received
 from services.broker.groups import GroupQueue, Groups
 from services.broker.leases import Leases, Lending, ReceiveState, failure_of
@@ -105,35 +109,43 @@ class Receiving:
     ) -> Received:
         """Lease up to `batch_size` messages; none if there are none now.
 
-        Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, or `TooManyRequests`
-        if the group has as much in flight as it may.
+        Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, `TooManyFilters`, or
+        `TooManyRequests` if the group has as much in flight as it may.
         """
         check_group_name(group)
         check_receivable(topic_name)
+        lease_ms = self._lease_ms(invisible_ms, auto_renew)
+        topic = self._topics.route(topic_name, now_ms)
+        # First, so that a receive whose answer a restart lost gets the very messages it was to get.
+        self._give_back_unheard(client_id, attempt_id, now_ms)
+        joined_at = self.join(group, topic_name, now_ms)
+        filters, known, added_at = self._groups.use_filter(group, topic_name, wanted, client_id, now_ms)
         state = ReceiveState(
             group,
             topic_name,
             wanted,
-            None if wanted.tags_codes is None else _array(wanted.tags_codes),
+            None if filters.tags_codes is None else _array(filters.tags_codes),
             min(batch_size, limits.RECEIVE_BATCH_MAX),
-            self._lease_ms(invisible_ms, auto_renew),
+            lease_ms,
             client_id,
             auto_renew,
             attempt_id,
             self._groups.policy(group),
             now_ms,
+            filters,
+            known,
+            filters.others(known),
+            durable_at=max(joined_at, added_at),
         )
-        topic = self._topics.route(topic_name, now_ms)
-        # First, so that a receive whose answer a restart lost gets the very messages it was to get.
-        self._give_back_unheard(client_id, attempt_id, now_ms)
-        state.durable_at = self.join(group, topic_name, now_ms)
         if not state.policy.is_paused:
             try:
                 self._scan(topic, state)
             finally:  # a scan that raises has leased all the same: such leases must run out, too
                 self._leases.add(state.leases)
         assert len(state.deliveries) == len(state.leases), "a lease without its delivery, or reversed"
-        return Received(state.deliveries, state.durable_at, state.is_over, state.scanned)
+        return Received(
+            state.deliveries, state.durable_at, state.is_over, state.scanned, state.has_set_aside
+        )
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Mark a leased message as done; return what must be durable first. Raise `InvalidReceiptHandle`."""
@@ -235,11 +247,13 @@ class Receiving:
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Renew the leases that the broker keeps for a client, and its subscriptions."""
         self._leases.extend(client_id, now_ms + self._settings.auto_renew_lease_ms)
+        self._groups.filters.client_alive(client_id, now_ms)
         self._lite.subscriptions.client_alive(client_id, now_ms)
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """End a client's leases with the next tick. Its subscriptions stay for a while: it may come back."""
         self._leases.forsake(client_id, now_ms)
+        self._groups.filters.client_gone(client_id)
 
     def expire(self, generation: int, now_ms: int) -> str:
         """Give the message of a lease that has run out back, or have it buried; return its topic.
@@ -324,10 +338,23 @@ class Receiving:
             self._statistics.messages_out[label] += len(state.deliveries)
             self._statistics.bytes_out[label] += state.body_bytes
         elif state.is_crowded and not state.scan_budget_spent:
-            raise TooManyRequests(
+            raise self._crowded(state)
+
+    def _crowded(self, state: ReceiveState) -> TooManyRequests:
+        counts = self._groups.aside_counts(state.group, state.topic)
+        aside = "; ".join(f"{count} for {shown_filter(text)}" for text, count in counts.items() if count)
+        leased = self._groups.leased_counts().get((state.topic, state.group), 0)
+        if not aside:
+            return TooManyRequests(
                 f"{state.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {state.topic} in flight. "
                 "Acknowledge what was received before more is asked for."
             )
+        return TooManyRequests(
+            f"{state.group} has as many messages of {state.topic} out as it may: {leased} are leased, and "
+            f"others wait for other filters of the group: {aside}. Acknowledge what was received, and start "
+            f"clients with these filters; {limits.FILTER_IDLE_MS // 60_000} minutes after its last use a "
+            "filter is forgotten."
+        )
 
     def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
         """Return every queue id once, each time beginning with the next queue, so that none starves."""
@@ -352,13 +379,14 @@ class Receiving:
                 return
             record = self._record(entry, offset, state)
             state.count(entry.record_bytes)
-            if record is None or not state.wants(record):
+            wanted_by = 0 if record is None else state.wanted_by(record)
+            if record is None or not wanted_by:
                 self._groups.pass_over(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
                 # Found by this receive before the burial's own turn came (`burying.py`).
                 self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
             else:
-                self._lease_or_park(key, queue, flight, record, state)
+                self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
         """Lease from the next offset on what can be leased in one go; return whether there was any."""
@@ -387,7 +415,7 @@ class Receiving:
         None if there is none, or the receive has looked at as much as it may.
         """
         while not state.scan_budget_spent:
-            offset = flight.candidate(queue.end_offset)
+            offset = flight.candidate(queue.end_offset, state.known.bit)
             if offset is None or state.tags_codes is None or offset != flight.next_offset:
                 return offset
             match = queue.next_match(offset, state.tags_codes, ENTRIES_PASSED_AT_ONCE)
@@ -399,21 +427,39 @@ class Receiving:
         return None
 
     def _lease_or_park(
-        self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, record: Record, state: ReceiveState
+        self,
+        key: GroupQueue,
+        queue: ConsumeQueue,
+        flight: InFlight,
+        record: Record,
+        wanted_by: int,
+        state: ReceiveState,
     ) -> None:
-        """Lease a message, or park it behind what its message group has out."""
+        """Lease a message, park it behind what its message group has out, or leave it to other filters."""
         message_group = properties.of_record(record).get(properties.MESSAGE_GROUP, "")
-        if message_group and not self._may_lease(flight, record.queue_offset, message_group, state):
-            flight.park(record.queue_offset, message_group)
+        offset, is_mine = record.queue_offset, bool(wanted_by & state.known.bit)
+        if message_group and not self._has_turn(flight, offset, message_group, is_mine, state):
+            flight.park(offset, message_group)
+            return
+        if not is_mine:
+            self._groups.set_aside(key, state.filters, offset, wanted_by, message_group)
+            state.has_set_aside = True
             return
         self._lending.lease(key, flight, flight.lease, record, message_group, state)
         if message_group:
             self._run_on(key, queue, flight, message_group, state)
 
-    def _may_lease(self, flight: InFlight, offset: int, message_group: str, state: ReceiveState) -> bool:
-        """Return whether a message of a message group has its turn, or may join the run of this receive."""
+    def _has_turn(
+        self, flight: InFlight, offset: int, message_group: str, is_mine: bool, state: ReceiveState
+    ) -> bool:
+        """Return whether a message of a message group has its turn, or may join the run of this receive.
+
+        What the receive leaves to other filters joins no run.
+        """
         if flight.message_groups.is_free(message_group, offset):
             return True
+        if not is_mine:
+            return False
         # A fresh message joins a run only if none is parked before it: those come first, by `_run_on`.
         is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and state.may_join_run(flight, offset, message_group)

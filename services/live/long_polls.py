@@ -62,6 +62,12 @@ class LongPolls:
         for line in list(self._waiting.get(key, ())):
             self.notify_next(key, line)
 
+    def notify_others(self, key: WakeUpKey, line: Hashable) -> None:
+        """Notify the first waiter of every other line: a receive left messages to other filters."""
+        for other in list(self._waiting.get(key, ())):
+            if other != line:
+                self.notify_next(key, other)
+
     def notify_next(self, key: WakeUpKey, line: Hashable) -> None:
         """Notify the first waiter of one line: there may be more than the last one took."""
         waiters = self._waiting.get(key, {}).get(line)

@@ -74,9 +74,13 @@ class Receivers:
             await self._slices.first_look()
         received = self._decide(lease)
         key = self._core().lite.wake_up_key(group, topic, client_id)
+        if received.has_set_aside:
+            self._long_polls.notify_others(key, line)
         try:
             while not received.deliveries and await self._may_look_again(key, line, received, ends):
                 received = self._decide(lease)
+                if received.has_set_aside:
+                    self._long_polls.notify_others(key, line)
         except asyncio.CancelledError:  # a notification that this one may have had is another's now
             self._long_polls.notify_next(key, line)
             raise

@@ -1,0 +1,242 @@
+"""The filters of consumer groups: a group asks a topic for the union of what its clients ask for.
+
+RocketMQ keeps one filter per group and topic, so clients of one group with different filters lose messages
+for each other: what one filter does not match counts as done for the group. Here a message is passed over
+only if no filter of the group matches it:
+
+    no filter of the group matches it                 done
+    the filter of the receive matches it              leased
+    only other filters of the group match it          set aside for them (`consumequeue.set_aside`)
+
+    a receive brings a filter that is known           the filter was used
+    a receive brings a new filter                     a record adds it, before it passes anything over
+    a filter is not used for FILTER_IDLE_MS           a record forgets it; what is set aside is judged again
+
+Rules
+1. The filters of a group are records (`TW_SYS_GROUP`, see `groups.py`), so a start and another leader know
+   them before a client has called again.
+2. A group has `FILTERS_PER_GROUP_MAX` filters on a topic at most; one more is refused. Filters are the same
+   if their texts are (`consumequeue.filter.FilterText`).
+3. Idle time is time in which other filters of the group are used: the clock of a `FilterSet` moves with the
+   receives of the group, by `FILTER_STEP_MS` each at most. While all clients are away it stands still, so
+   the first client to come back does not outlive the filters of the others.
+4. A filter stays while one of the clients that used it last sends heartbeats: a push consumer whose cache is
+   full does not receive. A client counts for the filter that it used last.
+5. A filter that this version cannot read, though a record has it, matches everything: nothing is lost.
+
+Only the texts are state of the log. The rest (clocks, clients, bits) is derived, and begins anew at a start.
+
+Memory: 1 KiB a group and topic, and the texts, `FILTERS_BYTES_MAX` of all groups together. Cost of a receive:
+one identity test for the filter, and the note that it was used. Weak spot: a message that no client with its
+filter fetches holds its message group closed until the filter is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from commitlog import limits
+from consumequeue.errors import IllegalFilter
+from consumequeue.filter import EVERYTHING, SQL, Filter, FilterText, parse_tags
+from services.broker.errors import TooManyFilters
+
+_SHOWN_CHARACTERS: Final = 80
+Use = tuple[str, str]
+"""A group and a topic."""
+
+
+@dataclass(slots=True, eq=False)
+class KnownFilter:
+    """A filter of a group on a topic; `used_ms` is on the clock of its `FilterSet`."""
+
+    filter: Filter
+    bit: int
+    used_ms: int = 0
+    clients: dict[str, None] = field(default_factory=dict)
+    """The clients that used it last, the oldest use first; `FILTER_CLIENTS_MAX` of them."""
+
+
+class FilterSet:
+    """The filters of one group on one topic, as far as they are derived."""
+
+    def __init__(self, texts: Iterable[FilterText]) -> None:
+        self.known = {text: KnownFilter(_parsed(text), 1 << place) for place, text in enumerate(texts)}
+        codes = [one.filter.tags_codes for one in self.known.values()]
+        sets = [one for one in codes if one is not None]
+        self.tags_codes = frozenset().union(*sets) if len(sets) == len(codes) else None
+        """The hashes of the tags that some filter may match; None if any may."""
+        self.queue_ids: set[int] = set()
+        """The queues on which messages may be set aside."""
+        self._latest: KnownFilter | None = None
+        self._served_ms = self._heard_ms = self._looked_ms = 0
+
+    def find(self, wanted: Filter) -> KnownFilter | None:
+        """Return a filter of the group; None if it is new."""
+        latest = self._latest
+        if latest is not None and latest.filter is wanted:
+            return latest
+        self._latest = latest = self.known.get(wanted.text)
+        if latest is not None:
+            latest.filter = wanted
+        return latest
+
+    def others(self, known: KnownFilter) -> tuple[KnownFilter, ...]:
+        """Return the other filters of the group; empty if it has one."""
+        return tuple(one for one in self.known.values() if one is not known)
+
+    def used(self, known: KnownFilter, client_id: str, now_ms: int) -> None:
+        """Note that a client receives with a filter."""
+        step_ms = now_ms - self._heard_ms if self._heard_ms else 0
+        self._served_ms += min(max(0, step_ms), limits.FILTER_STEP_MS)
+        self._heard_ms, known.used_ms = now_ms, self._served_ms
+        if len(self.known) > 1:
+            for other in self.known.values():
+                other.clients.pop(client_id, None)
+        else:
+            known.clients.pop(client_id, None)
+        known.clients[client_id] = None
+        if len(known.clients) > limits.FILTER_CLIENTS_MAX:
+            del known.clients[next(iter(known.clients))]
+
+    def idle(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
+        """Return the filters that are to be forgotten; `alive_ms` has the last heartbeat of each client."""
+        if len(self.known) < 2 or self._served_ms - self._looked_ms < limits.FILTER_LOOK_MS:
+            return []
+        self._looked_ms = self._served_ms
+        found = []
+        for text, one in self.known.items():
+            if self._served_ms - one.used_ms < limits.FILTER_IDLE_MS:
+                continue
+            if any(now_ms - alive_ms.get(client, 0) < limits.FILTER_CLIENT_MS for client in one.clients):
+                one.used_ms = self._served_ms
+            else:
+                found.append(text)
+        assert len(found) < len(self.known), "the filter in use is idle"
+        return found
+
+
+class GroupFilters:
+    """The filters of all groups."""
+
+    def __init__(self) -> None:
+        self._texts: dict[Use, dict[FilterText, None]] = {}
+        self._sets: dict[Use, FilterSet] = {}
+        self._bytes = 0
+        self._alive_ms: dict[str, int] = {}
+
+    def of(self, group: str, topic: str) -> FilterSet:
+        """Return the filters of a group on a topic."""
+        found = self._sets.get((group, topic))
+        if found is None:
+            found = self._sets[group, topic] = FilterSet(self._texts.get((group, topic), ()))
+        return found
+
+    def texts(self, group: str, topic: str) -> list[FilterText]:
+        """Return the filters of a group on a topic as texts, the oldest first."""
+        return list(self._texts.get((group, topic), ()))
+
+    def check_room(self, group: str, topic: str, text: FilterText) -> None:
+        """Raise `TooManyFilters` if a group may not have one more filter on a topic."""
+        known = self._texts.get((group, topic), ())
+        if len(known) >= limits.FILTERS_PER_GROUP_MAX:
+            shown = "; ".join(map(shown_filter, known))
+            raise TooManyFilters(
+                f"{group} asks {topic} with {len(known)} filters already: {shown}. {shown_filter(text)} "
+                "would be one more. Let clients of one group use the same filters, or give this one a group of "
+                f"its own; a filter is forgotten {limits.FILTER_IDLE_MS // 60_000} minutes after its last use."
+            )
+        if self._bytes + _text_bytes(text) > limits.FILTERS_BYTES_MAX:
+            raise TooManyFilters(
+                f"The filters of all groups have {self._bytes} bytes, the limit is "
+                f"{limits.FILTERS_BYTES_MAX}. Use shorter filters, or delete groups that are not used: "
+                "tidewheel group ls, then tidewheel group delete NAME --yes."
+            )
+
+    def client_alive(self, client_id: str, now_ms: int) -> None:
+        """Take a heartbeat."""
+        self._alive_ms.pop(client_id, None)
+        self._alive_ms[client_id] = now_ms
+        if len(self._alive_ms) > limits.CLIENTS_MAX:
+            del self._alive_ms[next(iter(self._alive_ms))]
+
+    def client_gone(self, client_id: str) -> None:
+        """Let the filters of a client that has left be idle."""
+        self._alive_ms.pop(client_id, None)
+
+    def idle(self, group: str, topic: str, now_ms: int) -> list[FilterText]:
+        """Return the filters of a group on a topic that are to be forgotten."""
+        return self.of(group, topic).idle(self._alive_ms, now_ms)
+
+    def apply_added(self, group: str, topic: str, text: FilterText) -> set[int]:
+        """Add a filter; return the queues of which what is set aside is to be judged again."""
+        texts = self._texts.setdefault((group, topic), {})
+        if text not in texts:
+            texts[text] = None
+            self._bytes += _text_bytes(text)
+        return self._changed(group, topic)
+
+    def apply_forgotten(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
+        """Forget filters; return the queues of which what is set aside is to be judged again."""
+        known = self._texts.get((group, topic), {})
+        for text in texts:
+            if text in known:
+                del known[text]
+                self._bytes -= _text_bytes(text)
+        if not known:
+            self._texts.pop((group, topic), None)
+        return self._changed(group, topic)
+
+    def apply_left(self, group: str, topic: str) -> None:
+        """Forget the filters of a group on a topic, or (empty) on all."""
+        for use in [one for one in self._texts if one[0] == group and topic in ("", one[1])]:
+            self._bytes -= sum(map(_text_bytes, self._texts.pop(use)))
+        for use in [one for one in self._sets if one[0] == group and topic in ("", one[1])]:
+            del self._sets[use]
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: the texts."""
+        return [[*use, [list(text) for text in texts]] for use, texts in self._texts.items()]
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        for group, topic, texts in frozen:
+            for text in texts:
+                self.apply_added(group, topic, FilterText(*text))
+
+    def _changed(self, group: str, topic: str) -> set[int]:
+        """Make the derived part anew, which keeps uses, clients and clock of the filters that stay."""
+        before = self._sets.pop((group, topic), None)
+        if before is None:
+            return set()
+        after = self.of(group, topic)
+        after._served_ms, after._heard_ms = before._served_ms, before._heard_ms
+        for text, known in after.known.items():
+            kept = before.known.get(text)
+            known.used_ms = after._served_ms if kept is None else kept.used_ms
+            known.clients = {} if kept is None else kept.clients
+        return before.queue_ids
+
+
+def shown_filter(text: FilterText) -> str:
+    """Return a filter as operators see it: the type, and the expression, cut where it is long."""
+    expression = text.expression
+    cut = expression if len(expression) <= _SHOWN_CHARACTERS else f"{expression[:_SHOWN_CHARACTERS]}..."
+    return f"{text.type} {cut}"
+
+
+def _parsed(text: FilterText) -> Filter:
+    with suppress(IllegalFilter):
+        if text.type != SQL:
+            return parse_tags(text.expression)
+        # Not with the file: its parser takes 90 ms to make, which no command should wait for.
+        from consumequeue.sql_filter import parse_sql
+
+        return parse_sql(text.expression)
+    return EVERYTHING
+
+
+def _text_bytes(text: FilterText) -> int:
+    return len(text.expression.encode())
