@@ -145,8 +145,9 @@ class GroupFilters:
             shown = "; ".join(map(shown_filter, known))
             raise TooManyFilters(
                 f"{group} asks {topic} with {len(known)} filters already: {shown}. {shown_filter(text)} "
-                "would be one more. Let clients of one group use the same filters, or give this one a group of "
-                f"its own; a filter is forgotten {limits.FILTER_IDLE_MS // 60_000} minutes after its last use."
+                "would be one more. Let clients of one group use the same filters, or give this one a group "
+                "of its own. A filter is forgotten when others of the group were used for "
+                f"{limits.FILTER_IDLE_MS // 60_000} minutes without it."
             )
         if self._bytes + _text_bytes(text) > limits.FILTERS_BYTES_MAX:
             raise TooManyFilters(

@@ -1,0 +1,47 @@
+"""Offsets set aside for filters, against a dictionary of masks."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from consumequeue.set_aside import SetAside
+
+BITS = (1, 2, 4)
+
+
+class AgainstMasks(RuleBasedStateMachine):
+    """Each operation on both; the first offset of every filter must agree after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aside, self.masks = SetAside(), {}
+
+    @rule(offset=st.integers(0, 20), mask=st.integers(1, 7))
+    def put(self, offset: int, mask: int) -> None:
+        if offset not in self.masks:
+            self.aside.put(offset, mask)
+            self.masks[offset] = mask
+
+    @rule(offset=st.integers(0, 20))
+    def take(self, offset: int) -> None:
+        assert self.aside.take(offset) == (self.masks.pop(offset, None) is not None)
+
+    @rule(below=st.none() | st.integers(0, 20))
+    def take_all(self, below: int | None) -> None:
+        taken = sorted(one for one in self.masks if below is None or one < below)
+        assert self.aside.take_all(below) == taken
+        for one in taken:
+            del self.masks[one]
+
+    @invariant()
+    def agrees(self) -> None:
+        assert len(self.aside) == len(self.masks)
+        for bit in BITS:
+            mine = [offset for offset, mask in self.masks.items() if mask & bit]
+            assert self.aside.first(bit) == min(mine, default=None)
+            assert self.aside.counts()[bit] == len(mine)
+        assert len(self.aside._heaps) <= len(set(self.masks.values()))
+
+
+TestAgainstMasks = AgainstMasks.TestCase
