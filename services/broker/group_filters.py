@@ -87,11 +87,12 @@ class FilterSet:
         """Return the other filters of the group; empty if it has one."""
         return tuple(one for one in self.known.values() if one is not known)
 
-    def used(self, known: KnownFilter, client_id: str, now_ms: int) -> None:
-        """Note that a client receives with a filter."""
+    def use(self, known: KnownFilter, client_id: str, now_ms: int) -> bool:
+        """Note that a client receives with a filter; return whether it used another before, or none."""
         step_ms = now_ms - self._heard_ms if self._heard_ms else 0
         self._served_ms += min(max(0, step_ms), limits.FILTER_STEP_MS)
         self._heard_ms, known.used_ms = now_ms, self._served_ms
+        is_new = client_id not in known.clients
         if len(self.known) > 1:
             for other in self.known.values():
                 other.clients.pop(client_id, None)
@@ -100,6 +101,7 @@ class FilterSet:
         known.clients[client_id] = None
         if len(known.clients) > limits.FILTER_CLIENTS_MAX:
             del known.clients[next(iter(known.clients))]
+        return is_new
 
     def idle(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
         """Return the filters that are to be forgotten; `alive_ms` has the last heartbeat of each client."""

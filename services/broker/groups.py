@@ -103,10 +103,11 @@ class Groups:
 
     def use_filter(
         self, group: str, topic: str, wanted: Filter, client_id: str, now_ms: int
-    ) -> tuple[FilterSet, KnownFilter, int]:
+    ) -> tuple[FilterSet, KnownFilter, int, bool]:
         """Note that a client of a group that receives the topic asks with a filter.
 
-        Returns the group's filters, this one, and what must be durable. Raise `TooManyFilters`.
+        Returns the group's filters, this one, what must be durable, and whether the client or the group had
+        other filters before. Raise `TooManyFilters`.
         """
         filters, durable_at = self.filters.of(group, topic), 0
         known = filters.find(wanted)
@@ -116,13 +117,13 @@ class Groups:
             filters = self.filters.of(group, topic)
             known = filters.find(wanted)
             assert known is not None, "a filter that was added is not known"
-        filters.used(known, client_id, now_ms)
+        is_new = filters.use(known, client_id, now_ms)
         if idle := self.filters.idle(group, topic, now_ms):
             self._forget_filters(group, topic, idle, now_ms)
             filters = self.filters.of(group, topic)
             known = filters.find(wanted)
             assert known is not None, "the filter in use was forgotten"
-        return filters, known, durable_at
+        return filters, known, durable_at, is_new or bool(idle)
 
     def _forget_filters(self, group: str, topic: str, idle: list[FilterText], now_ms: int) -> None:
         aside = self.aside_counts(group, topic)

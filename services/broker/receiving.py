@@ -119,7 +119,11 @@ class Receiving:
         # First, so that a receive whose answer a restart lost gets the very messages it was to get.
         self._give_back_unheard(client_id, attempt_id, now_ms)
         joined_at = self.join(group, topic_name, now_ms)
-        filters, known, added_at = self._groups.use_filter(group, topic_name, wanted, client_id, now_ms)
+        filters, known, added_at, is_new = self._groups.use_filter(
+            group, topic_name, wanted, client_id, now_ms
+        )
+        if is_new:  # a lite topic may have waited for another filter
+            self._lite.subscriptions.mark_all_ready(group, topic_name)
         state = ReceiveState(
             group,
             topic_name,

@@ -8,19 +8,24 @@ has it.
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Container, Iterator
 from typing import Final
 
 from commitlog import limits, properties
+from commitlog.kinds import GROUP_TOPIC
 from commitlog.message import MessageType
 from commitlog.properties import DEAD_ATTEMPTS
 from commitlog.record import Record
 from commitlog.recovery import Found
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.in_flight import InFlight
+from consumequeue.sql_filter import parse_sql
 from services.broker.group_values import GroupPolicy, QueueView
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery
+from tests.simulation.receiving_filters import FiltersOfGroup
 from tests.simulation.receiving_machine import Machine
 from tests.simulation.receiving_oracle import (
     FOREVER,
@@ -33,12 +38,21 @@ from tests.simulation.receiving_oracle import (
 ORDERED, PRIORITIES, LITE = ("a", "b"), "p", "l"
 TOPICS: Final = (*ORDERED, PRIORITIES, LITE)
 LITE_TOPICS: Final = ("x1", "x2", "x3", "x4", "x5")
-FILTERS: Final[dict[str, tuple[Filter, frozenset[str]]]] = {
-    "all": (EVERYTHING, frozenset({"", "red", "blue"})),
-    "some": (parse_tags("red || blue"), frozenset({"red", "blue"})),
-    "push": (EVERYTHING, frozenset({"", "red", "blue"})),
+Wanted = tuple[Filter, frozenset[str]]
+"""A filter, and the tags that it lets through."""
+ANYTHING: Final = EVERYTHING, frozenset({"", "red", "blue"})
+FILTERS: Final[dict[str, tuple[Wanted, ...]]] = {
+    "all": (ANYTHING,),
+    "some": ((parse_tags("red || blue"), frozenset({"red", "blue"})),),
+    "push": (ANYTHING,),
+    "mixed": (
+        (parse_tags("red"), frozenset({"red"})),
+        (parse_tags("blue"), frozenset({"blue"})),
+        (parse_sql("TAGS IS NULL OR TAGS = 'red'"), frozenset({"", "red"})),
+    ),
 }
-"""Each group with its filter and the tags that it lets through."""
+"""Each group with the filters of its clients."""
+TAGS_OF: Final = {wanted.text: tags for each in FILTERS.values() for wanted, tags in each}
 
 
 class Checks(Machine):
@@ -48,12 +62,32 @@ class Checks(Machine):
         super().__init__(seed)
         self.receive_count = 0
         self.policies: dict[str, list[tuple[int, GroupPolicy | None]]] = {}
+        self.filters: defaultdict[tuple[str, str], FiltersOfGroup] = defaultdict(FiltersOfGroup)
+        self.alive_ms: dict[str, int] = {}
         self.broker.topics.create(PRIORITIES, MessageType.PRIORITY, 3, self.now_ms)
         self.broker.topics.create(LITE, MessageType.LITE, 2, self.now_ms)
         self.flush()
 
     def wants(self, group: str, stored: Stored) -> bool:
-        return stored.tag in FILTERS[group][1] and stored.for_group in ("", group)
+        """Whether some filter of the group that is known now matches a message."""
+        known = self.filters[group, stored.topic].known
+        return stored.for_group in ("", group) and any(stored.tag in TAGS_OF[one] for one in known)
+
+    def _see_filters(self, course: Course, wanted: Filter, client: str, before: int) -> None:
+        """After a receive: what the broker forgot it might forget, and what is done matched no filter."""
+        group, topic = course.group, course.topic
+        found, filters = set(self.broker.groups.filters.texts(group, topic)), self.filters[group, topic]
+        records = self._appended(GROUP_TOPIC, before)
+        said = {key: one.physical_offset + 1 for one in records for key in json.loads(one.body)}
+        filters.use(wanted.text, client, self.now_ms, said.get("filter"))
+        filters.see(found, self.alive_ms, self.now_ms, said.get("forgotten", FOREVER))
+        for place, stored in self.oracle.messages[topic].items():
+            if not self.wants(group, stored) and self._is_done(course, stored):
+                course.unwanted.add(place)
+
+    def _is_passed(self, course: Course, stored: Stored) -> bool:
+        """Whether a message was passed over, at a time when no filter matched it."""
+        return stored.place in course.unwanted and self._is_done(course, stored)
 
     def policy(self, group: str) -> GroupPolicy:
         """The policy that was set last."""
@@ -61,13 +95,14 @@ class Checks(Machine):
         default = GroupPolicy(attempts_max=self.settings.attempts_max)
         return (said[-1][1] if said else None) or default
 
-    def _check_given(self, course: Course, delivery: Delivery) -> None:
+    def _check_given(self, course: Course, delivery: Delivery, tags: Container[str]) -> None:
         """A message that is given out is the right one at the right moment."""
         place = delivery.queue_id, delivery.queue_offset
         stored = self.oracle.messages[course.topic][place]
         assert delivery.message.message_id == stored.message_id
         assert delivery.message.body == stored.body
-        assert self.wants(course.group, stored), f"{course.group} does not want {stored}"
+        is_wanted = stored.tag in tags and stored.for_group in ("", course.group)
+        assert is_wanted, f"a client of {course.group} with another filter got {stored}"
         assert place not in course.done, f"{stored} is done, yet given out"
         assert course.is_open(place), f"{stored} lies before the start of {course.group}"
         assert place not in course.held, f"{stored} is leased already: {course.held[place]}"
@@ -93,32 +128,39 @@ class Checks(Machine):
                 break
             is_there = self._is_kept(one) and self.wants(course.group, one)
             is_waiting = is_there and course.is_open(one.place) and one.place not in course.held
+            is_waiting = is_waiting and not self._is_passed(course, one)
             assert not is_waiting, f"{stored} is given out before {one}"
 
-    def _check_nothing_left(self, course: Course, subscribed: Container[str]) -> None:
+    def _check_nothing_left(self, course: Course, subscribed: Container[str], tags: Container[str]) -> None:
         """Whoever received nothing has nothing to receive, of lite topics nothing that it subscribed to."""
         is_lite = course.topic == LITE
         left = next(
-            (one for one in self._left(course) if not is_lite or one.message_group in subscribed), None
+            (one for one in self._left(course, tags) if not is_lite or one.message_group in subscribed), None
         )
         assert left is None, f"{course.group} received nothing, yet there is {left}"
 
-    def _check_priority(self, course: Course, delivery: Delivery) -> None:
+    def _check_priority(self, course: Course, delivery: Delivery, tags: Container[str]) -> None:
         """Nothing is left in higher queues, but where one is crowded."""
-        for left in self._left(course):
+        for left in self._left(course, tags):
             if left.queue_id > delivery.queue_id:
                 flight = in_flight_of(self.broker, course.group, course.topic, left.queue_id)
                 assert flight.is_crowded, f"{delivery} is given out before {left}"
 
-    def _left(self, course: Course) -> Iterator[Stored]:
-        """What could be given out now."""
+    def _left(self, course: Course, tags: Container[str]) -> Iterator[Stored]:
+        """What could be given out now to a client whose filter matches these tags.
+
+        A message group waits for its first message, which may be one for another client.
+        """
         taken = {one.message_group for one in course.held.values()} - {""}
-        for place, stored in self.oracle.messages[course.topic].items():
+        for place, stored in sorted(self.oracle.messages[course.topic].items()):
             first, end = self.broker.finding.queue_range(course.topic, place[0])
             is_there = first <= place[1] < end and self._is_kept(stored) and self.wants(course.group, stored)
             is_free = place not in course.held and stored.message_group not in taken
-            if is_there and course.is_open(place) and is_free:
-                yield stored
+            if is_there and course.is_open(place) and is_free and not self._is_passed(course, stored):
+                if stored.message_group:
+                    taken.add(stored.message_group)
+                if stored.tag in tags:
+                    yield stored
 
     def _check_crowded(self, course: Course) -> None:
         """A receive was refused: there is as much in flight, or waiting, as may be."""
@@ -230,6 +272,7 @@ class Checks(Machine):
             is_open = course.is_open(stored.place)
             assert is_open or at in done, f"{stored} is done, and {course.group} does not know it"
             is_unwanted = not self.wants(course.group, stored) or not self._is_kept(stored)
+            is_unwanted = is_unwanted or stored.place in course.unwanted
             assert at not in done or not is_open or is_unwanted, f"{course.group} has lost {stored}"
         low = next((at for at in range(first, end) if at not in done), max(end, view.committed_offset))
         assert view.committed_offset == low
@@ -254,7 +297,11 @@ class Checks(Machine):
         assert names.parked_count == sum(len(one.waiting) for one in names._groups.values())
         has_turn = set(names._turns.values())
         assert all(one.in_flight or name in has_turn for name, one in names._groups.items())
-        assert set(names._turns) <= set(flight._ready)
+        aside = set(flight._aside._wanted_by)
+        assert set(names._turns) <= set(flight._ready) | aside
+        assert not any(offsets.is_done(at) for at in aside), "what is done waits for another filter"
+        assert aside.isdisjoint(held), "what is leased waits for another filter"
+        assert max(aside, default=-1) < flight.next_offset, "what is fresh waits for another filter"
 
     def _compare_dead_letters(self) -> None:
         """What is listed are all dead letters, but those that an operator has seen to."""

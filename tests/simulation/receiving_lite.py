@@ -88,8 +88,11 @@ class Subscribers(Operators):
         place = stored.place
         if is_to_come and not course.is_open(place):
             course.reopen(place, durable_at)
-        elif not is_to_come and course.is_open(place) and self.wants(course.group, stored):
-            course.done[place] = durable_at
+        elif not is_to_come and course.is_open(place):
+            if self.wants(course.group, stored):
+                course.done[place] = durable_at
+            else:
+                course.unwanted.add(place)
 
     def _place(self, course: Course, queue_id: int, lite_topic: str, start: LiteStart) -> int:
         """From which offset on a lite topic is to come."""
@@ -164,7 +167,7 @@ class Subscribers(Operators):
     def _see_joined(self, course: Course, before: int) -> None:
         """The record that made a group, if it was made just now."""
         if course.durable_at == FOREVER:
-            [course.durable_at] = [one.physical_offset + 1 for one in self._appended(GROUP_TOPIC, before)]
+            course.durable_at = self._appended(GROUP_TOPIC, before)[0].physical_offset + 1
 
     def _course(self, group: str, topic: str) -> Course:
         course = self.oracle.course(group, topic)

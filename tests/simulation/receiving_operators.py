@@ -79,6 +79,7 @@ class Operators(Checks):
         for course in courses:
             self._void(course)
             self.oracle.begin(Course(course.group, course.topic, durable_at, is_left=True))
+            self.filters[course.group, course.topic].leave(durable_at)
         if not topic and has_policy:
             self.policies[group].append((durable_at, None))
 

@@ -98,6 +98,8 @@ class Course:
     given: Counter[Place] = field(default_factory=Counter)
     """How often a message was given out, as far as that is sure: a crash may leave no trace of it."""
     ever_given: set[Place] = field(default_factory=set)
+    unwanted: set[Place] = field(default_factory=set)
+    """What was done at a time when no filter of the group matched it."""
 
     def is_open(self, place: Place) -> bool:
         """Whether a message is neither done nor lies before the start, unless it was to come again."""
@@ -110,6 +112,7 @@ class Course:
         self.failures.pop(place, None)
         self.given.pop(place, None)
         self.ever_given.discard(place)
+        self.unwanted.discard(place)
         self.reopened[place] = durable_at
 
     def cut(self, end_offset: int) -> None:

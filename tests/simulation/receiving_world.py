@@ -18,7 +18,15 @@ from services.broker.errors import TooManyRequests
 from services.broker.group_values import Received
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery
-from tests.simulation.receiving_checks import FILTERS, LITE, LITE_TOPICS, ORDERED, PRIORITIES, TOPICS
+from tests.simulation.receiving_checks import (
+    FILTERS,
+    LITE,
+    LITE_TOPICS,
+    ORDERED,
+    PRIORITIES,
+    TOPICS,
+    Wanted,
+)
 from tests.simulation.receiving_lite import CLIENTS, Subscribers
 from tests.simulation.receiving_oracle import (
     FOREVER,
@@ -83,9 +91,10 @@ class World(Subscribers):
         group, topic = self.chance.choice([*FILTERS]), self.chance.choice(TOPICS)
         self.receive_from(group, topic, self.chance.choice([1, 1, 2, 3, 6, 40]))
 
-    def receive_from(self, group: str, topic: str, count: int) -> int:
+    def receive_from(self, group: str, topic: str, count: int, given: Wanted | None = None) -> int:
         """Receives once; returns how many messages came."""
         client, is_push = self.chance.choice(CLIENTS), group == "push"
+        wanted, tags = given or self.chance.choice(FILTERS[group])
         if self.oracle.course(group, topic) is None:
             self._joined(group, topic)
         before, subscribed = self.broker.end_offset, self.subscribed(group, client)
@@ -93,13 +102,14 @@ class World(Subscribers):
         self.receive_count += 1
         try:
             got = self.broker.receiving.receive(
-                group, topic, FILTERS[group][0], count, span_ms, client, is_push, self.now_ms
+                group, topic, wanted, count, span_ms, client, is_push, self.now_ms
             )
         except TooManyRequests:
             got = None
         self.is_unfinished = got is not None and got.is_unfinished
         course = self._course(group, topic)
         self._see_joined(course, before)
+        self._see_filters(course, wanted, client, before)
         self._see_buried(course, before)
         if got is None:
             self._check_crowded(course)
@@ -107,13 +117,13 @@ class World(Subscribers):
         assert not (got.deliveries and self.policy(group).is_paused), "paused, yet given out"
         assert len(got.deliveries) <= min(count, limits.RECEIVE_BATCH_MAX)
         for delivery in got.deliveries:
-            self._check_given(course, delivery)
+            self._check_given(course, delivery, tags)
             assert topic != LITE or delivery.message.lite_topic in subscribed, "nobody subscribed to that"
             self._given(course, delivery, client, is_push, span_ms, got)
         if got.deliveries and topic == PRIORITIES:
-            self._check_priority(course, min(got.deliveries, key=lambda one: one.queue_id))
+            self._check_priority(course, min(got.deliveries, key=lambda one: one.queue_id), tags)
         if not got.deliveries and not got.is_unfinished and not self.policy(group).is_paused:
-            self._check_nothing_left(course, subscribed)
+            self._check_nothing_left(course, subscribed, tags)
         return len(got.deliveries)
 
     def _given(
@@ -226,6 +236,7 @@ class World(Subscribers):
         """A client is alive: its leases go on."""
         client = self.chance.choice(CLIENTS)
         self.broker.receiving.client_alive(client, self.now_ms)
+        self.alive_ms[client] = self.now_ms
         for held in self._renewed(client):
             held.is_gone = False
             held.visible_ms = min(self.now_ms + self.settings.auto_renew_lease_ms, held.renewed_until_ms)
@@ -233,6 +244,7 @@ class World(Subscribers):
     def lose_client(self) -> None:
         client = self.chance.choice(CLIENTS)
         self.broker.receiving.client_gone(client, self.now_ms)
+        self.alive_ms.pop(client, None)
         for held in self._renewed(client):
             held.is_gone = True
             held.visible_ms = min(self.now_ms, held.renewed_until_ms)
@@ -284,6 +296,10 @@ class World(Subscribers):
         held = [(course, one) for course in self.oracle.now() for one in course.held.values()]
         told_offset = self.broker.durable_offset
         super()._reopen(acknowledged_offset)
+        self.alive_ms.clear()
+        for (group, topic), filters in self.filters.items():
+            filters.crash(self.broker.end_offset, told_offset)
+            assert set(self.broker.groups.filters.texts(group, topic)) == filters.known
         standing = {one.handle for course in self.oracle.now() for one in course.held.values()}
         self.stale = [one for one in self.stale if one[2] not in standing]
         gone = [(course.group, course.topic, one.handle) for course, one in held]
@@ -317,10 +333,13 @@ class World(Subscribers):
     def _drain(self, group: str, topic: str) -> None:
         if topic == LITE:
             self.subscribe_to_all(group)
-        for _ in range(1_000):
-            count = self.receive_from(group, topic, 32)
+        empty_count = 0
+        for number in range(1_000):
+            given = FILTERS[group][number % len(FILTERS[group])]
+            count = self.receive_from(group, topic, 32, given)
             self.quieten()
-            if not count and not self.is_unfinished:
+            empty_count = 0 if count or self.is_unfinished else empty_count + 1
+            if empty_count > len(FILTERS[group]) * len(CLIENTS) * 2:
                 return
             for held in [*self._course(group, topic).held.values()]:
                 self._acknowledge(self._course(group, topic), held)

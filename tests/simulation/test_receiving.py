@@ -38,6 +38,10 @@ def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotte
         monkeypatch.setattr(wheel, "_LEFT_BEHIND_MIN", 3)
         monkeypatch.setattr(wheel, "_SWEPT_EACH", 2)
         monkeypatch.setattr(wheel, "_SWEPT_AT_ONCE", 1)
+    if seed % 3 == 2:  # filters are forgotten, and what waits for them is judged again
+        monkeypatch.setattr(limits, "FILTER_IDLE_MS", 30_000)
+        monkeypatch.setattr(limits, "FILTER_LOOK_MS", 1_000)
+        monkeypatch.setattr(limits, "FILTER_CLIENT_MS", 20_000)
     world = World(seed)
     second = SecondCore(world, seed)
     for _ in range(400):

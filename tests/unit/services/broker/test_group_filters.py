@@ -234,9 +234,7 @@ def test_the_ninth_filter_is_refused_with_a_sentence_and_changes_nothing(bench: 
     for number in range(limits.FILTERS_PER_GROUP_MAX):
         bench.take(f"tag{number}")
     end_offset = bench.broker.end_offset
-    with pytest.raises(
-        TooManyFilters, match=r"with 8 filters already: TAG tag0; .*TAG more"
-    ):
+    with pytest.raises(TooManyFilters, match=r"with 8 filters already: TAG tag0; .*TAG more"):
         bench.take("more")
     assert bench.broker.end_offset == end_offset
     assert bench.take("tag3") == []

@@ -1,0 +1,84 @@
+"""The filters of a group on a topic, as the oracle of receiving knows them.
+
+A filter is known from the first receive with it, as soon as its record is durable also after a crash. It may
+be forgotten only when other filters of the group were used for `FILTER_IDLE_MS` without it and none of the
+clients that used it last sends heartbeats. The oracle has its own clock of that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from commitlog import limits
+from consumequeue.filter import FilterText
+from tests.simulation.receiving_oracle import FOREVER
+
+
+@dataclass(slots=True)
+class Used:
+    """A filter: when its record is durable, and that of its end; when it was used, by the group's clock.
+
+    `before` is the same filter as it was known and forgotten earlier.
+    """
+
+    added_at: int
+    before: Used | None = None
+    used_ms: int = 0
+    forgotten_at: int = FOREVER
+    clients: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class FiltersOfGroup:
+    """The filters of one group on one topic."""
+
+    used: dict[FilterText, Used] = field(default_factory=dict)
+    served_ms: int = 0
+    heard_ms: int = 0
+
+    @property
+    def known(self) -> set[FilterText]:
+        return {text for text, one in self.used.items() if one.forgotten_at == FOREVER}
+
+    def use(self, text: FilterText, client: str, now_ms: int, added_at: int | None) -> None:
+        """A client has received with a filter; the record of a new one is durable at `added_at`."""
+        self.served_ms += min(max(0, now_ms - self.heard_ms), limits.FILTER_STEP_MS) if self.heard_ms else 0
+        self.heard_ms = now_ms
+        assert (added_at is None) == (text in self.known), f"{text} is added twice, or not at all"
+        if added_at is not None:
+            self.used[text] = Used(added_at, self.used.get(text))
+        for one in self.used.values():
+            one.clients.discard(client)
+        self.used[text].used_ms = self.served_ms
+        self.used[text].clients.add(client)
+
+    def see(self, found: set[FilterText], alive_ms: dict[str, int], now_ms: int, forgotten_at: int) -> None:
+        """What the broker knows now is this, but for filters that were idle and are forgotten."""
+        assert found <= self.known, f"filters of nobody: {found - self.known}"
+        for text in self.known - found:
+            one = self.used[text]
+            idle_ms = self.served_ms - one.used_ms
+            assert idle_ms >= limits.FILTER_IDLE_MS, f"{text} is forgotten, and was used {idle_ms} ms ago"
+            beats = [now_ms - alive_ms[client] for client in one.clients if client in alive_ms]
+            assert all(ms >= limits.FILTER_CLIENT_MS for ms in beats), f"{text} is forgotten too early"
+            one.forgotten_at = forgotten_at
+
+    def leave(self, durable_at: int) -> None:
+        """The group no longer receives the topic."""
+        for text in self.known:
+            self.used[text].forgotten_at = durable_at
+        self.served_ms = self.heard_ms = 0
+
+    def crash(self, end_offset: int, told_offset: int) -> None:
+        """The log ends at `end_offset`; clients had been told what was durable at `told_offset`."""
+        for text, last in [*self.used.items()]:
+            one: Used | None = last
+            while one is not None and one.added_at > end_offset:
+                assert one.added_at > told_offset, f"{text} is gone, which was told"
+                one = one.before
+            if one is None:
+                del self.used[text]
+                continue
+            forgotten_at = FOREVER if one.forgotten_at > end_offset else 0
+            self.used[text] = Used(0, forgotten_at=forgotten_at)
+        self.served_ms = self.heard_ms = 0
