@@ -33,6 +33,7 @@ filter fetches holds its message group closed until the filter is forgotten.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -140,6 +141,10 @@ class GroupFilters:
         """Return the filters of a group on a topic as texts, the oldest first."""
         return list(self._texts.get((group, topic), ()))
 
+    def mixed(self) -> list[Use]:
+        """Return the groups and topics with several filters."""
+        return [use for use, texts in self._texts.items() if len(texts) > 1]
+
     def check_room(self, group: str, topic: str, text: FilterText) -> None:
         """Raise `TooManyFilters` if a group may not have one more filter on a topic."""
         known = self._texts.get((group, topic), ())
@@ -224,10 +229,11 @@ class GroupFilters:
 
 
 def shown_filter(text: FilterText) -> str:
-    """Return a filter as operators see it: the type, and the expression, cut where it is long."""
+    """Return a filter as operators see it: the type, and the expression; a long one cut, with its CRC-32."""
     expression = text.expression
-    cut = expression if len(expression) <= _SHOWN_CHARACTERS else f"{expression[:_SHOWN_CHARACTERS]}..."
-    return f"{text.type} {cut}"
+    if len(expression) <= _SHOWN_CHARACTERS:
+        return f"{text.type} {expression}"
+    return f"{text.type} {expression[:_SHOWN_CHARACTERS]}... ({zlib.crc32(expression.encode()):08x})"
 
 
 def _parsed(text: FilterText) -> Filter:

@@ -7,6 +7,7 @@ from enum import Enum
 
 from commitlog import limits
 from commitlog.message import Message
+from consumequeue.filter import FilterText
 from services.broker.values import Delivery
 
 
@@ -79,8 +80,7 @@ class FilterView:
     """
 
     topic: str
-    type: str
-    expression: str
+    text: FilterText
     clients: tuple[str, ...]
     waiting: int
 

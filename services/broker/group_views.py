@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 from commitlog import limits
@@ -46,13 +47,19 @@ class GroupViews:
         self._lite_subscriptions = lite_subscriptions
 
     def all(self) -> list[GroupView]:
-        """Return every group, by name."""
+        """Return every group, by name, without its filters."""
         return [self._view(name) for name in self._groups.names()]
 
     def one(self, name: str) -> GroupView:
         """Return one group; raise `GroupNotFound`."""
         self._check_known(name)
-        return self._view(name)
+        return self._with_filters(self._view(name))
+
+    def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
+        """Yield (group, filter) of the topics that a group asks with several filters."""
+        for group, topic in self._groups.filters.mixed():
+            for one in self.filters(group, topic):
+                yield group, one
 
     def leased(self, name: str) -> Counter[str]:
         """Return how many messages each client of a group holds, by client id."""
@@ -123,8 +130,7 @@ class GroupViews:
             )
 
     def _with_durable_at(self, name: str, durable_at: int) -> GroupView:
-        view = self._view(name)
-        return replace(view, durable_at=durable_at)
+        return replace(self._with_filters(self._view(name)), durable_at=durable_at)
 
     def _check_known(self, name: str) -> None:
         check_group_name(name)
@@ -146,14 +152,17 @@ class GroupViews:
             for topic in self._groups.topics_of(name)
             for queue_id, queue in self._queues(topic)
         ]
-        filters = [one for topic in self._groups.topics_of(name) for one in self.filters(name, topic)]
-        return GroupView(name, self._groups.policy(name), queues, filters=tuple(filters))
+        return GroupView(name, self._groups.policy(name), queues)
+
+    def _with_filters(self, view: GroupView) -> GroupView:
+        topics = self._groups.topics_of(view.name)
+        return replace(view, filters=tuple(one for topic in topics for one in self.filters(view.name, topic)))
 
     def filters(self, name: str, topic: str) -> list[FilterView]:
         """Return the filters of a group on a topic, the oldest first."""
         waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.of(name, topic)
         return [
-            FilterView(topic, text.type, text.expression, tuple(known.clients), waiting[text])
+            FilterView(topic, text, tuple(known.clients), waiting[text])
             for text, known in found.known.items()
         ]
 

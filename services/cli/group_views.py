@@ -17,7 +17,7 @@ GROUPS = ("group", "topics", "lag", "oldest", "in flight", "waiting", "consumers
 LAGS = ("group", "topic", "lag", "oldest", "in flight", "waiting")
 QUEUES = ("topic", "queue", "first", "committed", "end", "lag", "in flight", "waiting", "oldest")
 MOVES = ("topic", "queue", "before", "after", "")
-CLIENTS = ("client", "kind", "library", "leased", "polls", "heard")
+CLIENTS = ("client", "kind", "library", "leased", "polls", "filters", "heard")
 
 
 def group_row(group: Answer) -> tuple[str, ...]:
@@ -59,10 +59,21 @@ def group_lines(group: Answer) -> Iterator[str]:
         "lite": "exclusive: who subscribes last has one" if policy["is_lite_exclusive"] else "",
     }
     yield from (f"  {name:<10} {value}" for name, value in facts.items() if value)
+    yield from map(filter_line, group.get("filters", ()))
     for queue in group.get("queues", ()):
         if is_held_up(queue):
             where = f"{queue['topic']} queue {queue['queue_id']}"
-            yield f"  held up    {where} gives out nothing new: acknowledge, or wait until leases end"
+            yield (
+                f"  held up    {where} gives out nothing new: acknowledge, start clients with "
+                "the filters for which messages wait, or wait until leases end"
+            )
+
+
+def filter_line(one: Answer) -> str:
+    """Say with which filter a group asks a topic, how many clients use it, and what waits for it."""
+    clients = f"{one['clients']:,} client{'s' * (one['clients'] != 1)}"
+    waiting = f"   {one['waiting']:,} messages wait for a client with it" if one["waiting"] else ""
+    return f"  filter     {one['topic']}: {one['type']} {one['expression']}   {clients}{waiting}"
 
 
 def is_held_up(queue: Answer) -> bool:
@@ -136,6 +147,7 @@ def client_rows(consumers: Iterable[Answer]) -> Iterator[tuple[str, ...]]:
             f"{one['language'].lower()} {one['version']}",
             f"{one['leased']:,}",
             f"{one['receives']:,}",
+            "; ".join(one["filters"]),
             away(int(one["seen_ms"])) + ("" if one["is_connected"] else ", no stream"),
         )
 

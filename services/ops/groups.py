@@ -21,7 +21,7 @@ loop, whether or not it shows them.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, NotRequired
@@ -33,7 +33,17 @@ from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.broker.group_values import From, GroupPolicy, GroupView, Move, QueueView, Reset, Start
+from services.broker.group_filters import shown_filter
+from services.broker.group_values import (
+    FilterView,
+    From,
+    GroupPolicy,
+    GroupView,
+    Move,
+    QueueView,
+    Reset,
+    Start,
+)
 from services.broker.topics import check_receivable
 from services.live.consumers import ConsumersOf, ConsumerView
 from services.live.live_broker import LiveBroker
@@ -171,6 +181,19 @@ class QueueOfGroupAnswer(TypedDict):
     oldest_ms: str | None
 
 
+class FilterOfGroupAnswer(TypedDict):
+    """A filter that clients of the group ask a topic with, and the number of messages that wait for it.
+
+    `type` is TAG or SQL; `clients` are those that used it last.
+    """
+
+    topic: str
+    type: str
+    expression: str
+    clients: int
+    waiting: int
+
+
 class PolicyAnswer(TypedDict):
     """How a group's messages are given out."""
 
@@ -184,7 +207,7 @@ class PolicyAnswer(TypedDict):
 class GroupAnswer(TypedDict):
     """A consumer group: its topics, how far it lags over all of their queues, and how many consume.
 
-    Its `queues` are there when they are asked for.
+    Its `queues` are there when they are asked for, its `filters` where one group is shown.
     """
 
     name: str
@@ -196,6 +219,7 @@ class GroupAnswer(TypedDict):
     oldest_ms: str | None
     consumers: int
     queues: NotRequired[list[QueueOfGroupAnswer]]
+    filters: NotRequired[list[FilterOfGroupAnswer]]
 
 
 class GroupsAnswer(TypedDict):
@@ -231,7 +255,10 @@ class ResetAnswer(TypedDict):
 
 
 class ConsumerAnswer(TypedDict):
-    """A client of the group; `receives` is how many of its receives are open, `leased` what it holds."""
+    """A client of the group; `receives` is how many of its receives are open, `leased` what it holds.
+
+    `filters` are the filters it used last, each with its topic: `orders: TAG paid`.
+    """
 
     client_id: str
     kind: str
@@ -240,6 +267,7 @@ class ConsumerAnswer(TypedDict):
     is_connected: bool
     receives: int
     leased: int
+    filters: list[str]
     seen_ms: str
 
 
@@ -270,6 +298,8 @@ def group_shape(view: GroupView, consumers: int, has_queues: bool = True) -> Gro
     }
     if has_queues:
         group["queues"] = [queue_of_group_shape(one) for one in view.queues]
+    if view.filters:
+        group["filters"] = [filter_shape(one) for one in view.filters]
     return group
 
 
@@ -317,7 +347,18 @@ def move_shape(move: Move) -> MoveAnswer:
     }
 
 
-def consumer_shape(view: ConsumerView, leased: int) -> ConsumerAnswer:
+def filter_shape(one: FilterView) -> FilterOfGroupAnswer:
+    """Return a filter of a group as JSON has it."""
+    return {
+        "topic": one.topic,
+        "type": one.text.type,
+        "expression": one.text.expression,
+        "clients": len(one.clients),
+        "waiting": one.waiting,
+    }
+
+
+def consumer_shape(view: ConsumerView, leased: int, filters: list[str]) -> ConsumerAnswer:
     """Return a consumer as JSON has it."""
     return {
         "client_id": view.client_id,
@@ -327,6 +368,7 @@ def consumer_shape(view: ConsumerView, leased: int) -> ConsumerAnswer:
         "is_connected": view.is_connected,
         "receives": view.receives,
         "leased": leased,
+        "filters": filters,
         "seen_ms": str(view.seen_ms),
     }
 
@@ -400,7 +442,14 @@ class GroupsApi:
         """Show who consumes, and what they hold."""
         view = self._get(name_of(request))
         leased = self._live.core.group_views.leased(view.name)
-        shapes = [consumer_shape(one, leased.pop(one.client_id, 0)) for one in self._consuming(view.name)]
+        filters: defaultdict[str, list[str]] = defaultdict(list)
+        for one in view.filters:
+            for client_id in one.clients:
+                filters[client_id].append(f"{one.topic}: {shown_filter(one.text)}")
+        shapes = [
+            consumer_shape(one, leased.pop(one.client_id, 0), filters[one.client_id])
+            for one in self._consuming(view.name)
+        ]
         return JSONResponse({"consumers": shapes, "leased_by_others": sum(leased.values())})
 
     def _get(self, name: str) -> GroupView:

@@ -25,6 +25,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from services.broker.group_filters import shown_filter
 from services.broker.statistics import LATENESS_BOUNDS_MS, Gauges, Lateness, Statistics
 from services.broker.values import TimerFilter
 from services.live.client_metrics import ClientMetrics
@@ -182,6 +183,12 @@ class Metrics(Collector):
         yield self._gauge("rocketmq_consumer_group_number", "Consumer groups.", len(groups))
         for name, help_text, rows in group_families(self._live, groups):
             yield self._gauges(name, help_text, ("topic", "consumer_group", "is_retry", "is_system"), rows)
+        waiting = [
+            (one.topic, group, shown_filter(one.text), one.waiting)
+            for group, one in self._live.core.group_views.mixed_filters()
+        ]
+        what = "Messages that wait for a filter, of groups whose clients have several."
+        yield self._gauges("mq_filter_waiting_messages", what, ("topic", "consumer_group", "filter"), waiting)
 
     def _transactions(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:
         for name, help_text, counted in (

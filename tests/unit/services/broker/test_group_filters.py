@@ -87,7 +87,7 @@ class Bench:
 
     def filters(self) -> list[tuple[str, int]]:
         view = self.broker.group_views.one("g")
-        return [(f"{one.type} {one.expression}", one.waiting) for one in view.filters]
+        return [(f"{one.text.type} {one.text.expression}", one.waiting) for one in view.filters]
 
     def lag(self) -> int:
         return sum(one.lag for one in self.broker.group_views.one("g").queues)

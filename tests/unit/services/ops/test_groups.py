@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.group_values import GroupPolicy
+from services.cli.group_views import filter_line
 from services.live.consumers import ConsumerView
 from services.ops.app import routes
 from services.ops.group_metrics import group_families
@@ -287,3 +289,40 @@ def test_every_field_of_a_policy_is_asked_for_and_answered() -> None:
     of_policy = {one.name for one in fields(GroupPolicy)}
     assert set(PolicyAnswer.__annotations__) == of_policy
     assert {*PolicyFields.model_fields, "is_paused"} == of_policy, "pausing has requests of its own"
+
+
+def test_a_group_shows_its_filters_its_clients_and_what_waits_for_which(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.http.post("/api/topics", json={"name": "t", "queue_count": 1})
+        for client_id, wanted in (("c1", "red"), ("c2", "blue")):
+            tags = parse_tags(wanted)
+            await desk.live.receivers.receive("g", "t", tags, 1, 60_000, client_id, False, 0)
+        for number in range(3):
+            await desk.live.send(Message(topic="t", body=b"x", message_id=f"M{number}", tag="red"))
+        assert not await desk.live.receivers.receive("g", "t", parse_tags("blue"), 1, 60_000, "c2", False, 0)
+        shown = (await call(desk, "GET", "/g"))["filters"]
+        assert shown == [
+            {"topic": "t", "type": "TAG", "expression": "red", "clients": 1, "waiting": 3},
+            {"topic": "t", "type": "TAG", "expression": "blue", "clients": 1, "waiting": 0},
+        ]
+        lines = "\n".join(map(filter_line, shown))
+        assert "t: TAG red   1 client   3 messages wait for a client with it" in lines
+        metrics = (await desk.http.get("/metrics")).text
+        assert 'consumer_group="g",filter="TAG red"' in metrics.replace('topic="t",', "")
+
+    at_desk(scenario)
+
+
+def test_a_waiting_client_is_woken_when_another_leaves_a_message_to_it(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.http.post("/api/topics", json={"name": "t", "queue_count": 1})
+        red, blue = parse_tags("red"), parse_tags("blue")
+        for wanted in (red, blue):
+            await desk.live.receivers.receive("g", "t", wanted, 1, 60_000, "c", False, 0)
+        waiting = asyncio.create_task(desk.live.receivers.receive("g", "t", red, 1, 60_000, "c1", False, 60))
+        await asyncio.sleep(0)
+        await desk.live.send(Message(topic="t", body=b"x", message_id="M", tag="red"))
+        assert not await desk.live.receivers.receive("g", "t", blue, 1, 60_000, "c2", False, 0)
+        assert [one.message.message_id for one in await waiting] == ["M"]
+
+    at_desk(scenario)
