@@ -147,9 +147,7 @@ class Receiving:
             finally:  # a scan that raises has leased all the same: such leases must run out, too
                 self._leases.add(state.leases)
         assert len(state.deliveries) == len(state.leases), "a lease without its delivery, or reversed"
-        return Received(
-            state.deliveries, state.durable_at, state.is_over, state.scanned, state.has_set_aside
-        )
+        return Received(state.deliveries, state.durable_at, state.is_over, state.scanned, state.has_set_aside)
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Mark a leased message as done; return what must be durable first. Raise `InvalidReceiptHandle`."""

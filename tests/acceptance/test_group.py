@@ -54,7 +54,9 @@ def test_how_far_a_group_is_and_who_consumes(serving: Any, consumer: SimpleConsu
     assert re.search(r"^orders +0 +0 +1 +5 +4 +2 +0 ", serving.run("group", "lag", "shop"), re.MULTILINE)
     assert re.search(r"^shop +orders +4 ", serving.run("group", "lag"), re.MULTILINE)
     clients = serving.run("group", "clients", "shop")
-    assert re.search(r"^\S{20,} +simple +python \S+ +2 +0 +\S+ ago", clients, re.MULTILINE), clients
+    assert re.search(r"^\S{20,} +simple +python \S+ +2 +0 +orders: TAG \* +\S+ ago", clients, re.MULTILINE), (
+        clients
+    )
     shown = serving.run("group", "show", "shop")
     assert shown.splitlines()[0] == "shop  orders"
     assert "17, again after 1s 5s 10s ... 2h (18 steps)" in shown
