@@ -98,7 +98,7 @@ FILTER_IDLE_MS = 5 * 60_000  # a rolling update is over, and a client that was k
 FILTER_STEP_MS = 60_000  # the longest time between two receives of a group that counts as idle time
 FILTER_LOOK_MS = 10_000
 FILTER_CLIENT_MS = 120_000  # without a heartbeat a client does not hold its filter any longer
-FILTER_CLIENTS_MAX = 1_000
+FILTER_CLIENTS_MAX = 10_000  # of which it is remembered that they used a filter last
 
 CHECK_IMMUNITY_MS = 6_000
 CHECK_INTERVAL_MS = 10_000

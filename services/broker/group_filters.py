@@ -55,9 +55,11 @@ class KnownFilter:
 
     filter: Filter
     bit: int
+    others: tuple[KnownFilter, ...] = ()
+    """The other filters of the group."""
     used_ms: int = 0
     clients: dict[str, None] = field(default_factory=dict)
-    """The clients that used it last, the oldest use first; `FILTER_CLIENTS_MAX` of them."""
+    """The clients that used it last, `FILTER_CLIENTS_MAX` of them, the newest last."""
 
 
 class FilterSet:
@@ -65,6 +67,8 @@ class FilterSet:
 
     def __init__(self, texts: Iterable[FilterText]) -> None:
         self.known = {text: KnownFilter(_parsed(text), 1 << place) for place, text in enumerate(texts)}
+        for one in self.known.values():
+            one.others = tuple(other for other in self.known.values() if other is not one)
         codes = [one.filter.tags_codes for one in self.known.values()]
         sets = [one for one in codes if one is not None]
         self.tags_codes = frozenset().union(*sets) if len(sets) == len(codes) else None
@@ -84,25 +88,20 @@ class FilterSet:
             latest.filter = wanted
         return latest
 
-    def others(self, known: KnownFilter) -> tuple[KnownFilter, ...]:
-        """Return the other filters of the group; empty if it has one."""
-        return tuple(one for one in self.known.values() if one is not known)
-
     def use(self, known: KnownFilter, client_id: str, now_ms: int) -> bool:
         """Note that a client receives with a filter; return whether it used another before, or none."""
-        step_ms = now_ms - self._heard_ms if self._heard_ms else 0
-        self._served_ms += min(max(0, step_ms), limits.FILTER_STEP_MS)
+        step_ms = now_ms - self._heard_ms
+        if step_ms > 0:
+            self._served_ms += min(step_ms, limits.FILTER_STEP_MS) if self._heard_ms else 0
         self._heard_ms, known.used_ms = now_ms, self._served_ms
-        is_new = client_id not in known.clients
-        if len(self.known) > 1:
-            for other in self.known.values():
-                other.clients.pop(client_id, None)
-        else:
-            known.clients.pop(client_id, None)
+        if client_id in known.clients:
+            return False
+        for other in known.others:
+            other.clients.pop(client_id, None)
         known.clients[client_id] = None
         if len(known.clients) > limits.FILTER_CLIENTS_MAX:
             del known.clients[next(iter(known.clients))]
-        return is_new
+        return True
 
     def idle(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
         """Return the filters that are to be forgotten; `alive_ms` has the last heartbeat of each client."""

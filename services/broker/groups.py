@@ -118,12 +118,13 @@ class Groups:
             known = filters.find(wanted)
             assert known is not None, "a filter that was added is not known"
         is_new = filters.use(known, client_id, now_ms)
-        if idle := self.filters.idle(group, topic, now_ms):
+        if known.others and (idle := self.filters.idle(group, topic, now_ms)):
             self._forget_filters(group, topic, idle, now_ms)
             filters = self.filters.of(group, topic)
             known = filters.find(wanted)
             assert known is not None, "the filter in use was forgotten"
-        return filters, known, durable_at, is_new or bool(idle)
+            is_new = True
+        return filters, known, durable_at, is_new
 
     def _forget_filters(self, group: str, topic: str, idle: list[FilterText], now_ms: int) -> None:
         aside = self.aside_counts(group, topic)

@@ -138,7 +138,7 @@ class Receiving:
             now_ms,
             filters,
             known,
-            filters.others(known),
+            known.others,
             durable_at=max(joined_at, added_at),
         )
         if not state.policy.is_paused:
