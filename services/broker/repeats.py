@@ -7,9 +7,7 @@
                  --else--> stored: another message, whose id collides (two forked producers draw the same ids)
 
 Rules
-1. The same is: topic, body, and all that `properties.encode_message` writes (the message's own properties,
-   id, tag, keys, message group, priority, lite topic), but for OF_EACH_TRY. When a message was born differs
-   from try to try; so does what tracing writes, and the end of a span that began when the try came.
+1. What makes two messages the same is in `broker.same_message`: meanings are compared, not bytes.
 2. A repeat stores nothing, so no record tells of it and no follower needs to know: the slots are a shortcut,
    of this process alone. What a start or a takeover has not seen come it looks up, each message, until
    TURNS_KEPT turns have begun (`begin`); nothing of that where the log has nothing so young.
@@ -38,7 +36,7 @@ from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from commitlog.record import Record
-from services.broker import verb_properties
+from services.broker.same_message import is_same
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 
@@ -49,10 +47,6 @@ WINDOW_MS: Final = (TURNS_KEPT - 1) * TURN_MS
 """For how long at least an id is known to have come."""
 TAKEOVER_BYTES: Final = 1 << 30
 """More than a leader writes in WINDOW_MS."""
-OF_EACH_TRY: Final = frozenset(
-    one.encode() for one in (verb_properties.TO, properties.TRACE_CONTEXT, "traceparent", "tracestate")
-)
-"""The properties that may differ from try to try; the last two are of W3C Trace Context."""
 _MASK: Final = SLOT_COUNT - 1
 _TURNS: Final = 255
 """Turns are numbered 1 to this, and again; 0 is a slot that no id has met."""
@@ -102,7 +96,7 @@ class Repeats:
     def first(self, message: Message, stored: bytes, topic: str) -> Record | None:
         """Return the record of the same message, if one came lately, as it lies under `topic`.
 
-        `stored` is how its properties begin.
+        `stored` is how its properties are written.
         """
         is_known = False
         for found in self._of_same_id(message):
@@ -133,18 +127,3 @@ class Repeats:
         self._unseen_turns = max(0, self._unseen_turns - 1)
         self._since.append(self._store.log.end_offset)
         self._turn_ends_ms = now_ms + TURN_MS
-
-
-def is_same(found: Record, message: Message, stored: bytes) -> bool:
-    """Return whether a record has the content of a message, whose properties are written as `stored`."""
-    if found.body != message.body:
-        return False
-    return found.properties.startswith(stored) or _of_all_tries(found.properties).startswith(
-        _of_all_tries(stored)
-    )
-
-
-def _of_all_tries(written: bytes) -> bytes:
-    """Return written properties without those of `OF_EACH_TRY`."""
-    pairs = written.split(b"\x02")
-    return b"\x02".join(one for one in pairs if one.partition(b"\x01")[0] not in OF_EACH_TRY)

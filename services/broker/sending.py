@@ -26,7 +26,8 @@ from services.broker.carrying import Carrying
 from services.broker.errors import KeyPending
 from services.broker.housekeeping import Housekeeping
 from services.broker.lite_topics import LiteTopics
-from services.broker.repeats import Repeats, is_same
+from services.broker.repeats import Repeats
+from services.broker.same_message import is_same
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
@@ -216,8 +217,6 @@ class Sending:
             record = self._timers.read_at(found.due_ms, offset) if is_durable else log.appended(offset)
         except StoreDamaged:
             return True
-        if properties.VERB.encode() in record.properties:  # moved: its properties were written anew
-            return record.body == message.body
         return is_same(record, message, properties.encode_message(message))
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:

@@ -60,6 +60,7 @@ from tests.memory_engine import MemoryEngine
 from tests.simulation.second_core import differing_tables
 from tests.simulation.tables import tables
 from tests.simulation.test_broker import HOUR_MS, START_MS, TOPIC, World
+from tests.simulation.tries import tried
 from tidewheel.errors import TidewheelError
 
 CLUSTER: Final = b"one cluster's id"
@@ -429,7 +430,7 @@ class ClusterWorld(World):
             message = self.trouble.choice([one for one, *_ in self.unanswered.values()])
         call = self._calls[message.message_id] = self._calls[message.message_id] + 1
         try:
-            receipt = core.sending.send(message, self._clock(zombie.node))
+            receipt = core.sending.send(tried(message, call), self._clock(zombie.node))
         except DiskFull as refusal:
             self._give(zombie.answers, rests_on(refusal), lambda: self._refused(message.message_id, call))
         else:

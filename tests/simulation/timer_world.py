@@ -33,6 +33,7 @@ from tests.simulation.timer_machine import (
     Machine,
 )
 from tests.simulation.timer_oracle import Half, Timer
+from tests.simulation.tries import some_properties, tried
 from tidewheel.errors import TidewheelError, TransactionEnded
 
 SPANS_MS = (
@@ -102,7 +103,7 @@ class World(Machine):
             message = self._message()
             message.delivery_ms = max(0, self.now_ms + self.chance.choice(SPANS_MS))
             batch.append((message, self._carry(message) if self.chance.random() < 0.1 else None))
-        again = [(message, None) for message in self.sent[-20:] if self._is_known(message)]
+        again = [(tried(one, self.count), None) for one in self.sent[-20:] if self._is_known(one)]
         batch += self.chance.sample(again, min(len(again), self.chance.randrange(3)))
         self.chance.shuffle(batch)
         for message, verb in batch:
@@ -215,7 +216,7 @@ class World(Machine):
         known = self.oracle.named(TimerName(message.topic, message.message_id))
         if known is None or not self._is_known(message):
             return
-        receipt = self.broker.sending.send(message, self.now_ms)
+        receipt = self.broker.sending.send(tried(message, self.count), self.now_ms)
         assert receipt.physical_offset == known.offset, "a retry made a second timer"
 
     def verb(self) -> None:
@@ -338,7 +339,7 @@ class World(Machine):
 
     def _message(self) -> Message:
         self.count += 1
-        given: dict[str, str] = {}
+        given = some_properties(self.count)
         if self.chance.random() < 0.4:
             given["TW_TIMER_KEY"] = self.chance.choice(KEYS)
             if self.chance.random() < 0.3:

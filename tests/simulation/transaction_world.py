@@ -44,6 +44,7 @@ from tests.simulation.transaction_oracle import (
     Transaction,
     TransactionOracle,
 )
+from tests.simulation.tries import tried
 from tidewheel.errors import TransactionEnded
 from txn import outcomes
 from txn.checkback import CheckBackPolicy
@@ -117,9 +118,8 @@ class TransactionWorld(World):
         at = receipt.physical_offset
         self.oracle.transactions[at] = Transaction(at, receipt.transaction_id, message, self.now_ms, carried)
         if self.chance.random() < 0.2:
-            assert self.broker.sending.send(message, self.now_ms).physical_offset == at, (
-                "a retry made a second half"
-            )
+            again = self.broker.sending.send(tried(message, 1), self.now_ms)
+            assert again.physical_offset == at, "a retry made a second half"
 
     def send_again(self) -> None:
         """A client repeats a half that it has sent, also one that has ended."""
@@ -129,7 +129,7 @@ class TransactionWorld(World):
         one = self.chance.choice(list(newest.values())[-20:])
         if one.sent_ms <= self.seen_ms - self.settings.dedupe_ms or self.went_back:
             return
-        receipt = self.broker.sending.send(one.message, self.now_ms)
+        receipt = self.broker.sending.send(tried(one.message, self.now_ms), self.now_ms)
         assert (receipt.physical_offset, receipt.transaction_id) == (one.offset, one.transaction_id)
 
     def end_half(self) -> None:

@@ -19,14 +19,21 @@ from tidewheel.errors import TidewheelError
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 16, queue_count=1)
-PLAIN = Message(topic="t", body=b"x", message_id="M1", keys=("k", "order 7"), tag="a", properties={"p": "v"})
+PLAIN = Message(
+    topic="t",
+    body=b"x",
+    message_id="M1",
+    keys=("k", "order 7"),
+    tag="a",
+    properties={"p": "v", "q": "w", "r": "x"},
+)
 KINDS = {
     "plain": PLAIN,
     "FIFO": replace(PLAIN, message_group="line"),
     "priority": replace(PLAIN, topic="jobs", priority=2),
     "lite": replace(PLAIN, topic="lite", lite_topic="one"),
     "compressed": replace(PLAIN, gzip=True),
-    "carries a verb": replace(PLAIN, properties={"TW_TIMER_CANCEL": "none"}),
+    "carries a verb": replace(PLAIN, properties={"TW_TIMER_CANCEL": "none", "p": "v"}),
     "delayed": replace(PLAIN, delivery_ms=NOW_MS + 60_000),
     "half": replace(PLAIN, transactional=True),
 }
@@ -34,8 +41,11 @@ ANOTHER: dict[str, dict[str, Any]] = {
     "body": {"body": b"y"},
     "tag": {"tag": "b"},
     "keys": {"keys": ("k",)},
-    "property": {"properties": {"p": "w"}},
-    "one property less": {"properties": {}},
+    "no tag": {"tag": ""},
+    "no keys": {"keys": ()},
+    "property": {"properties": {"p": "w", "q": "w", "r": "x"}},
+    "one property less": {"properties": {"p": "v", "r": "x"}},
+    "one property more": {"properties": {"p": "v", "q": "w", "r": "x", "s": "y"}},
 }
 
 
@@ -81,7 +91,9 @@ def test_a_repeat_gets_the_first_receipt(bench: Bench, kind: str, befalls: str) 
     if "start" in befalls:
         bench.open()
     before = bench.broker.end_offset
-    again = replace(KINDS[kind], born_ms=5)  # clients write the time of each try
+    # Clients write the time of each try, and protobuf the properties in any order.
+    turned = dict(reversed(KINDS[kind].properties.items()))
+    again = replace(KINDS[kind], born_ms=5, properties=turned)
     assert bench.broker.sending.send(again, bench.now_ms) == first
     assert bench.broker.end_offset == before
     assert bench.broker.statistics.colliding_ids == 0

@@ -1,0 +1,20 @@
+"""Tries of one message: each carries its properties in an order of its own, as protobuf maps do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from commitlog.message import Message
+
+
+def some_properties(number: int) -> dict[str, str]:
+    """Return the properties of a world's message: none to three."""
+    return {name: str(number) for name in "abc"[: number % 4]}
+
+
+def tried(message: Message, number: int) -> Message:
+    """Return the message as its client sends it the `number`th time."""
+    pairs = list(message.properties.items())
+    Random(f"{message.message_id} {number}").shuffle(pairs)
+    return replace(message, properties=dict(pairs), born_ms=message.born_ms + number)
