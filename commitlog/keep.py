@@ -75,6 +75,10 @@ class Keep:
             raise StoreDamaged(f"The record at log offset {physical_offset} was deleted and not kept.")
         return self._disk.read(*place)
 
+    def file_of(self, physical_offset: int) -> str:
+        """Return the path of the file that keeps a record."""
+        return self._places[physical_offset][0]
+
     def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
         """Drop the files none of whose records are needed; return their paths, for the caller to delete.
 

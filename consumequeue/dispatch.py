@@ -29,7 +29,7 @@ from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
 from consumequeue.entry import Entry, lite_code, tags_code
-from consumequeue.queue import ConsumeQueue, QueueWrite, files_of
+from consumequeue.queue import ConsumeQueue, FoundDamaged, QueueWrite, files_of, ignore_damage
 
 _LITE_TOPIC: Final = properties.LITE_TOPIC.encode()
 _TAG: Final = properties.TAG.encode()
@@ -58,9 +58,11 @@ class EntriesToWrite:
 class Dispatch:
     """All queues of a store; empty until a snapshot's are adopted or records are dispatched."""
 
-    def __init__(self, disk: Disk, imported_until: int = 0) -> None:
+    def __init__(
+        self, disk: Disk, imported_until: int = 0, found_damaged: FoundDamaged = ignore_damage
+    ) -> None:
         """`imported_until`: the log below this offset was imported (see `commitlog.imported`)."""
-        self._disk = disk
+        self._disk, self._found_damaged = disk, found_damaged
         self._imported_until = imported_until
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._changed: dict[ConsumeQueue, None] = {}  # in order, so that a seed replays
@@ -71,7 +73,7 @@ class Dispatch:
         """Return the index of one queue, made empty on first use."""
         key = (topic, queue_id)
         if key not in self._queues:
-            self._queues[key] = ConsumeQueue(self._disk, topic, queue_id)
+            self._queues[key] = self._queue(topic, queue_id)
         return self._queues[key]
 
     def dispatch(self, record: Record, record_bytes: int) -> bool:
@@ -181,7 +183,7 @@ class Dispatch:
             self.drop()
             return False
         for topic, queue_id, written_count, crcs, *min_offset in frozen:
-            queue = ConsumeQueue(self._disk, topic, queue_id, written_count)
+            queue = self._queue(topic, queue_id, written_count)
             self._queues[(topic, queue_id)] = queue
             if not queue.adopt(crcs):
                 self.drop()
@@ -197,6 +199,9 @@ class Dispatch:
             queue.rise(*min_offset or (0,))
             assert queue.end_offset >= entry_count, f"{topic}, queue {queue_id}, gives offsets out again"
             self._changed[queue] = None
+
+    def _queue(self, topic: str, queue_id: int, written_count: int = 0) -> ConsumeQueue:
+        return ConsumeQueue(self._disk, topic, queue_id, written_count, self._found_damaged)
 
     def drop(self) -> None:
         """Delete all queues, to be made anew from the log."""

@@ -6,7 +6,8 @@
 A pure function of the log, kept in files as RocketMQ's `ConsumeQueue` keeps them; it may be deleted and is
 made anew. New entries gather in memory, where they are read, until a worker has written them
 (`consumequeue.dispatch`). Entries have no CRC of their own, so a snapshot keeps one for each file: a start
-reads the files once and trusts no other bytes.
+reads the files once and trusts no other bytes. Later a file is compared with its CRC when an entry of it is
+a gap, or leads to no record of the queue (`vet`).
 
 Cost: an entry is 20 bytes; a search by log offset some 20 reads. Weak spots: what a start reads grows with
 all entries, not with what is new; on a full disk entries gather in memory without a limit of their own.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import dropwhile
 from typing import Final, NamedTuple
@@ -25,6 +26,7 @@ import numpy as np
 
 from commitlog.bulk import Flags, Integers
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
 from commitlog.limits import QUEUE_FILE_ENTRIES
 from consumequeue import entry
@@ -34,6 +36,15 @@ _READ_AHEAD_COUNT: Final = 64
 _MATCHED_AT_FIRST: Final = 64
 _MATCHED_TIMES: Final = 8
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
+_ADVICE: Final = "The queues are made anew from the log at the next start: restart the broker."
+
+
+FoundDamaged = Callable[[str, str], None]
+"""Takes the path of a damaged file, and a sentence about it."""
+
+
+def ignore_damage(path: str, what: str) -> None:
+    """Take no notice: for tools, which prove the files themselves."""
 
 
 class QueueWrite(NamedTuple):
@@ -47,13 +58,22 @@ class QueueWrite(NamedTuple):
 class ConsumeQueue:
     """The index of queue `queue_id` of `topic`, whose files hold `written_count` entries."""
 
-    def __init__(self, disk: Disk, topic: str, queue_id: int, written_count: int = 0) -> None:
-        self._disk = disk
+    def __init__(
+        self,
+        disk: Disk,
+        topic: str,
+        queue_id: int,
+        written_count: int = 0,
+        found_damaged: FoundDamaged = ignore_damage,
+    ) -> None:
+        self._disk, self._found_damaged = disk, found_damaged
         self._folder = f"{CONSUMEQUEUE}/{topic}/{queue_id}"
         self._unwritten = bytearray()
         self._written_count = written_count
         self._unsynced_from = written_count
         self._crcs: dict[int, int] = {}
+        self._vetted: dict[int, tuple[int, bool]] = {}
+        """By first byte of a file: the CRC with which `vet` last compared it, and whether it matched."""
         self.min_offset = 0
         self._read_ahead: list[Entry] = []
         self._read_ahead_from = 0
@@ -122,7 +142,10 @@ class ConsumeQueue:
                 return at
 
     def _stored(self, queue_offset: int, count: int) -> bytes:
-        """Return the bytes of up to `count` entries from `queue_offset` on, as far as they lie together."""
+        """Return the bytes of up to `count` entries from `queue_offset` on, as far as they lie together.
+
+        None below `min_offset` where the file was deleted; raise `StoreDamaged` where it is missing or short.
+        """
         in_files = min(count, max(0, self._written_count - queue_offset))
         first = (queue_offset + in_files - self._written_count) * ENTRY_BYTES
         gathered = (
@@ -132,9 +155,35 @@ class ConsumeQueue:
             return gathered
         position, length = queue_offset * ENTRY_BYTES, in_files * ENTRY_BYTES
         inside = position % _FILE_BYTES
-        found = self._disk.read(self._path(position - inside), inside, min(length, _FILE_BYTES - inside))
+        path, wanted_bytes = self._path(position - inside), min(length, _FILE_BYTES - inside)
+        found = self._disk.read(path, inside, wanted_bytes)
+        if len(found) < wanted_bytes and queue_offset >= self.min_offset:
+            found = found[: len(found) // ENTRY_BYTES * ENTRY_BYTES]
+            what = f"{path} is missing or cut short: the entry at queue offset {{}} is gone. {_ADVICE}"
+            what = what.format(queue_offset + len(found) // ENTRY_BYTES)
+            self._found_damaged(path, what)
+            if not found:
+                raise StoreDamaged(what)
         # A read ends with its file, or early where the file is damaged: what is gathered lies elsewhere then.
         return found + gathered if len(found) == length else found
+
+    def vet(self, queue_offset: int) -> bool:
+        """Return whether the file of an entry matches its CRC; report it if not. Entries in memory are sound.
+
+        Reads the file, up to 6 MB, unless it was compared since entries were last written to it.
+        """
+        first = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
+        crc = self._crcs.get(first)
+        if queue_offset >= self._written_count or crc is None:
+            return True
+        if (vetted := self._vetted.get(first)) is None or vetted[0] != crc:
+            path, length = self._path(first), min(_FILE_BYTES, self._written_count * ENTRY_BYTES - first)
+            is_sound = zlib.crc32(self._disk.read(path, 0, length)) == crc
+            vetted = self._vetted[first] = crc, is_sound
+            if not is_sound:
+                what = f"{path} does not match its CRC; met at queue offset {queue_offset}. {_ADVICE}"
+                self._found_damaged(path, what)
+        return vetted[1]
 
     def holds(self, physical_offset: int) -> bool:
         """Return whether a record of this queue begins at a log offset; about 20 reads, as offsets ascend."""

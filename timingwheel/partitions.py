@@ -43,7 +43,7 @@ they are until the slot lies wholly in the past, so one of 17.5 minutes is late 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from itertools import chain
 from typing import Any, Final
 
@@ -64,24 +64,39 @@ FOREVER_MS: Final = 1 << 62
 _RETRY_MS: Final = 1_000
 
 
+FoundGap = Callable[[Gap], None]
+"""Takes damage that was met."""
+
+
+def ignore_gap(gap: Gap) -> None:
+    """Take no notice: for callers that look at `Partitions.damage`."""
+
+
 class Gaps(list[Gap]):
     """The damage whose timers are not accounted for, each gap once; `mended` is damage whose timers are."""
 
-    def __init__(self, mended: frozenset[Gap] = frozenset()) -> None:
+    def __init__(self, found: FoundGap, mended: frozenset[Gap] = frozenset()) -> None:
         super().__init__()
-        self.mended = mended
+        self._found, self.mended = found, mended
 
     def append(self, gap: Gap) -> None:
         """Add a gap, unless it is known or mended."""
         if gap not in self.mended and gap not in self:
             super().append(gap)
+            self._found(gap)
 
 
 class Partitions:
     """The far timers of a store; empty until files are adopted or timers are put."""
 
-    def __init__(self, disk: Disk, now_ms: int, rows_max: int = TIMER_ROWS_READ_AHEAD_MAX) -> None:
-        self._disk, self._now_ms, self._rows_max = disk, now_ms, rows_max
+    def __init__(
+        self,
+        disk: Disk,
+        now_ms: int,
+        rows_max: int = TIMER_ROWS_READ_AHEAD_MAX,
+        found_gap: FoundGap = ignore_gap,
+    ) -> None:
+        self._disk, self._now_ms, self._rows_max, self._found_gap = disk, now_ms, rows_max, found_gap
         self._clear()
 
     def _clear(self) -> None:
@@ -100,7 +115,7 @@ class Partitions:
         self._last_offset = self._written_offset = 0
         self.watermark: SortKey = (0, 0)
         """The last timer delivered, set by the caller; all at or before it are done."""
-        self.damage = Gaps()
+        self.damage = Gaps(self._found_gap)
         """What of the files could not be read, and whose timers are not accounted for."""
 
     # Timers come and go.
@@ -358,7 +373,7 @@ class Partitions:
         self._last_offset = self._written_offset = frozen["last_offset"]
         self.watermark = (frozen["frontier"][0], frozen["frontier"][1])
         self._files, self._damaged = files, frozenset(frozen["damaged"])
-        self.damage = Gaps(frozenset(Gap(*fields) for fields in frozen.get("mended", ())))
+        self.damage = Gaps(self._found_gap, frozenset(Gap(*fields) for fields in frozen.get("mended", ())))
         for name in self._disk.list(TIMERS):
             if name not in self._damaged and name not in frozen["files"] and name not in kept:
                 self._disk.delete(f"{TIMERS}/{name}")
@@ -387,7 +402,7 @@ class Partitions:
 
         A split file of which nothing is missing need not be kept any longer.
         """
-        known = Gaps(self.damage.mended | frozenset(gaps))
+        known = Gaps(self._found_gap, self.damage.mended | frozenset(gaps))
         for gap in self.damage:
             known.append(gap)
         self.damage = known

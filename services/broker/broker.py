@@ -76,7 +76,7 @@ from services.broker.scheduler import Purpose, Scheduler
 from services.broker.schedules import Schedules
 from services.broker.sending import Sending
 from services.broker.settings import BrokerSettings
-from services.broker.start_damage import found_at_start
+from services.broker.start_damage import find_at_start
 from services.broker.statistics import Gauges, Statistics
 from services.broker.store import Keyed, Store
 from services.broker.timer_delivery import TimerDelivery
@@ -128,9 +128,6 @@ class Broker:
         self.unsound: list[str] = []
         """Small files of the store that were damaged, and what the start did about it."""
         self.lost: list[str] = []
-        self.damage: deque[Damaged] = deque(maxlen=limits.DAMAGE_KEPT_MAX)
-        """What was found damaged since the start, the oldest first."""
-        self.damage_count = 0
         self.is_crowded = False
         """Whether the last tick had more to deliver than its slice."""
         self._is_refusing = False
@@ -143,13 +140,14 @@ class Broker:
         """What the newest checkpoint on disk keeps of the part of a shared log; None if it keeps none."""
         self._scheduler = Scheduler(now_ms)
         self.store = Store(disk, log, settings.store_host)
+        self.damage = self.store.damage
         self.epoch = Epoch(self.store)
         self.access = Access(self.store)
         self.topics = Topics(self.store, settings)
         self.groups = Groups(self.store, settings)
         self._make_way_in(settings, now_ms)
         self._make_way_out(settings, now_ms)
-        self.finding = Finding(self.store, self.topics, self._reading, self.statistics)
+        self.finding = Finding(self.store, self.topics, self._reading)
         self._parts = self._parts_of_snapshot() | ({} if shared is None else {SHARED: shared})
         self._appliers, self._publishers = self._table_of_appliers(), self._table_of_publishers()
         self.store.apply_to_parts = self.apply
@@ -186,7 +184,7 @@ class Broker:
         store, topics, groups = self.store, self.topics, self.groups
         leases, subscriptions = Leases(self._scheduler, now_ms), LiteSubscriptions(settings)
         lending = Lending(store, groups, leases, settings.broker_name)
-        self._reading = reading = Reading(store, self.statistics)
+        self._reading = reading = Reading(store)
         self.dead_letters = DeadLetters(store, topics, groups, reading, self.housekeeping, self.statistics)
         self._burying = Burying(store, groups, leases, reading, self.dead_letters, subscriptions)
         lite_receiving = LiteReceiving(
@@ -297,8 +295,7 @@ class Broker:
         may_begin_at = broker.store.may_begin_at
         if shared is not None:  # the cut may lie in what is still to be read, below the two newest snapshots
             may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
-        for one in found_at_start(disk, log, start, scan.damaged, may_begin_at):
-            broker.note_damage(one)
+        find_at_start(disk, log, start, scan.damaged, may_begin_at, broker.damage)
         assert broker._checkpoint_offset <= log.durable_offset, "the log ends before the snapshot it follows"
         return broker
 
@@ -339,13 +336,6 @@ class Broker:
         """The offset up to which the log is surely on disk."""
         return self._log.synced_offset
 
-    def note_damage(self, found: Damaged) -> Damaged:
-        """Show until the next start what was found damaged; return it."""
-        if found not in self.damage:
-            self.damage.append(found)
-            self.damage_count += 1
-        return found
-
     def gauges(self) -> Gauges:
         """Return what is so at this moment, for metrics."""
         outcomes = self.transactions.outcomes
@@ -365,7 +355,7 @@ class Broker:
             disk_used=self.housekeeping.disk_used,
             disk_free_bytes=self.housekeeping.free_bytes,
             is_full=self.housekeeping.is_full,
-            damage_count=self.damage_count,
+            damage_count=len(self.damage),
             unreadable_timers=len(self.timers.lost),
         )
 
@@ -438,16 +428,15 @@ class Broker:
             assert isinstance(job, (Check, Rescue))
             self.mending.failed(job)
 
-    def mend(self, now_ms: int) -> list[Damaged]:
+    def mend(self, now_ms: int) -> None:
         """Check or mend some files here and now, for a repair: no time passes, nothing is delivered."""
         self._has_new_plan = True
         job = self.mending.next_job()
         if job is not None:
             job.run(self._disk)
             self.mending.done(job)
-        found = [self.note_damage(one) for one in self.mending.step(now_ms)]
+        self.mending.step(now_ms)
         self.mending.go_on_checking()
-        return found
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """Count what was due in between as late because the clock was set forward."""
@@ -557,6 +546,7 @@ class Broker:
             self._log.synced(checkpoint.log_sync)
         self.store.keys.written(checkpoint.keys)
         self.timers.written(checkpoint.timers)
+        self.mending.note_indexes()
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
         """Try again later a checkpoint that could not be written, for want of room or the like.
@@ -609,7 +599,7 @@ class Broker:
         for found in timer_facts.rebuild(
             self.timers, self._disk, log.segment_bytes, log.first_offset, start.offset
         ):
-            self.note_damage(found)
+            self.damage.note(found)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
         """Deliver what is due, and read ahead what soon will be."""
@@ -621,9 +611,9 @@ class Broker:
             self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
-        damaged: list[Effect] = [*map(self.note_damage, self.mending.step(now_ms))]
+        self.mending.step(now_ms)
         jobs = (self._look_ahead(now_ms), self.mending.next_job())
-        return damaged + [ReadTimers(job) for job in jobs if job is not None]
+        return [ReadTimers(job) for job in jobs if job is not None]
 
     def _look_ahead(self, now_ms: int) -> ReadAhead | None:
         look = self.timers.partitions.advance(now_ms)
@@ -649,12 +639,12 @@ class Broker:
         if (refusal is not None) != self._is_refusing:
             self._is_refusing = refusal is not None
             effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
-        effects += map(self.note_damage, self.mending.keep_house(now_ms))
+        self.mending.keep_house(now_ms)
         effects += map(Warn, self.groups.forgotten)
         self.groups.forgotten.clear()
         if lost := self.transactions.end_lost(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
-            effects.append(self.note_damage(Damaged("keep", layout.KEEP, what, lost_count=len(lost))))
+            self.damage.note(Damaged("keep", layout.KEEP, what, lost_count=len(lost)))
         if self.timers.partitions.disk_bytes > self.housekeeping.free_bytes:
             effects.append(
                 Warn(_short_of_room(self.timers.partitions.disk_bytes, self.housekeeping.free_bytes))

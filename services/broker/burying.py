@@ -146,7 +146,7 @@ class Burying:
         """Return the record of a message; None if retention or damage has taken it."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         is_there = queue.min_offset <= offset < queue.end_offset
-        return self._reading.record(queue.entry(offset), offset) if is_there else None
+        return self._reading.record(queue, offset, queue.entry(offset)) if is_there else None
 
     def _mark_lite_ready(self, key: GroupQueue, lite_topic: str) -> None:
         """Let the next message of a lite topic go out, if this one was of any (not empty)."""

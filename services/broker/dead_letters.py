@@ -78,7 +78,7 @@ class DeadLetters:
         while (offset := offsets.open_from(offset)) < queue.end_offset:
             if len(dead_letters) == count_max:
                 return DeadLetterPage(dead_letters, dead_letters[-1].queue_offset)
-            record = self._reading.record(queue.entry(offset), offset)
+            record = self._reading.record(queue, offset, queue.entry(offset))
             if record is not None:
                 body_bytes += len(record.body)
                 if dead_letters and body_bytes > limits.LOOK_BYTES_MAX:
@@ -131,7 +131,7 @@ class DeadLetters:
         queue, offsets = self._store.dispatch.queue(key.topic, 0), self._groups.look(key).offsets
         is_kept = queue.min_offset <= queue_offset < queue.end_offset
         is_there = is_kept and offsets.open_from(queue_offset) == queue_offset
-        record = self._reading.record(queue.entry(queue_offset), queue_offset) if is_there else None
+        record = self._reading.record(queue, queue_offset, queue.entry(queue_offset)) if is_there else None
         if record is None:
             raise MessageNotFound(
                 f"{key.topic} has no open dead letter at offset {queue_offset}: it was redriven or purged, "

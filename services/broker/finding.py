@@ -16,7 +16,6 @@ from commitlog.record import Record
 from consumequeue import keyindex
 from services.broker.errors import TopicNotFound
 from services.broker.reading import Reading, readable
-from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import Topics
 from services.broker.values import Delivery
@@ -39,9 +38,8 @@ def anything(one: Delivery) -> bool:
 class Finding:
     """Looks at messages by their names or places; leases nothing."""
 
-    def __init__(self, store: Store, topics: Topics, reading: Reading, statistics: Statistics) -> None:
-        self._store, self._topics = store, topics
-        self._reading, self._statistics = reading, statistics
+    def __init__(self, store: Store, topics: Topics, reading: Reading) -> None:
+        self._store, self._topics, self._reading = store, topics, reading
 
     def find(self, topic: str, key: str, count_max: int, wanted: Wanted = anything) -> Found:
         """Return up to `count_max` durable messages of a topic with a key or message id, newest first.
@@ -87,12 +85,11 @@ class Finding:
             raise TopicNotFound(f"{topic!r} has queues 0 to {queue_count - 1}, there is no {queue_id}.")
 
     def _records(self, topic: str, key: str) -> Iterator[Record]:
-        log = self._store.log
-        for physical_offset in self._store.keys.offsets(topic, key, log.first_offset):
+        store = self._store
+        for physical_offset in store.offsets_named(topic, key, store.log.first_offset):
             try:
-                record = log.read(physical_offset)
-            except StoreDamaged as error:
-                self._statistics.unreadable(physical_offset, error.detail)
+                record = store.read(physical_offset)
+            except StoreDamaged:
                 continue
             messages = reversed(keyindex.messages_of(record))
             yield from (one for one in messages if keyindex.carries(one, topic, key))

@@ -42,7 +42,7 @@ class HalfViews:
 
     def of_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
         """Return up to `count_max` halves that carry a key or message id, the newest first."""
-        offsets = self._store.keys.offsets(topic, key, 0)
+        offsets = self._store.offsets_named(topic, key, 0)
         records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
         named = (record for record in records if _carries(record, topic, key))
         return [self._view(record) for record in islice(named, count_max)]
@@ -64,7 +64,7 @@ class HalfViews:
         if not self._transactions.is_known(offset):
             return None
         try:
-            return self._store.log.read(offset)
+            return self._store.read(offset)
         except StoreDamaged:
             return None
 
@@ -99,7 +99,7 @@ class HalfViews:
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
             return b""
         try:
-            return self._store.log.read(ended.ended_offset).properties
+            return self._store.read(ended.ended_offset).properties
         except StoreDamaged:
             return b""
 

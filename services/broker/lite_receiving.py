@@ -99,10 +99,11 @@ class LiteReceiving:
 
         Returns False if the lite topic has to wait for a client with another filter of the group.
         """
-        entry = self._store.dispatch.queue(key.topic, key.queue_id).entry(offset)
+        queue = self._store.dispatch.queue(key.topic, key.queue_id)
+        entry = queue.entry(offset)
         if not state.admits(entry.record_bytes):
             return True
-        record = self._reading.record(entry, offset)
+        record = self._reading.record(queue, offset, entry)
         state.count(entry.record_bytes)
         if record is not None and not _is_of(record, lite_topic):
             return True  # another's with the same code

@@ -37,12 +37,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from commitlog import bulk, layout, limits
+from commitlog import bulk, limits
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.layout import TIMERS
-from commitlog.log import CommitLog
 from commitlog.record import CRC_BYTES, Record
 from commitlog.recovery import Damage, LogScan
 from consumequeue.keyindex import Run
@@ -399,9 +398,7 @@ class Mending:
         self._left: deque[tuple[int, int, str, str]] = deque()
         self._rebuilt_count = self._lost_count = 0
         self._blocked = ""
-        self._told: set[str] = set()
         self._log_pass: LogPass | None = None
-        self._new: list[Damaged] = []
 
     def begin(self, now_ms: int) -> None:
         """Let everything be read through from now on, the first due first."""
@@ -414,14 +411,14 @@ class Mending:
         self._may_check, self._check_bytes = True, limits.CHECKED_AT_START_BYTES
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
-    def keep_house(self, now_ms: int) -> list[Damaged]:
-        """Let some more be checked; return what of names, ends and keys was met damaged."""
+    def keep_house(self, now_ms: int) -> None:
+        """Let some more be checked; note what of names, ends and keys a checkpoint has met damaged."""
         self._may_check = True
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
             self.begin(now_ms)
         self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
-        return self._tell_of_indexes()
+        self.note_indexes()
 
     def go_on_checking(self) -> None:
         """Let some more be checked at once."""
@@ -432,9 +429,7 @@ class Mending:
         """Whether there is something to do at once."""
         if self._applying is not None:
             return not self._timers.is_held()
-        return bool(self._new) or (
-            self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
-        )
+        return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
 
     def next_job(self) -> Check | Rescue | None:
         """Return what a worker should read now; None if nothing, or while a job is not done with."""
@@ -466,8 +461,10 @@ class Mending:
         for run, what in job.damaged_keys.items():
             if run in self._store.keys.runs:
                 self._store.keys.found_damaged(what)
-        log = self._store.log
-        self._new += [log_damage(log, one) for one in job.log_damage if one.end_offset > log.first_offset]
+        self.note_indexes()
+        for found in job.log_damage:
+            if found.end_offset > self._store.log.first_offset:
+                self._store.damage.log_range(found)
         if self._log_pass is not None and self._log_pass.is_done:
             self._log_pass = None
 
@@ -482,34 +479,19 @@ class Mending:
             places = ((slot, position) for slot, _, position in job.files)
             self._unchecked.extendleft(reversed([*places, *job.runs, *job.keys]))
 
-    def step(self, now_ms: int) -> list[Damaged]:
-        """Rebuild or end some of the timers that a rescue has found; return what there is to tell."""
+    def step(self, now_ms: int) -> None:
+        """Rebuild or end some of the timers that a rescue has found."""
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
         while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
             self._mend(*self._left.popleft(), now_ms)
             count += 1
-        if self._new or self._timers.statistics.unread:
-            return self._tell_of_log()
-        if self._applying is None or self._left:
-            return []
-        return self._finish(self._applying)
+        if self._applying is not None and not self._left:
+            self._finish(self._applying)
 
     @property
     def _has_unchecked(self) -> bool:
         return bool(self._unchecked) or self._log_pass is not None
-
-    def _tell_of_log(self) -> list[Damaged]:
-        """Return what of the log was found damaged by a check, or met by a read."""
-        new, self._new = self._new, []
-        unread = self._timers.statistics.unread
-        while unread:
-            offset, why = unread.popleft()
-            new.append(Damaged("log", _segment_of(self._store.log, offset), why))
-        new = [one for one in dict.fromkeys(new) if one.what not in self._told]
-        if len(self._told) < limits.DAMAGE_KEPT_MAX:
-            self._told.update(one.what for one in new)
-        return new
 
     def _can_rescue(self) -> bool:
         is_needed = bool(self._partitions.damage or self._bare)
@@ -573,7 +555,7 @@ class Mending:
         if job.blocked:
             self._blocked = job.blocked
             what = f"Which timers damaged bytes held cannot be found out now: {job.blocked}"
-            self._new.append(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
+            self._store.damage.settle(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
             self._bare = job.bare + self._bare
             return
         assert self._applying is None, "a rescue is applied to its end before the next one has run"
@@ -601,15 +583,15 @@ class Mending:
     def _record(self, timer_offset: int) -> Record | None:
         """Return the timer record, from the log, or else from an older file; None if neither has it."""
         with suppress(StoreDamaged):
-            return self._store.log.read(timer_offset)
+            return self._store.read(timer_offset)
         assert self._applying is not None, "copies are known to a rescue alone"
         copy = self._applying.copies.get(timer_offset)
         with suppress(StoreDamaged):
             return None if copy is None else self._timers.read_row(*copy)
         return None
 
-    def _finish(self, job: Rescue) -> list[Damaged]:
-        """Count what a rescue came to, and return it in words; its gaps are mended."""
+    def _finish(self, job: Rescue) -> None:
+        """Count what a rescue came to, and note it in words; its gaps are mended."""
         looked_for_count = len(job.missing) + len(job.bare) + job.unknown_count
         assert self._rebuilt_count + self._lost_count <= looked_for_count, "a timer was mended twice"
         self._applying = None
@@ -628,27 +610,19 @@ class Mending:
             f"{self._lost_count} nobody has any more"
             f"{': tidewheel timer ls --damaged' if self._lost_count else ''}."
         )
-        return [Damaged("partition", paths[0], what, self._rebuilt_count, self._lost_count)]
+        first, *others = dict.fromkeys(paths)
+        damage = self._store.damage
+        damage.settle(Damaged("partition", first, what, self._rebuilt_count, self._lost_count))
+        for path in others:
+            damage.settle(
+                Damaged("partition", path, f"{path} was damaged; its timers are counted with {first}.")
+            )
 
-    def _tell_of_indexes(self) -> list[Damaged]:
-        found = {
-            "names": self._timers.ends.names.damage,
-            "ends": self._timers.ends.ends.damage,
-            "index": self._store.keys.damage,
-        }
-        new = [Damaged(part, "", what) for part, what in found.items() if what and what not in self._told]
-        self._told.update(one.what for one in new)
-        return new
-
-
-def log_damage(log: CommitLog, one: Damage) -> Damaged:
-    """Return what is said of damaged bytes of the log."""
-    what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
-    return Damaged("log", _segment_of(log, one.first_offset), what)
-
-
-def _segment_of(log: CommitLog, offset: int) -> str:
-    return layout.segment_path(offset // log.segment_bytes * log.segment_bytes)
+    def note_indexes(self) -> None:
+        """Note what of names, ends and keys is known to be damaged."""
+        self._timers.ends.note_damage()
+        if self._store.keys.damage:
+            self._store.note_key_index(self._store.keys.damage)
 
 
 _WHERES_MAX: Final = 3

@@ -7,14 +7,15 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from operator import itemgetter
 from typing import Final
 
-from commitlog import inner_batch, limits
+from commitlog import limits
 from commitlog.compression import for_client
 from commitlog.errors import StoreDamaged
 from commitlog.record import COMPRESSED, COMPRESSION, Record
 from consumequeue.entry import Entry
-from services.broker.statistics import Statistics
+from consumequeue.queue import ConsumeQueue
 from services.broker.store import Store
 from services.broker.values import Delivery
 
@@ -24,20 +25,25 @@ _NEAR_PER_WANTED: Final = 16
 """How many bytes are read at once for each that is wanted: a read of its own costs as much as some KB."""
 
 
+_Led = tuple[Entry, int, ConsumeQueue]
+"""An entry, its queue offset, and its queue."""
+_BY_PLACE: Final = itemgetter(0)
+
+
 class Reading:
     """Reads messages without leasing them."""
 
-    def __init__(self, store: Store, statistics: Statistics) -> None:
-        self._store, self._statistics = store, statistics
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    def record(self, entry: Entry, queue_offset: int) -> Record | None:
+    def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
         """Return the record of an entry; None for a gap left by damage, and if deleted or damaged since."""
         if entry.record_bytes == 0 or entry.physical_offset < self._store.log.first_offset:
+            queue.vet(queue_offset)  # a damaged entry looks like that, too
             return None
         try:
-            return self._record_at(entry, queue_offset)
-        except StoreDamaged as error:
-            self._statistics.unreadable(entry.physical_offset, error.detail)
+            return self._store.read_entry(queue, queue_offset, entry)
+        except StoreDamaged:
             return None
 
     def near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
@@ -57,13 +63,14 @@ class Reading:
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
         """Return the messages of `count` offsets, fewer if they are large; damaged ones are left out."""
-        entries = self._store.dispatch.queue(topic, queue_id).get(queue_offset, count)
-        return self._shown(zip(entries, range(queue_offset, queue_offset + count), strict=False), count)
+        queue = self._store.dispatch.queue(topic, queue_id)
+        found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
+        return self._shown(((entry, offset, queue) for entry, offset in found), count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
         """Return up to `count` messages from places on ({queue id: offset}), in log order; likewise."""
         queues = [self._messages(topic, queue_id, offset) for queue_id, offset in places.items()]
-        return self._shown(heapq.merge(*queues), count)
+        return self._shown(heapq.merge(*queues, key=_BY_PLACE), count)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the first queue offset stored at or after `store_ms`; the queue's end if there is none.
@@ -82,30 +89,19 @@ class Reading:
         """Return when the first readable message at or above `queue_offset` was stored, or None."""
         queue = self._store.dispatch.queue(topic, queue_id)
         following = range(queue_offset, queue.end_offset)
-        records = (self.record(queue.entry(offset), offset) for offset in following)
+        records = (self.record(queue, offset, queue.entry(offset)) for offset in following)
         return next((record.store_ms for record in records if record is not None), None)
 
-    def _messages(self, topic: str, queue_id: int, queue_offset: int) -> Iterator[tuple[Entry, int]]:
-        """Yield entries of a queue, which begin with the place in the log, and their queue offsets."""
+    def _messages(self, topic: str, queue_id: int, queue_offset: int) -> Iterator[_Led]:
+        """Yield entries of a queue, which begin with the place in the log."""
         queue = self._store.dispatch.queue(topic, queue_id)
         for offset in range(max(queue_offset, queue.min_offset), queue.end_offset):
-            yield queue.entry(offset), offset
+            yield queue.entry(offset), offset, queue
 
-    def _shown(self, found: Iterable[tuple[Entry, int]], count: int) -> list[Delivery]:
-        records = (self.record(entry, offset) for entry, offset in found)
+    def _shown(self, found: Iterable[_Led], count: int) -> list[Delivery]:
+        records = (self.record(queue, offset, entry) for entry, offset, queue in found)
         given = (Delivery(readable(record)) for record in records if record is not None)
         return list(within_bytes(islice(given, count), limits.LOOK_BYTES_MAX))
-
-    def _record_at(self, entry: Entry, queue_offset: int) -> Record:
-        """Return the record of an entry; raise `StoreDamaged`: both may be damaged since the start."""
-        log = self._store.log
-        if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
-            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
-        stored = log.read(entry.physical_offset, entry.record_bytes)
-        record = inner_batch.pick(stored, queue_offset)
-        if record.queue_offset != queue_offset:
-            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
-        return record
 
 
 def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:

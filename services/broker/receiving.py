@@ -240,7 +240,9 @@ class Receiving:
         key, lease = self._held(group, topic, handle)
         self._end(lease.generation)
         queue, offset = self._store.dispatch.queue(topic, key.queue_id), lease.queue_offset
-        record = self._reading.record(queue.entry(offset), offset) if offset >= queue.min_offset else None
+        record = (
+            self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
+        )
         if record is None:  # retention or damage has taken the message: nothing is left to keep
             return self._groups.finish(key, [offset], now_ms)
         attempts = self._groups.look(key).attempts(offset)
@@ -379,7 +381,7 @@ class Receiving:
             entry = queue.entry(offset)
             if not state.admits(entry.record_bytes):
                 return
-            record = self._record(entry, offset, state)
+            record = self._record(queue, offset, entry, state)
             state.count(entry.record_bytes)
             wanted_by = 0 if record is None else state.wanted_by(record)
             if record is None or not wanted_by:
@@ -402,11 +404,11 @@ class Receiving:
         self._lending.lease_run(key, flight, entries, state)
         return flight.next_offset > offset
 
-    def _record(self, entry: Entry, offset: int, state: ReceiveState) -> Record | None:
+    def _record(self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState) -> Record | None:
         """Return the record of an entry: of those that were read near it, if it is among them."""
         near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
-            return self._reading.record(entry, offset)
+            return self._reading.record(queue, offset, entry)
         return near
 
     def _candidate(
@@ -475,7 +477,7 @@ class Receiving:
             if offset is None or not state.may_join_run(flight, offset, message_group):
                 return
             entry = queue.entry(offset)
-            record = self._record(entry, offset, state) if state.admits(entry.record_bytes) else None
+            record = self._record(queue, offset, entry, state) if state.admits(entry.record_bytes) else None
             if record is None or not state.wants(record):
                 return
             if flight.attempts(offset).made >= state.policy.attempts_max:
@@ -525,7 +527,7 @@ class Receiving:
             return None
         if flight.offsets.is_done(offset) or flight.is_leased(offset):
             return None
-        record = self._reading.record(queue.entry(offset), offset)
+        record = self._reading.record(queue, offset, queue.entry(offset))
         if record is None or record.physical_offset != receipt.physical_offset:
             return None
         return None if properties.value_of(record.properties, properties.MESSAGE_GROUP) else (key, offset)

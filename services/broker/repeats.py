@@ -111,12 +111,12 @@ class Repeats:
         """Yield records of the message's topic and id that came lately: newest first, those on disk last."""
         store, topic, message_id = self._store, message.topic, message.message_id
         for offset in store.waiting_named(topic, message_id):
-            yield store.log.appended(offset)
+            yield store.read_appended(offset)
         since_offset = max(self._since[0], store.log.first_offset)
         try:
-            for offset in store.keys.offsets(topic, message_id, since_offset):
+            for offset in store.offsets_named(topic, message_id, since_offset):
                 with suppress(StoreDamaged):
-                    found = store.log.read(offset)
+                    found = store.read(offset)
                     if properties.value_of(found.properties, properties.MESSAGE_ID) == message_id:
                         yield found
         except StoreDamaged as error:

@@ -202,7 +202,7 @@ class Sending:
             return None
         stored = properties.encode_message(message)
         try:
-            if known and is_same(self._store.log.appended(known.physical_offset), message, stored):
+            if known and is_same(self._store.read_appended(known.physical_offset), message, stored):
                 return known
         except StoreDamaged:
             return known
@@ -211,10 +211,10 @@ class Sending:
 
     def _is_of(self, message: Message, found: Named) -> bool:
         """Return whether a timer that has a message's id has its content, too; so it is if that is gone."""
-        log, offset = self._store.log, found.timer_offset
+        store, offset = self._store, found.timer_offset
         try:
-            is_durable = offset < log.durable_offset
-            record = self._timers.read_at(found.due_ms, offset) if is_durable else log.appended(offset)
+            is_durable = offset < store.log.durable_offset
+            record = self._timers.read_at(found.due_ms, offset) if is_durable else store.read_appended(offset)
         except StoreDamaged:
             return True
         return is_same(record, message, properties.encode_message(message))

@@ -1,33 +1,38 @@
-"""What a start finds damaged, for operators to be told: snapshots, the log, keep files."""
+"""What a start finds damaged: snapshots, the log, keep files. Derived files are made anew and noted apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from commitlog import layout, snapshot
 from commitlog.disk import Disk
 from commitlog.log import CommitLog
 from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
-from services.broker.mending import log_damage
+from services.broker.damage import FoundDamage
 from services.broker.values import Damaged
 
 
-def found_at_start(
-    disk: Disk, log: CommitLog, start: Snapshot | None, damaged: Sequence[Damage], may_begin_at: int
-) -> Iterator[Damaged]:
-    """Yield all that is not what was written; the derived files are made anew and told of apart."""
+def find_at_start(
+    disk: Disk,
+    log: CommitLog,
+    start: Snapshot | None,
+    damaged: Sequence[Damage],
+    may_begin_at: int,
+    into: FoundDamage,
+) -> None:
+    """Note all that is not what was written."""
     for offset in snapshot.offsets(disk):
         if (start is None or offset != start.offset) and snapshot.read(disk, offset) is None:
             path = snapshot.path_of(offset)
-            yield Damaged("snapshot", path, f"{path} is not what was written; the other one is used.")
+            into.file("snapshot", path, f"{path} is not what was written; the other one is used.")
     if log.first_offset > may_begin_at:
         what = missing_from(may_begin_at, log.first_offset)
-        yield Damaged("log", layout.segment_path(may_begin_at), what)
+        into.file("log", layout.segment_path(may_begin_at), what)
     for one in damaged:
-        yield log_damage(log, one)
+        into.log_range(one)
     for what in log.keep.damaged:
-        yield Damaged("keep", layout.KEEP, what)
+        into.note(Damaged("keep", layout.KEEP, what))
 
 
 def missing_from(may_begin_at: int, first_offset: int) -> str:

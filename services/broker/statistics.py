@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from commitlog.bulk import Integers
-from commitlog.limits import DAMAGE_KEPT_MAX
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
 _BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # to make it anew takes longer than to look in it
@@ -56,21 +55,12 @@ class Statistics:
     lateness: dict[str, Lateness] = field(default_factory=dict)
     lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
     clock_jumps: Counter[str] = field(default_factory=Counter)
-    unreadable_records: int = 0
     colliding_ids: int = 0
     """Messages stored although their topic had one of that id lately, with another content."""
     timers_rebuilt: int = 0
     timers_unreadable: int = 0
     timers_unknown: int = 0
     flushes: int = 0
-
-    unread: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=DAMAGE_KEPT_MAX))
-    """Log offsets at which somebody met a record that cannot be read, and why; taken away once told."""
-
-    def unreadable(self, physical_offset: int, why: str) -> None:
-        """Count a record that could not be read."""
-        self.unreadable_records += 1
-        self.unread.append((physical_offset, why))
 
     def late_many(self, topic: str, lateness_ms: Integers) -> None:
         """Count delayed deliveries of a topic, at least one."""

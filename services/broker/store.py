@@ -25,13 +25,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from commitlog import bulk, imported, limits
+from commitlog import bulk, imported, inner_batch, limits
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush
 from commitlog.log import CommitLog
 from commitlog.message import Host, Message
@@ -40,9 +43,12 @@ from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
 from commitlog.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
-from consumequeue.entry import ENTRY_FORMAT, tags_code
+from consumequeue.entry import ENTRY_FORMAT, Entry, tags_code
 from consumequeue.keyindex import KeyIndex, carries, words_of_message
+from consumequeue.queue import ConsumeQueue
 from services.broker.copies import Appended, Copies
+from services.broker.damage import FoundDamage
+from services.broker.values import Damaged
 from txn.outcomes import OpenHalf
 
 Keyed = tuple[tuple[str, int], int, int, bytes, Collection[str], str, OpenHalf | None]
@@ -62,7 +68,8 @@ class Store:
 
     def __init__(self, disk: Disk, log: CommitLog, host: Host) -> None:
         self.log = log
-        self.dispatch = Dispatch(disk, imported.read(disk))
+        self.damage = FoundDamage(log)
+        self.dispatch = Dispatch(disk, imported.read(disk), partial(self.damage.file, "queue"))
         self.keys = KeyIndex(disk)
         self.last_store_ms = 0
         self.host = host
@@ -73,6 +80,68 @@ class Store:
         """The offset up to which the log may have been deleted; if it begins beyond, segments are missing."""
         self.apply_to_parts: Callable[[Record], None] = _no_parts
         self.apply_run_to_parts: Callable[[Appended], None] = _no_parts
+
+    def read(self, physical_offset: int) -> Record:
+        """Return the durable record at a log offset where one was stored.
+
+        Raise `StoreDamaged`, which is noted, or OSError.
+        """
+        try:
+            return self.log.read(physical_offset)
+        except StoreDamaged as error:
+            self.damage.record(physical_offset, error)
+            raise
+
+    def read_appended(self, physical_offset: int) -> Record:
+        """Return the record at a log offset, durable or not; raise as `read` does."""
+        try:
+            return self.log.appended(physical_offset)
+        except StoreDamaged as error:
+            self.damage.record(physical_offset, error)
+            raise
+
+    def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
+        """Return the record that an entry of a queue leads to.
+
+        Raise `StoreDamaged`, which is noted of the queue's file if that is what is damaged, else of the log.
+        """
+        log = self.log
+        try:
+            if (
+                entry.physical_offset >= log.durable_offset
+                or not 0 < entry.record_bytes <= log.record_bytes_max
+            ):
+                raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
+            stored = log.read(entry.physical_offset, entry.record_bytes)
+            record = inner_batch.pick(stored, queue_offset)
+            if record.queue_offset != queue_offset:
+                raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
+        except StoreDamaged as error:
+            if queue.vet(queue_offset):
+                self.damage.record(entry.physical_offset, error)
+            raise
+        return record
+
+    def offsets_named(self, topic: str, name: str, first_offset: int) -> Iterator[int]:
+        """Yield where durable records lie that may carry a key or message id: see `KeyIndex.offsets`.
+
+        Raise `StoreDamaged`, which is noted.
+        """
+        try:
+            yield from self.keys.offsets(topic, name, first_offset)
+        except StoreDamaged as error:
+            self.note_key_index(error.detail)
+            raise
+
+    def note_unread(self, physical_offsets: Collection[int]) -> None:
+        """Note records that a search in another thread could not read, if `read` cannot either."""
+        for physical_offset in physical_offsets:
+            with suppress(StoreDamaged):
+                self.read(physical_offset)
+
+    def note_key_index(self, what: str) -> None:
+        """Note that the key index is damaged, in whichever file: the next start makes all of it anew."""
+        self.damage.note(Damaged("index", "", what), "index")
 
     @property
     def is_behind(self) -> bool:

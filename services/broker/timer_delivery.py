@@ -195,12 +195,12 @@ class TimerDelivery:
             self._append_one(record.decode(stored), now_ms)
         else:
             topic = "" if record_at == IN_LOG else self._timers.queues.names[int(row["queue"])][0]
-            self._deliver_damaged(row, topic, now_ms)
+            self._deliver_damaged(row, path, topic, now_ms)
 
     def _deliver_waiting(self, rows: Rows, path: str, now_ms: int) -> None:
         is_bare = rows["record_at"] == np.uint64(IN_LOG)
         for row in rows[is_bare]:
-            self._deliver_damaged(row, "", now_ms)
+            self._deliver_damaged(row, path, "", now_ms)
         rows = rows[~is_bare]
         if not len(rows):
             return
@@ -208,7 +208,7 @@ class TimerDelivery:
         ends = np.cumsum(rows["record_bytes"].astype(np.int64))
         sound = bulk.are_sound(content, ends - rows["record_bytes"], ends)
         if not sound.all():
-            content, rows = self._without_damaged(content, rows, ends, sound, now_ms)
+            content, rows = self._without_damaged(content, rows, path, ends, sound, now_ms)
         self._append(content, rows, self._timers.queues, now_ms)
 
     def _append(self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int) -> None:
@@ -239,10 +239,7 @@ class TimerDelivery:
 
     def _not_ended(self, rows: Rows) -> Rows:
         """Return the rows whose timers wait, where damage may have taken the batch that says which do not."""
-        ended, _ = self._timers.ends.ends.all_newest(
-            rows["timer_offset"].copy(), np.zeros(len(rows), np.uint64)
-        )
-        return rows[~ended]
+        return rows[~self._timers.ends.have_ended(rows["timer_offset"].copy())]
 
     def _due_ms(self, rows: Rows, content: bytearray) -> Integers:
         """Return when the timers of rows were due: a column of ms.
@@ -285,19 +282,21 @@ class TimerDelivery:
         return content.ljust(int(lengths.sum()), b"\0")  # a file cut short: what is missing fails its CRC
 
     def _without_damaged(
-        self, content: bytearray, rows: Rows, ends: Integers, sound: Any, now_ms: int
+        self, content: bytearray, rows: Rows, path: str, ends: Integers, sound: Any, now_ms: int
     ) -> tuple[bytearray, Rows]:
         for row in rows[~sound]:
-            self._deliver_damaged(row, self._timers.queues.names[int(row["queue"])][0], now_ms)
+            self._deliver_damaged(row, path, self._timers.queues.names[int(row["queue"])][0], now_ms)
         spans = zip((ends - rows["record_bytes"])[sound].tolist(), ends[sound].tolist(), strict=True)
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
-    def _deliver_damaged(self, row: Any, topic: str, now_ms: int) -> None:
+    def _deliver_damaged(self, row: Any, path: str, topic: str, now_ms: int) -> None:
         """Deliver a timer whose record in the partition is damaged or missing, if the log still has it."""
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
-        self._timers.statistics.unreadable_records += 1
+        if int(row["record_at"]) != IN_LOG:
+            self._store.damage.unreadable_records += 1
+            self._timers.damaged_row(path, int(row["record_at"]))
         try:
-            timer = self._store.log.read(timer_offset)
+            timer = self._store.read(timer_offset)
         except StoreDamaged:
             self._timers.unreadable(topic, timer_offset, due_ms, now_ms)
         else:

@@ -28,6 +28,8 @@ looks for that, and at 2**40 names of a store the odds are about 2**-49.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -36,12 +38,15 @@ import numpy as np
 from commitlog import properties
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
 from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
 from commitlog.message import Message
+from consumequeue.bloom_filter import Mask, Words
 from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
-from services.broker.values import TimerName
+from services.broker.damage import FoundDamage
+from services.broker.values import Damaged, TimerName
 
 NAMES: Final = "timers-names"
 ENDS: Final = "timers-ends"
@@ -103,8 +108,8 @@ class EndsToWrite:
 class TimerEnds:
     """Names and ends of the timers of a store."""
 
-    def __init__(self, disk: Disk, history_ms: int) -> None:
-        self._history_ms = history_ms
+    def __init__(self, disk: Disk, history_ms: int, damage: FoundDamage) -> None:
+        self._history_ms, self._damage = history_ms, damage
         self._merged_ms = 0
         self.names = FactIndex(disk, NAMES, self._is_name_expired)
         self.ends = FactIndex(disk, ENDS, _is_end_expired)
@@ -120,7 +125,8 @@ class TimerEnds:
 
     def named_by(self, words: NameWords) -> Named | None:
         """Return the newest timer of a name that is given by its two words (`name_hash`)."""
-        found = self.names.newest(*words)
+        with self._noting_damage():
+            found = self.names.newest(*words)
         return None if found is None else Named(*found)
 
     def name(self, words: NameWords, timer_offset: int, due_ms: int, stored_ms: int) -> None:
@@ -129,11 +135,32 @@ class TimerEnds:
 
     def ended(self, timer_offset: int) -> TimerEnd | None:
         """Return how a timer ended; None while it is pending. Raise `StoreDamaged`."""
-        found = self.ends.newest(timer_offset, 0)
+        with self._noting_damage():
+            found = self.ends.newest(timer_offset, 0)
         if found is None:
             return None
         ended_offset, ended_ms, extra = found
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
+
+    def have_ended(self, timer_offsets: Words) -> Mask:
+        """Return which timers have ended, a column of bool; raise `StoreDamaged`."""
+        with self._noting_damage():
+            is_found, _ = self.ends.all_newest(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
+        return is_found
+
+    @contextmanager
+    def _noting_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreDamaged:
+            self.note_damage()
+            raise
+
+    def note_damage(self) -> None:
+        """Note what of both indexes is known to be damaged."""
+        for part, index in (("names", self.names), ("ends", self.ends)):
+            if index.damage:
+                self._damage.note(Damaged(part, "", index.damage))
 
     def end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """Keep how a timer has ended."""

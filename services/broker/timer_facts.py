@@ -119,6 +119,6 @@ def _close_some(timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numb
         return  # a timer that is in no sound batch may wait in a damaged one: ended, it would never arrive
     is_over = ~np.isin(offsets, waiting)
     offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
-    ended, _ = timers.ends.ends.all_newest(offsets, np.zeros(len(offsets), np.uint64))
+    ended = timers.ends.have_ended(offsets)
     for offset, ms in zip(offsets[~ended].tolist(), due_ms[~ended].tolist(), strict=True):
         timers.ends.end(offset, ms, TimerEnd(End.UNREADABLE, ms, offset))

@@ -86,8 +86,8 @@ class Timers:
     ) -> None:
         self._disk, self._store, self._settings = disk, store, settings
         self.statistics = statistics
-        self.ends = TimerEnds(disk, settings.timer_history_ms)
-        self.partitions = Partitions(disk, now_ms)
+        self.ends = TimerEnds(disk, settings.timer_history_ms, store.damage)
+        self.partitions = Partitions(disk, now_ms, found_gap=store.damage.gap)
         self.queues = QueueTable()
         self.source = TimerSource(disk, store.log.segments, self.queues)
         self.near = Near()
@@ -308,7 +308,7 @@ class Timers:
         if (unarmed := self._unarmed.record(timer_offset)) is not None:
             return unarmed  # the log reads durable bytes only
         with suppress(StoreDamaged):
-            return self._store.log.read(timer_offset)
+            return self._store.read(timer_offset)
         found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
         if found is None or int(found[1]["record_at"][0]) == IN_LOG:
             raise self._nowhere(timer_offset, due_ms)
@@ -326,8 +326,14 @@ class Timers:
         """Return the timer record that a partition keeps; raise `StoreDamaged`."""
         stored = self._disk.read(path, position, record_bytes)
         if not records.is_sound(stored, may_lack_crc=False):
-            raise StoreDamaged(f"The timer at byte {position} of {path} does not match its CRC.")
+            raise self.damaged_row(path, position)
         return undelivered(records.decode(stored))
+
+    def damaged_row(self, path: str, position: int) -> StoreDamaged:
+        """Note that a record in a partition is damaged; return the error that says so."""
+        what = f"The timer at byte {position} of {path} does not match its CRC."
+        self._store.damage.file("partition", path, what)
+        return StoreDamaged(what)
 
     def spill(self) -> None:
         """Write names and ends that are too many for memory, while a start replays the log."""
@@ -367,6 +373,8 @@ class Timers:
         # end.
         for due_ms, timer_offset in done.partitions.unreadable:
             if timer_offset not in self.near and self.ends.ended(timer_offset) is None:
+                with suppress(StoreDamaged):  # notes what is damaged
+                    self._store.read(timer_offset)
                 self.unreadable("", timer_offset, due_ms, self._store.last_store_ms)
 
     def failed(self, done: TimersToWrite) -> None:

@@ -204,7 +204,7 @@ class Transactions:
         if not self.is_known(offset):
             raise _unknown(transaction_id)
         try:
-            record = self._store.log.read(offset)
+            record = self._store.read(offset)
         except StoreDamaged as error:
             # There is such a half: its caller is told of the damage, and not that the id is wrong.
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
@@ -299,7 +299,7 @@ class Transactions:
         offset = self.find(half.claimed_offset(transaction_id), transaction_id).physical_offset
         waiting = self.outcomes.waiting(offset)
         if waiting is None:
-            raise self._refusal(transaction_id, self.ended(self._store.log.read(offset)))
+            raise self._refusal(transaction_id, self.ended(self._store.read(offset)))
         return CheckBack(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
@@ -402,10 +402,10 @@ class Transactions:
         """Return how a half ended whose end is not remembered: the log has its committed record, or none."""
         stored = properties.of_record(record)
         topic, message_id = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
-        for offset in self._store.keys.offsets(topic, message_id, self._store.log.first_offset):
+        for offset in self._store.offsets_named(topic, message_id, self._store.log.first_offset):
             if offset <= record.physical_offset:  # newest first: what comes now is older than the half
                 break
-            found = self._store.log.read(offset)
+            found = self._store.read(offset)
             if found.type == TYPE_COMMIT and found.half_offset == record.physical_offset:
                 return Ended(State.COMMITTED, found.store_ms, offset)
         return Ended(State.ROLLED_BACK, 0, -1)
@@ -444,9 +444,8 @@ class Transactions:
     def _read(self, half_offset: int) -> Record | None:
         """Return the record of a half to be asked about, or to expire; None if damage has taken it."""
         try:
-            return self._store.log.read(half_offset)
-        except StoreDamaged as error:
-            self._statistics.unreadable(half_offset, error.detail)
+            return self._store.read(half_offset)
+        except StoreDamaged:
             return None
 
 

@@ -308,4 +308,4 @@ class Damaged:
     lost_count: int = 0
 
 
-Effect = Notify | CheckBack | Retire | ReadTimers | Warn | Damaged
+Effect = Notify | CheckBack | Retire | ReadTimers | Warn

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -105,12 +106,17 @@ def never() -> bool:
     return False
 
 
+def ignore_damage(physical_offset: int) -> None:
+    """Take no notice: a search of a store at rest leaves that to `tidewheel store verify`."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchedLog:
     """The durable part of a log, to be searched; log offsets.
 
     Records before `imported_until` were imported and may lack a CRC. `stops` is asked between windows.
-    `epoch` is that of the end; 0 of a store that was always alone.
+    `epoch` is that of the end; 0 of a store that was always alone. `found_damaged` gets the log offset of a
+    record that holds what is sought and does not match its CRC; the search goes on without it.
     """
 
     name: str
@@ -119,6 +125,7 @@ class SearchedLog:
     imported_until: int = 0
     stops: Callable[[], bool] = never
     epoch: int = 0
+    found_damaged: Callable[[int], None] = ignore_damage
 
     @classmethod
     def at(cls, store: Path) -> SearchedLog:
@@ -162,8 +169,9 @@ class SearchedLog:
         for segment in self._segments():
             position = physical_offset - segment.first_offset
             if 0 <= position < segment.length:
-                found = self._decoded(segment, position, position)
-                return found and found.record
+                with suppress(StoreDamaged):  # callers name offsets: whether a record was there is not known
+                    found = self._decoded(segment, position, position)
+                    return found and found.record
         return None
 
     def kept(self) -> Iterator[Record]:
@@ -207,23 +215,35 @@ class SearchedLog:
             yield from (begin + place for place in sorted(found) if place < WINDOW_BYTES)
 
     def _around(self, segment: Segment, place: int) -> Found | None:
-        """Return the sound record that covers a place of a segment; None if there is none."""
-        end = place
+        """Return the sound record that covers a place of a segment; None if there is none.
+
+        A head that fits is proof of damage only then: the body of a sound record may quote one.
+        """
+        end, damaged_offset = place, None
         for look_back_bytes in _LOOK_BACK_BYTES:
             begin = max(0, place - look_back_bytes)
             before = segment.read(begin, end - begin)
             at = len(before)
             while (at := before.rfind(_MAGIC_START, 0, at)) >= 0:
-                found = self._decoded(segment, begin + at - 4, place)
+                try:
+                    found = self._decoded(segment, begin + at - 4, place)
+                except StoreDamaged:
+                    damaged_offset = segment.first_offset + begin + at - 4
+                    continue
                 if found is not None:
                     return found
             if begin == 0:
-                return None
+                break
             end = min(end, begin + len(_MAGIC_START) - 1)
+        if damaged_offset is not None:
+            self.found_damaged(damaged_offset)
         return None
 
     def _decoded(self, segment: Segment, start: int, place: int) -> Found | None:
-        """Return the record that starts at a position of a segment, if it is sound and covers `place`."""
+        """Return the record that starts at a position of a segment and covers `place`; None if none does.
+
+        Raise `StoreDamaged` for one whose head fits and whose CRC does not.
+        """
         head = segment.read(start, _HEAD.size) if start >= 0 else b""
         if len(head) < _HEAD.size:
             return None
@@ -234,11 +254,8 @@ class SearchedLog:
             return None
         whole = segment.read(start, record_bytes)
         if not record.is_sound(whole, may_lack_crc=physical_offset < self.imported_until):
-            return None
-        try:
-            return Found(record.decode(whole), end)
-        except StoreDamaged:
-            return None
+            raise StoreDamaged(f"The record at log offset {physical_offset} does not match its CRC.")
+        return Found(record.decode(whole), end)
 
 
 def imported_until(files: Files) -> int:

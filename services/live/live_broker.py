@@ -152,6 +152,7 @@ class LiveBroker:
         self._clock = self.clock.now_ms
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._core: Broker | None = core or self._open()
+        self._core.damage.listen(log_damage)
         self._stepped_down = stepped_down
         self._why_void: OSError | None = None
         self._lite_before = self._core.lite
@@ -556,6 +557,7 @@ class LiveBroker:
         assert self._core is None, "two cores over one store"
         core.lite.take_over(self._lite_before)
         self._core = core
+        core.damage.listen(log_damage)
         self.answers.advance(core.durable_offset)
         self._well.set()
         self._told_of_health(True)
@@ -681,8 +683,6 @@ class LiveBroker:
                     self._retiring = self._loop.create_task(self._retire(self._broker, retirement))
                 case Warn(text):
                     log.warning(text)
-                case Damaged():
-                    log_damage(effect)
                 case ReadTimers(job):
                     reading = self._read_timers(self._broker, job, self._reading_still())
                     self._reading = self._loop.create_task(reading)

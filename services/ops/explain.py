@@ -10,6 +10,7 @@ it holds the interpreter for a fraction of a millisecond at a time. Times are th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Final
@@ -91,7 +92,11 @@ class ExplainApi:
         """Tell the life of a message or order."""
         query = asked(ExplainQuery, request)
         search = asyncio.get_running_loop().run_in_executor
-        found = await search(self._searcher, explain, self._log(), query.name, query.topic)
+        damaged: list[int] = []
+        try:
+            found = await search(self._searcher, explain, self._log(damaged.append), query.name, query.topic)
+        finally:
+            self._live.core.store.note_unread(damaged)
         return JSONResponse(found.as_json(self._live.clock.offset_ms))
 
     async def close(self) -> None:
@@ -99,12 +104,14 @@ class ExplainApi:
         self._closing.set()
         self._searcher.shutdown()
 
-    def _log(self) -> SearchedLog:
+    def _log(self, found_damaged: Callable[[int], None]) -> SearchedLog:
         if self._files is None:
             raise NotFound("The files of this broker's store cannot be read from here.")
         core, until = self._live.core, imported_until(self._files)
         is_closing, epoch = self._closing.is_set, core.epoch.number
-        return SearchedLog("the broker's log", self._files, core.durable_offset, until, is_closing, epoch)
+        return SearchedLog(
+            "the broker's log", self._files, core.durable_offset, until, is_closing, epoch, found_damaged
+        )
 
 
 OPERATIONS: Final = (

@@ -254,7 +254,7 @@ class Metrics(Collector):
         )
         rebuilt = [(statistics.timers_rebuilt,)]
         yield self._counters("mq_timers_rebuilt", "Timers of damaged files that were rebuilt.", (), rebuilt)
-        unreadable = [(statistics.unreadable_records,)]
+        unreadable = [(self._live.core.damage.unreadable_records,)]
         yield self._counters("mq_unreadable_records", "Damaged records skipped.", (), unreadable)
         colliding = [(statistics.colliding_ids,)]
         yield self._counters("mq_colliding_ids", "Messages whose id another one had lately.", (), colliding)

@@ -54,7 +54,7 @@ class Probes:
         except TidewheelError as error:
             return PlainTextResponse(f"{error.code} {error}\n", status_code=503)
         refuses = "" if refusal is None else f"{refusal.code} {refusal}\n"
-        damage_count = self._live.core.damage_count
+        damage_count = len(self._live.core.damage)
         told = f"damaged: {damage_count} places, see: tidewheel timer ls --damaged\n" if damage_count else ""
         return PlainTextResponse(f"ready\n{refuses}{told}")
 

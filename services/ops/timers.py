@@ -546,7 +546,7 @@ class TimersApi:
         core = self._live.core
         lost = core.timer_views.lost()
         answer: DamageAnswer = {
-            "count": core.damage_count,
+            "count": len(core.damage),
             "rebuilt": core.statistics.timers_rebuilt,
             "unreadable": len(lost),
             # core.damage has the newest last, lost the newest first

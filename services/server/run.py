@@ -44,7 +44,7 @@ from services.front.connection import Service, Shared
 from services.front.port import Port
 from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
-from services.live.live_broker import LiveBroker, log_damage
+from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
@@ -303,8 +303,6 @@ def tell_recovery(core: Broker) -> None:
         log.warning("made anew from the log", what=what)
     for what in core.unsound:
         log.error("store file damaged, written anew", what=what)
-    for found_damaged in core.damage:
-        log_damage(found_damaged)
 
 
 def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertised:

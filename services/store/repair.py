@@ -165,14 +165,13 @@ def _make_derived(disk: Disk, now_ms: int) -> None:
 def _mend_timers(disk: Disk, now_ms: int) -> list[Damaged]:
     """Have the core see to the damaged files of timers, and keep what that made; no time passes for it."""
     broker = Broker.open(disk, BrokerSettings(), now_ms)
-    found: list[Damaged] = []
     while broker.mending.is_wanted:
-        found += broker.mend(now_ms)
+        broker.mend(now_ms)
         while (flush := broker.take_flush()) is not None:
             flush.write()
             broker.flushed(flush, now_ms)
     broker.checkpoint(now_ms).write(disk)
-    return found
+    return list(broker.damage)
 
 
 def _set_aside_all_but_newest(disk: Disk) -> None:

@@ -429,7 +429,7 @@ def test_a_damaged_record_is_skipped_and_counted_and_the_rest_arrives() -> None:
     receipts = [bench.send() for _ in range(3)]
     bench.disk.flip_bit("commitlog/" + "0" * 20, (receipts[1].physical_offset + 60) * 8)
     assert [one.message.message_id for one in bench.receive("live")] == ["M1", "M3"]
-    assert bench.broker.statistics.unreadable_records == 1
+    assert bench.broker.damage.unreadable_records == 1
     bench.reopen()
     assert [one.queue_offset for one in bench.receive("later")] == [0, 2]
     assert len(bench.broker.damaged) == 1

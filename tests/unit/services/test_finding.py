@@ -155,7 +155,7 @@ def test_a_damaged_record_is_left_out(bench: Bench) -> None:
     bench.send("M2", "k")
     bench.disk.flip_bit(f"commitlog/{0:020d}", (receipt.physical_offset + 60) * 8)
     assert bench.found("k") == ["M2"]
-    assert bench.broker.statistics.unreadable_records == 1
+    assert bench.broker.damage.unreadable_records == 1
 
 
 def message(message_id: str) -> Message:

@@ -136,7 +136,7 @@ FACTS: Final = {
         lambda broker: broker._delivery._clock_until_ms,
     ),
     "damage that was found": Fact(
-        lambda bench: bench.broker.note_damage(Damaged("log", "commitlog/0", "is damaged")),
+        lambda bench: bench.broker.damage.note(Damaged("log", "commitlog/0", "is damaged")),
         lambda broker: list(broker.damage),
     ),
     "statistics": Fact(Bench.send, lambda broker: +broker.statistics.messages_in),

@@ -399,7 +399,7 @@ def test_a_receive_reads_neighbours_in_one_go_and_passes_over_what_is_damaged(
     monkeypatch.setattr(bench.disk, "read", lambda *wanted: read_paths.append(wanted[0]) or read(*wanted))
     assert bench.ids() == ["M1", "M2", "M3", "M5", "M6", "M7", "M8"]
     assert read_paths.count(path) == 2, "the damaged one is read again, to tell what is wrong"
-    assert bench.broker.statistics.unreadable_records == 1
+    assert bench.broker.damage.unreadable_records == 1
 
 
 def test_a_filter_that_lets_nothing_through_is_done_in_slices(

@@ -83,7 +83,7 @@ def test_a_run_of_a_partition_leaves_what_one_by_one_leaves(
         assert bool(run.call_count) is (run_min == 1)
         came = [one.message_id for one in store.delivered()]
         delivered.append(sorted(came) if hurt else came)  # of a run the damaged go first
-        assert store.broker.statistics.unreadable_records >= len(hurt)
+        assert store.broker.damage.unreadable_records >= len(hurt)
         logs.append(log_of(store))
         left.append((tables(store.broker), store.broker.statistics))
     assert delivered[0] == delivered[1]

@@ -1,0 +1,241 @@
+"""Damage is noted where bytes are read: from the source, and of what is kept of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from commitlog import limits
+from commitlog.errors import StoreDamaged
+from commitlog.message import Message
+from consumequeue.filter import EVERYTHING
+from services.broker.broker import Broker
+from services.broker.damage import FoundDamage
+from services.broker.settings import BrokerSettings
+from services.broker.values import Damaged, HalfFilter, TimerFilter, TimerName
+from tests.memory_disk import MemoryDisk
+from tests.unit.services.test_retention import KEEP_ONE, NOW_MS, Bench
+
+ROOT: Final = Path(__file__).parents[4] / "services"
+ROOMS: Final = ("broker", "live", "ops", "rpc")
+READS: Final = {
+    "log.read",
+    "log.appended",
+    "keep.read",
+    "keys.offsets",
+    "names.newest",
+    "names.all_newest",
+    "ends.newest",
+    "ends.all_newest",
+    "_disk.read",
+    "_disk.read_many",
+    "_disk.view",
+    "disk.read",
+    "disk.view",
+    "raise StoreDamaged",
+}
+"""What reads bytes that may be damaged: the last two names of a call, or a raise."""
+READERS: Final = {
+    "broker/store.py:read": "notes",
+    "broker/store.py:read_appended": "notes",
+    "broker/store.py:read_entry": "notes, of the queue or the log",
+    "broker/store.py:offsets_named": "notes",
+    "broker/timer_ends.py:named_by": "notes, by _noting_damage",
+    "broker/timer_ends.py:ended": "notes, by _noting_damage",
+    "broker/timer_ends.py:have_ended": "notes, by _noting_damage",
+    "broker/timers.py:read_row": "notes, by damaged_row",
+    "broker/timer_delivery.py:_deliver_row": "notes, by _deliver_damaged",
+    "broker/timer_delivery.py:_read": "its caller compares CRCs, and notes by _deliver_damaged",
+    "broker/timer_source.py:_read": "in a worker; what it leaves out is read alone later",
+    "broker/mending.py:_is_sound": "in a worker, of an older copy of a record: another copy may be sound",
+}
+"""Where the rooms read such bytes, and how damage that is met there is noted."""
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield all functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def reads_of(function: ast.AST) -> Iterator[str]:
+    """Yield what a function reads of `READS`."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+            yield f"{name}.{node.func.attr}"
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            yield f"raise {getattr(node.exc.func, 'id', '')}"
+
+
+def test_nothing_reads_bytes_of_the_store_past_the_readers_that_note_damage() -> None:
+    found = set()
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            for function in functions(ast.parse(path.read_text())):
+                if READS & set(reads_of(function)):
+                    found.add(f"{room}/{path.name}:{function.name}")
+    assert found == READERS.keys()
+
+
+def broker() -> Broker:
+    return Broker.open(MemoryDisk(), BrokerSettings(segment_bytes=1 << 16), NOW_MS)
+
+
+def test_a_place_is_kept_and_passed_on_once_and_what_became_of_it_again() -> None:
+    damage, heard = broker().damage, list[Damaged]()
+    damage.file("partition", "timers/a", "byte 1 is wrong")
+    damage.listen(heard.append)
+    damage.file("partition", "timers/a", "byte 2 is wrong")
+    damage.file("partition", "timers/b", "byte 1 is wrong")
+    mended = Damaged("partition", "timers/a", "3 timers were rebuilt", 3)
+    damage.settle(mended)
+    damage.settle(mended)
+    assert [one.what for one in heard] == ["byte 1 is wrong", "byte 1 is wrong", "3 timers were rebuilt"]
+    assert [one.what for one in damage] == ["3 timers were rebuilt", "byte 1 is wrong"]
+
+
+def test_damage_of_many_places_is_bounded_and_says_so_once() -> None:
+    damage, heard = broker().damage, list[Damaged]()
+    damage.listen(heard.append)
+    for number in range(2 * limits.DAMAGE_KEPT_MAX):
+        damage.file("queue", f"consumequeue/{number}", "is wrong")
+    assert len(damage) == len(heard) == limits.DAMAGE_KEPT_MAX + 1
+    assert heard[-1].what.startswith("more than 1000 places are damaged; ")
+
+
+def test_a_record_that_retention_has_deleted_is_not_damaged() -> None:
+    bench = Bench()
+    bench.reopen(KEEP_ONE)
+    for _ in range(40):
+        bench.send()
+    bench.advance(5_000)
+    damage: FoundDamage = bench.broker.damage
+    assert bench.broker.store.log.first_offset > 0
+    damage.record(0, StoreDamaged("was deleted"))
+    assert not damage
+    assert damage.unreadable_records == 0
+
+
+def test_a_kept_half_that_is_damaged_is_told_by_whoever_reads_it_first() -> None:
+    bench = Bench()
+    half = bench.send(transactional=True, check_immunity_ms=3_600_000)
+    for _ in range(40):
+        bench.send()
+    bench.receive()
+    bench.reopen(KEEP_ONE)
+    bench.advance(5_000)
+    (kept,) = bench.disk.list("keep")
+    assert half.physical_offset in bench.broker.store.log.keep
+    bench.disk.flip_bit(f"keep/{kept}", 8 * 200)
+    assert bench.broker.half_views.page(HalfFilter(), None, 9).halves == []
+    (told,) = bench.broker.damage
+    assert (told.part, told.path) == ("keep", f"keep/{kept}")
+
+
+def test_a_receive_that_meets_a_damaged_queue_file_has_it_told() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.send()
+    bench.broker.store.dispatch.write()
+    for queue_id in range(8):
+        for name in bench.disk.list(path := f"consumequeue/t/{queue_id}"):
+            bench.disk.write(f"{path}/{name}", 0, bytes(20))
+    bench.broker.receiving.receive("g", "t", EVERYTHING, 9, 20_000, "c", False, NOW_MS)
+    assert {one.part for one in bench.broker.damage} == {"queue"}
+
+
+DAMAGED_COUNT: Final = 400
+HOUR: Final = 3_600_000
+
+
+def filled() -> MemoryDisk:
+    """A store with messages, timers, ended timers and halves, whose files are all written."""
+    disk = MemoryDisk()
+    broker = Broker.open(disk, BrokerSettings(segment_bytes=1 << 16, queue_count=1), NOW_MS)
+    for number in range(12):
+        for kind, given in (
+            ("M", {}),
+            ("T", {"delivery_ms": NOW_MS + HOUR * (2 + number)}),
+            ("H", {"transactional": True}),
+        ):
+            message = Message(topic="t", body=b"x" * 50, message_id=f"{kind}{number}", keys=("k",), **given)
+            broker.sending.send(message, NOW_MS)
+    flush_all(broker)
+    broker.timers.cancel(TimerName("t", message_id="T0"), "", NOW_MS)
+    flush_all(broker)
+    checkpoint = broker.checkpoint(NOW_MS)
+    checkpoint.write(disk)
+    broker.checkpointed(checkpoint)
+    broker.store.dispatch.write()
+    checkpoint = broker.checkpoint(NOW_MS)
+    checkpoint.write(disk)
+    return disk
+
+
+def flush_all(broker: Broker) -> None:
+    while (flush := broker.take_flush()) is not None:
+        flush.write()
+        broker.flushed(flush, NOW_MS)
+
+
+def answers(broker: Broker) -> Iterator[object]:
+    """What readers of each kind answer."""
+    transaction_ids = [one.transaction_id for one in broker.half_views.page(HalfFilter(), None, 99).halves]
+    readers: list[Callable[[], object]] = [
+        lambda: broker.finding.find("t", "k", 99),
+        lambda: broker.finding.read("t", 0, 0, 99),
+        lambda: broker.finding.offset_at("t", 0, NOW_MS),
+        lambda: broker.timer_views.page(TimerFilter(topic="t", tag="none"), None, 99),
+        lambda: broker.timer_views.page(TimerFilter(topic="t"), None, 99),
+        lambda: broker.half_views.page(HalfFilter(), None, 99),
+        lambda: broker.half_views.of_key("t", "k", 99),
+        lambda: broker.receiving.receive("g", "t", EVERYTHING, 9, 20_000, "c", False, NOW_MS).deliveries,
+    ]
+    readers += [
+        partial(broker.timers.get, TimerName("t", message_id=f"T{number}"), NOW_MS) for number in range(13)
+    ]
+    readers += [partial(broker.half_views.one, one) for one in transaction_ids]
+    yield len(transaction_ids)
+    for reader in readers:
+        try:
+            yield reader()
+        except StoreDamaged as error:
+            yield error.detail
+
+
+def test_no_damage_that_changes_an_answer_is_silent() -> None:
+    """Damage one place of one file of a running broker, ask all readers: an answer that differs was told."""
+    random, disk = Random(40), filled()
+    settings = BrokerSettings(segment_bytes=1 << 16, queue_count=1)
+    expected = list(answers(Broker.open(deepcopy(disk), settings, NOW_MS)))
+    folders = ("commitlog", "keyindex", "timers", "timers-names", "timers-ends", "consumequeue/t/0")
+    differing_count = 0
+    for _ in range(DAMAGED_COUNT):
+        hurt = deepcopy(disk)
+        broker = Broker.open(hurt, settings, NOW_MS)
+        folder = random.choice(folders)
+        path = f"{folder}/{random.choice(hurt.list(folder))}"
+        place = random.randrange(used_bytes(hurt, path))
+        match random.choice(("bit", "zeros", "cut")):
+            case "bit":
+                hurt.flip_bit(path, place * 8 + random.randrange(8))
+            case "zeros":
+                hurt.write(path, place, bytes(min(64, hurt.size(path) - place)))
+            case "cut":
+                hurt.truncate(path, place)
+        if list(answers(broker)) != expected:
+            differing_count += 1
+            assert broker.damage, (path, place)
+    assert differing_count > DAMAGED_COUNT // 4
+
+
+def used_bytes(disk: MemoryDisk, path: str) -> int:
+    return max(1, len(bytes(disk.view(path)).rstrip(b"\0")))
