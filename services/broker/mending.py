@@ -48,6 +48,7 @@ from consumequeue.keyindex import Run
 from consumequeue.sorted_runs import BLOCK_BYTES
 from consumequeue.timerindex import FactIndex, FactRun
 from services.broker.store import Store
+from services.broker.timer_ends import last_ms
 from services.broker.timer_records import due_ms_of
 from services.broker.timers import Timers
 from services.broker.values import Damaged
@@ -262,8 +263,7 @@ class Rescue:
             for facts in run.readable(disk, damaged):
                 near = facts[(facts["at"] >= np.uint64(from_ms)) & (facts["at"] < np.uint64(until_ms))]
                 near = near[near["offset"] < np.uint64(self.end_offset)]
-                last_ms = np.maximum(near["at"], near["extra"])
-                is_over = last_ms < np.uint64(self.forgotten_ms)
+                is_over = last_ms(near) < np.uint64(self.forgotten_ms)
                 pairs = np.empty(len(near), PAIR)
                 pairs["due_ms"], pairs["timer_offset"] = near["at"], near["offset"]
                 found.append(self._placed(pairs[~is_over], from_ms, until_ms))

@@ -6,10 +6,18 @@ Two exact indexes on disk (`consumequeue.timerindex`):
     names   topic and message id, topic and key      the newest timer of that name, when due, when stored
     ends    a timer's offset                         how it ended, when, and the log offset that says so
 
-A timer that is in `names` and not in `ends` is pending. A name is kept `history_ms` beyond the due time or
-when it was set, an end `history_ms` beyond the due time or the end: so as long as a name can be asked
-for, its end is known. Both are merged apart, each when it is time to, so what is older is not asked for.
-The history of a timer that waits, however late, is not forgotten: merges go by the earliest of those.
+A timer that is in `names` and not in `ends` is pending. Facts say what happened and when, and nothing of
+`history_ms`, a setting that may differ in each process that opens the store:
+
+1. A fact is expired `history_ms` after its last time (`last_ms`): of a name when the timer was set or is due,
+   of an end when the timer ended or was due. A timer's end has no earlier last time than its names.
+2. Names and ends are merged apart, so a merge may drop an end and leave its name. `forgotten_ms` is the time
+   before which any merge may have dropped ends. It never goes down and is kept in the snapshot: a longer
+   history from now on brings no end back.
+3. Of a timer whose name has a last time before `forgotten_ms`, or `history_ms` before now, no one is told
+   more than that it is forgotten. It is never taken for pending.
+4. The history of a timer that waits, however late, is not forgotten: merges go by the earliest of those.
+
 Memory: what came since the last checkpoint, and filters of about 12 bits a fact.
 
 An end as a fact of `consumequeue.timerindex_fact`, all u64:
@@ -20,7 +28,11 @@ An end as a fact of `consumequeue.timerindex_fact`, all u64:
     offset  64     the log offset of the record that ended the timer
     at      64     when the timer ended, ms since 1970
     extra   8      the kind of end (`commitlog.kinds.End`), above
-            56     until when the end is kept, ms since 1970
+            56     when the timer was due, ms since 1970
+
+In runs of before these rules the 56 bits hold the last time plus the history of then. Such a fact is read as
+of a timer that was due later: it expires later, and its kind, time and offset are the same. Snapshots of then
+have no `forgotten_ms`; until the first checkpoint what they dropped is told by the history alone.
 
 Weak spot: names are known by 128 bits of hash alone. Two names that share them would be one timer; nothing
 looks for that, and at 2**40 names of a store the odds are about 2**-49.
@@ -51,10 +63,12 @@ from services.broker.values import Damaged, TimerName
 NAMES: Final = "timers-names"
 ENDS: Final = "timers-ends"
 KIND_SHIFT: Final = 56
-"""Where in a fact's `extra` the kind of end stands; below it until when it is kept."""
-_UNTIL_MASK: Final = (1 << KIND_SHIFT) - 1
+"""Where in the `extra` of an end its kind stands; below it the due time."""
+_TIME_MASK: Final = (1 << KIND_SHIFT) - 1
 assert max(End) < 1 << 64 - KIND_SHIFT, "the kinds of ends outgrow their bits"
 
+Times = np.ndarray[Any, np.dtype[np.uint64]]
+"""A column of times, ms since 1970."""
 NameWords = tuple[int, int]
 """The 128 bits that stand for a name under a topic, 64 and 64."""
 
@@ -86,7 +100,7 @@ class EndsToWrite:
 
     names: FactsToWrite
     ends: FactsToWrite
-    merged_ms: int
+    forgotten_ms: int
 
     def write(self, disk: Disk) -> None:
         """Write what is new; in a worker thread. Raise OSError."""
@@ -97,7 +111,7 @@ class EndsToWrite:
         """Return what a snapshot keeps: files, and what of them is damaged."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
-        return files | {"merged_ms": self.merged_ms, "damaged": damaged}
+        return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
 
     def tidy(self, disk: Disk) -> None:
         """Delete files that are not needed any more."""
@@ -110,9 +124,10 @@ class TimerEnds:
 
     def __init__(self, disk: Disk, history_ms: int, damage: FoundDamage) -> None:
         self._history_ms, self._damage = history_ms, damage
-        self._merged_ms = 0
-        self.names = FactIndex(disk, NAMES, self._is_name_expired)
-        self.ends = FactIndex(disk, ENDS, _is_end_expired)
+        self.forgotten_ms = 0
+        """The time (ms) such that how a timer last known before it has ended may have been dropped."""
+        self.names = FactIndex(disk, NAMES, self._is_expired)
+        self.ends = FactIndex(disk, ENDS, self._is_expired)
 
     @property
     def is_full(self) -> bool:
@@ -164,9 +179,7 @@ class TimerEnds:
 
     def end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """Keep how a timer has ended."""
-        until_ms = max(due_ms, ended.ended_ms) + self._history_ms
-        extra = ended.end << KIND_SHIFT | until_ms
-        self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, extra)
+        self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, due_ms))
 
     def delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
@@ -175,24 +188,19 @@ class TimerEnds:
         assert len(timer_offsets) == len(due_ms) == len(ended_offsets), "a timer without its end"
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
-        facts["extra"] = End.DELIVERED << KIND_SHIFT | (np.maximum(due_ms, ended_ms) + self._history_ms)
+        facts["extra"] = End.DELIVERED << KIND_SHIFT | due_ms
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
         """Return whether a timer that was last known at `known_ms` may have ended before the kept history.
 
-        A merge may have dropped how it ended; so the timer stays forgotten when the clock is set back.
+        What a merge may have dropped stays forgotten when the clock is set back or the history grows.
         """
-        return known_ms < max(now_ms, self._merged_ms) - self._history_ms
-
-    @property
-    def forgotten_ms(self) -> int:
-        """The time (ms) such that how a timer last known before it has ended may have been dropped."""
-        return max(0, self._merged_ms - self._history_ms)
+        return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
 
     def spill(self, now_ms: int) -> None:
         """Write what is too much for memory, while a start replays the log; `now_ms` as for `to_write`."""
-        self._merged_ms = max(self._merged_ms, now_ms)
+        self._forget(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
@@ -202,8 +210,8 @@ class TimerEnds:
         `now_ms` is the newest store time, not a clock that may be wrong, and never later than a timer that
         waits.
         """
-        self._merged_ms = max(self._merged_ms, now_ms)
-        return EndsToWrite(self.names.to_write(now_ms), self.ends.to_write(now_ms), self._merged_ms)
+        self._forget(now_ms)
+        return EndsToWrite(self.names.to_write(now_ms), self.ends.to_write(now_ms), self.forgotten_ms)
 
     def written(self, done: EndsToWrite) -> None:
         """Take in that a checkpoint is durable."""
@@ -217,7 +225,7 @@ class TimerEnds:
 
     def adopt(self, frozen: Any, others: list[Any]) -> list[str]:
         """Take over a snapshot's files, and keep those of other snapshots; return what of them is damaged."""
-        self._merged_ms = frozen.get("merged_ms", 0)
+        self.forgotten_ms = frozen.get("forgotten_ms", 0)
         reasons = (
             self.names.adopt(frozen["names"], [other["names"] for other in others]),
             self.ends.adopt(frozen["ends"], [other["ends"] for other in others]),
@@ -232,9 +240,23 @@ class TimerEnds:
         self.names.drop()
         self.ends.drop()
 
-    def _is_name_expired(self, facts: Facts, now_ms: int) -> Any:
-        last_ms = np.maximum(facts["at"], facts["extra"])
-        return last_ms + np.uint64(self._history_ms) < np.uint64(max(now_ms, 0))
+    def _forget(self, now_ms: int) -> None:
+        """Note that merges may drop from now on what is over for the history at `now_ms`."""
+        self.forgotten_ms = max(self.forgotten_ms, now_ms - self._history_ms)
+
+    def _is_expired(self, facts: Facts, now_ms: int) -> Any:
+        return last_ms(facts) < np.uint64(max(now_ms - self._history_ms, 0))
+
+
+def end_extra(end: End, due_ms: int) -> int:
+    """Return what the fact of an end holds as `extra`: its kind, and when the timer was due."""
+    return end << KIND_SHIFT | due_ms
+
+
+def last_ms(facts: Facts) -> Times:
+    """Return the times (ms) from which on facts, names or ends, are kept for the history."""
+    times: Times = np.maximum(facts["at"], facts["extra"] & np.uint64(_TIME_MASK))
+    return times
 
 
 def name_hash(name: TimerName) -> NameWords:
@@ -251,7 +273,3 @@ def key_words(message: Message) -> NameWords | None:
 def text_of(message_id: str, key: str) -> str:
     """Return what is hashed of a name: the message id, or the key with a mark that no id has."""
     return message_id or f"\x01{key}"
-
-
-def _is_end_expired(facts: Facts, now_ms: int) -> Any:
-    return (facts["extra"] & np.uint64(_UNTIL_MASK)) < np.uint64(max(now_ms, 0))

@@ -182,7 +182,8 @@ class Timers:
         if record.topic != TIMER_TOPIC:
             return
         stored = properties.of_record(record)
-        names, topic = map(name_hash, self._names_of(record, stored)), stored.get(properties.REAL_TOPIC, "")
+        names = map(name_hash, timer_records.names_of(stored))
+        topic = stored.get(properties.REAL_TOPIC, "")
         due_ms = int(stored[properties.DUE_MS])
         self.apply_set(record, record.physical_offset, record.store_ms, due_ms, topic, names)
 
@@ -435,15 +436,6 @@ class Timers:
         if self.near.deviating:
             is_passed &= ~np.isin(timer_offsets, list(self.near.deviating))
         return ~is_passed
-
-    def _names_of(self, timer: Record, stored: dict[str, str]) -> list[TimerName]:
-        """Return the names of a timer record; of one rebuilt by an older version, the names that are free."""
-        names = timer_records.names_of(stored)
-        is_told = properties.TIMER_NAMES in stored or properties.REPLACES not in stored
-        if is_told or not timer_records.is_rebuilt(timer):
-            return names
-        old_offset = int(stored[properties.REPLACES])
-        return [name for name in names if self._is_free(name, old_offset, timer.store_ms)]
 
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
         """Return whether a name means the timer that is rebuilt, or no timer that is remembered."""

@@ -136,7 +136,10 @@ class ServeSettings:
         limits.TIMERS_PER_TOPIC_MAX
     )
     timer_history_hours: Annotated[
-        float, Stored("How long it is known how a delayed message ended.", above=0)
+        float,
+        Stored(
+            "How long it is known how a delayed message ended; a longer one brings nothing back.", above=0
+        ),
     ] = limits.TIMER_HISTORY_MS / 3_600_000
 
     listen: Annotated[Address, Where("HOST:PORT for RocketMQ 5 clients; port 0 picks a free one.")] = (

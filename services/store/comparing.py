@@ -7,11 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from commitlog.kinds import End
 from consumequeue import sorted_runs
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.timer_ends import KIND_SHIFT
-from services.store.timers import FactSource, StoredTimers
+from services.store.timers import StoredTimers
 from timingwheel.boundaries import Numbers
 
 NO_OFFSETS: Final = np.empty(0, np.uint64)
@@ -30,7 +29,7 @@ def difference(facts: Iterator[Facts], others: Iterator[Facts]) -> Iterator[Fact
 
 
 def kinds(facts: Iterator[Facts]) -> Iterator[Facts]:
-    """End without the time until which they are kept, which is a matter of settings."""
+    """End without the due time: runs of older versions hold another time in its place."""
     for chunk in facts:
         plain = chunk.copy()
         plain["extra"] >>= np.uint64(KIND_SHIFT)
@@ -41,21 +40,6 @@ def unrecorded_offsets(timers: StoredTimers) -> Numbers:
     """Return the timers that are over and whose end no record says: it is said to be where they were set."""
     found = [chunk["key"][chunk["key"] == chunk["offset"]] for chunk in timers.ends.newest(timers.disk)]
     return np.concatenate([NO_OFFSETS, *found])
-
-
-def kept_ms(timers: StoredTimers) -> int | None:
-    """How long names are surely kept, as the deliveries on disk tell: the broker's setting is not stored.
-
-    None if there are none that tell.
-    """
-    shortest_ms: int | None = None
-    for chunk in FactSource(timers.ends.runs).newest(timers.disk):
-        told = chunk[chunk["extra"] >> np.uint64(KIND_SHIFT) == End.DELIVERED]
-        if len(told):
-            until_ms = told["extra"] & np.uint64((1 << KIND_SHIFT) - 1)
-            left_ms = int((until_ms - told["at"]).min())
-            shortest_ms = left_ms if shortest_ms is None else min(shortest_ms, left_ms)
-    return shortest_ms
 
 
 def ended_offsets(timers: StoredTimers) -> Numbers:

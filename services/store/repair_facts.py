@@ -29,14 +29,13 @@ import numpy as np
 from commitlog import properties, snapshot
 from commitlog.disk import Disk
 from commitlog.kinds import TIMER_TOPIC, End, endings
-from commitlog.limits import TIMER_HISTORY_MS
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
 from consumequeue import timerindex
 from consumequeue.timerindex import UNSAVED_MAX, FactRun
 from consumequeue.timerindex_fact import FACT, Facts
 from consumequeue.timerindex_recent import Recent
-from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES, name_hash
+from services.broker.timer_ends import ENDS, NAMES, end_extra, name_hash
 from services.broker.timer_files import TIMER_FILES
 from services.broker.timer_records import due_ms_of, names_of
 from services.store.comparing import ended_offsets
@@ -145,8 +144,7 @@ def _ends(store: OpenStore, newest: Snapshot) -> Iterator[Fact]:
     for found in store.scan(until=newest.offset):
         record = found.record
         for timer_offset, end, due_ms, _ in endings(record):
-            extra = _extra(end, max(due_ms, record.store_ms))
-            yield timer_offset, 0, record.physical_offset, record.store_ms, extra
+            yield timer_offset, 0, record.physical_offset, record.store_ms, end_extra(end, due_ms)
 
 
 def _over(timers: StoredTimers) -> Iterator[Fact]:
@@ -154,14 +152,11 @@ def _over(timers: StoredTimers) -> Iterator[Fact]:
     known = np.union1d(timers.offsets(), ended_offsets(timers))
     for facts in timers.names.newest(timers.disk):
         for _, _, timer_offset, due_ms, _ in facts[~np.isin(facts["offset"], known)].tolist():
-            yield timer_offset, 0, timer_offset, due_ms, _extra(End.UNREADABLE, due_ms)
-
-
-def _extra(end: End, last_ms: int) -> int:
-    return end << KIND_SHIFT | (last_ms + TIMER_HISTORY_MS)
+            yield timer_offset, 0, timer_offset, due_ms, end_extra(End.UNREADABLE, due_ms)
 
 
 def _renamed(newest: Snapshot, runs: dict[str, list[FactRun]]) -> Snapshot:
     ends = {PARTS[folder]: [run.freeze() for run in named] for folder, named in runs.items()}
-    files = newest.parts[TIMER_FILES] | {"ends": ends}
+    forgotten_ms = newest.parts[TIMER_FILES]["ends"].get("forgotten_ms", 0)
+    files = newest.parts[TIMER_FILES] | {"ends": ends | {"forgotten_ms": forgotten_ms}}
     return replace(newest, parts=newest.parts | {TIMER_FILES: files})

@@ -86,6 +86,8 @@ class StoredTimers:
     ends: FactSource
     counted: Mapping[str, int]
     """How many wait for each topic, as the broker counts them."""
+    forgotten_ms: int
+    """The time before which merges may have dropped ends: see `services.broker.timer_ends`."""
     read: Read
 
     @classmethod
@@ -96,7 +98,8 @@ class StoredTimers:
         partitions = taken.partitions
         listing = _listing(disk, partitions.files, (partitions.writing,), partitions.watermark)
         names, ends = FactSource.of(taken.ends.names), FactSource.of(taken.ends.ends)
-        return cls(disk, listing, names, ends, parts["timers"]["pending"], read)
+        counted, forgotten_ms = parts["timers"]["pending"], taken.ends.forgotten_ms
+        return cls(disk, listing, names, ends, counted, forgotten_ms, read)
 
     @classmethod
     def of_snapshot(cls, disk: Disk, parts: Mapping[str, Any], read: Read) -> StoredTimers:
@@ -107,7 +110,8 @@ class StoredTimers:
         listing = _listing(disk, files, (), partitions["frontier"])
         names = FactSource(runs_of(NAMES, named["ends"]["names"]))
         ends = FactSource(runs_of(ENDS, named["ends"]["ends"]))
-        return cls(disk, listing, names, ends, parts["timers"]["pending"], read)
+        counted, forgotten_ms = parts["timers"]["pending"], named["ends"].get("forgotten_ms", 0)
+        return cls(disk, listing, names, ends, counted, forgotten_ms, read)
 
     @property
     def counted_count(self) -> int:

@@ -14,8 +14,8 @@ import numpy as np
 
 from commitlog import snapshot
 from commitlog.snapshot import Snapshot
-from services.broker.timer_ends import ENDS
-from services.store.comparing import ended_offsets, kept_ms
+from services.broker.timer_ends import ENDS, last_ms
+from services.store.comparing import ended_offsets
 from services.store.findings import Finding
 from services.store.invariants import Invariants
 from services.store.opening import OpenStore
@@ -62,7 +62,7 @@ def check_waiting(
     yield from _told(bare, "waits, but its record cannot be read")
     gone = np.setdiff1d(np.setdiff1d(stored, waiting), np.union1d(ended, known))
     yield from _told(gone, "neither waits nor has ended")
-    over = np.setdiff1d(_named(timers, now_ms), np.union1d(waiting, known))
+    over = np.setdiff1d(_named(timers), np.union1d(waiting, known))
     for offset in over.tolist():
         what = f"the timer at {offset} has a name and does not wait, but its end is not known"
         yield Finding(PARTS[ENDS], ENDS, -1, -1, what)
@@ -71,15 +71,11 @@ def check_waiting(
         yield Finding("timer", "", -1, -1, what)
 
 
-def _named(timers: StoredTimers, now_ms: int) -> Numbers:
-    """Return the timers with names that are surely still kept; none if nothing tells how long that is."""
-    history_ms = kept_ms(timers)
+def _named(timers: StoredTimers) -> Numbers:
+    """Return the timers with names of which no merge has dropped an end."""
     found = [np.empty(0, np.uint64)]
-    if history_ms is None:
-        return found[0]
-    from_ms = now_ms - history_ms
     for facts in timers.names.newest(timers.disk):
-        found.append(facts["offset"][facts["at"] > np.uint64(max(from_ms, 0))])
+        found.append(facts["offset"][last_ms(facts) >= np.uint64(timers.forgotten_ms)])
     return np.concatenate(found)
 
 

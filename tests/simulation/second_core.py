@@ -7,7 +7,8 @@ every `COMPARE_EVERY` steps, all tables of both (`tests.simulation.tables`) are 
 
 - It begins with an empty store, or late: from a copy of the first one's files, snapshot and all.
 - Now and then it writes a checkpoint and is opened again from that, or is thrown away and made again.
-- It has other settings than the first, and its clock is an hour off: nothing of that may be in a table.
+- It has another value in each setting (`other_settings`), other ones at each start, and its clock is an hour
+  off: nothing of that may be in a table. Names and ends of timers are compared under the shortest history.
 - Now and then, when the first is quiet, a newer epoch begins, as if the right to append had come back.
 - In half of the seeds the first applies what it has appended decoded from its bytes, not its own objects.
 - Before it follows a cut of retention it writes a checkpoint: no timer of its own may need the log below.
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -28,7 +28,6 @@ from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Found, LogScan
 from services.broker.broker import Broker
-from services.broker.group_values import From
 from services.broker.half_receipts import AT_ONCE
 from services.broker.sending import message_record
 from services.broker.settings import BrokerSettings
@@ -37,9 +36,9 @@ from services.broker.timer_records import timer_record
 from services.broker.values import SendReceipt
 from tests.memory_disk import MemoryDisk
 from tests.simulation.faults import Faults
+from tests.simulation.other_settings import other_settings
 from tests.simulation.tables import tables
 from txn import half
-from txn.checkback import CheckBackPolicy
 
 COMPARE_EVERY: Final = 20
 COMPARE_AFTER: Final = 14
@@ -79,6 +78,8 @@ class SecondCore:
         self._core: Broker | None = None
         self._disk = MemoryDisk()
         self._steps = 0
+        self._history_ms = world.settings.timer_history_ms
+        """The shortest history that either core has had."""
         self.compared_count = self.epoch = 0
 
     def look(self) -> None:
@@ -102,6 +103,7 @@ class SecondCore:
         first = self._world.broker
         if first is not self._first:
             self._first = first
+            self._history_ms = min(self._history_ms, self._world.settings.timer_history_ms)
             if self._decodes:
                 apply_decoded(first)
         if self._core is not None and self._core.end_offset > first.durable_offset:
@@ -138,25 +140,16 @@ class SecondCore:
             copy_files(self._world.disk, self._disk)
         else:
             store_format.open_format(self._disk, first.segment_bytes)
-        self._core = self._opened()
+        self._core = self._opened(self._other_settings())
         if self._core.end_offset > first.durable_offset or is_damaged(self._core):
             self._core = None
 
-    def _opened(self) -> Broker:
-        settings = self._world.settings
-        other = replace(
-            settings,
-            broker_name="another",
-            queue_count=settings.queue_count + 1,
-            auto_create_topics=False,
-            attempts_max=settings.attempts_max + 3,
-            group_start=From.LATEST,
-            dedupe_ms=1,
-            delay_ms_max=1,
-            timers_per_topic_max=1,
-            auto_renew_lease_ms=7,
-            check_back=CheckBackPolicy(77, 88, 99, 4),
-        )
+    def _other_settings(self) -> BrokerSettings:
+        other = other_settings(self._world.settings, self._chance)
+        self._history_ms = min(self._history_ms, other.timer_history_ms)
+        return other
+
+    def _opened(self, other: BrokerSettings) -> Broker:
         return Broker.open(self._disk, other, self._world.now_ms + self._chance.choice((-HOUR_MS, HOUR_MS)))
 
     def _stored(self, found: Found) -> bytes:
@@ -171,14 +164,17 @@ class SecondCore:
 
     def _compare(self, core: Broker) -> None:
         self._steps = 0
-        second = tables(core)
-        assert not (differing := differing_tables(tables(self._world.broker), second)), differing
+        second = tables(core, self._history_ms)
+        differing = differing_tables(tables(self._world.broker, self._history_ms), second)
+        assert not differing, differing
         self.compared_count += 1
         chance = self._chance.random()
         if chance < 0.1:
             self._checkpoint(core)
-            self._core = self._opened()
-            differing = differing_tables(second, tables(self._core))
+            other = self._other_settings()
+            second = tables(core, self._history_ms)
+            self._core = self._opened(other)
+            differing = differing_tables(second, tables(self._core, self._history_ms))
             assert not differing, f"a checkpoint is not what it was taken of: {differing}"
         elif chance < 0.2:
             self._core = None

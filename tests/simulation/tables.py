@@ -4,7 +4,8 @@ A table is a part of the state or, where that has members, one of them: `timers.
 keeps of each part is there, and what lies in files beside it: the timers that wait and when they are due,
 their names and ends, the keys by hash, and the queues with their ends. Lists of rows are sorted; order is no
 part of a table. Left out is `timers.deviating`: where a late timer waits follows the clock of the core that
-put it there.
+put it there. Names and ends that are over for the history may be there or not, so they are left out: of two
+cores with different histories, what is over for the shorter one.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import numpy as np
 
 from commitlog.snapshot import Rows
 from consumequeue.timerindex import FactIndex
-from consumequeue.timerindex_fact import newest_of
+from consumequeue.timerindex_fact import FACT, Facts, newest_of
 from services.broker.broker import Broker
+from services.broker.timer_ends import last_ms
 from services.broker.timer_records import due_ms_of
 
 _FOREVER_MS: Final = 1 << 62
 
 
-def tables(broker: Broker) -> dict[str, Any]:
-    """All tables of a broker that is quiet, by name."""
+def tables(broker: Broker, history_ms: int | None = None) -> dict[str, Any]:
+    """All tables of a broker that is quiet, by name; with the broker's own history unless one is given."""
+    now_ms = broker.store.last_store_ms
+    kept_ms = now_ms - (broker.timers.ends._history_ms if history_ms is None else history_ms)
     found: dict[str, Any] = {}
     for name, part in broker._parts.items():
         frozen = part.freeze()
@@ -42,8 +46,9 @@ def tables(broker: Broker) -> dict[str, Any]:
         (due_ms_of(timers.read_at(*place)) if place[1] in timers.near.deviating else place[0], place[1])
         for place in places
     ]
-    found["timers.names"] = _facts(timers.ends.names, broker.store.last_store_ms)
-    found["timers.ends"] = _facts(timers.ends.ends, broker.store.last_store_ms)
+    names, ends = (_facts(index, kept_ms) for index in (timers.ends.names, timers.ends.ends))
+    found["timers.names"], found["timers.ends"] = names.tolist(), ends.tolist()
+    found["timers.named as pending"] = names["offset"][~np.isin(names["offset"], ends["key"])].tolist()
     found["keys"] = _keys(broker)
     found["queues"] = [
         (topic, queue_id, queue.min_offset, queue.end_offset)
@@ -52,15 +57,12 @@ def tables(broker: Broker) -> dict[str, Any]:
     return {name: _plain(value) for name, value in found.items()}
 
 
-def _facts(index: FactIndex, now_ms: int) -> list[Any]:
-    """The newest fact about each name or timer, but for those that are over for the history."""
+def _facts(index: FactIndex, kept_ms: int) -> Facts:
+    """The newest fact about each name or timer, but for those that were over before `kept_ms`."""
     chunks = [chunk for run in index.runs for chunk in run.chunks(index._disk)]
     chunks += [chunk for recent in index.recents() for chunk in recent.chunks()]
-    if not chunks:
-        return []
-    facts = newest_of(np.concatenate(chunks))
-    kept: list[Any] = facts[~index._is_expired(facts, now_ms)].tolist()
-    return kept
+    facts = newest_of(np.concatenate([np.empty(0, FACT), *chunks]))
+    return facts[last_ms(facts) >= np.uint64(max(kept_ms, 0))]
 
 
 def _keys(broker: Broker) -> list[Any]:

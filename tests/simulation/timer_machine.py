@@ -62,8 +62,8 @@ class Machine:
         if seed % 2:
             policy = RetentionPolicy(log_bytes_max=4 * SEGMENT_BYTES)
             self.settings = replace(self.settings, housekeeping_ms=2_000, retention=policy)
-        if seed % 3 == 0:
-            self.settings = replace(self.settings, timer_history_ms=HOUR)
+        self.histories_ms = (HOUR, 7 * DAY) if seed % 3 == 0 else (SETTINGS.timer_history_ms,)
+        self.settings = replace(self.settings, timer_history_ms=self.histories_ms[0])
         self.may_go_back = seed % 5 == 0
         self.went_back = False
         self.faults = Faults(self.chance, self.disk, self._kinds_hit(seed))
@@ -72,7 +72,7 @@ class Machine:
         """What the broker has said of damage, in all its lives."""
         self.rebuilt_count = 0
         self.broker = self._open(None)
-        self.oracle = Oracle(self.settings.timer_history_ms)
+        self.oracle = Oracle(min(self.histories_ms))
         self.followed = 0
         self.last: Timer | None = None
         self.flying: list[Flush] = []
@@ -311,6 +311,9 @@ class Machine:
         self.jobs.clear()
         self.retirements = []
         self.checkpoint, self.last = None, None
+        if len(self.histories_ms) > 1:  # it is started again with another history
+            history_ms = self.chance.choice(self.histories_ms)
+            self.settings = replace(self.settings, timer_history_ms=history_ms)
         acknowledged_offset = self.faults.starts_that_die(self._judged, acknowledged_offset)
         self.broker = self._judged(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"

@@ -85,6 +85,7 @@ class Oracle:
     """All timers and halves there ever were, less what a crash undid."""
 
     history_ms: int
+    """The shortest that the broker ever has."""
     timers: dict[int, Timer] = field(default_factory=dict)
     halves: dict[int, Half] = field(default_factory=dict)
     verdicts: dict[int, str] = field(default_factory=dict)

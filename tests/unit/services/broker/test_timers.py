@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from commitlog import snapshot
@@ -9,6 +11,7 @@ from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.broker.timer_ends import end_extra
 from services.broker.values import (
     PendingTimer,
     ReadTimers,
@@ -81,6 +84,14 @@ class Store:
             self.flush()
             if self.broker.is_checkpoint_due:
                 self.checkpoint()
+
+    def go_on_and_merge_ends(self, by_ms: int) -> None:
+        """Lets time pass, and a checkpoint merge the ends there are."""
+        self.go(by_ms)
+        for number in range(9):
+            self.send(f"at {self.now_ms}, {number}", SECOND)
+        self.go(2 * SECOND)
+        self.checkpoint()
 
     def delivered(self) -> list[Message]:
         queues = self.broker.topics.get("t").queue_count
@@ -371,3 +382,58 @@ def test_timers_come_at_their_own_time_after_the_clock_was_ahead_for_a_moment(is
     store.go(2 * HOUR)
     assert len(store.delivered()) == 3
     assert store.waiting() == []
+
+
+@pytest.mark.parametrize("before_ms", [HOUR, 168 * HOUR])
+@pytest.mark.parametrize("after_ms", [HOUR, 168 * HOUR])
+@pytest.mark.parametrize("is_merged_before", [False, True])
+def test_no_change_of_the_history_makes_a_delivered_timer_wait_again(
+    before_ms: int, after_ms: int, is_merged_before: bool
+) -> None:
+    """Found by hand: an end kept under a history of 1 h was dropped, and its name kept under one of 168 h."""
+    store = Store(timer_history_ms=before_ms)
+    store.send("m", SECOND, "k")
+    for number in range(20):
+        store.send(f"name {number}", 400 * DAY)  # so the run of the names is too large to be merged soon
+    store.go(2 * SECOND)
+    store.checkpoint()
+    if is_merged_before:
+        store.go_on_and_merge_ends(3 * HOUR)
+    store.settings = replace(store.settings, timer_history_ms=after_ms)
+    store.crash()
+    store.go_on_and_merge_ends(3 * HOUR)
+    store.crash()
+    over = {Verdict.FORGOTTEN, Verdict.NEVER_SET}
+    is_kept = after_ms > HOUR and not (is_merged_before and before_ms == HOUR)
+    expected = {Verdict.TOO_LATE} if is_kept else over
+    for name in (by_id("m"), TimerName("t", key="k")):
+        found = store.broker.timers.get(name, store.now_ms)
+        assert isinstance(found, TimerVerdict), "it was delivered, and is listed as one that waits"
+        assert found.verdict in expected
+        assert store.broker.timers.cancel(name, "", store.now_ms).verdict in expected
+    assert store.broker.timers.pending_count == 20
+    store.flush()
+    assert [one.message_id for one in store.delivered()].count("m") == 1
+
+
+def test_an_end_of_a_run_that_holds_until_when_it_is_kept_is_read_as_one_that_is_kept_longer() -> None:
+    """So runs of before the due time was stored are; nothing else about the end is another."""
+    store = Store(timer_history_ms=HOUR)
+    store.send("m", SECOND)
+    store.go(2 * SECOND)
+    ends = store.broker.timers.ends
+    named = ends.named(by_id("m"))
+    assert named is not None
+    ended = ends.ended(named.timer_offset)
+    assert ended is not None
+    until_ms = ended.ended_ms + HOUR
+    ends.ends.put(named.timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, until_ms))
+    assert ends.ended(named.timer_offset) == ended
+    store.checkpoint()
+    store.go(HOUR + MINUTE)
+    store.send("other", None)
+    store.checkpoint()
+    found = store.broker.timers.get(by_id("m"), store.now_ms)
+    assert isinstance(found, TimerVerdict)
+    assert found.verdict in (Verdict.FORGOTTEN, Verdict.NEVER_SET)
+    assert ends.ended(named.timer_offset) == ended, "its end is there an hour longer than its name"
