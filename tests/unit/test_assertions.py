@@ -36,6 +36,7 @@ OWN = {
     ".has_more": "services/broker/burying.py",
     ".has_won": "sharedlog/leading.py",
     ".is_done": "consumequeue/offsets.py",
+    ".is_free": "consumequeue/in_flight.py",
     "may_write": "sharedlog/versions.py",
     ".size": "commitlog/real_disk.py",
 }
