@@ -2,7 +2,7 @@
 
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
-    keyindex/<20 digits>-<20 digits>           derived: see `consumequeue.keyindex`
+    keyindex/<20 digits>                       derived: see `consumequeue.keyindex`
     consumequeue.whole                         says that the queues are as the snapshots say
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
     timers/<level>-<20 digits>                 far timers by time, see `timingwheel.partition`

@@ -71,13 +71,7 @@ class Filter:
     def add(self, keys: Words) -> None:
         """Add keys."""
         places, bits = probes_of(keys)
-        places %= _u64(self._count)
-        # Of keys that fall on one word numpy keeps what one of them wrote: the others are written again, each
-        # time at least one fewer a word.
-        while len(places):
-            self.words[places] |= bits
-            lost = np.flatnonzero(self.words[places] & bits != bits)
-            places, bits = places[lost], bits[lost]
+        np.bitwise_or.at(self.words, places % _u64(self._count), bits)
 
     def folded(self, key_count: int) -> Filter:
         """Return the same filter in as few words as `key_count` keys need, which it has taken in."""

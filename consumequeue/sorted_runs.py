@@ -1,47 +1,56 @@
-"""Sorted runs: the store under both indexes, of files that never change and are merged by size.
+"""Sorted runs: immutable files of fixed-size entries in key order, each with fences and a bloom filter.
 
-`consumequeue.keyindex` and `consumequeue.timerindex` are two schemas of it: what an entry is, what counts of
-several that are alike, how a block is found, and what is done about a damaged file.
+`consumequeue.run_store` decides when runs are written, merged and deleted. A `Schema` describes the entries:
+the key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timerindex`) have one each.
 
-**A run** is a file of entries in order: a head, and blocks, each of 4,096 bytes.
+**A run** is the file `<folder>/<20 digits number>`: a head, blocks of 4,096 bytes, and a tail.
 
     head    width  field                        block     width    field
-    0       8      what the file is             0         4080     whole entries, zeros after the last
-    8       8 each what says which it is        4080      4        CRC-32 of bytes 0 to 4079, which starts
-    then    4      CRC-32 of what is before                        from the block's number, from 0
+    0       8      magic of the schema          0         4080     whole entries, zeros after the last
+    8       8      number                       4080      4        CRC-32 of bytes 0 to 4079, which starts
+    16      8, 8   first_offset, end_offset                        from the block's number, from 0
+    32      8      entry_count
+    40      4      CRC-32 of bytes 0 to 39      tail      width    field
+                                                0         8 each   fences: the key of each block's first entry
+                                                ...       8 each   words of the filter (`bloom_filter.py`)
+                                                ...       4, 4     CRC-32 of the fences, of the filter
 
-Integers are little-endian, zeros fill what is left. A file is written beside and renamed, head last, so it is
-whole or not there. The number in a block's CRC says that the block is where it belongs.
+Integers are little-endian, zeros fill what is left. A file is written under another name and renamed, head
+last, so it is whole or not there. The number in a block's CRC says that the block is where it belongs.
 
-**A merge** makes one run of new entries and older runs. Each source is in order of two fields, the major and
-the minor one. A pass takes a chunk of every source and gives out all entries up to the least of the chunks'
-last ones; so each pass uses one chunk up, and none holds back more than its own. Entries with both fields
-equal are in one pass.
+Entries are in order of `key`, then of the schema's minor field. Fences and filter are held in memory. A key
+that is not in the run costs no read, one that is costs a block. A run of more entries than the schema's
+`filtered_max` has no filter, so that memory stays bounded: there each look-up reads a block. When fences or
+filter are damaged the answers are the same and take more reads. Nothing is answered from a damaged block, nor
+from a file that has another head than the snapshot names.
 
-**Which runs are merged** is decided by size: a run waits until those behind it, the new entries with them,
-hold three times as much as it does. So there are some three runs of each size, a number that grows with the
-logarithm of the log, and an entry is written again only when its run grows fourfold.
+**A merge** makes one run of several sources, each in order. A pass takes a chunk of every source and yields
+all entries up to the least of the chunks' last ones. So each pass uses one chunk up, and no source holds back
+more than its own chunk. Entries with key and minor field equal are in one pass.
 
-**A file goes** when neither the new snapshot nor the one before names it: the next start may be from either.
-
-Cost: a block is one read. Memory: what one call reads or writes; in a merge one chunk per source. Weak spot:
-a merge in which nothing is alike still writes every entry again.
+Cost: a look-up 0.3 us a run that does not hold the key, 8 us a block. Memory: 12 to 25 bits an entry of a run
+with a filter, and 8 bytes a block; in a merge one chunk per source. Weak spot: a merge of runs without equal
+entries still writes every entry again.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.layout import OFFSET_DIGITS
+from consumequeue.bloom_filter import Filter, Mask, Probe, Words
 
-Sorted = np.ndarray[Any, np.dtype[np.void]]
-"""An array of entries in order."""
+Entries = np.ndarray[Any, np.dtype[np.void]]
+"""An array of entries of a schema."""
 
 BLOCK_BYTES: Final = 4096
 CONTENT_BYTES: Final = 4080
@@ -49,30 +58,285 @@ READ_BLOCKS: Final = 64
 """How many blocks are read at once where all of a run is wanted."""
 
 _CRC: Final = struct.Struct("<I")
-_GROWTH: Final = 3
+_CRCS: Final = struct.Struct("<II")
+_HEAD: Final = struct.Struct("<8s4Q")
+_PIECE_WORDS: Final = 1 << 17
 
 
-class Named(Protocol):
-    """A run, as far as its file's name goes."""
+@dataclass(slots=True, frozen=True, eq=False)
+class Schema:
+    """What the entries of a run are; each has the fields `key` and `offset`, 64 bits."""
+
+    magic: bytes
+    entry: np.dtype[np.void]
+    minor: str
+    """The field that orders entries of equal key."""
+    merged: Callable[[Entries], Entries]
+    """Puts entries of several sources, older sources first, in order, and leaves out what does not count."""
+    newest_only: bool
+    """Whether of equal key and minor field only the entry with the highest offset counts."""
+    is_derived: bool
+    """Whether the log can tell every entry again, so that an index with a damaged run is made anew."""
+    filtered_max: int
+    """The entries that a run with a filter has at most."""
+    advice: str
+    """What an error about a damaged run tells the operator to do."""
+
+    def __post_init__(self) -> None:
+        assert CONTENT_BYTES % self.entry.itemsize == 0, "a full block of entries has room left"
+
+    @property
+    def block_entries(self) -> int:
+        """The number of entries in a full block."""
+        return CONTENT_BYTES // self.entry.itemsize
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A file of `entry_count` entries, the offsets of which are from `first_offset` up to `end_offset`."""
+
+    schema: Schema = field(repr=False)
+    folder: str
+    number: int
+    first_offset: int
+    end_offset: int
+    entry_count: int
+    path: str = field(default="", kw_only=True)
+    """The file's path in the store: by its number, unless it is given."""
+    fences: Words | None = field(default=None, init=False, repr=False)
+    filter: Filter | None = field(default=None, init=False, repr=False)
+    is_tail_sound: bool = field(default=False, init=False)
+    """Whether fences and filter are as they were written."""
+    lost: str = field(default="", init=False)
+    """Why nothing of the run can be read; empty if it can be."""
+
+    def __post_init__(self) -> None:
+        self.path = self.path or f"{self.folder}/{self.name}"
+
+    @classmethod
+    def at(cls, schema: Schema, disk: Disk, path: str) -> Run:
+        """Return the run that the head of a file describes, not loaded; raise `StoreDamaged`."""
+        stored = disk.read(path, 0, _HEAD.size)
+        if len(stored) < _HEAD.size:
+            raise StoreDamaged(f"{path} has no head. {schema.advice}")
+        _, *fields = _HEAD.unpack(stored)
+        return cls(schema, "", *fields, path=path)
 
     @property
     def name(self) -> str:
         """The file's name in its folder."""
+        return f"{self.number:0{OFFSET_DIGITS}d}"
+
+    @property
+    def block_count(self) -> int:
+        """The number of blocks after the head."""
+        return -(-self.entry_count // self.schema.block_entries)
+
+    @property
+    def tail_at(self) -> int:
+        """The byte at which the fences begin."""
+        return (1 + self.block_count) * BLOCK_BYTES
+
+    def freeze(self) -> list[int]:
+        """Return what a snapshot keeps, which is what the head says: number, offsets and entry count."""
+        return [self.number, self.first_offset, self.end_offset, self.entry_count]
+
+    def load(self, disk: Disk) -> None:
+        """Read what is held in memory, and find out whether the run is lost. Raise OSError."""
+        if disk.size(self.path) < self.tail_at or disk.read(self.path, 0, BLOCK_BYTES) != _head(self):
+            self.lost = f"{self.path} is missing or damaged. {self.schema.advice}"
+            return
+        fences_bytes = 8 * self.block_count
+        filter_bytes = disk.size(self.path) - self.tail_at - fences_bytes - _CRCS.size
+        if filter_bytes < 0 or filter_bytes % 8:
+            return
+        fences = disk.read(self.path, self.tail_at, fences_bytes)
+        filtered = disk.read(self.path, self.tail_at + fences_bytes, filter_bytes)
+        crcs = disk.read(self.path, self.tail_at + fences_bytes + filter_bytes, _CRCS.size)
+        are_fences_sound, is_filter_sound = (
+            zlib.crc32(part) == crc for part, crc in zip((fences, filtered), _CRCS.unpack(crcs), strict=True)
+        )
+        if are_fences_sound:
+            self.fences = np.frombuffer(fences, np.uint64)
+        if is_filter_sound and filtered:
+            self.filter = Filter(np.frombuffer(filtered, np.uint64))
+        self.is_tail_sound = are_fences_sound and is_filter_sound
+
+    def may_hold(self, probe: Probe) -> bool:
+        """Return whether the run may hold the key of a probe; False is sure, and costs no read."""
+        return self.filter is None or self.filter.may_hold(probe)
+
+    def may_hold_each(self, places: Words, bits: Words) -> Mask:
+        """Return of which keys, by their probes, the run may hold entries; all of them without a filter."""
+        if self.filter is None:
+            return np.ones(len(places), np.bool_)
+        return self.filter.may_hold_each(places, bits)
+
+    def find(self, disk: Disk, key: int) -> Iterator[Entries]:
+        """Yield the entries of a key, those of each block together, the last block first.
+
+        Raise `StoreDamaged`. Each call reads a block at least: ask `may_hold` first.
+        """
+        if self.lost:
+            raise StoreDamaged(self.lost)
+        fences: Sequence[int] = _FencesRead(self, disk) if self.fences is None else self.fences.data
+        # Entries of one key may go over several blocks: from the block before the first that begins with the
+        # key, up to the last that does.
+        end = bisect_right(fences, key)
+        start = max(0, bisect_left(fences, key, 0, end) - 1)
+        for number in reversed(range(start, end)):
+            entries = self.blocks(disk, number, 1)
+            first, behind = bounds(entries["key"], key)
+            if first < behind:
+                yield entries[first:behind]
+
+    def chunks(self, disk: Disk) -> Iterator[Entries]:
+        """Yield all entries, in order; raise `StoreDamaged`."""
+        for number in range(0, self.block_count, READ_BLOCKS):
+            yield self.blocks(disk, number, min(READ_BLOCKS, self.block_count - number))
+
+    def is_sound(self, disk: Disk) -> bool:
+        """Return whether all of the file is as it was written, reading every block."""
+        fresh, damaged = Run(self.schema, self.folder, *self.freeze(), path=self.path), list[int]()
+        fresh.load(disk)
+        if fresh.lost or not fresh.is_tail_sound:
+            return False
+        for _ in fresh.readable(disk, damaged):
+            pass
+        return not damaged
+
+    def readable(self, disk: Disk, damaged: list[int]) -> Iterator[Entries]:
+        """Yield the entries that can be read, in order; append the other blocks' numbers to `damaged`."""
+        if disk.size(self.path) < 0:
+            damaged.extend(range(self.block_count))
+            return
+        for first in range(0, self.block_count, READ_BLOCKS):
+            count = min(READ_BLOCKS, self.block_count - first)
+            try:
+                yield self.blocks(disk, first, count)
+            except StoreDamaged:
+                yield from self._one_by_one(disk, range(first, first + count), damaged)
+
+    def _one_by_one(self, disk: Disk, numbers: range, damaged: list[int]) -> Iterator[Entries]:
+        for number in numbers:
+            try:
+                yield self.blocks(disk, number, 1)
+            except StoreDamaged:
+                damaged.append(number)
+
+    def blocks(self, disk: Disk, number: int, count: int) -> Entries:
+        """Return the entries of `count` blocks from block `number` on; raise `StoreDamaged`."""
+        stored = disk.read(self.path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
+        parts = [stored[at : at + BLOCK_BYTES] for at in range(0, len(stored), BLOCK_BYTES)]
+        if len(parts) != count or any(map(_is_damaged, parts, range(number, number + count))):
+            raise StoreDamaged(
+                f"{self.path} does not match its CRC near block {number}. {self.schema.advice}"
+            )
+        content = b"".join([part[:CONTENT_BYTES] for part in parts])
+        held_count = self.entry_count - number * self.schema.block_entries
+        return np.frombuffer(content, self.schema.entry)[:held_count]
 
 
-def head(magic: bytes, *which: int) -> bytes:
-    """Return the first block of a file: 8 bytes of magic, and integers of 64 bits."""
-    fields = struct.pack(f"<8s{len(which)}Q", magic, *which)
+def write_run(
+    disk: Disk, schema: Schema, folder: str, number: int, chunks: Iterable[Entries], count_max: int
+) -> Run | None:
+    """Make a durable run of at most `count_max` entries that come in order; None, no file, if none come."""
+    unfinished = f"{folder}/unfinished"
+    disk.delete(unfinished)
+    run, fences, last_key = Run(schema, folder, number, 1 << 63, 0, 0), [], 0
+    kept = Filter.for_at_most(count_max) if count_max <= schema.filtered_max else None
+    for whole in _in_whole_blocks(chunks, schema):
+        assert last_key <= whole["key"][0] <= whole["key"][-1], "entries do not come in order"
+        last_key = whole["key"][-1]
+        disk.write(unfinished, run.tail_at, _encode_blocks(whole, run.block_count))
+        run.first_offset = min(run.first_offset, int(whole["offset"].min()))
+        run.end_offset = max(run.end_offset, int(whole["offset"].max()) + 1)
+        run.entry_count += len(whole)
+        fences.append(whole["key"][:: schema.block_entries].copy())
+        if kept is not None:
+            kept.add(whole["key"])
+    if run.entry_count == 0:
+        return None
+    assert run.entry_count <= count_max, f"{run.entry_count} entries, the filter is for {count_max}"
+    run.fences, run.filter = np.concatenate(fences), None if kept is None else kept.folded(run.entry_count)
+    assert len(run.fences) == run.block_count, "a block before the last is not full"
+    fences_crc, filter_at = _write_words(disk, unfinished, run.tail_at, run.fences)
+    words = np.empty(0, np.uint64) if run.filter is None else run.filter.words
+    filter_crc, end = _write_words(disk, unfinished, filter_at, words)
+    disk.write(unfinished, end, _CRCS.pack(fences_crc, filter_crc))
+    run.is_tail_sound = True
+    disk.write(unfinished, 0, _head(run))
+    disk.sync(unfinished)
+    disk.rename(unfinished, run.path)
+    return run
+
+
+def bounds(keys: Words, key: int) -> tuple[int, int]:
+    """Return the range [first, end) of the keys, which are in order, that equal `key`."""
+    wanted = np.uint64(key)
+    first = int(keys.searchsorted(wanted))
+    if first == len(keys) or keys[first] != wanted:
+        return first, first
+    is_one = first + 1 == len(keys) or keys[first + 1] != wanted
+    return first, first + 1 if is_one else int(keys.searchsorted(wanted, side="right"))
+
+
+def order_of(keys: Words) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the places of the keys in ascending order; equal keys stay as they come."""
+    order = np.argsort(keys)
+    ordered = keys[order]
+    # The stable sort takes five times as long, and where no two keys are equal both give the same.
+    return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order
+
+
+def passes(sources: Iterable[Iterator[Entries]], major: str, minor: str) -> Iterator[Entries]:
+    """Yield all entries in chunks, in order among each other, not within: there older sources come first."""
+    waiting = [(chunk, chunks) for chunks in sources if (chunk := _next_of(chunks)) is not None]
+    while waiting:
+        # The least of the last entries: nothing that any source still has to bring can come before it.
+        last = min((int(chunk[major][-1]), int(chunk[minor][-1])) for chunk, _ in waiting)
+        ends = [_count_up_to(chunk[major], chunk[minor], *last) for chunk, _ in waiting]
+        assert any(ends), "a source is not in order: nothing of it comes up to its last entry"
+        yield np.concatenate([chunk[:end] for end, (chunk, _) in zip(ends, waiting, strict=True)])
+        left = [(chunk[end:], chunks) for end, (chunk, chunks) in zip(ends, waiting, strict=True)]
+        filled = ((chunk if len(chunk) else _next_of(chunks), chunks) for chunk, chunks in left)
+        waiting = [(chunk, chunks) for chunk, chunks in filled if chunk is not None]
+
+
+def _next_of(chunks: Iterator[Entries]) -> Entries | None:
+    return next((chunk for chunk in chunks if len(chunk)), None)
+
+
+def _count_up_to(majors: Words, minors: Words, last_major: int, last_minor: int) -> int:
+    """Return how many entries, which are in order, come up to (`last_major`, `last_minor`)."""
+    first, end = bounds(majors, last_major)
+    return first + int(minors[first:end].searchsorted(np.uint64(last_minor), side="right"))
+
+
+class _FencesRead(Sequence[int]):
+    """The fences of a run, each read from its block."""
+
+    def __init__(self, run: Run, disk: Disk) -> None:
+        self._run, self._disk = run, disk
+
+    def __len__(self) -> int:
+        return self._run.block_count
+
+    def __getitem__(self, number: Any) -> Any:
+        return int(self._run.blocks(self._disk, number, 1)["key"][0])
+
+
+def _head(run: Run) -> bytes:
+    fields = _HEAD.pack(run.schema.magic, *run.freeze())
     return (fields + _CRC.pack(zlib.crc32(fields))).ljust(BLOCK_BYTES, b"\0")
 
 
-def in_whole_blocks(chunks: Iterable[Sorted], dtype: np.dtype[np.void]) -> Iterator[Sorted]:
+def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entries]:
     """Yield the same entries in chunks that fill their blocks, all but the last."""
-    left: Sorted = np.empty(0, dtype)
-    block_entries = CONTENT_BYTES // dtype.itemsize
+    left: Entries = np.empty(0, schema.entry)
     for chunk in chunks:
         gathered = np.concatenate((left, chunk))
-        whole = len(gathered) // block_entries * block_entries
+        whole = len(gathered) // schema.block_entries * schema.block_entries
         left = gathered[whole:]
         if whole:
             yield gathered[:whole]
@@ -80,114 +344,25 @@ def in_whole_blocks(chunks: Iterable[Sorted], dtype: np.dtype[np.void]) -> Itera
         yield left
 
 
-def encode_blocks(entries: Sorted, first_number: int) -> bytes:
+def _encode_blocks(entries: Entries, first_number: int) -> bytes:
     """Return the blocks of these entries, numbered from `first_number`."""
     # Entries never go over the edge of a block, so a block is read, checked and searched by itself.
     stored = entries.tobytes()
     blocks: list[bytes] = []
-    content_bytes = CONTENT_BYTES // entries.itemsize * entries.itemsize
-    for number, at in enumerate(range(0, len(stored), content_bytes), first_number):
-        content = stored[at : at + content_bytes].ljust(CONTENT_BYTES, b"\0")
+    for number, at in enumerate(range(0, len(stored), CONTENT_BYTES), first_number):
+        content = stored[at : at + CONTENT_BYTES].ljust(CONTENT_BYTES, b"\0")
         blocks.append((content + _CRC.pack(zlib.crc32(content, number))).ljust(BLOCK_BYTES, b"\0"))
     return b"".join(blocks)
 
 
-def read_blocks(disk: Disk, path: str, number: int, count: int, advice: str) -> bytes:
-    """Return the content of `count` blocks from `number` on; raise `StoreDamaged`, ending with `advice`."""
-    stored = disk.read(path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
-    parts = [stored[at : at + BLOCK_BYTES] for at in range(0, len(stored), BLOCK_BYTES)]
-    if len(parts) != count or any(map(_is_damaged, parts, range(number, number + count))):
-        raise StoreDamaged(f"{path} does not match its CRC near block {number}. {advice}")
-    return b"".join([part[:CONTENT_BYTES] for part in parts])
-
-
-def finish(disk: Disk, unfinished: str, path: str, first_block: bytes) -> None:
-    """Give a written file its head and its name, durably."""
-    assert len(first_block) == BLOCK_BYTES, "a head is one block"
-    disk.write(unfinished, 0, first_block)
-    disk.sync(unfinished)
-    disk.rename(unfinished, path)
-
-
-def chunks(blocks: Callable[[int, int], Sorted], block_count: int) -> Iterator[Sorted]:
-    """Yield all entries of a run in order, by `blocks(number, count)`, which may raise `StoreDamaged`."""
-    for number in range(0, block_count, READ_BLOCKS):
-        yield blocks(number, min(READ_BLOCKS, block_count - number))
-
-
-def file_names(runs: Iterable[Named]) -> frozenset[str]:
-    """Return the names of runs' files."""
-    return frozenset(run.name for run in runs)
-
-
-def delete_all_but(disk: Disk, folder: str, names: frozenset[str]) -> None:
-    """Delete the files of a folder that have none of the names."""
-    for name in disk.list(folder):
-        if name not in names:
-            disk.delete(f"{folder}/{name}")
-
-
-class Counted(Protocol):
-    """A run, as far as its size goes."""
-
-    @property
-    def entry_count(self) -> int:
-        """The number of entries in the run."""
-
-
-def kept_count(runs: Sequence[Counted], new_count: int) -> int:
-    """Return how many of the runs, oldest first, stay as they are when `new_count` entries come behind."""
-    behind = new_count + sum(run.entry_count for run in runs)
-    for position, run in enumerate(runs):
-        behind -= run.entry_count
-        if run.entry_count * _GROWTH <= behind:
-            return position
-    return len(runs)
-
-
-def passes(sources: Iterable[Iterator[Sorted]], major: str, minor: str) -> Iterator[Sorted]:
-    """Yield all entries in chunks, in order among each other, not within: there older sources come first."""
-    waiting = [_Source(chunks, major, minor) for chunks in sources]
-    while waiting := [source for source in waiting if source.fill()]:
-        # The least of the last entries: nothing that any source still has to bring can come before it.
-        last = min(source.last for source in waiting)
-        gathered = np.concatenate([source.take(*last) for source in waiting])
-        assert len(gathered), "a source is not in order: nothing of it comes up to its last entry"
-        yield gathered
-
-
-class _Source:
-    """A source, and the part of its chunk at hand that has not been given out."""
-
-    def __init__(self, chunks: Iterator[Sorted], major: str, minor: str) -> None:
-        self._chunks = chunks
-        self._major, self._minor = major, minor
-        self._entries: Sorted | None = None
-
-    def fill(self) -> bool:
-        """Get a chunk if none is left; return False at the source's end."""
-        while self._entries is None or len(self._entries) == 0:
-            self._entries = next(self._chunks, None)
-            if self._entries is None:
-                return False
-        return True
-
-    @property
-    def last(self) -> tuple[int, int]:
-        """The (major, minor) of the last entry at hand."""
-        assert self._entries is not None, "not filled"
-        entry = self._entries[-1]
-        return int(entry[self._major]), int(entry[self._minor])
-
-    def take(self, last_major: int, last_minor: int) -> Sorted:
-        """Return, and let go of, the entries up to (`last_major`, `last_minor`)."""
-        assert self._entries is not None, "not filled"
-        majors, minors = self._entries[self._major], self._entries[self._minor]
-        first = np.searchsorted(majors, np.uint64(last_major))
-        end = np.searchsorted(majors, np.uint64(last_major), side="right")
-        end = first + np.searchsorted(minors[first:end], np.uint64(last_minor), side="right")
-        taken, self._entries = self._entries[:end], self._entries[end:]
-        return taken
+def _write_words(disk: Disk, path: str, position: int, words: Words) -> tuple[int, int]:
+    """Write words piece by piece; return their CRC-32, and the position behind them."""
+    crc = 0
+    for at in range(0, len(words), _PIECE_WORDS):
+        piece = words[at : at + _PIECE_WORDS].tobytes()
+        disk.write(path, position + 8 * at, piece)
+        crc = zlib.crc32(piece, crc)
+    return crc, position + words.nbytes
 
 
 def _is_damaged(block: bytes, number: int) -> bool:

@@ -1,6 +1,6 @@
 """A fact about a timer: 40 bytes, and the rule which of several counts.
 
-    key (8), check (8)    whom it is about
+    key (8), check (8)    its subject
     offset (8)            of the record that says so: for one (key, check) the highest is the newest
     at (8), extra (8)     what it says
 
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from consumequeue.bloom_filter import Mask
+from consumequeue.sorted_runs import order_of
 
 FACT: Final = np.dtype([("key", "<u8"), ("check", "<u8"), ("offset", "<u8"), ("at", "<u8"), ("extra", "<u8")])
 """One fact, all integers little-endian."""
@@ -23,7 +24,7 @@ Facts = np.ndarray[Any, np.dtype[np.void]]
 """An array of `FACT`."""
 
 IsExpired = Callable[[Facts, int], Mask]
-"""Which of the facts nobody needs any more at a time in milliseconds."""
+"""Which of the facts are not needed any more at a time in milliseconds."""
 
 
 class Said(NamedTuple):
@@ -38,7 +39,7 @@ def newest_of(facts: Facts) -> Facts:
     """Return the newest fact of each (key, check), in order; of equal offsets the later fact."""
     if len(facts) == 0:
         return facts
-    facts = _in_order(facts)  # equal offsets stay as they came, for both sorts are stable
+    facts = _in_order(facts)  # facts with equal offsets stay as they came, for both sorts are stable
     keys, checks = facts["key"], facts["check"]
     is_last = np.ones(len(facts), np.bool_)
     is_last[:-1] = (keys[1:] != keys[:-1]) | (checks[1:] != checks[:-1])
@@ -46,7 +47,7 @@ def newest_of(facts: Facts) -> Facts:
 
 
 def _in_order(facts: Facts) -> Facts:
-    facts = facts[np.argsort(facts["key"], kind="stable")]
+    facts = facts[order_of(facts["key"])]
     keys = facts["key"]
     # Twins are few, and a sort by three fields costs several times that by one.
     is_equal = keys[1:] == keys[:-1]

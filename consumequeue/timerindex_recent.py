@@ -71,19 +71,19 @@ class Recent:
         table = self._table()
         return rows > 0, _facts(table[rows])
 
+    def take(self, newer: Recent) -> None:
+        """Put all facts of `newer`."""
+        self.put_many(_facts(newer._table()[1:]))
+
     def chunks(self) -> Iterator[Facts]:
-        """Yield all facts, in order; none may be put until the last is given out."""
+        """Yield all facts, in order; none may be put until the last chunk is yielded."""
         keys = self._column(0)
-        order = np.argsort(keys, kind="stable")
+        order = np.argsort(keys)
         keys = keys[order]
         if (keys[1:] == keys[:-1]).any():
             order = np.lexsort((self._column(1), self._column(0)))
         for at in range(0, len(order), _CHUNK_FACTS):
             yield _facts(self._table()[1 + order[at : at + _CHUNK_FACTS]])
-
-    def all_facts(self) -> Facts:
-        """Return all facts, in the order in which they came."""
-        return _facts(self._table()[1:])
 
     def _table(self) -> Words:
         """Return the words in place, as rows; while that view is held, no fact can be put."""

@@ -23,7 +23,7 @@ from commitlog.record import Record
 from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import Dispatch
 from consumequeue.entry import Entry
-from consumequeue.keyindex import ENTRY, KeysToWrite, KeysWritten, hash_of, in_order
+from consumequeue.keyindex import KeyIndex, hash_of
 from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
@@ -150,19 +150,20 @@ def write_queues(disk: RealDisk, offsets: Offsets, record_bytes: int) -> Any:
 
 def write_keys(disk: RealDisk, offsets: Offsets) -> Any:
     """Index every message by id and key, with a merge every 64 MiB of log; return what the snapshot keeps."""
-    written = KeysWritten((), 0, "")
+    index, frozen = KeyIndex(disk), None
     per_checkpoint = max(1, len(offsets) * limits.SNAPSHOT_LOG_BYTES // int(offsets[-1]))
     for first, part in batches(offsets, per_checkpoint):
-        entries = np.empty(2 * len(part), ENTRY)
-        entries["physical_offset"] = np.repeat(part, 2)
         names = (
             name for number in range(first, first + len(part)) for name in (id_of(number), key_of(number))
         )
-        entries["hash"] = np.fromiter((hash_of(TOPIC, name) for name in names), "<u8", 2 * len(part))
-        to_write = KeysToWrite(written.runs, (in_order(entries),), 0, "")
-        written = to_write.write(disk)
+        hashes = np.fromiter((hash_of(TOPIC, name) for name in names), np.uint64, 2 * len(part))
+        index.put_many(hashes, np.repeat(part, 2).astype(np.uint64))
+        to_write = index.to_write(0)
+        to_write.write(disk)
+        frozen = to_write.freeze()
         to_write.tidy(disk)
-    return written.freeze()
+        index.written(to_write)
+    return frozen
 
 
 def write_snapshot(disk: RealDisk, end_offset: int, count: int, derived_parts: dict[str, Any]) -> None:

@@ -12,8 +12,8 @@ from commitlog import layout, snapshot
 from commitlog.disk import Disk
 from commitlog.flush import Sync
 from commitlog.snapshot import Snapshot
-from consumequeue.keyindex import KeysToWrite
 from consumequeue.queue import QueueWrite
+from consumequeue.run_store import RunsToWrite
 from services.broker import derived
 from services.broker.timer_files import TIMER_FILES, TimersToWrite
 
@@ -29,7 +29,7 @@ class Checkpoint:
     log_sync: Sync | None
     queue_writes: list[QueueWrite]
     queue_paths: list[str]
-    keys: KeysToWrite
+    keys: RunsToWrite
     timers: TimersToWrite
     snapshot: Snapshot
     unneeded_paths: list[str]
@@ -46,9 +46,9 @@ class Checkpoint:
             disk.write(layout.QUEUES_WHOLE, 0, b"yes\n")
             disk.sync(layout.QUEUES_WHOLE)
             disk.sync_folder("")
-        keys = self.keys.write(disk)
+        self.keys.write(disk)
         self.timers.write(disk)
-        files = {derived.KEYS: keys.freeze(), TIMER_FILES: self.timers.freeze()}
+        files = {derived.KEYS: self.keys.freeze(), TIMER_FILES: self.timers.freeze()}
         is_another = self.snapshot.offset not in snapshot.offsets(disk)
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
         # A snapshot of the same log offset takes the newer one's place, and the older one stays, which may

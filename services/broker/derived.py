@@ -15,7 +15,8 @@ from commitlog.snapshot import Snapshot
 from services.broker.store import Store
 
 QUEUES: Final = "queues"
-KEYS: Final = "keys"
+KEYS: Final = "key_runs"
+"""Stores of before have files of another form, named by a part `keys`: their index is made anew."""
 
 
 def freeze(store: Store) -> dict[str, Any]:

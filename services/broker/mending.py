@@ -44,9 +44,8 @@ from commitlog.kinds import TIMER_TOPIC
 from commitlog.layout import TIMERS
 from commitlog.record import CRC_BYTES, Record
 from commitlog.recovery import Damage, LogScan
-from consumequeue.keyindex import Run
-from consumequeue.sorted_runs import BLOCK_BYTES
-from consumequeue.timerindex import FactIndex, FactRun
+from consumequeue.sorted_runs import Run
+from consumequeue.timerindex import FactIndex
 from services.broker.store import Store
 from services.broker.timer_ends import last_ms
 from services.broker.timer_records import due_ms_of
@@ -86,8 +85,8 @@ class Check:
 
     files: list[tuple[Slot, File, int]]
     """Files of timers, each with the position (bytes) from which on it is to be read."""
-    runs: list[FactRun]
-    keys: list[Run]
+    runs: list[Run]
+    """Runs of names, ends and keys."""
     bytes_max: int
     rest: list[tuple[Slot, int]] = field(default_factory=list)
     """What of the files was left for the next check."""
@@ -95,9 +94,7 @@ class Check:
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     bare: list[Bare] = field(default_factory=list)
-    damaged_runs: list[FactRun] = field(default_factory=list)
-    damaged_keys: dict[Run, str] = field(default_factory=dict)
-    """By damaged file of the key index what is wrong with it."""
+    damaged_runs: list[Run] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
         """Read; raise OSError."""
@@ -114,15 +111,7 @@ class Check:
                 if left_bytes <= 0 and batch.end < file.length:
                     self.rest.append((slot, batch.end))
                     break
-        for run in self.runs:
-            if not run.is_sound(disk):
-                self.damaged_runs.append(run)
-        for key_run in self.keys:
-            try:
-                for _ in key_run.chunks(disk):
-                    pass
-            except StoreDamaged as error:
-                self.damaged_keys[key_run] = error.detail
+        self.damaged_runs = [run for run in self.runs if not run.is_sound(disk)]
         if self.log is not None:
             self.log_damage = self.log.step(disk, max(1, left_bytes // limits.LOG_CHECKED_SHARE))
 
@@ -178,8 +167,8 @@ class Rescue:
     windows: list[tuple[int, int]]
     files: dict[Slot, File]
     in_memory: Numbers
-    names: tuple[FactRun, ...]
-    ends: tuple[FactRun, ...]
+    names: tuple[Run, ...]
+    ends: tuple[Run, ...]
     ended_since: Numbers
     """The timers whose ends are not in a run yet: new ones, and those that a start has made again."""
     deviating: dict[int, int]
@@ -388,7 +377,7 @@ class Mending:
     def __init__(self, store: Store, timers: Timers) -> None:
         self._store, self._timers = store, timers
         self._partitions = timers.partitions
-        self._unchecked: deque[tuple[Slot, int] | FactRun | Run] = deque()
+        self._unchecked: deque[tuple[Slot, int] | Run] = deque()
         self._check_bytes = 0
         self._may_check = False
         self._next_check_ms = 0
@@ -456,11 +445,8 @@ class Mending:
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
         new = (one for one in job.bare if self._is_there(one) and self._waits(one))
         self._bare = list(dict.fromkeys([*self._bare, *new]))
-        for index in (self._timers.ends.names, self._timers.ends.ends):
+        for index in (self._timers.ends.names, self._timers.ends.ends, self._store.keys):
             index.found_damaged(job.damaged_runs)
-        for run, what in job.damaged_keys.items():
-            if run in self._store.keys.runs:
-                self._store.keys.found_damaged(what)
         self.note_indexes()
         for found in job.log_damage:
             if found.end_offset > self._store.log.first_offset:
@@ -477,7 +463,7 @@ class Mending:
             self._blocked = "the disk failed"
         else:
             places = ((slot, position) for slot, _, position in job.files)
-            self._unchecked.extendleft(reversed([*places, *job.runs, *job.keys]))
+            self._unchecked.extendleft(reversed([*places, *job.runs]))
 
     def step(self, now_ms: int) -> None:
         """Rebuild or end some of the timers that a rescue has found."""
@@ -510,7 +496,7 @@ class Mending:
         return not is_done and self._timers.ends.ended(one.timer_offset) is None
 
     def _check(self) -> Check:
-        job, left_bytes = Check([], [], [], self._check_bytes), self._check_bytes
+        job, left_bytes = Check([], [], self._check_bytes), self._check_bytes
         files = self._readable()
         while self._unchecked and left_bytes > 0:
             one = self._unchecked.popleft()
@@ -519,12 +505,9 @@ class Mending:
                 if slot in files:
                     job.files.append((slot, files[slot], position))
                     left_bytes -= files[slot].length - position
-            elif isinstance(one, FactRun):
+            else:
                 job.runs.append(one)
-                left_bytes -= (1 + one.block_count) * BLOCK_BYTES
-            elif one in self._store.keys.runs:  # else a merge has taken it up, and its file may be gone
-                job.keys.append(one)
-                left_bytes -= one.file_bytes
+                left_bytes -= one.tail_at
         if left_bytes > 0 and not self._unchecked:
             job.log = self._log_pass
         return job

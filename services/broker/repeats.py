@@ -119,8 +119,8 @@ class Repeats:
                     found = store.read(offset)
                     if properties.value_of(found.properties, properties.MESSAGE_ID) == message_id:
                         yield found
-        except StoreDamaged as error:
-            store.keys.found_damaged(error.detail)
+        except StoreDamaged:
+            return  # the index has noted it
 
     def _begin_turn(self, now_ms: int) -> None:
         self._turn = self._turn % _TURNS + 1

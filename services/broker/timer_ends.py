@@ -55,7 +55,8 @@ from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
 from commitlog.message import Message
 from consumequeue.bloom_filter import Mask, Words
-from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
+from consumequeue.run_store import RunsToWrite
+from consumequeue.timerindex import FactIndex, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.damage import FoundDamage
 from services.broker.values import Damaged, TimerName
@@ -98,8 +99,8 @@ class TimerEnd(NamedTuple):
 class EndsToWrite:
     """Both indexes at one moment, for a checkpoint."""
 
-    names: FactsToWrite
-    ends: FactsToWrite
+    names: RunsToWrite
+    ends: RunsToWrite
     forgotten_ms: int
 
     def write(self, disk: Disk) -> None:

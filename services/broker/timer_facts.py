@@ -24,7 +24,8 @@ from commitlog.errors import StoreDamaged
 from commitlog.kinds import TIMER_TOPIC, End, endings
 from commitlog.record import Record
 from commitlog.recovery import LogScan
-from consumequeue.timerindex import FactIndex, FactRun
+from consumequeue.sorted_runs import Run
+from consumequeue.timerindex import FactIndex
 from services.broker.timer_ends import TimerEnd, name_hash
 from services.broker.timer_records import due_ms_of, names_of
 from services.broker.timers import Timers
@@ -66,7 +67,7 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
     return told
 
 
-def _taken_out(index: FactIndex, run: FactRun, part: str, log_from: int) -> Damaged:
+def _taken_out(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
     read_count = index.take_out(run)
     left = "what it said is made again from the log"
     if run.first_offset < log_from and read_count < run.entry_count:

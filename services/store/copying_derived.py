@@ -38,10 +38,10 @@ class HeldDerived:
         self._keys: dict[str, int] = {}
         """The open files of the key index, by path."""
         with suppress(StoreError):  # a merge was quicker
-            for path, length in keyindex.files_named(newest.parts.get(derived.KEYS)):
-                if files.size(path) == length:
-                    self._keys[path] = files.open(path)
-                    stack.callback(os.close, self._keys[path])
+            for run in keyindex.runs_named(newest.parts.get(derived.KEYS)):
+                if files.size(run.path) > run.tail_at:
+                    self._keys[run.path] = files.open(run.path)
+                    stack.callback(os.close, self._keys[run.path])
 
     def copies(self) -> Iterator[FileCopy]:
         """Yield the files; read each before the next is asked for."""

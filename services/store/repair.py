@@ -29,7 +29,7 @@ from commitlog.disk import Disk
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
-from consumequeue.timerindex import FactRun
+from consumequeue.sorted_runs import Run
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.timer_ends import ENDS
@@ -56,8 +56,8 @@ class Plan:
     bad_snapshots: list[str]
     makes_derived: bool
     rewrites: list[str]
-    mends: list[FactRun]
-    gives_up: list[FactRun]
+    mends: list[Run]
+    gives_up: list[Run]
     makes_facts: bool
     mends_timers: bool
     lost: list[str]
@@ -195,7 +195,7 @@ def _lost(verdict: Verdict, quarantine: list[Damage]) -> Iterator[str]:
         yield f"log {damage.first_offset} to {damage.end_offset}, {names[0].what}"
 
 
-def _damaged_runs(store: OpenStore, bad: list[Finding]) -> tuple[list[FactRun], list[FactRun]]:
+def _damaged_runs(store: OpenStore, bad: list[Finding]) -> tuple[list[Run], list[Run]]:
     """Return the damaged runs of names and ends: those that can be written again, and the others."""
     disk = store.overlay()
     paths = {one.path for one in bad if one.part in PARTS.values()}
@@ -204,7 +204,7 @@ def _damaged_runs(store: OpenStore, bad: list[Finding]) -> tuple[list[FactRun], 
     return mends, [run for run in damaged if run not in mends]
 
 
-def _unread(run: FactRun) -> str:
+def _unread(run: Run) -> str:
     return (
         f"{run.path}, some of its {run.entry_count} facts: how timers ended whose records the log does not "
         "hold any more may be unknown; verbs on them say that they came too late, or were never set"

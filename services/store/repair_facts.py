@@ -31,8 +31,9 @@ from commitlog.disk import Disk
 from commitlog.kinds import TIMER_TOPIC, End, endings
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
-from consumequeue import timerindex
-from consumequeue.timerindex import UNSAVED_MAX, FactRun
+from consumequeue.run_store import UNSAVED_MAX
+from consumequeue.sorted_runs import Run, write_run
+from consumequeue.timerindex import FACTS
 from consumequeue.timerindex_fact import FACT, Facts
 from consumequeue.timerindex_recent import Recent
 from services.broker.timer_ends import ENDS, NAMES, end_extra, name_hash
@@ -51,7 +52,7 @@ Fact = tuple[int, int, int, int, int]
 """key, check, offset, at, extra: see `consumequeue.timerindex_fact`."""
 
 
-def is_whole(run: FactRun, disk: Disk) -> bool:
+def is_whole(run: Run, disk: Disk) -> bool:
     """Return whether all facts of a run can be read, whatever became of the rest of its file."""
     lost_blocks: list[int] = []
     count, first_offset, end_offset = 0, run.end_offset, 0
@@ -63,12 +64,12 @@ def is_whole(run: FactRun, disk: Disk) -> bool:
     return not lost_blocks and found == (run.entry_count, run.first_offset, run.end_offset)
 
 
-def mend(run: FactRun, disk: Disk) -> None:
+def mend(run: Run, disk: Disk) -> None:
     """Write a run again of which all facts can be read."""
-    timerindex.write_run(disk, run.folder, run.number, run.readable(disk, []), run.entry_count)
+    write_run(disk, FACTS, run.folder, run.number, run.readable(disk, []), run.entry_count)
 
 
-def give_up(store: OpenStore, disk: Disk, lost: Iterable[FactRun], now_ms: int) -> None:
+def give_up(store: OpenStore, disk: Disk, lost: Iterable[Run], now_ms: int) -> None:
     """Make names and ends without the lost runs; the store's lock must be held."""
     newest = snapshot.newest(disk)
     assert newest is not None, "without a snapshot there is no run that it names"
@@ -87,17 +88,15 @@ def give_up(store: OpenStore, disk: Disk, lost: Iterable[FactRun], now_ms: int) 
         set_aside(disk, run.path)
 
 
-def _kept(newest: Snapshot, folder: str, lost: list[FactRun]) -> list[FactRun]:
+def _kept(newest: Snapshot, folder: str, lost: list[Run]) -> list[Run]:
     lost_paths = {run.path for run in lost}
     named = runs_of(folder, newest.parts[TIMER_FILES]["ends"][PARTS[folder]])
     return [run for run in named if run.path not in lost_paths]
 
 
-def _made(
-    disk: Disk, newest: Snapshot, folder: str, facts: Iterator[Fact], lost: list[FactRun]
-) -> list[FactRun]:
+def _made(disk: Disk, newest: Snapshot, folder: str, facts: Iterator[Fact], lost: list[Run]) -> list[Run]:
     """New runs of facts, with what can be read of lost ones."""
-    runs: list[FactRun] = []
+    runs: list[Run] = []
     recent = Recent()
     salvaged = (chunk for run in lost if run.folder == folder for chunk in run.readable(disk, []))
     for chunk in chain(salvaged, _batches(facts)):
@@ -108,11 +107,11 @@ def _made(
     return runs + _written(disk, newest, folder, recent)
 
 
-def _written(disk: Disk, newest: Snapshot, folder: str, recent: Recent) -> list[FactRun]:
+def _written(disk: Disk, newest: Snapshot, folder: str, recent: Recent) -> list[Run]:
     named = runs_of(folder, newest.parts[TIMER_FILES]["ends"][PARTS[folder]])
     there = [int(name) for name in disk.list(folder) if name.isdigit()]
     number = 1 + max([-1, *there, *(run.number for run in named)])
-    run = timerindex.write_run(disk, folder, number, recent.chunks(), len(recent))
+    run = write_run(disk, FACTS, folder, number, recent.chunks(), len(recent))
     return [] if run is None else [run]
 
 
@@ -155,7 +154,7 @@ def _over(timers: StoredTimers) -> Iterator[Fact]:
             yield timer_offset, 0, timer_offset, due_ms, end_extra(End.UNREADABLE, due_ms)
 
 
-def _renamed(newest: Snapshot, runs: dict[str, list[FactRun]]) -> Snapshot:
+def _renamed(newest: Snapshot, runs: dict[str, list[Run]]) -> Snapshot:
     ends = {PARTS[folder]: [run.freeze() for run in named] for folder, named in runs.items()}
     forgotten_ms = newest.parts[TIMER_FILES]["ends"].get("forgotten_ms", 0)
     files = newest.parts[TIMER_FILES] | {"ends": ends | {"forgotten_ms": forgotten_ms}}

@@ -25,9 +25,10 @@ from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
 from consumequeue import sorted_runs
-from consumequeue.timerindex import FactRun, FactsToWrite
+from consumequeue.run_store import RunsToWrite, Unsaved
+from consumequeue.sorted_runs import Run
+from consumequeue.timerindex import FACTS
 from consumequeue.timerindex_fact import Facts, newest_of
-from consumequeue.timerindex_recent import Recent
 from services.broker.timer_ends import ENDS, NAMES
 from services.broker.timer_files import TIMER_FILES, TimersToWrite
 from services.broker.timer_records import due_ms_of, undelivered
@@ -56,11 +57,11 @@ class Waiting(NamedTuple):
 class FactSource:
     """Facts in runs and in memory."""
 
-    runs: tuple[FactRun, ...]
-    recents: tuple[Recent, ...] = ()
+    runs: tuple[Run, ...]
+    recents: tuple[Unsaved, ...] = ()
 
     @classmethod
-    def of(cls, taken: FactsToWrite) -> FactSource:
+    def of(cls, taken: RunsToWrite) -> FactSource:
         """Return what a broker holds."""
         return cls(taken.runs, taken.recents)
 
@@ -169,9 +170,9 @@ def timer_files_are_there(store: OpenStore, found: Snapshot) -> bool:
     return all(store.files.size(path) >= (length or 0) for path, length in timer_files(found).items())
 
 
-def runs_of(folder: str, frozen: Any) -> tuple[FactRun, ...]:
+def runs_of(folder: str, frozen: Any) -> tuple[Run, ...]:
     """Return the runs that a snapshot names, not loaded."""
-    return tuple(FactRun(folder, *fields) for fields in frozen or [])
+    return tuple(Run(FACTS, folder, *fields) for fields in frozen or [])
 
 
 def _listing(disk: Disk, files: Any, layers: tuple[Fresh, ...], watermark: Any) -> Listing:

@@ -18,8 +18,7 @@ import numpy as np
 from commitlog.kinds import End
 from commitlog.snapshot import Snapshot
 from consumequeue.bloom_filter import probes_of
-from consumequeue.sorted_runs import BLOCK_BYTES
-from consumequeue.timerindex import BLOCK_FACTS, FactRun
+from consumequeue.sorted_runs import BLOCK_BYTES, Entries, Run
 from consumequeue.timerindex_fact import Facts
 from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES
 from services.broker.timer_files import TIMER_FILES
@@ -31,7 +30,8 @@ from services.store.timers import runs_of
 PARTS: Final = {NAMES: "names", ENDS: "ends"}
 """The part of a finding by folder, which is also the part of a snapshot's `ends`."""
 
-Untrue = Callable[[Facts], Iterator[str]]
+Untrue = Callable[[Entries], Iterator[str]]
+"""Yields what is wrong with entries of a run, whatever their order."""
 
 
 def check_facts(store: OpenStore, found: Sequence[Snapshot], rules: Invariants) -> Iterator[Finding]:
@@ -43,11 +43,11 @@ def check_facts(store: OpenStore, found: Sequence[Snapshot], rules: Invariants) 
     needed = {run.path for run in named_runs(found[-1:])}
     for run in named_runs(found):
         is_damage = run.path in needed or store.files.size(run.path) >= 0
-        for first, end, what in _RunCheck(store, run, untrue[run.folder]).problems():
+        for first, end, what in RunCheck(store, run, untrue[run.folder]).problems():
             yield Finding(PARTS[run.folder], run.path, first, end, what, is_damage)
 
 
-def named_runs(found: Sequence[Snapshot]) -> list[FactRun]:
+def named_runs(found: Sequence[Snapshot]) -> list[Run]:
     """Return the runs that any of the snapshots names, each once."""
     runs = {
         (run.path, *run.freeze()): run
@@ -58,48 +58,51 @@ def named_runs(found: Sequence[Snapshot]) -> list[FactRun]:
     return [run for _, run in sorted(runs.items())]
 
 
-class _RunCheck:
-    def __init__(self, store: OpenStore, run: FactRun, untrue: Untrue) -> None:
+class RunCheck:
+    """One run of a store, block by block."""
+
+    def __init__(self, store: OpenStore, run: Run, untrue: Untrue) -> None:
         self._run, self._disk, self._untrue = run, store.overlay(), untrue
         self._last = (-1, -1)
-        self._fact_count = 0
+        self._entry_count = 0
 
     def problems(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (first byte, end, what is wrong); -1 twice where it is not some bytes."""
         run = self._run
         run.load(self._disk)
         if run.lost:
             yield -1, -1, "is missing, cut, or has another head than a snapshot names"
             return
-        if run.fences is None or run.filter is None:
+        if not run.is_tail_sound:
             what = "its fences or its filter do not match their CRC; answers are right, and slow"
             yield run.tail_at, self._disk.size(run.path), what
         lost_blocks: list[int] = []
-        for facts in run.readable(self._disk, lost_blocks):
-            for what in (*self._disorder(facts), *self._untrue(facts)):
+        for entries in run.readable(self._disk, lost_blocks):
+            for what in (*self._disorder(entries), *self._untrue(entries)):
                 yield -1, -1, what
         for number in lost_blocks:
             position = (1 + number) * BLOCK_BYTES
             yield position, position + BLOCK_BYTES, f"its block at byte {position} does not match its CRC"
-        if not lost_blocks and self._fact_count != run.entry_count:
-            yield -1, -1, f"holds {self._fact_count} facts, a snapshot counts {run.entry_count}"
+        if not lost_blocks and self._entry_count != run.entry_count:
+            yield -1, -1, f"holds {self._entry_count} entries, a snapshot counts {run.entry_count}"
 
-    def _disorder(self, facts: Facts) -> Iterator[str]:
-        run, keys, checks = self._run, facts["key"], facts["check"]
-        if len(facts) == 0:
+    def _disorder(self, entries: Entries) -> Iterator[str]:
+        run, keys, minors = self._run, entries["key"], entries[self._run.schema.minor]
+        if len(entries) == 0:
             return
-        first = (int(keys[0]), int(checks[0]))
-        ascends = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (checks[1:] > checks[:-1]))
+        first = (int(keys[0]), int(minors[0]))
+        ascends = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (minors[1:] > minors[:-1]))
         if first <= self._last or not ascends.all():
-            yield "its facts are not in order"
-        self._last = (int(keys[-1]), int(checks[-1]))
-        if run.fences is not None and not np.isin(keys[::BLOCK_FACTS], run.fences).all():
-            yield "its fences do not name the first facts of its blocks"
+            yield "its entries are not in order"
+        self._last = (int(keys[-1]), int(minors[-1]))
+        if run.fences is not None and not np.isin(keys[:: run.schema.block_entries], run.fences).all():
+            yield "its fences do not name the first entries of its blocks"
         if not run.may_hold_each(*probes_of(keys)).all():
-            yield "its filter does not know a fact that it holds"
-        offsets = facts["offset"]
+            yield "its filter does not know an entry that it holds"
+        offsets = entries["offset"]
         if int(offsets.min()) < run.first_offset or int(offsets.max()) >= run.end_offset:
-            yield "it holds a fact of another part of the log"
-        self._fact_count += len(facts)
+            yield "it holds an entry of another part of the log"
+        self._entry_count += len(entries)
 
 
 def _untrue_names(facts: Facts, rules: Invariants) -> Iterator[str]:

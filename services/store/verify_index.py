@@ -1,7 +1,7 @@
 """Whether the key index is whole: each run that the newest snapshot names, block by block, and its count.
 
 Shown every record in log order, it counts the keys that each run must hold; entries of records that
-retention has deleted may still be in a run, and those of damaged ones must be. Memory: one block of a run.
+retention has deleted may still be in a run, and those of damaged ones must be. Memory: some blocks of a run.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from commitlog import snapshot
-from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
 from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import is_indexed
-from consumequeue.keyindex import Run, names_of
+from consumequeue.keyindex import names_of, runs_named
+from consumequeue.sorted_runs import Entries, Run
 from services.broker.derived import KEYS
 from services.store.findings import Finding
 from services.store.opening import OpenStore
+from services.store.verify_facts import RunCheck
 
 
 class IndexCheck:
@@ -27,8 +28,7 @@ class IndexCheck:
 
     def __init__(self, store: OpenStore) -> None:
         newest = snapshot.newest(store.overlay())
-        frozen = newest.parts.get(KEYS) if newest else None
-        self._runs = [Run(*fields) for fields in frozen or []]
+        self._runs = runs_named(newest.parts.get(KEYS) if newest else None)
         self._key_counts = [0] * len(self._runs)
         self._store = store
 
@@ -45,20 +45,18 @@ class IndexCheck:
             yield Finding("index", KEYINDEX, -1, -1, "is not there; the next start makes it", False)
             return
         for run, key_count in zip(self._runs, self._key_counts, strict=True):
-            what = self._damage(run, key_count, bool(damaged))
-            if what:
+            for what in self._problems(run, key_count, bool(damaged)):
                 yield Finding("index", run.path, run.first_offset, run.end_offset, what)
 
-    def _damage(self, run: Run, key_count: int, is_log_damaged: bool) -> str:
-        disk = self._store.overlay()
-        if not run.is_whole(disk):
-            return "is missing, cut, or has another head than the newest snapshot names"
+    def _problems(self, run: Run, key_count: int, is_log_damaged: bool) -> Iterator[str]:
         first_offset, entry_count = self._store.first_offset, 0
-        try:
-            for chunk in run.chunks(disk):
-                entry_count += int(np.count_nonzero(chunk["physical_offset"] >= first_offset))
-        except StoreDamaged as error:
-            return error.detail
-        if entry_count < key_count or (entry_count > key_count and not is_log_damaged):
-            return f"holds {entry_count} entries, its records have {key_count} keys"
-        return ""
+
+        def count(entries: Entries) -> Iterator[str]:
+            nonlocal entry_count
+            entry_count += int(np.count_nonzero(entries["offset"] >= first_offset))
+            return iter(())
+
+        found = [what for _, _, what in RunCheck(self._store, run, count).problems()]
+        yield from found
+        if not found and (entry_count < key_count or (entry_count > key_count and not is_log_damaged)):
+            yield f"holds {entry_count} entries, its records have {key_count} keys"

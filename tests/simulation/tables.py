@@ -10,11 +10,13 @@ cores with different histories, what is over for the shorter one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from commitlog.snapshot import Rows
+from consumequeue.run_store import RunStore
 from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_fact import FACT, Facts, newest_of
 from services.broker.broker import Broker
@@ -59,19 +61,22 @@ def tables(broker: Broker, history_ms: int | None = None) -> dict[str, Any]:
 
 def _facts(index: FactIndex, kept_ms: int) -> Facts:
     """The newest fact about each name or timer, but for those that were over before `kept_ms`."""
-    chunks = [chunk for run in index.runs for chunk in run.chunks(index._disk)]
-    chunks += [chunk for recent in index.recents() for chunk in recent.chunks()]
-    facts = newest_of(np.concatenate([np.empty(0, FACT), *chunks]))
+    facts = newest_of(np.concatenate([np.empty(0, FACT), *_chunks(index)]))
     return facts[last_ms(facts) >= np.uint64(max(kept_ms, 0))]
 
 
 def _keys(broker: Broker) -> list[Any]:
     """The entries of the key index that are in the log."""
-    keys, first_offset = broker.store.keys, broker.store.log.first_offset
-    entries = [pair for batch in keys._batches for pair in batch.tolist()]
-    entries += [pair for run in keys.runs for chunk in run.chunks(keys._disk) for pair in chunk.tolist()]
-    entries += zip(keys._hashes, keys._offsets, strict=True)
-    return [pair for pair in entries if pair[1] >= first_offset]
+    entries = [pair for chunk in _chunks(broker.store.keys) for pair in chunk.tolist()]
+    return [pair for pair in entries if pair[1] >= broker.store.log.first_offset]
+
+
+def _chunks(index: RunStore[Any]) -> Iterator[Any]:
+    for source in (
+        *(run.chunks(index._disk) for run in index.runs),
+        *(one.chunks() for one in index.recents()),
+    ):
+        yield from source
 
 
 def _plain(value: Any) -> Any:

@@ -30,7 +30,7 @@ READING = frozenset(
 )  # fmt: skip
 """Calls of Python and its libraries that change nothing."""
 OWN = {
-    "._sound_from": "consumequeue/timerindex.py",
+    "._sound_from": "consumequeue/run_store.py",
     ".count": "services/auth/rights.py",
     ".gauges": "services/broker/broker.py",
     ".has_more": "services/broker/burying.py",

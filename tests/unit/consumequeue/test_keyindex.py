@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
 from commitlog.record import INNER_BATCH, Record
-from consumequeue import keyindex, sorted_runs
-from consumequeue.keyindex import ENTRY, Entries, KeyIndex, Run, carries, hash_of, messages_of, names_of
+from consumequeue import keyindex, run_store, sorted_runs
+from consumequeue.bloom_filter import probe_of
+from consumequeue.keyindex import ENTRY, KEYS, KeyIndex, carries, hash_of, messages_of, names_of, runs_named
+from consumequeue.sorted_runs import Entries, Run, write_run
 from tests.memory_disk import MemoryDisk
 
 TOPIC = "t"
@@ -33,10 +35,21 @@ def entries(*pairs: tuple[int, int]) -> Entries:
 def checkpoint(index: KeyIndex, disk: MemoryDisk, first_offset: int = 0) -> object:
     """What a checkpoint does, and what the snapshot keeps."""
     to_write = index.to_write(first_offset)
-    frozen = to_write.write(disk).freeze()
+    to_write.write(disk)
+    frozen = to_write.freeze()
     to_write.tidy(disk)
     index.written(to_write)
     return frozen
+
+
+def written(disk: MemoryDisk, *pairs: tuple[int, int]) -> Run | None:
+    return write_run(disk, KEYS, KEYINDEX, 0, [entries(*pairs)], len(pairs))
+
+
+def found_in(disk: MemoryDisk, run: Run, key_hash: int) -> list[int]:
+    if not run.may_hold(probe_of(key_hash)):
+        return []
+    return [offset for found in run.find(disk, key_hash) for offset in reversed(found["offset"].tolist())]
 
 
 def found(index: KeyIndex, key: str, first_offset: int = 0) -> list[int]:
@@ -125,36 +138,50 @@ def test_it_says_what_a_dictionary_says(steps: list[list[str] | str]) -> None:
 def test_a_run_finds_every_hash_it_holds_and_no_other(pairs: list[tuple[int, int]]) -> None:
     disk = MemoryDisk()
     stored = sorted((key_hash, offset) for offset, (key_hash, _) in enumerate(pairs))
-    run = keyindex.write_run(disk, [entries(*stored)] if stored else [])
+    run = written(disk, *stored)
     if run is None:
         assert not stored
         return
     for key_hash in {0, 1, 5, 2**64 - 1, *(key_hash for key_hash, _ in stored)}:
         expected = [offset for one, offset in reversed(stored) if one == key_hash]
-        assert list(run.offsets(disk, key_hash)) == expected
+        assert found_in(disk, run, key_hash) == expected
 
 
 def test_one_key_in_every_record_is_found_newest_first_without_reading_all_of_it() -> None:
     disk = CountingDisk()
-    ever = [(7, offset) for offset in range(200_000)]
-    run = keyindex.write_run(disk, [entries(*ever)])
+    run = written(disk, *((7, offset) for offset in range(200_000)))
     assert run is not None
     disk.read_count = 0
-    newest = run.offsets(disk, 7)
+    newest = (offset for one in run.find(disk, 7) for offset in reversed(one["offset"].tolist()))
     assert [next(newest) for _ in range(300)] == list(range(199_999, 199_699, -1))
-    assert list(run.offsets(disk, 8)) == []
-    assert disk.read_count < 40
+    assert found_in(disk, run, 8) == []
+    assert disk.read_count <= 3
 
 
-def test_evenly_spread_hashes_take_a_few_blocks() -> None:
+def test_a_hash_takes_one_block() -> None:
     disk = CountingDisk()
     spread = sorted((hash_of(TOPIC, str(number)), number) for number in range(100_000))
-    run = keyindex.write_run(disk, [entries(*spread)])
+    run = written(disk, *spread)
     assert run is not None
     disk.read_count = 0
     for number in range(0, 100_000, 100):
-        assert list(run.offsets(disk, hash_of(TOPIC, str(number)))) == [number]
-    assert disk.read_count < 4 * 1000
+        assert found_in(disk, run, hash_of(TOPIC, str(number))) == [number]
+    assert disk.read_count <= 1000 + 10  # where a block begins with it, the one before may hold it, too
+
+
+def test_a_key_that_no_record_has_costs_neither_reads_nor_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyindex, "BATCH_ENTRIES", 200)
+    disk, searched = CountingDisk(), list[object]()
+    bounds = keyindex.bounds
+    monkeypatch.setattr(keyindex, "bounds", lambda *columns: searched.append(columns) or bounds(*columns))
+    index, _ = filled(disk, rounds=20)
+    for number in range(6000, 8000):
+        index.put(record(number * 100, keys=f"k{number}"))
+    disk.read_count = 0
+    assert not any(found(index, f"absent{number}") for number in range(500))
+    assert disk.read_count < 500 * len(index.runs) * 0.05
+    assert len(searched) < 500 * 10 * 0.05
+    assert [found(index, f"k{number}") for number in (7, 7999)] == [[700], [799_900]]
 
 
 def test_runs_stay_few_and_are_never_lost() -> None:
@@ -169,9 +196,10 @@ def test_a_merge_holds_a_chunk_of_each_source_only(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sorted_runs, "READ_BLOCKS", 1)
     disk = MemoryDisk()
     _, frozen = filled(disk, rounds=3, per_round=2000)
-    runs = [Run(*fields) for fields in frozen]  # type: ignore[attr-defined]
-    chunks = list(keyindex.merged([run.chunks(disk) for run in runs], 0))
-    assert max(map(len, chunks)) <= len(runs) * keyindex.BLOCK_ENTRIES
+    runs = runs_named(frozen)
+    passes = sorted_runs.passes([run.chunks(disk) for run in runs], "key", "offset")
+    chunks = list(map(KEYS.merged, passes))
+    assert max(map(len, chunks)) <= len(runs) * KEYS.block_entries
     assert np.array_equal(np.concatenate(chunks), np.sort(np.concatenate(chunks)))
     assert sum(map(len, chunks)) == sum(run.entry_count for run in runs)
 
@@ -183,7 +211,7 @@ def test_what_retention_has_deleted_is_gone_after_a_merge() -> None:
     index.put(record(90_000, keys="new"))
     frozen = checkpoint(index, disk, first_offset=85_000)
     checkpoint(index, disk, first_offset=85_000)
-    assert sum(count for _, _, count in frozen) < 2 * 300 + 2  # type: ignore[attr-defined]
+    assert sum(count for _, _, _, count in frozen) < 2 * 300 + 2  # type: ignore[attr-defined]
     assert found(index, "k899", 85_000) == [89_900]
 
 
@@ -196,11 +224,11 @@ def test_a_start_takes_all_runs_or_none(lost: str) -> None:
     if lost == "missing":
         disk.delete(path)
     elif lost == "shorter":
-        disk.truncate(path, disk.size(path) - 1)
+        disk.truncate(path, 8191)
     elif lost == "head":
         disk.flip_bit(path, 90)
     else:
-        frozen = [[0, 29_901, 601]]
+        frozen = [[0, 0, 29_901, 601]]
     left = disk.list(KEYINDEX)
     index = KeyIndex(disk)
     assert index.adopt(frozen) == f"{path} is missing or damaged"
@@ -228,7 +256,8 @@ def test_a_checkpoint_that_failed_may_have_a_snapshot_all_the_same() -> None:
     index, _ = filled(disk, rounds=1)
     index.put(record(90_000, keys="new"))
     failed = index.to_write(0)
-    frozen = failed.write(disk).freeze()  # its snapshot is there, but the sync of the folder has failed
+    failed.write(disk)
+    frozen = failed.freeze()  # its snapshot is there, but the sync of the folder has failed
     index.failed(failed)
     index.put(record(90_100, keys="newer"))
     checkpoint(index, disk)
@@ -239,12 +268,13 @@ def test_a_checkpoint_that_failed_may_have_a_snapshot_all_the_same() -> None:
 
 def test_a_flipped_bit_is_never_an_answer_and_ends_with_an_index_made_anew() -> None:
     disk = MemoryDisk()
-    filled(disk, rounds=1)
+    index, _ = filled(disk, rounds=1)
     path = f"{KEYINDEX}/{disk.list(KEYINDEX)[0]}"
-    for bit in range(8 * keyindex.BLOCK_BYTES + 5, 8 * disk.size(path), 9_973):
+    (run,) = index.runs
+    for bit in range(8 * sorted_runs.BLOCK_BYTES + 5, 8 * run.tail_at, 9_973):
         disk.flip_bit(path, bit)
         index = KeyIndex(disk)
-        assert index.adopt([[0, 29_901, 600]]) == ""
+        assert index.adopt([run.freeze()]) == ""
         answers = [found_or_damaged(index, f"k{number}") for number in range(0, 300, 7)]
         assert None in answers
         assert all(answer in (None, [7 * 100 * turn]) for turn, answer in enumerate(answers))
@@ -255,7 +285,7 @@ def test_a_damaged_run_is_left_out_of_merges_and_of_the_next_start() -> None:
     disk = MemoryDisk()
     index, _ = filled(disk, rounds=1, per_round=3000)
     (name,) = disk.list(KEYINDEX)
-    disk.flip_bit(f"{KEYINDEX}/{name}", 8 * keyindex.BLOCK_BYTES * 3)
+    disk.flip_bit(f"{KEYINDEX}/{name}", 8 * sorted_runs.BLOCK_BYTES * 3)
     for number in range(3000, 22_000):
         index.put(record(number * 100, keys=f"k{number}"))
     assert checkpoint(index, disk) is None
@@ -267,7 +297,7 @@ def test_a_damaged_run_is_left_out_of_merges_and_of_the_next_start() -> None:
 
 
 def test_memory_is_bounded_while_a_start_puts_more_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyindex, "UNSAVED_MAX", 100)
+    monkeypatch.setattr(run_store, "UNSAVED_MAX", 100)
     monkeypatch.setattr(keyindex, "BATCH_ENTRIES", 10)
     disk = MemoryDisk()
     index = KeyIndex(disk)

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog.errors import StoreDamaged
-from consumequeue import timerindex
+from consumequeue import run_store
 from consumequeue.bloom_filter import Mask
-from consumequeue.timerindex import FactIndex, FactsToWrite, hashes_of
+from consumequeue.run_store import RunsToWrite
+from consumequeue.timerindex import FactIndex, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
 from tests.memory_disk import MemoryDisk
 
@@ -140,7 +141,7 @@ class Oracle:
             else:
                 assert said is None or (expected is not None and said == expected[2:])
 
-    def _to_write_while_facts_come(self) -> FactsToWrite:
+    def _to_write_while_facts_come(self) -> RunsToWrite:
         done = self.index.to_write(self.now_ms)
         self.put([((1, 1), self.now_ms), ((9, 9), self.now_ms)], is_bulk=False)
         return done
@@ -161,7 +162,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=40))
 def test_it_says_what_a_dictionary_says(steps: list[tuple[list[tuple[Pair, int]], bool] | str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timerindex, "UNSAVED_MAX", 4)
+        patch.setattr(run_store, "UNSAVED_MAX", 4)
         oracle = Oracle()
         for step in steps:
             getattr(oracle, step)() if isinstance(step, str) else oracle.put(*step)
@@ -341,7 +342,7 @@ def test_expired_facts_are_kept_while_a_lost_run_may_hold_older_ones() -> None:
 
 
 def test_memory_is_bounded_while_a_start_puts_more_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timerindex, "UNSAVED_MAX", 100)
+    monkeypatch.setattr(run_store, "UNSAVED_MAX", 100)
     disk = MemoryDisk()
     index = FactIndex(disk, FOLDER, never)
     for number in range(1000):
@@ -358,7 +359,7 @@ def test_memory_is_bounded_while_a_start_puts_more_than_that(monkeypatch: pytest
 
 
 def test_runs_that_the_snapshot_names_survive_a_spill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timerindex, "UNSAVED_MAX", 100)
+    monkeypatch.setattr(run_store, "UNSAVED_MAX", 100)
     disk = MemoryDisk()
     _, frozen = filled(disk, rounds=2, per_round=10)
     for _ in range(2):
@@ -373,7 +374,7 @@ def test_runs_that_the_snapshot_names_survive_a_spill(monkeypatch: pytest.Monkey
 
 
 def test_on_a_full_disk_a_start_keeps_facts_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timerindex, "UNSAVED_MAX", 100)
+    monkeypatch.setattr(run_store, "UNSAVED_MAX", 100)
     disk = MemoryDisk()
     index = FactIndex(disk, FOLDER, never)
     disk.failing_syncs = 1
@@ -391,7 +392,7 @@ def test_on_a_full_disk_a_start_keeps_facts_in_memory(monkeypatch: pytest.Monkey
 
 
 def test_many_facts_about_one_take_the_room_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timerindex, "UNSAVED_MAX", 100)
+    monkeypatch.setattr(run_store, "UNSAVED_MAX", 100)
     index = FactIndex(MemoryDisk(), FOLDER, never)
     for offset in range(1000):
         index.put(1, 1, offset, offset, 0)

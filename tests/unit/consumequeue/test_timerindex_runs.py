@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog.errors import StoreDamaged
-from consumequeue import sorted_runs, timerindex
+from consumequeue import sorted_runs
 from consumequeue.bloom_filter import Filter, Mask, probe_of, probes_of
-from consumequeue.timerindex import FactIndex, FactRun, hashes_of
+from consumequeue.sorted_runs import Run, write_run
+from consumequeue.timerindex import FACTS, FactIndex, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts, Said, newest_of
 from tests.memory_disk import MemoryDisk
 
@@ -29,15 +30,14 @@ class CountingDisk(MemoryDisk):
         return super().read(path, position, length)
 
 
-def written(disk: MemoryDisk, facts: Facts, number: int = 0) -> FactRun:
-    run = timerindex.write_run(disk, FOLDER, number, iter([newest_of(facts)]), len(facts))
+def written(disk: MemoryDisk, facts: Facts, number: int = 0) -> Run:
+    run = write_run(disk, FACTS, FOLDER, number, iter([newest_of(facts)]), len(facts))
     assert run is not None
     return run
 
 
-def loaded(disk: MemoryDisk, run: FactRun) -> FactRun:
-    number, first_offset, end_offset, entry_count = run.freeze()
-    again = FactRun(FOLDER, number, first_offset, end_offset, entry_count)
+def loaded(disk: MemoryDisk, run: Run) -> Run:
+    again = Run(FACTS, FOLDER, *run.freeze())
     again.load(disk)
     return again
 
@@ -55,8 +55,13 @@ def ended(count: int) -> Facts:
     return about([(number * 312 + number // 1000 * 10**7, 0) for number in range(count)])
 
 
-def found(disk: MemoryDisk, run: FactRun, key: int, check: int) -> Said | None:
-    return run.find(disk, key, check, probe_of(key))
+def found(disk: MemoryDisk, run: Run, key: int, check: int) -> Said | None:
+    if run.lost or run.may_hold(probe_of(key)):
+        for facts in run.find(disk, key):
+            for _, found_check, *said in facts.tolist():
+                if found_check == check:
+                    return Said(*said)
+    return None
 
 
 def nothing_expires(facts: Facts, now_ms: int) -> Mask:
@@ -81,7 +86,7 @@ def test_a_run_finds_what_it_holds_and_nothing_else(pairs: list[tuple[int, int]]
 
 def test_no_facts_make_no_file() -> None:
     disk = MemoryDisk()
-    assert timerindex.write_run(disk, FOLDER, 0, iter([np.empty(0, FACT)]), 0) is None
+    assert write_run(disk, FACTS, FOLDER, 0, iter([np.empty(0, FACT)]), 0) is None
     assert disk.list(FOLDER) == []
 
 
@@ -158,7 +163,7 @@ def test_a_merge_holds_a_chunk_of_each_source_only(monkeypatch: pytest.MonkeyPat
     facts = named(6000)
     runs = [written(disk, facts[at::3], at) for at in range(3)]
     chunks = list(sorted_runs.passes([run.chunks(disk) for run in runs], "key", "check"))
-    assert max(map(len, chunks)) <= len(runs) * timerindex.BLOCK_FACTS
+    assert max(map(len, chunks)) <= len(runs) * FACTS.block_entries
     assert np.array_equal(np.concatenate([newest_of(chunk) for chunk in chunks]), newest_of(facts))
 
 
