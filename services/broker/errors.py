@@ -162,7 +162,7 @@ class TooManyTimers(Busy):
 
 
 class TooManyRequests(Busy):
-    """The group has more in flight, or the client more receives open, than one may have."""
+    """The group has as much in flight as it may."""
 
     code = "TW-174"
 

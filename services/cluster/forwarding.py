@@ -25,7 +25,7 @@ Rules
    given up, and its calls are asked again.
 
 Cost: a round trip and some 300 us of processor time a call (`benchmarks/cluster.py`). Weak spot: the leader
-sees this node's address as the caller's, in its log and where connections are counted.
+counts a node's connections by the node's address; clients it counts by theirs (`services.cluster.vouching`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import other_certificate
 from services.cluster.presence import REPEAT_SECONDS, Heard, Kept, Presence, is_taken, whole_set
 from services.cluster.reach import Reach
-from services.cluster.vouching import VOUCHED, came_ms_of, vouch
+from services.cluster.vouching import ORIGIN, VOUCHED, came_ms_of, origin_said, vouch
 from services.front.connection import Connection
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
@@ -172,8 +172,11 @@ class Forwarding:
     `clock` is wall time in ms.
     """
 
-    def __init__(self, node: ClusterNode, key: bytes, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, node: ClusterNode, key: bytes, clock: Callable[[], int], origin_key: bytes = b""
+    ) -> None:
         self._node, self._key, self._clock = node, key, clock
+        self._origin_key = origin_key or key
         self._methods = {one.path: Method(one, one.takes_stream) for one in _shapes()}
         self._lines = Lines()
         self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
@@ -432,7 +435,11 @@ class Forwarding:
 
     def _fields(self, asked: Asked, *, vouches: bool) -> tuple[tuple[str, str], ...]:
         """Return the header fields of a call that go on to the leader."""
-        fields = tuple((name, text) for name, text in asked.head.all().items() if name.startswith(_PASSED_ON))
+        origin = self._node.me.node, asked.connection.host, asked.connection.number
+        fields = (
+            *((name, text) for name, text in asked.head.all().items() if name.startswith(_PASSED_ON)),
+            (ORIGIN, origin_said(self._origin_key, *origin)),
+        )
         if not (vouches and self._key):
             return fields
         return (*fields, (VOUCHED, vouch(self._key, fields, asked.came_ms, self._clock())))

@@ -1,4 +1,4 @@
-"""A node vouches for a client's call that it says again: when that came, and that it still stands.
+"""A node vouches for a client's call that it forwards: where that came from, when, and that it still stands.
 
 A client signs a call's date, which holds for some minutes (`services.auth.signature`). Its Telemetry stream
 stands for days, and each new leader is told of it with what the client signed at its beginning. So the node
@@ -7,19 +7,41 @@ the client's date against the first, and takes no word that is older than `WINDO
 
 The signature itself is checked as ever: a user whose secret is void is refused. Who overhears a node can say
 its words again within the window, so nodes that others can listen to speak TLS (`services.cluster.peers`).
+
+With each call a node also sends the client's address and connection (ORIGIN): the leader counts clients by
+these (`services.rpc.client_room`). The proof is under the key; without --auth-key, under the cluster's id,
+which is in the shared log. A call without a valid proof counts by the connection it came on.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from services.auth.signature import WINDOW_MS
+from services.rpc.caller import Origin
 
 VOUCHED: Final = "x-tidewheel-vouched"
+ORIGIN: Final = "x-tidewheel-origin"
 _PURPOSE: Final = b"tidewheel: calls that a node says again"
 _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
+
+
+def origin_said(key: bytes, node: str, host: str, number: int) -> str:
+    """Return the value of the header field that tells the client's address and connection at a node."""
+    said = f"{host} {node}.{number}"
+    return f"{said} {hmac.digest(key, ORIGIN.encode() + said.encode(), 'sha256').hex()}"
+
+
+def origin_of(key: bytes, fields: Mapping[str, str]) -> Origin | None:
+    """Return where a call came from to the node that forwards it; None if no node vouches for that."""
+    said, _, proof = fields.get(ORIGIN, "").rpartition(" ")
+    host, _, connection = said.partition(" ")
+    if not connection:
+        return None
+    expected = hmac.digest(key, ORIGIN.encode() + said.encode(), "sha256").hex()
+    return Origin(host, connection) if hmac.compare_digest(proof.encode(), expected.encode()) else None
 
 
 def vouch(key: bytes, fields: Iterable[tuple[str, str]], came_ms: int, now_ms: int) -> str:

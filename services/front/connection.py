@@ -29,6 +29,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from ipaddress import ip_address
+from itertools import count
 from typing import Any, Final, Protocol, cast
 
 import structlog
@@ -157,6 +158,7 @@ class Shared:
         self.fields: dict[bytes, Field] = {}
         self.parts = HeldBytes()
         self.connections: set[Connection] = set()
+        self.numbers = count(1)
 
 
 class Answering:
@@ -201,6 +203,7 @@ class Connection(asyncio.Protocol):
         "is_let_in",
         "is_listed",
         "is_stranger",
+        "number",
         "protocol",
         "transport",
     )
@@ -215,6 +218,8 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._shared, self._acceptor = shared, acceptor
         self.host, self.is_encrypted = host, is_encrypted
+        self.number = next(shared.numbers)
+        """Tells it apart from all other connections of the process."""
         self.is_let_in = False
         """Whether a call has passed authentication."""
         self.is_stranger = self.is_listed = False

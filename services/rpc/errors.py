@@ -5,6 +5,18 @@ from __future__ import annotations
 from tidewheel.errors import Busy
 
 
+class TooManyClients(Busy):
+    """There is no room for another client."""
+
+    code = "TW-178"
+
+
+class TooManyPolls(Busy):
+    """As many receives wait for messages as may."""
+
+    code = "TW-179"
+
+
 class ClientSilent(Busy):
     """The client does not answer."""
 

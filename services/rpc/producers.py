@@ -5,7 +5,9 @@ topics it was not built with (reference/wire-protocol.md 4.8). Who is asked goes
 a producer that cannot answer does not keep the others from being asked next time.
 
 Whoever is gone is forgotten in time: for as many that come as there are places in lines, one look at all.
-There are `PLACES_MAX` in all; who finds none gets one when it sends again.
+There are PLACES_MAX in all, PLACES_PER_ADDRESS_MAX of them for the clients of one address, so that one
+caller leaves half to others; a producer that finds none gets one when it sends again. A client has
+PLACES_PER_CLIENT_MAX: with one topic more it gives up the one that it declared or sent to first.
 
 A question shows the message, which is read only for a producer whose stream has room for it. When a
 producer can be asked, perhaps again (it came, connected, read what waited for it, or may end more), the core
@@ -15,7 +17,9 @@ is not asked, whatever it declares.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -30,6 +34,8 @@ from services.rpc.sessions import Session, Sessions
 log = structlog.get_logger()
 
 PLACES_MAX = 100_000
+PLACES_PER_ADDRESS_MAX = PLACES_MAX // 2
+PLACES_PER_CLIENT_MAX = 1_024
 LOOK_EACH_MIN = 1_000
 """How many come at least before those who are gone are looked for."""
 
@@ -40,6 +46,14 @@ MayEnd = Callable[[str, str], bool]
 def anybody(user: str, topic: str) -> bool:
     """Let everybody end every transaction: what a broker does that asks nobody who it is."""
     return True
+
+
+@dataclass(slots=True)
+class Places:
+    """The topics of a producer, the oldest first; `host` is its address when it got the first."""
+
+    host: str
+    topics: dict[str, None] = field(default_factory=dict)
 
 
 class Halves(Protocol):
@@ -58,6 +72,8 @@ class Producers:
     def __init__(self, sessions: Sessions, may_end: MayEnd = anybody) -> None:
         self._sessions, self._may_end = sessions, may_end
         self._lines: dict[str, dict[str, str]] = {}
+        self._of_client: dict[str, Places] = {}
+        self._of_address: Counter[str] = Counter()
         self._places = 0
         self._until_look = LOOK_EACH_MIN
         self._halves: Halves | None = None
@@ -86,9 +102,8 @@ class Producers:
         self._until_look -= 1
         if self._until_look <= 0:
             self._forget_gone()
-        if self._places < PLACES_MAX:
+        if self._take_place(topic, client_id):
             self._lines.setdefault(topic, {})[client_id] = namespace
-            self._places += 1
             self._tell_of(topic, client_id)
 
     def views(self, topic: str = "") -> list[ProducerView]:
@@ -104,10 +119,10 @@ class Producers:
         """Ask the next producer that can be reached; return its id, empty when there is none."""
         line = self._lines.get(question.topic, {})
         for client_id, namespace in list(line.items()):
-            del line[client_id]
             if self._sessions.find(client_id) is None:
-                self._places -= 1
+                self._leave_place(question.topic, client_id)
                 continue
+            del line[client_id]
             line[client_id] = namespace
             if self._write(client_id, namespace, question, read):
                 log.info("asked", topic=question.topic, transaction=question.transaction_id)
@@ -115,13 +130,38 @@ class Producers:
         return ""
 
     def _forget_gone(self) -> None:
-        for topic, line in list(self._lines.items()):
-            for client_id in [one for one in line if self._sessions.find(one) is None]:
-                del line[client_id]
-            if not line:
-                del self._lines[topic]
-        self._places = sum(len(line) for line in self._lines.values())
+        for client_id, places in list(self._of_client.items()):
+            if self._sessions.find(client_id) is None:
+                for topic in list(places.topics):
+                    self._leave_place(topic, client_id)
         self._until_look = max(LOOK_EACH_MIN, self._places)
+
+    def _take_place(self, topic: str, client_id: str) -> bool:
+        """Count a place in a topic's line; return False if there is none."""
+        places = self._of_client.get(client_id)
+        if places is not None and len(places.topics) >= PLACES_PER_CLIENT_MAX:
+            self._leave_place(next(iter(places.topics)), client_id)
+        session = self._sessions.find(client_id)
+        host = places.host if places is not None else session.host if session is not None else ""
+        if self._places >= PLACES_MAX or self._of_address[host] >= PLACES_PER_ADDRESS_MAX:
+            return False
+        self._of_client.setdefault(client_id, Places(host)).topics[topic] = None
+        self._of_address[host] += 1
+        self._places += 1
+        return True
+
+    def _leave_place(self, topic: str, client_id: str) -> None:
+        places = self._of_client[client_id]
+        del places.topics[topic]
+        if not places.topics:
+            del self._of_client[client_id]
+        self._of_address[places.host] -= 1
+        if not self._of_address[places.host]:
+            del self._of_address[places.host]
+        self._places -= 1
+        del self._lines[topic][client_id]
+        if not self._lines[topic]:
+            del self._lines[topic]
 
     def _can_be_asked(self, topic: str, client_id: str) -> bool:
         session = self._sessions.find(client_id)

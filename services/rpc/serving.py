@@ -11,7 +11,7 @@ connection. What is signed anew with each call, and how long it may take, is rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from services.front.connection import Connection
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
 from services.front.header_fields import CompressionError, Head
-from services.rpc.caller import Caller
+from services.rpc.caller import Caller, Origin
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.service import (
     NAME,
@@ -50,6 +50,14 @@ UNAUTHORIZED = Code.Name(Code.UNAUTHORIZED)
 CALLERS_KEPT_MAX = 8
 
 
+OriginOf = Callable[[Mapping[str, str]], Origin | None]
+"""Returns where a call with these header fields came from, if a node of the cluster has forwarded it."""
+
+
+def not_forwarded(fields: Mapping[str, str]) -> None:
+    """Take each call for its connection's own: for a broker that is no node."""
+
+
 class Target(NamedTuple):
     """An RPC of the table, by the name under which it is counted."""
 
@@ -60,7 +68,10 @@ class Target(NamedTuple):
 class Serving:
     """Answers the calls of all connections."""
 
-    def __init__(self, rpcs: Mapping[str, Rpc], turns: Turns, observe: Observe) -> None:
+    def __init__(
+        self, rpcs: Mapping[str, Rpc], turns: Turns, observe: Observe, origin_of: OriginOf = not_forwarded
+    ) -> None:
+        self._origin_of = origin_of
         self._gathering, self._observe = Gathering(turns), observe
         self._methods: dict[str, Method] = {}
         for name, rpc in rpcs.items():
@@ -85,7 +96,7 @@ class Serving:
             return
         if isinstance(rpc, Prompt):
             try:
-                caller = caller_of(connection, head)
+                caller = self._caller_of(connection, head)
             except Refused as refused:
                 connection.end(stream_id, refused.status, refused.text)
                 return
@@ -110,7 +121,7 @@ class Serving:
         not decided at once.
         """
         name, rpc = self._methods[path].target
-        caller = replace(caller_of(connection, head), came_ms=came_ms)
+        caller = replace(self._caller_of(connection, head), came_ms=came_ms)
         try:
             request = rpc.request.FromString(message)
         except DecodeError as error:
@@ -129,11 +140,28 @@ class Serving:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the answers to a stream of messages, likewise."""
         name, rpc = self._methods[path].target
-        caller = replace(caller_of(connection, head), came_ms=came_ms)
+        caller = replace(self._caller_of(connection, head), came_ms=came_ms)
         async with aclosing(stream_to(name, rpc, parsed(rpc, messages), caller, self._observe)) as replies:
             async for reply in replies:
                 connection.is_let_in |= is_let_in(reply)
                 yield reply.SerializeToString()
+
+    def _caller_of(self, connection: Connection, head: Head) -> Caller:
+        """Return who calls, from the header fields and the connection; raise `Refused`."""
+        kept = connection.callers.get(id(head.fields))
+        if kept is not None and kept[0] is head.fields:
+            caller: Caller = kept[1]
+        else:
+            caller = constant_caller(connection, head.fields, self._origin_of(head.fields))
+            if len(connection.callers) >= CALLERS_KEPT_MAX:
+                connection.callers.clear()
+            connection.callers[id(head.fields)] = head.fields, caller
+        if not head.has("authorization"):
+            return caller
+        try:
+            return replace(caller, authorization=head.get("authorization"), date=head.get("x-mq-date-time"))
+        except CompressionError as error:
+            raise Refused(Status.INTERNAL, str(error)) from error
 
     def _tell(self, connection: Connection, stream_id: int, reply: bytes, code: str) -> None:
         if code != UNAUTHORIZED:
@@ -144,7 +172,7 @@ class Serving:
         self, connection: Connection, stream_id: int, head: Head, name: str, rpc: Any, request: Any
     ) -> None:
         try:
-            caller = with_deadline(caller_of(connection, head), head)
+            caller = with_deadline(self._caller_of(connection, head), head)
             del head  # it may be long, and so may the call
             if caller.seconds_left == 0:
                 raise TimeoutError
@@ -189,34 +217,18 @@ async def parsed(rpc: Streaming, messages: AsyncIterator[bytes]) -> AsyncGenerat
             raise Refused(Status.INTERNAL, f"A request is none: {error}.") from error
 
 
-def caller_of(connection: Connection, head: Head) -> Caller:
-    """Return who calls, from the header fields and the connection; raise `Refused`."""
-    kept = connection.callers.get(id(head.fields))
-    if kept is not None and kept[0] is head.fields:
-        caller: Caller = kept[1]
-    else:
-        caller = constant_caller(connection, head.fields)
-        if len(connection.callers) >= CALLERS_KEPT_MAX:
-            connection.callers.clear()
-        connection.callers[id(head.fields)] = head.fields, caller
-    if not head.has("authorization"):
-        return caller
-    try:
-        return replace(caller, authorization=head.get("authorization"), date=head.get("x-mq-date-time"))
-    except CompressionError as error:
-        raise Refused(Status.INTERNAL, str(error)) from error
-
-
-def constant_caller(connection: Connection, fields: Mapping[str, str]) -> Caller:
+def constant_caller(connection: Connection, fields: Mapping[str, str], origin: Origin | None) -> Caller:
     """Return who calls, as far as it is the same with each call."""
+    host, number = origin or (connection.host, connection.number)
     return Caller(
         client_id=fields.get("x-mq-client-id", ""),
         language=fields.get("x-mq-language", ""),
         version=fields.get("x-mq-client-version", ""),
-        host=connection.host,
+        host=host,
         date=fields.get("x-mq-date-time", ""),
         namespace=fields.get("x-mq-namespace", ""),
         is_encrypted=connection.is_encrypted,
+        connection=number,
     )
 
 

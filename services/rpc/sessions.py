@@ -10,25 +10,29 @@ be known again; settings are never demanded (reference/wire-protocol.md 4.7).
   also beyond a goodbye: what opens a stream while it shuts down may never end (Java's `close()` did not).
   All other clients are told one address for ever.
 - A client is forgotten when it says goodbye, when it does not come back after a connection of it broke off
-  (`services.rpc.clients` sees to that), or after `FORGET_AFTER_MS` without stream and without call.
+  (`services.rpc.clients` sees to that), or after `FORGET_AFTER_MS` without stream and without call; sooner
+  where its connection, its address or the broker has no room for others (`services.rpc.client_room`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from commitlog import limits
-from commitlog.limits import CLIENTS_MAX, LONG_POLL_MS, POLLS_MAX, POLLS_PER_CLIENT_MAX
-from services.broker.errors import TooManyRequests
+from commitlog.limits import LONG_POLL_MS
 from services.rpc.caller import Caller
+from services.rpc.client_room import ClientRoom
+from services.rpc.errors import TooManyPolls
 from services.rpc.generated.definition_pb2 import ClientType, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.handover import Lent
 from services.rpc.messages import span_ms
 from services.rpc.names import stored_name
+from tidewheel.errors import ClientMistake
 
 DESCRIBED_BYTES_MAX = 4 * 1024
 FORGET_EACH_MS = 1_000
@@ -155,8 +159,8 @@ class Session:
     """One client. Names are the store's; times are wall milliseconds.
 
     `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups,
-    `host` its address, `described` what it said last of itself, unless that was too much; `is_encrypted`: its
-    stream came by TLS.
+    `host` and `connection` are those of its last call, `described` is what it said last of itself, unless
+    that was too much; `is_encrypted`: its stream came by TLS.
     `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
     last answer for each group and topic it receives from.
     """
@@ -176,6 +180,7 @@ class Session:
     user: str = ""
     namespace: str = ""
     host: str = ""
+    connection: int | str = 0
     described: Settings | None = None
     is_encrypted: bool = False
 
@@ -185,12 +190,18 @@ class Session:
         return self.client_type == ClientType.PRODUCER
 
     def describe(self, settings: Settings) -> None:
-        """Take over what the client says about itself; raise `IllegalTopic`, and then nothing of it."""
+        """Take over what the client says about itself.
+
+        Raise `IllegalTopic`, or `ClientMistake` for too many topics, and take nothing then.
+        """
         group = stored_name(settings.subscription.group)
-        for topic in (
-            *settings.publishing.topics,
-            *(one.topic for one in settings.subscription.subscriptions),
-        ):
+        subscriptions, published = settings.subscription.subscriptions, settings.publishing.topics
+        if len(published) + len(subscriptions) > limits.ENTRIES_PER_REQUEST_MAX:
+            raise ClientMistake(
+                f"The settings name {len(published) + len(subscriptions)} topics, at most "
+                f"{limits.ENTRIES_PER_REQUEST_MAX} may be: let the client have fewer."
+            )
+        for topic in (*published, *(one.topic for one in subscriptions)):
             stored_name(topic)
         self.described = None
         if settings.ByteSize() <= DESCRIBED_BYTES_MAX:
@@ -206,6 +217,11 @@ class Session:
         """Whether a call of the client is open: its stream, or a receive that waits."""
         return bool(self.streams or self.receives)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of the client is open, and none of its leases is known to stand."""
+        return not (self.streams or self.receives or self.lent)
+
     def absent_since(self, since_ms: int) -> bool:
         """Tell whether nothing has been heard of the client after `since_ms`, and nothing of it is open."""
         return not self.is_connected and self.seen_ms <= since_ms
@@ -218,8 +234,11 @@ class Sessions:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._departed: dict[str, tuple[int, int]] = {}
-        self._receives = 0
+        self._receives: Counter[str] = Counter()
+        """Open receives by address."""
+        self._receive_count = 0
         self._forgot_ms = 0
+        self.room = ClientRoom(self._displace)
         self._watch: Callable[[Session], None] = nobody_watches
         self._forget: Callable[[Session], None] = nobody_misses
         self._room: Callable[[Session], None] = nobody_misses
@@ -252,17 +271,22 @@ class Sessions:
     def seen(self, caller: Caller) -> Session:
         """Return the session of somebody who calls, made if need be.
 
-        Raise `TooManyRequests` when there are as many clients as may be.
+        Raise `TooManyClients` if there is no room for another one.
         """
         now_ms = self._clock()
         session = self._sessions.get(caller.client_id)
         if session is None:
-            self._make_room(now_ms)
+            self._forget_absent(now_ms)
+            self.room.make(caller, now_ms)
             session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
             session.namespace, session.host = caller.namespace, caller.host
+            session.connection = caller.connection
             if (left := self._departed.pop(caller.client_id, None)) is not None:
                 session.redials, session.redialled_ms = left
             self._sessions[caller.client_id] = session
+            self.room.add(session)
+        elif session.connection != caller.connection:
+            self.room.move(session, caller)
         session.seen_ms = now_ms
         return session
 
@@ -305,17 +329,21 @@ class Sessions:
     def receiving(self, session: Session) -> Iterator[None]:
         """Count an open receive of the client; one that breaks off may mean that the client is gone.
 
-        Raise `TooManyRequests` when the client, or all clients, have as many open as may be.
+        Raise `TooManyPolls` when the client, its address, or all clients have as many open as may be.
         """
-        if session.receives >= POLLS_PER_CLIENT_MAX or self._receives >= POLLS_MAX:
-            raise TooManyRequests(
-                f"{session.client_id} has {session.receives} receives open, all clients have "
-                f"{self._receives}; at most {POLLS_PER_CLIENT_MAX} and {POLLS_MAX} may be. "
-                "Wait for their answers, or poll with fewer.",
+        host = session.host
+        counts = session.receives, self._receives[host], self._receive_count
+        bounds = limits.POLLS_PER_CLIENT_MAX, limits.POLLS_PER_ADDRESS_MAX, limits.POLLS_MAX
+        if any(count >= bound for count, bound in zip(counts, bounds, strict=True)):
+            raise TooManyPolls(
+                f"{session.client_id} has {counts[0]} receives open, its address {host} {counts[1]}, all "
+                f"clients {counts[2]}; at most {bounds[0]}, {bounds[1]} and {bounds[2]} may be. Wait for "
+                "their answers, or poll with fewer.",
                 "polling full",
             )
         session.receives += 1
-        self._receives += 1
+        self._receives[host] += 1
+        self._receive_count += 1
         try:
             yield
         except asyncio.CancelledError:
@@ -323,14 +351,16 @@ class Sessions:
             raise
         finally:
             session.receives -= 1
-            self._receives -= 1
+            self._receive_count -= 1
+            self._receives[host] -= 1
+            if not self._receives[host]:
+                del self._receives[host]
 
     def gone(self, client_id: str) -> None:
         """Forget a client and end its streams."""
-        session = self._sessions.pop(client_id, None)
+        session = self._sessions.get(client_id)
         if session is not None:
-            self._remember(session)
-            self._forget(session)
+            self._displace(session)
             for stream in session.streams:
                 stream.write(None)
 
@@ -340,6 +370,16 @@ class Sessions:
             for stream in session.streams:
                 stream.write(None)
 
+    def _displace(self, session: Session) -> None:
+        """Forget a client that may come again."""
+        self._remember(session)
+        self._drop(session)
+
+    def _drop(self, session: Session) -> None:
+        del self._sessions[session.client_id]
+        self.room.remove(session)
+        self._forget(session)
+
     def _remember(self, session: Session) -> None:
         """Keep which address a client that leaves was told: it may ask for routes until its process ends."""
         if session.language in MUST_REDIAL and session.redialled_ms is not None:
@@ -347,17 +387,10 @@ class Sessions:
             if len(self._departed) > DEPARTED_MAX:
                 del self._departed[next(iter(self._departed))]
 
-    def _make_room(self, now_ms: int) -> None:
-        if now_ms - self._forgot_ms >= FORGET_EACH_MS:
-            self._forgot_ms = now_ms
-            self._forget_idle(now_ms)
-        if len(self._sessions) >= CLIENTS_MAX:
-            raise TooManyRequests(
-                f"{len(self._sessions)} clients were here within {FORGET_AFTER_MS // 1_000} s; that is all."
-                " Let fewer processes share more messages, or give each a client id that it keeps."
-            )
-
-    def _forget_idle(self, now_ms: int) -> None:
-        since_ms = now_ms - FORGET_AFTER_MS
-        for client_id in [one.client_id for one in self if one.absent_since(since_ms)]:
-            self._forget(self._sessions.pop(client_id))
+    def _forget_absent(self, now_ms: int) -> None:
+        """Forget the clients that are not there any more, each FORGET_EACH_MS at most."""
+        if now_ms - self._forgot_ms < FORGET_EACH_MS:
+            return
+        self._forgot_ms = now_ms
+        for session in [one for one in self if one.absent_since(now_ms - FORGET_AFTER_MS)]:
+            self._drop(session)

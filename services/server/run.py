@@ -57,7 +57,7 @@ from services.rpc.endpoints import Advertised
 from services.rpc.health import Health, standard_rpcs
 from services.rpc.questions import Questions
 from services.rpc.rpcs import all_rpcs
-from services.rpc.serving import Serving
+from services.rpc.serving import OriginOf, Serving, not_forwarded
 from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
 from services.server.authentication import authentication, check_exposure, is_http_tls
@@ -156,11 +156,18 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
 class Faces:
     """What a broker shows: the service of its protocol port, and the application of its HTTP interface."""
 
-    def __init__(self, live: LiveBroker, settings: ServeSettings, address: Advertised) -> None:
+    def __init__(
+        self,
+        live: LiveBroker,
+        settings: ServeSettings,
+        address: Advertised,
+        origin_of: OriginOf = not_forwarded,
+    ) -> None:
         self._live = live
         self._sessions = sessions = Sessions(wall_clock_ms)
         consuming, questions = partial(consumers, sessions), Questions(sessions)
         self.asked = asked = authentication(settings, live, wall_clock_ms)
+        sessions.room.refuse_with(asked.refusals.add)
         measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None
         self.metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
         has_admin = (
@@ -168,7 +175,8 @@ class Faces:
         )  # else anybody could do what takes the token
         rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
         self.health = Health()
-        self.serving = Serving(rpcs | standard_rpcs(self.health, rpcs), Turns(live), self.metrics.observe)
+        served = rpcs | standard_rpcs(self.health, rpcs)
+        self.serving = Serving(served, Turns(live), self.metrics.observe, origin_of)
         self.app = make_app(
             live,
             self.metrics,

@@ -31,6 +31,7 @@ from services.cluster.node import AFTER_HALT, ClusterNode, Member, monotonic_ms
 from services.cluster.peers import Shown, follow
 from services.cluster.switch import Switch
 from services.cluster.unanswered import Unanswered, WatchedEngine
+from services.cluster.vouching import origin_of
 from services.front.certificates import https_context
 from services.http.calls import EVERY_ADDRESS
 from services.live.durability import Proving
@@ -101,7 +102,8 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 disk, core, wall_clock_ms, loop.call_later, executor, None, leading, stepped_down, proving
             )
             live.share_with(share_interpreter)
-            faces = Faces(live, settings, told_by_leader(address, node.epoch))
+            origins = partial(origin_of, origin_key)
+            faces = Faces(live, settings, told_by_leader(address, node.epoch), origins)
             faces.metrics.watch(port)
             faces.metrics.add(app.metrics)
             switch.serve(faces.serving)
@@ -117,11 +119,13 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 await live.close()
 
         where, key = (str(settings.advertise or listen), http.url), shared_key(settings)
+        origin_key = key or began.cluster
         me = Member(settings.node, *where, version("tidewheel"), id_of(key), supports=SUPPORTED)
         files_of_tls = tls_files(settings)
         show = follow(files_of_tls) if is_over_tls(settings, http) else Shown
         node = ClusterNode(me, began, watched, disk, core, wall_clock_ms, executor, serve, show)
-        forwarding, refusals = Forwarding(node, key, wall_clock_ms), Refusals(wall_clock_ms)
+        forwarding = Forwarding(node, key, wall_clock_ms, origin_key)
+        refusals = Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
         switch = Switch(forwarding)
         app = ClusterHttp(node, settings.store, http_demands(settings), refusals, check, unanswered)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -32,7 +33,7 @@ from services.cluster.node import ClusterNode, Member
 from services.cluster.peers import Shown
 from services.cluster.reach import Reach
 from services.cluster.switch import Switch
-from services.cluster.vouching import VOUCHED
+from services.cluster.vouching import VOUCHED, origin_of
 from services.front.admission import Limits
 from services.front.connection import Connection, Shared
 from services.front.grpc_calls import CallReceived
@@ -141,7 +142,7 @@ class Machine:
         refusals = Refusals(self.world.clock)
         guard = Guard(cast(Any, self.world.access), refusals, self.world.clock) if self.world.asks else None
         rpcs = all_rpcs(self.live, self.sessions, Advertised("127.0.0.1", 1, boot=0), guard)
-        self.serving = Serving(rpcs, Turns(self.live), lambda *_: None)
+        self.serving = Serving(rpcs, Turns(self.live), lambda *_: None, partial(origin_of, KEY))
 
     async def close(self) -> None:
         self.live.receivers.close()
@@ -295,6 +296,31 @@ def test_the_next_leader_knows_who_talks_to_a_node_and_can_ask_it(begins_at: str
                 assert said.HasField("settings")
         call.cancel()
         await until(lambda: not world.b.sessions.find("c").streams)  # type: ignore[union-attr]
+
+    run(scenario)
+
+
+def test_a_leader_counts_the_clients_of_other_nodes_by_their_own_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CLIENTS_PER_CONNECTION_MAX", 3)
+
+    async def scenario(world: World) -> None:
+        await world.follow(world.a)
+        for number in range(3):
+            call = talk(world.b, (("x-mq-client-id", f"c{number}"),))
+            await call.write(settings("t"))
+            await call.read()
+        refused = await ask(world.b, "Heartbeat", service.HeartbeatRequest(), (("x-mq-client-id", "d"),))
+        assert refused.status.code == Code.TOO_MANY_REQUESTS
+        assert "its connection (127.0.0.1) has 3 clients" in refused.status.message
+        async with aio.insecure_channel(
+            world.b.member.listen, [("grpc.use_local_subchannel_pool", 1)]
+        ) as other:
+            world.b.channel, mine = other, world.b.channel
+            taken = await ask(world.b, "Heartbeat", service.HeartbeatRequest(), (("x-mq-client-id", "d"),))
+            world.b.channel = mine
+        assert taken.status.code == Code.OK
 
     run(scenario)
 
@@ -513,7 +539,7 @@ def test_a_node_that_stops_ends_its_streams() -> None:
 class Answered:
     """A connection, as far as who answers a call of one message needs it."""
 
-    host, is_encrypted, is_let_in = "127.0.0.1", False, False
+    host, number, is_encrypted, is_let_in = "127.0.0.1", 1, False, False
 
     def __init__(self) -> None:
         self.callers: dict[int, Any] = {}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from commitlog.limits import ENTRIES_PER_REQUEST_MAX
 from services.rpc.caller import Caller
+from services.rpc.generated.definition_pb2 import Resource, Settings
 from services.rpc.producers import LOOK_EACH_MIN, Producers
-from services.rpc.sessions import Sessions
+from services.rpc.sessions import Session, Sessions
+from tidewheel.errors import ClientMistake
 
 
 @pytest.fixture
@@ -39,3 +42,45 @@ def test_a_client_that_declares_topics_without_end_gets_so_many_places(
         producers.add("orders", "other" if number else "another", "")
         producers.add(f"topic-{number}", "nobody", "")
     assert "other" in {view.client_id for view in producers.views("orders")}
+
+
+def test_one_address_leaves_places_to_producers_of_others(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.rpc.producers.PLACES_MAX", 40)
+    monkeypatch.setattr("services.rpc.producers.PLACES_PER_ADDRESS_MAX", 20)
+    monkeypatch.setattr("services.rpc.producers.PLACES_PER_CLIENT_MAX", 8)
+    producers = Producers(sessions)
+    for number in range(10):
+        sessions.seen(Caller(f"hostile-{number}", host="h"))
+        for topic in range(10):
+            producers.add(f"topic-{topic}", f"hostile-{number}", "")
+    assert len(producers.views()) == 20
+    sessions.seen(Caller("other", host="elsewhere"))
+    producers.add("orders", "other", "")
+    assert [one.client_id for one in producers.views("orders")] == ["other"]
+
+
+def test_a_client_gives_up_its_oldest_topic_for_one_beyond_its_places(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.rpc.producers.PLACES_PER_CLIENT_MAX", 2)
+    producers = Producers(sessions)
+    sessions.seen(Caller("c"))
+    for topic in ("a", "b", "c"):
+        producers.add(topic, "c", "")
+    assert [one.topic for one in producers.views()] == ["b", "c"]
+    sessions.gone("c")
+    for number in range(LOOK_EACH_MIN + 1):
+        producers.add("b", f"new-{number}", "")
+    assert "c" not in producers._of_client
+
+
+def test_settings_that_name_topics_without_end_are_refused() -> None:
+    session = Session("c", "JAVA", "5.2.0", 0)
+    settings = Settings(client_type="PRODUCER")
+    settings.publishing.topics.extend(
+        Resource(name=f"t{number}") for number in range(ENTRIES_PER_REQUEST_MAX + 1)
+    )
+    with pytest.raises(ClientMistake, match="1025 topics"):
+        session.describe(settings)

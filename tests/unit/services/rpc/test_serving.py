@@ -31,7 +31,6 @@ from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
 from services.ops.metrics import Metrics
 from services.process.event_loop import new_event_loop
-from services.rpc import sessions
 from services.rpc.endpoints import Advertised
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
@@ -337,7 +336,7 @@ def test_a_refusal_that_no_reply_has_a_place_for_is_the_calls_status(play: Play)
 def test_polls_beyond_the_bound_are_refused_and_each_message_goes_to_one(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "POLLS_PER_CLIENT_MAX", POLLS)
+    monkeypatch.setattr(limits, "POLLS_PER_CLIENT_MAX", POLLS)
 
     async def scenario(stage: Stage) -> None:
         got: list[bytes] = []

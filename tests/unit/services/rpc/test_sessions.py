@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.broker.errors import TooManyRequests
+from commitlog import limits
 from services.rpc.caller import Caller
+from services.rpc.errors import TooManyClients
 from services.rpc.generated.definition_pb2 import Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.sessions import (
@@ -134,14 +135,14 @@ def test_what_a_client_says_of_itself_is_kept_unless_it_is_too_much() -> None:
 def test_no_more_clients_are_kept_than_may_be_until_some_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("services.rpc.sessions.CLIENTS_MAX", 3)
+    monkeypatch.setattr(limits, "CLIENTS_MAX", 3)
     clock = Clock()
     sessions = Sessions(clock)
-    for name in ("first", "second", "third"):
-        sessions.seen(Caller(name))
-    with pytest.raises(TooManyRequests, match="3 clients"):
+    streams = [sessions.open_stream(Caller(name)) for name in ("first", "second", "third")]
+    with pytest.raises(TooManyClients, match="the broker has 3 clients"):
         sessions.seen(Caller("fourth"))
-    sessions.seen(Caller("first"))
+    for stream in streams:
+        sessions.close_stream(stream)
     clock.now_ms += FORGET_AFTER_MS
     sessions.seen(Caller("fourth"))
     assert [session.client_id for session in sessions] == ["fourth"]
