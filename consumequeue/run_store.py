@@ -160,6 +160,7 @@ class RunStore(Generic[Memory]):
     def _clear(self) -> None:
         self._recent = self._begin()
         self._closed: list[Memory] = []
+        self._closed_count = 0
         self._runs: tuple[Run, ...] = ()
         self._named: frozenset[str] = frozenset()
         self._damaged: frozenset[int] = frozenset()
@@ -170,11 +171,7 @@ class RunStore(Generic[Memory]):
     @property
     def is_full(self) -> bool:
         """Whether so much is in memory, or in runs that no snapshot names, that a checkpoint is due."""
-        return self._unsaved_count + self._unnamed_count >= UNSAVED_MAX
-
-    @property
-    def _unsaved_count(self) -> int:
-        return len(self._recent) + sum(map(len, self._closed))
+        return len(self._recent) + self._closed_count + self._unnamed_count >= UNSAVED_MAX
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -209,6 +206,7 @@ class RunStore(Generic[Memory]):
         """
         if len(self._recent):
             self._closed.append(self._recent)
+            self._closed_count += len(self._recent)
             self._recent = self._begin()
         # A number is used once, also when nothing comes of it: a file that a snapshot names never changes.
         self._next_number += 1
@@ -247,6 +245,7 @@ class RunStore(Generic[Memory]):
             # One structure is opened again: else checkpoints that fail one after the other would leave one
             # each, and every look-up asks all of them.
             newer, self._recent = self._recent, self._closed.pop()
+            self._closed_count -= len(self._recent)
             self._recent.take(newer)
 
     def spill(self, until: int) -> None:
@@ -254,7 +253,7 @@ class RunStore(Generic[Memory]):
 
         On a full disk what is new waits in memory, and is tried again when there is as much again.
         """
-        if self._unsaved_count >= self._spill_count:
+        if len(self._recent) + self._closed_count >= self._spill_count:
             done = self.to_write(until)
             try:
                 done.write(self._disk)
@@ -298,6 +297,7 @@ class RunStore(Generic[Memory]):
         known = self._damaged | done.damaged
         self._damaged = frozenset(run.number for run in self._runs if run.number in known)
         del self._closed[: len(done.recents)]
+        self._closed_count = sum(map(len, self._closed))
 
 
 def _kept_count(runs: Sequence[Run], new_count: int) -> int:
