@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from commitlog.applied_limits import OLDEST
 from commitlog.record import Record
 
 
@@ -30,6 +31,11 @@ class Epoch(NamedTuple):
 def epoch_begun(body: bytes) -> int:
     """Return the epoch that the body of an epoch record says."""
     return int(json.loads(body)["epoch"])
+
+
+def version_begun(body: bytes) -> int:
+    """Return the version by which records are applied from an epoch record on."""
+    return int(json.loads(body).get("version", OLDEST))
 
 
 def epoch_from(physical_offset: int, body: bytes, store_ms: int) -> Epoch:

@@ -6,7 +6,8 @@ has one version that is *finalized*, and nobody writes what the finalized one ha
 
     version   what comes with it
     1         the kinds and bodies of the first clusters; a log that does not say has it
-    2         an epoch record of the CommitLog names the node that leads (`services.broker.epoch`)
+    2         an epoch record of the CommitLog names the node that leads, and this version, by which records
+              are applied from there on (`services.broker.epoch`)
 
     where it stands                                     what it says
     GENESIS, a checkpoint's fold: `finalized`           the finalized version there
@@ -37,7 +38,7 @@ OLDEST: Final = 1
 SUPPORTED: Final = 2
 """Up to which version this program supports records."""
 NAMED_EPOCHS: Final = 2
-"""From which version on epoch records of the CommitLog name a node."""
+"""From which version on epoch records of the CommitLog name a node and the version."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}
 """The version that must be finalized for a kind with a version of its body to be written."""
 

@@ -39,7 +39,10 @@ _ID_DIGITS: Final = 24
 _ID: Final = re.compile(r"[0-9A-F]+")
 _OUTCOME_NAMES: Final = {State.ROLLED_BACK: "ROLLBACK", State.EXPIRED: "EXPIRED"}
 _OUTCOMES_BY_NAME: Final = {name: state for state, name in _OUTCOME_NAMES.items()}
-_DEFAULT: Final = CheckBackPolicy()
+_DEFAULT: Final = CheckBackPolicy(
+    immunity_ms=6_000, interval_ms=10_000, interval_ms_max=300_000, count_max=15
+)
+"""Of records that do not say when to ask: part of their format, whatever the settings' defaults become."""
 
 
 def transaction_id(physical_offset: int, message_id: str) -> str:

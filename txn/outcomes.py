@@ -1,11 +1,11 @@
 """Which halves are open, which have expired, and how the newest others ended, by the half's place in the log.
 
 What expired stays until somebody resolves it. Of what was committed or rolled back only the last
-`ENDED_HALVES_MAX` are remembered here; older ends are in the log, where the key index finds them
-(`services.broker.transactions`). So memory and snapshots grow with what is open and expired, not with what
-has passed. Each is some 175 bytes: 100,000 of them took 17 MiB, which filled for the first million halves'
-messages as if something leaked, and each checkpoint wrote them all. To find an older end costs a look-up in
-the key index and a read, and only who ends a half twice pays it.
+`ended_halves_max` (`commitlog.applied_limits`) are remembered here; older ends are in the log, where the key
+index finds them (`services.broker.transactions`). So memory and snapshots grow with what is open and expired,
+not with what has passed. Each is some 175 bytes: 100,000 of them took 17 MiB, which filled for the first
+million halves' messages as if something leaked, and each checkpoint wrote them all. To find an older end
+costs a look-up in the key index and a read, and only who ends a half twice pays it.
 
 An end is known from the moment its record is appended, so a second end in the same turn meets it; whoever
 is told of it waits until that record is durable. Until then it is not dropped either: the index has it later.
@@ -27,8 +27,6 @@ from typing import Any, Final, NamedTuple
 
 from commitlog.table import Row, Table
 from txn.states import State
-
-ENDED_HALVES_MAX: Final = 10_000
 
 
 class OpenHalf(NamedTuple):
@@ -164,9 +162,9 @@ class Outcomes:
             late = (*expired.late, (asked_for, asked_ms))
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
 
-    def forget(self, published_offset: int) -> None:
-        """Drop the oldest ends beyond `ENDED_HALVES_MAX` that are indexed: up to `published_offset`."""
-        while len(self._ended) > ENDED_HALVES_MAX and (first := self._ended.first()) is not None:
+    def forget(self, published_offset: int, kept_max: int) -> None:
+        """Drop the oldest ends beyond `kept_max` that are indexed: up to `published_offset`."""
+        while len(self._ended) > kept_max and (first := self._ended.first()) is not None:
             half_offset, (_, _, ended_offset, _) = first
             if ended_offset > published_offset:
                 return  # neither the index has it yet nor anyone else: a second end would find the half open

@@ -10,8 +10,9 @@ Who holds that right, and since when, a shared log decides. Here is what follows
    says that another leads. One of an older epoch, or of none, stays as good as its lease. Recall handles and
    transaction ids name a message, not a right, and do not say it.
 
-The body of a `TW_SYS_EPOCH` record is JSON: {"epoch"}, and {"node"}, who leads in it, once the nodes of the
-cluster have a version with that (`sharedlog.versions`).
+The body of a `TW_SYS_EPOCH` record is JSON: {"epoch"}, and once the nodes of the cluster have a version with
+that (`sharedlog.versions`) {"node"}, the node that leads in it, and {"version"}, the finalized version, by
+which records are applied from this one on (`commitlog.applied_limits`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from commitlog.epochs import epoch_begun
+from commitlog.epochs import epoch_begun, version_begun
 from commitlog.kinds import EPOCH_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from services.broker.store import Store
@@ -36,21 +37,26 @@ class Epoch:
         """The present epoch."""
         return self._log.epoch
 
-    def raise_to(self, number: int, now_ms: int, node: str = "") -> int:
+    def raise_to(self, number: int, now_ms: int, node: str = "", version: int = 0) -> int:
         """Begin a newer epoch, when all before it is durable; return what must be durable before it counts.
 
-        `node` is who leads in it; "" if the record is not to say.
+        `node` is the node that leads in it, `version` the cluster's finalized version; "" and 0 if the record
+        is not to say.
 
         The caller has found that the right to append is its own: a number that does not ascend is a bug.
         """
         assert number > self.number, f"epoch {number} is not above {self.number}, which has begun"
         assert self._log.is_quiet, "what an older epoch appended is not flushed under a newer one"
-        body = json.dumps({"epoch": number} | ({"node": node} if node else {})).encode()
+        said = (
+            {"epoch": number} | ({"node": node} if node else {}) | ({"version": version} if version else {})
+        )
+        body = json.dumps(said).encode()
         return self._store.append(Record(topic=EPOCH_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
 
     def apply(self, record: Record) -> None:
-        """Begin the epoch that a record says."""
+        """Begin the epoch that a record says, and apply by the version that it says."""
         self._log.epoch = epoch_of(record)
+        self._store.version = version_begun(record.body)
 
     def freeze(self) -> Any:
         """Return what a snapshot keeps."""

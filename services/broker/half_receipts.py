@@ -3,24 +3,23 @@
 A half whose topic and message id were stored within `dedupe_ms`, with the same content, stores nothing and
 gets the first receipt.
 A row says where the half lies; the rest of the receipt is made when it is asked for. The oldest rows go when
-a half is stored, up to `DROPPED_EACH_MAX` each time: those older than `DEDUPE_MS` by then, and those beyond
-`HALF_RECEIPTS_KEPT_MAX`. After a pause, in which 200,000 grew old, one half would else stop the loop.
-They lie in the order in which they came (`commitlog.table`).
+a half is stored, a few each time: those that are too old by then, and those beyond the bound (both, and how
+many, in `commitlog.applied_limits`). They lie in the order in which they came (`commitlog.table`).
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from commitlog import limits, properties
+from commitlog import properties
 from commitlog.record import Record
 from commitlog.table import Table
 from services.broker import recall
 from services.broker.settings import BrokerSettings
+from services.broker.store import Store
 from services.broker.values import SendReceipt
 from txn import half
 
-DROPPED_EACH_MAX: Final = 4
 AT_ONCE: Final = -1
 """In place of the due time of a half that has none."""
 _BETWEEN: Final = "\x00"
@@ -33,8 +32,8 @@ Row = tuple[int, ...]
 class HalfReceipts:
     """Rows by topic and message id."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
-        self._settings = settings
+    def __init__(self, store: Store, settings: BrokerSettings) -> None:
+        self._store, self._settings = store, settings
         self._rows: Table[str] = Table()
 
     def __len__(self) -> int:
@@ -68,9 +67,11 @@ class HalfReceipts:
     def apply_sent(self, topic: str, message_id: str, row: Row) -> None:
         """Remember a half that was appended, by what its record says; forget some that are old."""
         self._put(topic, message_id, row)
-        for _ in range(DROPPED_EACH_MAX):
+        bounds = self._store.applied
+        for _ in range(bounds.half_receipts_dropped_max):
             first = self._rows.first()
-            if first is None or not self._is_over(first[1][0], row[0]):
+            is_old = first is not None and first[1][0] <= row[0] - bounds.half_receipts_kept_ms
+            if first is None or not (is_old or len(self._rows) > bounds.half_receipts_max):
                 break
             self._rows.pop(first[0])
 
@@ -83,9 +84,6 @@ class HalfReceipts:
         for topic, *kept in frozen:
             message_id, *row = kept if len(kept) > 2 else _row_of(*kept)
             self._put(topic, message_id, tuple(row))
-
-    def _is_over(self, oldest_ms: int, store_ms: int) -> bool:
-        return oldest_ms <= store_ms - limits.DEDUPE_MS or len(self._rows) > limits.HALF_RECEIPTS_KEPT_MAX
 
     def _put(self, topic: str, message_id: str, row: Row) -> None:
         """Add the newest row; an older row of that name goes."""

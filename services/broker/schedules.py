@@ -16,7 +16,7 @@ an occurrence twice, whatever dies and wherever the clock goes. What a schedule 
 
 Rules:
 - Never early: what the wheel hands over before its time, after a clock that went back, is put in again.
-- The cursor of a deleted schedule is kept for `limits.SCHEDULE_SPENT_KEPT_MS`: a name that is set anew
+- The cursor of a deleted schedule is kept for a day (`commitlog.applied_limits`): a name that is set anew
   repeats nothing, even if the clock has gone back in between.
 - Replaying computes no occurrences: the wheel holds the moment to look again, which a start puts at once.
 - While the disk is full nothing is sent; afterwards the missed-run policy decides.
@@ -292,7 +292,7 @@ class Schedules:
         """Drop the cursors of deleted schedules that are long past, the oldest deletion first."""
         while self._spent_ms:
             name, cursor_ms = next(iter(self._spent_ms.items()))
-            if cursor_ms > store_ms - limits.SCHEDULE_SPENT_KEPT_MS:
+            if cursor_ms > store_ms - self._store.applied.spent_schedules_kept_ms:
                 return
             del self._spent_ms[name]
 
@@ -316,7 +316,7 @@ class Schedules:
         assert self._body_bytes >= 0, "more bodies were let go than kept"
         self._scheduler.cancel(Purpose.SCHEDULE, one.number)
         self._spent_ms[one.schedule.name] = one.cursor_ms
-        if len(self._spent_ms) > limits.SCHEDULE_COUNT_MAX:
+        if len(self._spent_ms) > self._store.applied.spent_schedules_max:
             del self._spent_ms[next(iter(self._spent_ms))]
 
     def _paused(self, one: _Running, body: dict[str, Any]) -> None:

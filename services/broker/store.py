@@ -31,7 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from commitlog import bulk, imported, inner_batch, limits
+from commitlog import applied_limits, bulk, imported, inner_batch, limits
+from commitlog.applied_limits import AppliedLimits
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
@@ -73,6 +74,7 @@ class Store:
         self.keys = KeyIndex(disk)
         self.last_store_ms = 0
         self.host = host
+        self.version = applied_limits.OLDEST
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._appended: deque[tuple[int, Found | Keyed | Appended]] = deque()
         self._segment_store_ms: dict[int, int] = {}
@@ -237,6 +239,20 @@ class Store:
             topic, queue_id = run.copies.queues[code]
             self.used(topic, queue_id, queue_offset)
 
+    @property
+    def applied(self) -> AppliedLimits:
+        """The limits that `apply` reads."""
+        return applied_limits.BY_VERSION[self._limits_row]
+
+    @property
+    def version(self) -> int:
+        """The version that the newest epoch record of the log names: by it records are applied."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._version, self._limits_row = version, applied_limits.row_of(version)
+
     def freeze(self) -> Any:
         """Return what a snapshot keeps: every queue's next offset, the last store time, segments' ages."""
         ages = list(self._segment_store_ms.items())
@@ -246,6 +262,7 @@ class Store:
             "segment_store_ms": ages,
             "may_begin_at": max(self.may_begin_at, self.log.first_offset),
             "first_offset": self.log.first_offset,
+            "version": self.version,
         }
 
     def thaw(self, frozen: Any) -> None:
@@ -253,6 +270,7 @@ class Store:
         self.last_store_ms = frozen["last_store_ms"]
         self._segment_store_ms = dict(frozen["segment_store_ms"])
         self.may_begin_at = frozen.get("may_begin_at", self.log.first_offset)
+        self.version = frozen.get("version", applied_limits.OLDEST)
         self.cut(frozen.get("first_offset", 0))
         for topic, queue_id, offset in frozen["next_offsets"]:
             self._next_offsets[(topic, queue_id)] = offset

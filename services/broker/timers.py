@@ -47,7 +47,7 @@ from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import FIRE, TIMER_TOPIC, End, Ending, endings
-from commitlog.limits import CLOCK_BACK_MS_MIN, UNREADABLE_TIMERS_KEPT_MAX
+from commitlog.limits import CLOCK_BACK_MS_MIN
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Damage
@@ -92,7 +92,7 @@ class Timers:
         self.source = TimerSource(disk, store.log.segments, self.queues)
         self.near = Near()
         self.pending_by_topic: Counter[str] = Counter()
-        self.lost: deque[LostTimer] = deque(maxlen=UNREADABLE_TIMERS_KEPT_MAX)
+        self.lost: deque[LostTimer] = deque()
         """The last timers that ended as UNREADABLE, the oldest first."""
         self._unarmed = Unarmed()
         self.gaps: list[Damage] = []
@@ -415,6 +415,8 @@ class Timers:
         self.ends.end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
         if end is End.UNREADABLE:
             self.lost.append(LostTimer(timer_offset, topic, due_ms, store_ms))
+            while len(self.lost) > self._store.applied.lost_timers_max:
+                self.lost.popleft()
         if not any(gap.first_offset <= timer_offset < gap.end_offset for gap in self.gaps):
             self.pending_by_topic[topic] -= 1
             self._take_out(timer_offset, due_ms)

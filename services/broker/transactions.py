@@ -83,7 +83,7 @@ class Transactions:
             State.EXPIRED: statistics.expired,
         }
         self.outcomes = Outcomes()
-        self.receipts = HalfReceipts(settings)
+        self.receipts = HalfReceipts(store, settings)
         self.unasked = Unasked()
         """Open halves that are due, and whose topic has no producer that can be asked."""
         self._recent = RecentHalves()
@@ -131,7 +131,7 @@ class Transactions:
     def publish(self, record: Record) -> None:
         """Open a durable half and set its first check; of durable ends the oldest may be forgotten."""
         if record.topic != HALF_TOPIC:
-            self.outcomes.forget(record.physical_offset)
+            self.outcomes.forget(record.physical_offset, self._store.applied.ended_halves_max)
             return
         stored = properties.of_record(record)
         topic, crc = stored.get(properties.REAL_TOPIC, ""), half.id_crc(stored.get(properties.MESSAGE_ID, ""))
@@ -148,7 +148,7 @@ class Transactions:
                 self.outcomes.stored(half_offset, waiting)
                 offsets.append(half_offset)
             self._scheduler.schedule_many(Purpose.CHECK, offsets, first_ms)
-        self.outcomes.forget(published_offset)
+        self.outcomes.forget(published_offset, self._store.applied.ended_halves_max)
 
     def check_room(self) -> None:
         """Raise `TooManyHalves` while no more may wait for their ends."""

@@ -136,13 +136,14 @@ class Replica:
     def lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
         """Let the core decide: the fold has just read that this node leads.
 
-        Its first record is the epoch, which names `node` if the cluster's version allows that.
+        Its first record is the epoch, which names `node` and the finalized version if that version allows it.
         """
         self.sink = SharedSink(self.core.local_sink, engine, self.fold, clock)
         self.core.write_to(self.sink)
         self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN)
-        names = self.fold.finalized >= NAMED_EPOCHS
-        self.core.epoch.raise_to(self.fold.epoch, now_ms, node if names else "")
+        finalized = self.fold.finalized
+        named = (node, finalized) if finalized >= NAMED_EPOCHS else ("", 0)
+        self.core.epoch.raise_to(self.fold.epoch, now_ms, *named)
 
 
 def go_back_to_checkpoint(disk: Disk) -> int:

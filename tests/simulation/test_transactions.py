@@ -16,6 +16,7 @@ from services.broker.broker import Broker
 from services.broker.values import EndReceipt, Resolution, SendReceipt
 from services.store.opening import look_at
 from services.store.verify import verify
+from tests.applied import limited
 from tests.memory_disk import MemoryDisk
 from tests.simulation.second_core import SecondCore
 from tests.simulation.transaction_tearing import (
@@ -38,7 +39,7 @@ from txn.states import State
 
 def test_every_transaction_ends_once_and_as_it_was_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if seed % 4 in (1, 2):
-        monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 3)  # most ends are read from the log
+        limited(monkeypatch, ended_halves_max=3)  # most ends are read from the log
     if seed % 3 == 2:
         monkeypatch.setattr(outcomes, "LATE_ENDS_MAX", 1)
     if seed % 5 == 2:
@@ -105,7 +106,7 @@ class Bench:
 def test_an_end_that_is_not_durable_is_remembered_however_many_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 0)
+    limited(monkeypatch, ended_halves_max=0)
     bench = Bench()
     half = bench.half()
     assert not bench.end(half).repeated

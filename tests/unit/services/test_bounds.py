@@ -20,6 +20,7 @@ from services.rpc.caller import Caller
 from services.rpc.handover import Lent
 from services.rpc.receiving import remember
 from services.rpc.sessions import Sessions
+from tests.applied import limited
 from tests.unit.services.broker.test_receiving import NOW_MS, Bench
 from tidewheel.errors import TidewheelError
 
@@ -105,7 +106,7 @@ def test_a_half_that_ends_makes_room_for_another(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_receipts_of_so_many_halves_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HALF_RECEIPTS_KEPT_MAX", 3)
+    limited(monkeypatch, half_receipts_max=3)
     bench = Bench()
     for number in range(10):
         send_half(bench, number)

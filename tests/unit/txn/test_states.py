@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from commitlog import limits, properties
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM
-from txn import half, outcomes
+from txn import half
 from txn.checkback import CheckBackPolicy
 from txn.errors import InvalidTransactionId
 from txn.outcomes import OpenHalf, Outcomes
@@ -81,15 +81,12 @@ def test_an_end_is_known_from_the_moment_it_is_appended() -> None:
     assert ended.durable_at == 900
 
 
-def test_ends_are_forgotten_oldest_first_when_their_records_are_published(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 1)
+def test_ends_are_forgotten_oldest_first_when_their_records_are_published() -> None:
     halves = Outcomes()
     for offset in (1, 2, 3):
         halves.end(offset, State.COMMITTED, 0, offset * 10)
     for published_offset, known in ((9, [1, 2, 3]), (15, [2, 3]), (99, [3])):
-        halves.forget(published_offset)
+        halves.forget(published_offset, 1)
         assert [offset for offset in (1, 2, 3) if halves.ended(offset)] == known
 
 

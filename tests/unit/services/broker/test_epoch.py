@@ -17,6 +17,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery
+from tests.applied import limited
 from tests.memory_disk import MemoryDisk
 
 NOW_MS: Final = 1_763_700_000_000
@@ -173,3 +174,36 @@ def test_a_lease_that_stands_again_after_a_start_keeps_its_handle() -> None:
     bench.broker.receiving.ack("g", "t", again.receipt_handle, NOW_MS)
     bench.flush()
     assert bench.lag() == 0
+
+
+def receipts_of(broker: Broker) -> list[str]:
+    return [message_id for _, message_id, *_ in broker.transactions.receipts.freeze()]
+
+
+@pytest.mark.parametrize("by_snapshot", [False, True])
+def test_limits_change_where_an_epoch_names_a_version_and_nowhere_else(
+    by_snapshot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So programs of two releases fold one log alike, and so does a start that replays it later."""
+    limited(monkeypatch, version=3, half_receipts_max=2)
+    bench = Bench()
+
+    def halves(*numbers: int) -> list[str]:
+        for number in numbers:
+            half = Message(topic="t", body=b"x", message_id=f"H{number}", transactional=True)
+            bench.broker.sending.send(half, NOW_MS)
+        bench.flush()
+        return receipts_of(bench.broker)
+
+    bench.broker.epoch.raise_to(1, NOW_MS, "node", 2)
+    assert halves(1, 2, 3) == ["H1", "H2", "H3"]
+    bench.broker.epoch.raise_to(2, NOW_MS, "node", 3)
+    assert halves(4) == ["H3", "H4"]
+    said = [one.record for one in LogScan(bench.disk, SEGMENT_BYTES) if one.record.topic == kinds.EPOCH_TOPIC]
+    assert said[-1].body == b'{"epoch": 2, "node": "node", "version": 3}'
+    if by_snapshot:
+        bench.checkpoint()
+    bench.open()
+    assert receipts_of(bench.broker) == ["H3", "H4"]
+    assert bench.broker.store.version == 3
+    assert halves(5) == ["H4", "H5"]

@@ -6,17 +6,25 @@ import json
 
 import pytest
 
-from commitlog import limits
+from commitlog import applied_limits
 from commitlog.message import Message
 from commitlog.record import Record
 from services.broker import recall
+from services.broker.broker import Broker
 from services.broker.half_receipts import HalfReceipts
 from services.broker.settings import BrokerSettings
 from services.broker.values import SendReceipt
+from tests.applied import limited
+from tests.memory_disk import MemoryDisk
 from txn import half
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(broker_name="b")
+KEPT_MS = applied_limits.BY_VERSION[applied_limits.OLDEST].half_receipts_kept_ms
+
+
+def made() -> HalfReceipts:
+    return Broker.open(MemoryDisk(), SETTINGS, NOW_MS).transactions.receipts
 
 
 def stored(number: int, store_ms: int = NOW_MS, due_ms: int | None = None) -> Record:
@@ -40,7 +48,7 @@ def names(receipts: HalfReceipts) -> list[str]:
 
 @pytest.mark.parametrize("due_ms", [None, NOW_MS + 5])
 def test_what_was_frozen_answers_alike(due_ms: int | None) -> None:
-    receipts, again = HalfReceipts(SETTINGS), HalfReceipts(SETTINGS)
+    receipts, again = made(), made()
     receipts.apply(stored(7, due_ms=due_ms))
     again.thaw(json.loads(json.dumps([*receipts.freeze()])))
     for one in (receipts, again):
@@ -51,7 +59,7 @@ def test_what_was_frozen_answers_alike(due_ms: int | None) -> None:
 
 @pytest.mark.parametrize("due_ms", [None, NOW_MS + 5])
 def test_a_snapshot_of_an_older_version_has_whole_receipts(due_ms: int | None) -> None:
-    receipts = HalfReceipts(SETTINGS)
+    receipts = made()
     receipts.thaw([["t", NOW_MS, receipt(7, due_ms)._replace(durable_at=0)._asdict()]])
     assert receipts.known("t", "M7", NOW_MS) == receipt(7, due_ms)
 
@@ -59,24 +67,24 @@ def test_a_snapshot_of_an_older_version_has_whole_receipts(due_ms: int | None) -
 def test_the_oldest_are_forgotten_by_the_store_time_of_what_follows_and_by_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    receipts = HalfReceipts(SETTINGS)
-    for number, store_ms in enumerate((0, 1, limits.DEDUPE_MS, limits.DEDUPE_MS + 1)):
+    receipts = made()
+    for number, store_ms in enumerate((0, 1, KEPT_MS, KEPT_MS + 1)):
         receipts.apply(stored(number, store_ms))
     assert names(receipts) == ["M2", "M3"]
-    monkeypatch.setattr(limits, "HALF_RECEIPTS_KEPT_MAX", 2)
-    receipts.apply(stored(2, limits.DEDUPE_MS + 2))
+    limited(monkeypatch, half_receipts_max=2)
+    receipts.apply(stored(2, KEPT_MS + 2))
     assert names(receipts) == ["M3", "M2"], "a name that comes again is the newest"
-    receipts.apply(stored(4, limits.DEDUPE_MS + 2))
+    receipts.apply(stored(4, KEPT_MS + 2))
     assert names(receipts) == ["M2", "M4"]
 
 
 def test_after_a_pause_the_old_ones_go_a_few_at_a_time() -> None:
-    receipts = HalfReceipts(SETTINGS)
+    receipts = made()
     for number in range(20):
         receipts.apply(stored(number))
     counts = []
     for number in range(20, 30):
-        receipts.apply(stored(number, NOW_MS + limits.DEDUPE_MS))
+        receipts.apply(stored(number, NOW_MS + KEPT_MS))
         counts.append(len(receipts))
     assert counts == [17, 14, 11, 8, 5, 6, 7, 8, 9, 10]
-    assert receipts.known("t", "M19", NOW_MS + limits.DEDUPE_MS) is None
+    assert receipts.known("t", "M19", NOW_MS + KEPT_MS) is None

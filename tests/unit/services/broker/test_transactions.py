@@ -13,6 +13,7 @@ from services.broker.broker import Broker
 from services.broker.errors import KeyPending
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, HalfFilter, Resolution, SendReceipt
+from tests.applied import limited
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import ClientMistake, TransactionEnded
 from txn import outcomes
@@ -156,7 +157,7 @@ def test_an_operator_resolves_what_expired_and_the_reason_is_kept(bench: Bench, 
 def test_an_end_that_is_not_remembered_is_found_in_the_log(
     bench: Bench, how: Resolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 2)
+    limited(monkeypatch, ended_halves_max=2)
     half = bench.send()
     bench.end(half, how)
     for _ in range(5):
@@ -264,7 +265,7 @@ def test_what_became_of_an_imported_half_is_not_guessed(
     imported.write(bench.disk, bench.broker.end_offset)
     bench.restart()
     assert bench.broker.half_views.one(half.transaction_id).state is State.COMMITTED
-    monkeypatch.setattr(outcomes, "ENDED_HALVES_MAX", 0)
+    limited(monkeypatch, ended_halves_max=0)
     bench.end(bench.send(), Resolution.COMMIT)
     with pytest.raises(InvalidTransactionId):
         bench.broker.half_views.one(half.transaction_id)
