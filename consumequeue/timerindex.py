@@ -28,7 +28,7 @@ from commitlog.errors import StoreDamaged
 from consumequeue.bloom_filter import Mask, Probe, Words, probe_of, probes_of
 from consumequeue.name_hash import digest_of
 from consumequeue.run_store import RunStore
-from consumequeue.sorted_runs import BLOCK_BYTES, Run, Schema
+from consumequeue.sorted_runs import Run, Schema
 from consumequeue.timerindex_fact import FACT, Facts, IsExpired, Said, newest_of
 from consumequeue.timerindex_recent import Recent
 
@@ -74,7 +74,7 @@ class FactIndex(RunStore[Recent]):
     def check(self, damaged_numbers: Iterable[int], bytes_max: int) -> None:
         """Note which runs are damaged: those known to be, and, of up to `bytes_max`, those read to be."""
         known = set(damaged_numbers)
-        if sum((1 + run.block_count) * BLOCK_BYTES for run in self._runs) <= bytes_max:
+        if sum(run.tail_at for run in self._runs) <= bytes_max:
             known |= {run.number for run in self._runs if not run.is_sound(self._disk)}
         self._damaged = frozenset(run.number for run in self._runs if run.number in known)
 
@@ -115,31 +115,21 @@ class FactIndex(RunStore[Recent]):
             raise
         return None
 
-    def all_newest(self, keys: Words, checks: Words) -> tuple[Mask, Facts]:
-        """Return for many (key, check) of which something is said, and the facts, zeros where nothing is.
+    def knows_each(self, keys: Words, checks: Words) -> Mask:
+        """Return of which (key, check) something is said, and maybe of which it was and is expired.
 
         Raise `StoreDamaged` if any of the answers cannot be read, OSError where the disk fails.
         """
-        is_found, facts = self._recent.find_many(keys, checks)
-        for closed in self._closed:
-            is_known, known = closed.find_many(keys, checks)
-            is_newer = is_known & (~is_found | (known["offset"] > facts["offset"]))
-            facts[is_newer] = known[is_newer]
-            is_found |= is_known
-        for place in self._places_in_runs(keys, is_found, facts["offset"]):
-            said = self.newest(key := int(keys[place]), check := int(checks[place]))
-            if said is not None:
-                is_found[place], facts[place] = True, (key, check, *said)
-        return is_found, facts
-
-    def _places_in_runs(self, keys: Words, is_found: Mask, offsets: Words) -> list[int]:
-        """Return the places of the keys that a run may know more of than memory does."""
+        is_known = np.zeros(len(keys), np.bool_)
+        for recent in self.recents():
+            is_known |= recent.knows_each(keys, checks)
         probes = probes_of(keys)
         may_be = np.zeros(len(keys), np.bool_)
         for run in self._runs:
-            is_open = ~is_found | (offsets < np.uint64(run.end_offset - 1))
-            may_be |= is_open & run.may_hold_each(*probes)
-        return np.flatnonzero(may_be).tolist()
+            may_be |= run.may_hold_each(*probes)
+        for place in np.flatnonzero(may_be & ~is_known).tolist():
+            is_known[place] = self.newest(int(keys[place]), int(checks[place])) is not None
+        return is_known
 
 
 def _newer(one: Said | None, other: Said | None) -> Said | None:

@@ -65,11 +65,9 @@ class Recent:
         self._replace(rows, facts)
         self._append(facts[rows == 0])
 
-    def find_many(self, keys: Words, checks: Words) -> tuple[Mask, Facts]:
-        """Return of which (key, check) something is said, and the facts, zeros where nothing is."""
-        rows = self._rows_of(keys, checks)
-        table = self._table()
-        return rows > 0, _facts(table[rows])
+    def knows_each(self, keys: Words, checks: Words) -> Mask:
+        """Return of which (key, check) something is said."""
+        return self._rows_of(keys, checks) > 0
 
     def take(self, newer: Recent) -> None:
         """Put all facts of `newer`."""

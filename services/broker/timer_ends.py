@@ -161,8 +161,7 @@ class TimerEnds:
     def have_ended(self, timer_offsets: Words) -> Mask:
         """Return which timers have ended, a column of bool; raise `StoreDamaged`."""
         with self._noting_damage():
-            is_found, _ = self.ends.all_newest(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
-        return is_found
+            return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
 
     @contextmanager
     def _noting_damage(self) -> Iterator[None]:

@@ -131,11 +131,11 @@ class Oracle:
         newest = {fact[:2]: fact for fact in self.facts}
         pairs = [*PAIRS, (3, 3)]
         columns = np.array(pairs, np.uint64)
-        is_found, facts = self.index.all_newest(columns[:, 0].copy(), columns[:, 1].copy())
-        for pair, known, fact in zip(pairs, is_found.tolist(), facts.tolist(), strict=True):
+        is_known = self.index.knows_each(columns[:, 0].copy(), columns[:, 1].copy())
+        for pair, known in zip(pairs, is_known.tolist(), strict=True):
             expected = newest.get(pair)
             said = self.index.newest(*pair)
-            assert (fact if known else None) == (None if said is None else (*pair, *said))
+            assert known == (said is not None)
             if expected is not None and expected[3] + HISTORY_MS >= self.now_ms:
                 assert said == expected[2:]
             else:
@@ -182,7 +182,10 @@ def test_facts_may_come_in_any_order() -> None:
         checkpoint(index, disk)
     index.put(1, 2, 60, 60, 0)
     assert index.newest(1, 2) == (90, 90, 0)
-    assert index.all_newest(np.array([1], np.uint64), np.array([2], np.uint64))[1]["offset"] == [90]
+    assert index.knows_each(np.array([1, 1], np.uint64), np.array([2, 3], np.uint64)).tolist() == [
+        True,
+        False,
+    ]
 
 
 def test_while_a_checkpoint_is_written_the_newest_counts_nevertheless() -> None:
@@ -190,11 +193,10 @@ def test_while_a_checkpoint_is_written_the_newest_counts_nevertheless() -> None:
     index.put_many(facts_of([(1, 0, 10, 1, 1), (2, 0, 20, 2, 2), (3, 0, 30, 3, 3)]))
     index.to_write(0)
     index.put_many(facts_of([(1, 0, 11, 4, 4), (2, 0, 19, 5, 5), (4, 0, 40, 6, 6)]))
-    expected = [(1, 0, 11, 4, 4), (2, 0, 20, 2, 2), (3, 0, 30, 3, 3), (4, 0, 40, 6, 6), (0, 0, 0, 0, 0)]
-    is_found, facts = index.all_newest(np.arange(1, 6, dtype=np.uint64), np.zeros(5, np.uint64))
-    assert is_found.tolist() == [True] * 4 + [False]
-    assert facts.tolist() == expected
-    assert [index.newest(fact[0], 0) for fact in expected[:4]] == [fact[2:] for fact in expected[:4]]
+    expected = [(1, 0, 11, 4, 4), (2, 0, 20, 2, 2), (3, 0, 30, 3, 3), (4, 0, 40, 6, 6)]
+    is_known = index.knows_each(np.arange(1, 6, dtype=np.uint64), np.zeros(5, np.uint64))
+    assert is_known.tolist() == [True] * 4 + [False]
+    assert [index.newest(fact[0], 0) for fact in expected] == [fact[2:] for fact in expected]
 
 
 def test_a_start_deletes_what_no_snapshot_names() -> None:
