@@ -70,7 +70,7 @@ def differences(folded: State, stored: State, first_offsets: FirstOffsets) -> It
     halves = [{(one.half_offset, one.state) for one in of.halves} for of in (folded, stored)]
     yield from _surplus("half ends", *halves)
     yield from _differing("schedules", set(folded.schedules), set(stored.schedules))
-    yield from _groups(folded.groups, stored.groups, first_offsets)
+    yield from differences_of_groups(folded.groups, stored.groups, first_offsets)
 
 
 def _timers(folded: StoredTimers, stored: StoredTimers) -> Iterator[str]:
@@ -89,9 +89,10 @@ def _timers(folded: StoredTimers, stored: StoredTimers) -> Iterator[str]:
         yield f"its timer ends are not in the log: {_some(ended)}"
 
 
-def _groups(
+def differences_of_groups(
     folded: Collection[GroupState], stored: Collection[GroupState], first_offsets: FirstOffsets
 ) -> Iterator[str]:
+    """Yield which groups had done more by the log than by a snapshot, of messages that the log holds."""
     done = {(one.group, one.topic, one.queue_id): one for one in stored}
     for one in folded:
         there = done.get((one.group, one.topic, one.queue_id))
@@ -101,11 +102,11 @@ def _groups(
 
 
 def _covers(more: GroupState, less: GroupState, first_offset: int) -> bool:
-    committed_offset = max(more.committed_offset, first_offset)
     done = OffsetRanges(more.done_above)
+    # What was done out of order may begin where retention ends: then it is committed as well.
+    committed_offset = done.behind(max(more.committed_offset, first_offset))
     return less.committed_offset <= committed_offset and all(
-        max(done.behind(max(first, committed_offset)), committed_offset) >= first + count
-        for first, count in less.done_above
+        done.behind(max(first, committed_offset)) >= first + count for first, count in less.done_above
     )
 
 
