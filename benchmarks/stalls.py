@@ -18,15 +18,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import heapq
 import json
 import statistics
 import threading
 import time
-from asyncio.events import Handle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from parts.turns import Turns
 
 from commitlog import limits
 from commitlog.message import Message, MessageType
@@ -49,85 +49,6 @@ SECOND = 1_000_000_000
 PRELOADED = 500
 SEND_SECONDS, CHECKPOINT_SECONDS, SCRAPE_SECONDS, PING_SECONDS = 0.02, 4.0, 1.0, 0.01
 SENT, DELAYED, HALVES, LEFT_OPEN_EACH = 16, 4, 2, 5
-BOUNDS_MS = (2, 5, 10, 20, 50, 100)
-
-
-class Turns:
-    """The processor time of each turn of the loop, and what ran in the worst."""
-
-    def __init__(self, worst: int) -> None:
-        self._kept, self._worst = worst, list[tuple[int, int, list[tuple[int, str]]]]()
-        self._now: list[tuple[int, str]] = []
-        self.count, self.above, self.began = 0, dict.fromkeys(BOUNDS_MS, 0), time.monotonic()
-        self._collected = 0
-
-    def watch(self, loop: Any) -> None:
-        """Measure every turn and every callback from now on."""
-        run_once, run = loop._run_once, Handle._run
-        clock, loop_thread = time.thread_time_ns, threading.get_ident()
-
-        def measured_run(handle: Handle) -> None:
-            began, callback = clock(), handle._callback  # type: ignore[attr-defined]  # asyncio's own
-            run(handle)
-            if (took := clock() - began) > 500_000 and threading.get_ident() == loop_thread:
-                self._now.append((took, named(callback)))
-
-        def measured_turn() -> None:
-            began = clock()
-            run_once()
-            self._ended(clock() - began)
-
-        def collected(phase: str, info: dict[str, int]) -> None:
-            if threading.get_ident() == loop_thread:
-                if phase == "start":
-                    self._collected = clock()
-                elif (took := clock() - self._collected) > 500_000:
-                    self._now.append((took, f"gc generation {info['generation']}"))
-
-        Handle._run = measured_run  # type: ignore[method-assign, assignment]  # asyncio's own
-        loop._run_once = measured_turn
-        gc.callbacks.append(collected)
-
-    def _ended(self, took: int) -> None:
-        self.count += 1
-        ran, self._now = self._now, []
-        if took < 1_000_000:
-            return
-        for bound in BOUNDS_MS:
-            self.above[bound] += took > bound * 1_000_000
-        entry = (took, self.count, [*ran, (int((time.monotonic() - self.began) * 1000), "at")])
-        if len(self._worst) < self._kept:
-            heapq.heappush(self._worst, entry)
-        else:
-            heapq.heappushpop(self._worst, entry)
-
-    def restart(self) -> None:
-        """Forget what came before."""
-        self._worst, self.count, self.began = [], 0, time.monotonic()
-        self.above = dict.fromkeys(BOUNDS_MS, 0)
-
-    def told(self) -> dict[str, Any]:
-        """Return what was measured."""
-        worst = [
-            {
-                "ms": round(took / 1e6, 1),
-                "at_s": ran[-1][0] / 1000,
-                "ran": [f"{name} {ns / 1e6:.1f}" for ns, name in sorted(ran[:-1], reverse=True)[:4]],
-            }
-            for took, _, ran in sorted(self._worst, reverse=True)
-        ]
-        turn = {"count": self.count, "max": worst[0]["ms"] if worst else 0.0}
-        above = {f"above_{bound}": count for bound, count in self.above.items()}
-        return {"turn_ms": turn | above, "worst": worst}
-
-
-def named(callback: Any) -> str:
-    """Return the name of a callback, of a task that of its coroutine."""
-    callback = getattr(callback, "func", callback)
-    owner = getattr(callback, "__self__", None)
-    if isinstance(owner, asyncio.Task):
-        return str(getattr(owner.get_coro(), "__qualname__", owner))
-    return str(getattr(callback, "__qualname__", type(callback).__name__))
 
 
 class Pings:
