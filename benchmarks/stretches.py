@@ -194,7 +194,8 @@ class World:
         await self._send(40_000, lambda n: {"topic": "tags", "tag": f"t{n % 3000}"})
         await self._send(2_000, lambda n: {"topic": LITE, "lite_topic": f"one-{n:06d}"})
         await self._send(
-            given.timers, lambda n: {"topic": DEEP, "delivery_ms": now_ms + DAY_MS + n * 7_919 % (30 * DAY_MS)}
+            given.timers,
+            lambda n: {"topic": DEEP, "delivery_ms": now_ms + DAY_MS + n * 7_919 % (30 * DAY_MS)},
         )
         await self._send(given.halves, lambda n: {"topic": "halves", "transactional": True})
         await self._bury(2_000)
@@ -266,7 +267,8 @@ class World:
             "messages, 1,000": lambda: http("GET", f"/api/topics/{DEEP}/messages?limit=1000"),
             "messages, 4 MiB": lambda: http("GET", f"/api/topics/{LARGE}/messages?limit=1000"),
             "arrivals of 1,024 queues": lambda: http(
-                "GET", f"/api/topics/{WIDE}/arrivals?limit=1000&after=" + ",".join(f"{n}:0" for n in range(1_024))
+                "GET",
+                f"/api/topics/{WIDE}/arrivals?limit=1000&after=" + ",".join(f"{n}:0" for n in range(1_024)),
             ),
             "messages by key": lambda: http("GET", f"/api/messages?topic={DEEP}&key=same&limit=1000"),
             "timers": lambda: http("GET", "/api/timers?limit=1000"),
@@ -399,14 +401,21 @@ class World:
         return json.dumps({"topic": DEEP, "body": "x" * limits.BODY_BYTES_MAX}).encode()
 
     def _timers(self) -> bytes:
-        one = {"topic": DEEP, "in": "10d", "body": "x" * 2_000, "properties": {f"p{n}": "v" for n in range(100)}}
+        one = {
+            "topic": DEEP,
+            "in": "10d",
+            "body": "x" * 2_000,
+            "properties": {f"p{n}": "v" for n in range(100)},
+        }
         return json.dumps({"timers": [one] * limits.TIMER_BATCH_MAX}).encode()
 
     def _sent(self, count: int, body: bytes = b"x" * 256, *, is_gzip: bool = False) -> bytes:
         messages = []
         for _ in range(count):
             self._count += 1
-            one = wire.Message(topic=wire.Resource(name=DEEP), body=body, user_properties={"a": "b", "c": "d"})
+            one = wire.Message(
+                topic=wire.Resource(name=DEEP), body=body, user_properties={"a": "b", "c": "d"}
+            )
             one.system_properties.message_id = f"S{self._count:033d}"
             one.system_properties.body_encoding = wire.Encoding.GZIP if is_gzip else wire.Encoding.IDENTITY
             messages.append(one)
@@ -432,7 +441,9 @@ class World:
 
     def _route(self) -> bytes:
         endpoints = wire.Endpoints(addresses=[wire.Address(host="127.0.0.1", port=8081)])
-        return service.QueryRouteRequest(topic=wire.Resource(name=WIDE), endpoints=endpoints).SerializeToString()
+        return service.QueryRouteRequest(
+            topic=wire.Resource(name=WIDE), endpoints=endpoints
+        ).SerializeToString()
 
     def _settings(self, count: int) -> bytes:
         told = wire.Settings(client_type=wire.ClientType.SIMPLE_CONSUMER)
@@ -451,7 +462,9 @@ class World:
 
     def _lite(self, count: int, *, from_min: bool = False) -> bytes:
         request = service.SyncLiteSubscriptionRequest(
-            action=wire.LiteSubscriptionAction.PARTIAL_ADD if from_min else wire.LiteSubscriptionAction.COMPLETE_ADD,
+            action=wire.LiteSubscriptionAction.PARTIAL_ADD
+            if from_min
+            else wire.LiteSubscriptionAction.COMPLETE_ADD,
             topic=wire.Resource(name=LITE),
             group=wire.Resource(name=GROUP),
             lite_topic_set=[f"one-{number:06d}" for number in range(count)],
@@ -478,7 +491,9 @@ async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     settings = ServeSettings(store=folder)
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 4) as workers:
         core = BrokerSettings(housekeeping_ms=3_600_000)
-        live = LiveBroker(RealDisk(folder), core, lambda: time.time_ns() // 1_000_000, loop.call_later, workers)
+        live = LiveBroker(
+            RealDisk(folder), core, lambda: time.time_ns() // 1_000_000, loop.call_later, workers
+        )
         world = World(live, Faces(live, settings, Advertised("127.0.0.1", 8081, 0)), given)
         await world.fill()
         gc.collect()

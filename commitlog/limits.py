@@ -54,6 +54,7 @@ RECEIVE_BATCH_MAX = 32
 RECEIVE_BYTES_MAX = 8 * 1024 * 1024  # of one answer; it has one message at least, whatever that has
 ANSWERS_BYTES_MAX = 256 * 1024 * 1024  # of messages in all answers to receives that are not read yet
 ENTRIES_PER_REQUEST_MAX = 1_024
+FIELDS_PER_REQUEST_MAX = 32_768  # of messages within messages, too
 POLLS_PER_CLIENT_MAX = 1_024
 LONG_POLL_MS = 20_000  # a longer one is cut to it
 POLLS_MAX = 16_384
@@ -139,7 +140,9 @@ UNFLUSHED_BYTES_MAX = 4 * 1024 * 1024  # what the broker itself appends waits be
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # what callers append waits beyond it
 CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # and is refused beyond that
-CALLS_PER_TURN_MAX = 256  # the others that came in a turn of the loop wait for the next one
+CALLS_PER_TURN_MAX = (
+    256  # or one call of several messages; the others of a turn of the loop wait for the next
+)
 CALLER_WAITING_BYTES = 1024  # what a waiting call counts besides its message
 TIMERS_PER_TOPIC_MAX = 200_000_000
 CLOCK_BACK_MS_MIN = 50

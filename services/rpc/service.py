@@ -65,6 +65,11 @@ def nothing(request: Any) -> int:
     return 0
 
 
+def single(request: Any) -> int:
+    """Be about one thing."""
+    return 1
+
+
 Decide = Callable[[Sequence[Asked]], Sequence[Decided | Exception]]
 """Decides calls of one RPC, in order; a call gets what it would get alone, or the error that refuses it."""
 
@@ -74,7 +79,8 @@ class Prompt:
     """An RPC of one request and one reply which is decided at once, and then waits for nothing but the disk.
 
     `decide` is given all calls that came in a turn of the loop, one after the other. `appends` tells how many
-    bytes a request may append, if they are many (`services.live.room`); `takes_new`, whether what it appends
+    bytes a request may append, if they are many (`services.live.room`); `entries`, how many messages it is
+    about, each of which costs as much as a call of one; `takes_new`, whether what it appends
     are new messages, which `decide` refuses while these are stopped.
     """
 
@@ -82,6 +88,7 @@ class Prompt:
     reply: Any
     decide: Decide
     appends: Callable[[Any], int] = nothing
+    entries: Callable[[Any], int] = single
     takes_new: bool = False
 
 
@@ -132,6 +139,7 @@ def table(
             wire.SendMessageResponse,
             producing.send_messages,
             body_bytes,
+            sent_count,
             takes_new=True,
         ),
         "EndTransaction": Prompt(
@@ -146,7 +154,12 @@ def table(
         "ReceiveMessage": Streaming(
             wire.ReceiveMessageRequest, wire.ReceiveMessageResponse, consuming.receive_message
         ),
-        "AckMessage": Prompt(wire.AckMessageRequest, wire.AckMessageResponse, consuming.ack_messages),
+        "AckMessage": Prompt(
+            wire.AckMessageRequest,
+            wire.AckMessageResponse,
+            consuming.ack_messages,
+            entries=acknowledged_count,
+        ),
         "ChangeInvisibleDuration": Prompt(
             wire.ChangeInvisibleDurationRequest,
             wire.ChangeInvisibleDurationResponse,
@@ -179,6 +192,16 @@ def body_bytes(request: wire.SendMessageRequest) -> int:
     """Return how many bytes the messages of a request have."""
     sent = request.messages
     return len(sent[0].body) if len(sent) == 1 else sum([len(message.body) for message in sent])
+
+
+def sent_count(request: wire.SendMessageRequest) -> int:
+    """Return how many messages a request sends."""
+    return len(request.messages)
+
+
+def acknowledged_count(request: wire.AckMessageRequest) -> int:
+    """Return how many deliveries a request acknowledges."""
+    return len(request.entries)
 
 
 def a_copy(request: Any) -> int:

@@ -26,6 +26,7 @@ from services.front.grpc_wire import Refused, Status, seconds_of
 from services.front.header_fields import CompressionError, Head
 from services.rpc.caller import Caller, Origin
 from services.rpc.generated.definition_pb2 import Code
+from services.rpc.request_shape import TOO_MANY, has_too_many_fields
 from services.rpc.service import (
     NAME,
     CallRefused,
@@ -90,16 +91,12 @@ class Serving:
         stream_id, method, head, message = call
         name, rpc = method.target
         try:
-            request = rpc.request.FromString(message)
-        except DecodeError as error:
-            connection.end(stream_id, Status.INTERNAL, f"The request is none: {error}.")
+            request = request_of(rpc, message)
+            caller = self._caller_of(connection, head) if isinstance(rpc, Prompt) else None
+        except Refused as refused:
+            connection.end(stream_id, refused.status, refused.text)
             return
-        if isinstance(rpc, Prompt):
-            try:
-                caller = self._caller_of(connection, head)
-            except Refused as refused:
-                connection.end(stream_id, refused.status, refused.text)
-                return
+        if caller is not None:
             tell = partial(self._tell, connection, stream_id)
             self._gathering.add(Call(name, rpc, request, caller, tell, self._observe))
         else:
@@ -122,10 +119,7 @@ class Serving:
         """
         name, rpc = self._methods[path].target
         caller = replace(self._caller_of(connection, head), came_ms=came_ms)
-        try:
-            request = rpc.request.FromString(message)
-        except DecodeError as error:
-            raise Refused(Status.INTERNAL, f"The request is none: {error}.") from error
+        request = request_of(rpc, message)
         reply = await reply_to(name, rpc, request, caller, self._observe)
         connection.is_let_in |= is_let_in(reply)
         return bytes(reply.SerializeToString())
@@ -211,10 +205,17 @@ class Serving:
 async def parsed(rpc: Streaming, messages: AsyncIterator[bytes]) -> AsyncGenerator[Any, None]:
     """Yield the requests of a stream."""
     async for message in messages:
-        try:
-            yield rpc.request.FromString(message)
-        except DecodeError as error:
-            raise Refused(Status.INTERNAL, f"A request is none: {error}.") from error
+        yield request_of(rpc, message)
+
+
+def request_of(rpc: Rpc, message: bytes) -> Any:
+    """Return a request; raise `Refused` for one that is none, or has too many fields."""
+    if has_too_many_fields(message, rpc.request.DESCRIPTOR):
+        raise Refused(Status.RESOURCE_EXHAUSTED, TOO_MANY)
+    try:
+        return rpc.request.FromString(message)
+    except DecodeError as error:
+        raise Refused(Status.INTERNAL, f"The request is none: {error}.") from error
 
 
 def constant_caller(connection: Connection, fields: Mapping[str, str], origin: Origin | None) -> Caller:

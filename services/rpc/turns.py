@@ -157,6 +157,7 @@ class Gathering:
     """The calls that a transport has taken in this turn of the loop, for `turns` to take in one list.
 
     Those beyond `CALLS_PER_TURN_MAX` wait for the next turn: what is due, or durable, is seen to in between.
+    A call of several messages counts as so many; one with more than a turn may take has a turn of its own.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -170,7 +171,17 @@ class Gathering:
         self._calls.append(call)
 
     def _take(self) -> None:
-        calls, self._calls = self._calls[:CALLS_PER_TURN_MAX], self._calls[CALLS_PER_TURN_MAX:]
+        count = self._count_of_turn()
+        calls, self._calls = self._calls[:count], self._calls[count:]
         if self._calls:
             self._loop.call_soon(self._take)
         self._turns.take(calls)
+
+    def _count_of_turn(self) -> int:
+        """Return how many calls are taken in this turn: one at least."""
+        entries = 0
+        for number, call in enumerate(self._calls):
+            entries += max(1, call.rpc.entries(call.request))
+            if entries > CALLS_PER_TURN_MAX:
+                return max(1, number)
+        return len(self._calls)

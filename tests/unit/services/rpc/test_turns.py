@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -227,7 +228,17 @@ def test_a_bug_that_hits_acknowledgements_of_one_turn_is_told_to_each(
     play(scenario)
 
 
-def test_calls_beyond_those_of_a_turn_wait_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([1, 1, 1, 1, 1], [[1, 1], [1, 1], [1]]),
+        ([0, 2, 1, 1, 9, 1], [[0], [2], [1, 1], [9], [1]]),
+        ([9, 9], [[9], [9]]),
+    ],
+)
+def test_calls_beyond_those_of_a_turn_wait_for_the_next(
+    monkeypatch: pytest.MonkeyPatch, entries: list[int], expected: list[list[int]]
+) -> None:
     monkeypatch.setattr("services.rpc.turns.CALLS_PER_TURN_MAX", 2)
 
     class Taking(Turns):
@@ -235,15 +246,16 @@ def test_calls_beyond_those_of_a_turn_wait_for_the_next(monkeypatch: pytest.Monk
             self.taken: list[list[Any]] = []
 
         def take(self, calls: Any) -> None:
-            self.taken.append(list(calls))
+            self.taken.append([call.request for call in calls])
 
     async def scenario() -> None:
         turns = Taking()
         gathering = Gathering(turns)
-        for number in range(5):
-            gathering.add(number)  # type: ignore[arg-type]  # what a call is does not matter here
-        for taken in ([[0, 1]], [[0, 1], [2, 3]], [[0, 1], [2, 3], [4]], [[0, 1], [2, 3], [4]]):
+        rpc = SimpleNamespace(entries=lambda request: request)
+        for count in entries:
+            gathering.add(SimpleNamespace(rpc=rpc, request=count))  # type: ignore[arg-type]  # as a call
+        for turn in range(len(expected) + 1):
             await asyncio.sleep(0)
-            assert turns.taken == taken
+            assert turns.taken == expected[: turn + 1]
 
     asyncio.run(scenario())
