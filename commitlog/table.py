@@ -17,6 +17,7 @@ finding asks part by part, so it grows with the number of parts, a row that is n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from marshal import dumps, loads
 from typing import Any, Final, Generic, TypeVar
 
@@ -59,6 +60,16 @@ class Table(Generic[Key]):
         for part in self._parts:
             if part and next(iter(part)) < end and next(reversed(part)) >= first:
                 found += [key for key in part if first <= key < end]
+        return found
+
+    def some_from(self, first: Key, count: int) -> list[Key]:
+        """Return up to `count` keys from `first` on, of a table whose keys came in ascending order."""
+        found: list[Key] = []
+        for part in self._parts:
+            if part and next(reversed(part)) >= first:
+                found += islice((key for key in part if key >= first), count - len(found))
+                if len(found) == count:
+                    break
         return found
 
     def get(self, key: Key) -> Row | None:

@@ -102,6 +102,13 @@ class Dispatch:
             if queue.end_offset:
                 yield topic, queue_id, queue
 
+    def queues_of(self, topic: str, queue_count: int) -> Iterator[tuple[int, ConsumeQueue]]:
+        """Yield every queue of a topic that has entries: (queue id, index)."""
+        for queue_id in range(queue_count):
+            queue = self._queues.get((topic, queue_id))
+            if queue is not None and queue.end_offset:
+                yield queue_id, queue
+
     def write(self) -> None:
         """Write the new entries of all queues here and now; on a full disk they wait in memory."""
         if (entries := self.take()) is not None:

@@ -87,10 +87,10 @@ class DeadLetters:
             offset += 1
         return DeadLetterPage(dead_letters, None)
 
-    def counts(self) -> list[DeadLetterCount]:
-        """Return how many are open of every group that ever gave a message up, by name."""
-        names = [topic.name for topic in self._topics.all() if topic.name.startswith(DEAD_LETTER_PREFIX)]
-        return [self.count(name.removeprefix(DEAD_LETTER_PREFIX)) for name in names]
+    def groups(self) -> list[str]:
+        """Return every group that ever gave a message up, in no order."""
+        names = [name for name in self._topics.names() if name.startswith(DEAD_LETTER_PREFIX)]
+        return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]
 
     def count(self, group: str) -> DeadLetterCount:
         """Return how many are open of one group; none if the group never gave a message up."""

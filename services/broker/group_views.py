@@ -79,7 +79,7 @@ class GroupViews:
             self._check_receives_not(name, topic, now_ms)
             positions = {move.queue_id: move.after for move in self._moves(name, topic, start)}
             durable_at = self._groups.join(name, topic, positions, now_ms)
-        elif name in self._groups.names():
+        elif self._groups.is_known(name):
             if policy not in (None, self._groups.policy(name)):
                 raise GroupExists(
                     f"{name} exists with another policy. Look at it with: tidewheel group show {name}, "
@@ -134,7 +134,7 @@ class GroupViews:
 
     def _check_known(self, name: str) -> None:
         check_group_name(name)
-        if name not in self._groups.names():
+        if not self._groups.is_known(name):
             raise GroupNotFound(
                 f"There is no {name!r}. It is made by its first receive, or with: tidewheel group create "
                 f"{name}. See which there are: tidewheel group ls"

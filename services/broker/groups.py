@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import asdict
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -66,6 +66,9 @@ class Groups:
         self._store = store
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
         self._members: dict[str, dict[str, None]] = {}
+        self._topics_of: dict[str, dict[str, None]] = {}
+        """The topics of each group that receives any: `_members` the other way round."""
+        self._subscription_count = 0
         self._policies: dict[str, GroupPolicy] = {}
         self._offsets: dict[GroupQueue, GroupOffsets] = {}
         self._in_flight: dict[GroupQueue, InFlight] = {}
@@ -78,12 +81,19 @@ class Groups:
 
     def names(self) -> list[str]:
         """Return all groups, by name: those that receive a topic, and those that have a policy."""
-        receiving = {group for groups in self._members.values() for group in groups}
-        return sorted(receiving | set(self._policies))
+        return sorted(self.unsorted_names())
+
+    def unsorted_names(self) -> Set[str]:
+        """Return all groups, in no order."""
+        return self._topics_of.keys() | self._policies.keys()
+
+    def is_known(self, group: str) -> bool:
+        """Return whether a group receives a topic, or has a policy."""
+        return group in self._topics_of or group in self._policies
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics that a group receives, by name."""
-        return sorted(topic for topic, groups in self._members.items() if group in groups)
+        return sorted(self._topics_of.get(group, ()))
 
     def receives(self, group: str, topic: str) -> bool:
         """Return whether a group receives a topic."""
@@ -98,7 +108,7 @@ class Groups:
 
         Returns what must be durable. Raise `TooManyGroups`.
         """
-        self._check_room(sum(map(len, self._members.values())), "subscriptions of groups to topics")
+        self._check_room(self._subscription_count, "subscriptions of groups to topics")
         return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
 
     def use_filter(
@@ -415,7 +425,10 @@ class Groups:
         return self._store.append(Record(topic=GROUP_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
 
     def _add(self, group: str, topic: str) -> None:
-        self._members.setdefault(topic, {})[group] = None
+        members = self._members.setdefault(topic, {})
+        self._subscription_count += group not in members
+        members[group] = None
+        self._topics_of.setdefault(group, {})[topic] = None
 
     def _judge_again(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
         """Let messages that were set aside be judged by the filters of now."""
@@ -428,8 +441,13 @@ class Groups:
     def _drop(self, group: str, topic: str) -> None:
         """Forget a group on a topic, or (empty) everything of it."""
         self.filters.apply_left(group, topic)
-        for members in [self._members.get(topic, {})] if topic else self._members.values():
-            members.pop(group, None)
+        topics = self._topics_of.get(group, {})
+        for left in [topic] if topic else list(topics):
+            if left in topics:
+                del topics[left], self._members[left][group]
+                self._subscription_count -= 1
+        if not topics:
+            self._topics_of.pop(group, None)
         for key in [key for key in self._offsets if key.group == group and topic in ("", key.topic)]:
             del self._offsets[key]
             self._in_flight.pop(key, None)

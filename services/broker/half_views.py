@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from heapq import merge
+from heapq import nsmallest
 from itertools import islice
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from services.broker import verb_properties
@@ -17,7 +16,6 @@ from txn import half
 from txn.outcomes import Ended, OpenHalf
 from txn.states import State
 
-_LISTED = (State.OPEN, State.EXPIRED)
 _NEVER = OpenHalf(0, 0)
 
 
@@ -30,10 +28,29 @@ class HalfViews:
 
     def page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
         """Return up to `count_max` halves that match, without messages, the oldest first, behind `after`."""
-        found = list(islice(self._matching(wanted, -1 if after is None else after), count_max + 1))
-        return HalfPage(
-            found[:count_max], found[count_max - 1].half_offset if len(found) > count_max else None
-        )
+        found: list[HalfView] = []
+        while True:
+            more = self.look(wanted, after, count_max + 1 - len(found))
+            found, after = found + more.halves, more.after
+            if len(found) > count_max or after is None:
+                return page_of(found, count_max)
+
+    def look(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
+        """Return up to `count_max` of the next `HALVES_LOOKED_AT_ONCE` that match, likewise.
+
+        `after` is where to look on, also if none matched; None if there are no more.
+        """
+        found: list[HalfView] = []
+        offsets = self._offsets(wanted, 0 if after is None else after + 1)
+        for offset in offsets:
+            if len(found) == count_max:
+                return HalfPage(found, found[-1].half_offset)
+            record = self._half_at(offset)
+            if record is None or record.store_ms >= wanted.stored_before_ms:
+                continue
+            if not wanted.topic or wanted.topic == _real_topic(record):
+                found.append(self._view(record))
+        return HalfPage(found, offsets[-1] if len(offsets) == limits.HALVES_LOOKED_AT_ONCE else None)
 
     def one(self, transaction_id: str) -> HalfView:
         """Return one half with its message; raise `InvalidTransactionId`."""
@@ -47,18 +64,14 @@ class HalfViews:
         named = (record for record in records if _carries(record, topic, key))
         return [self._view(record) for record in islice(named, count_max)]
 
-    def _matching(self, wanted: HalfFilter, after: int) -> Iterator[HalfView]:
-        states = _LISTED if wanted.state is None else (wanted.state,)
-        listed: dict[State, Iterable[int]] = {
-            State.OPEN: self._outcomes.open,
-            State.EXPIRED: self._outcomes.expired,
-        }
-        for offset in merge(*(sorted(halves) for state, halves in listed.items() if state in states)):
-            record = self._half_at(offset) if offset > after else None
-            if record is None or record.store_ms >= wanted.stored_before_ms:
-                continue
-            if not wanted.topic or wanted.topic == _real_topic(record):
-                yield self._view(record)
+    def _offsets(self, wanted: HalfFilter, first: int) -> list[int]:
+        """Return the offsets of the next halves of the wanted states, ascending, from `first` on."""
+        count, found = limits.HALVES_LOOKED_AT_ONCE, list[int]()
+        if wanted.state in (None, State.OPEN):
+            found += self._outcomes.open.some_from(first, count)
+        if wanted.state in (None, State.EXPIRED):
+            found += nsmallest(count, (offset for offset in self._outcomes.expired if offset >= first))
+        return sorted(found)[:count]
 
     def _half_at(self, offset: int) -> Record | None:
         if not self._transactions.is_known(offset):
@@ -102,6 +115,11 @@ class HalfViews:
             return self._store.read(ended.ended_offset).properties
         except StoreDamaged:
             return b""
+
+
+def page_of(found: list[HalfView], count_max: int) -> HalfPage:
+    """Return a page of halves of which one more than `count_max` was found if there is a next page."""
+    return HalfPage(found[:count_max], found[count_max - 1].half_offset if len(found) > count_max else None)
 
 
 def _real_topic(record: Record) -> str:

@@ -77,8 +77,6 @@ class Gauges:
     open_halves: int
     expired_halves: int
     oldest_half_ms: int | None
-    in_flight: dict[tuple[str, str], int]
-    lag: dict[tuple[str, str], int]
     topic_count: int
     log_first_offset: int
     log_end_offset: int

@@ -77,6 +77,13 @@ class Topics:
     def __contains__(self, name: str) -> bool:
         return name in self._topics
 
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def names(self) -> list[str]:
+        """Return the names of all topics, in no order."""
+        return list(self._topics)
+
     def all(self) -> list[Topic]:
         """Return every topic, by name."""
         return [self._topics[name] for name in sorted(self._topics)]

@@ -28,8 +28,8 @@ class ClientView:
 class AskClients(Protocol):
     """Questions to a client; each raises `ClientNotFound`, or `ClientSilent` if it does not answer."""
 
-    def views(self) -> list[ClientView]:
-        """Return every client that is there, by id."""
+    def ids(self) -> list[str]:
+        """Return the ids of the clients that are connected, in no order."""
 
     def view(self, client_id: str) -> ClientView:
         """Return a client that is there."""
@@ -47,7 +47,7 @@ class AskClients(Protocol):
 class Nobody:
     """What a broker without a front for clients knows."""
 
-    def views(self) -> list[ClientView]:
+    def ids(self) -> list[str]:
         """Return an empty list: a broker without a transport has no clients."""
         return []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
@@ -24,10 +24,10 @@ class ConsumerView:
     seen_ms: int
 
 
-ConsumersOf = Callable[[str], list[ConsumerView]]
-"""The consumers of a group, or with "" of all, by group and client id."""
+ConsumersOf = Callable[[str], Iterator[ConsumerView]]
+"""The consumers of a group, or with "" of all, in no order: made one by one, since they may be many."""
 
 
-def nobody(group: str) -> list[ConsumerView]:
+def nobody(group: str) -> Iterator[ConsumerView]:
     """Know of no consumer: what a broker without a front for clients says."""
-    return []
+    return iter(())

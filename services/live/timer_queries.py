@@ -23,7 +23,7 @@ from services.live.live_broker import LiveBroker
 
 FIRST_MS = 60_000
 GROWTH = 4
-LONG_SECONDS = 0.05
+LONG_SECONDS = 0.01
 
 Seen = TypeVar("Seen")
 

@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
@@ -26,6 +26,7 @@ from services.auth.refusals import Refusal, Refusals
 from services.auth.rights import VERBS, Effect, Kind, Rule, Verb
 from services.broker.access import User
 from services.live.live_broker import LiveBroker
+from services.ops.answers import written
 from services.ops.operation import Operation
 from services.ops.request import LIMIT_DEFAULT, Nothing, asked, body_of, parse
 from tidewheel.errors import ClientMistake
@@ -183,9 +184,9 @@ class AccessApi:
     def __init__(self, live: LiveBroker, refusals: Refusals) -> None:
         self._access, self._refusals = live.access, refusals
 
-    async def users(self, request: Request) -> JSONResponse:
+    async def users(self, request: Request) -> Response:
         """List the users."""
-        return JSONResponse({"users": [user_shape(user) for user in self._access.users()]})
+        return await written({"users": map(user_shape, self._access.users())})
 
     async def add_user(self, request: Request) -> JSONResponse:
         """Make a user and its secret."""
@@ -200,21 +201,21 @@ class AccessApi:
         await self._access.remove_user(name)
         return JSONResponse({"name": name})
 
-    async def rules(self, request: Request) -> JSONResponse:
+    async def rules(self, request: Request) -> Response:
         """List rules."""
-        return self._rules(asked(RulesQuery, request).user)
+        return await self._rules(asked(RulesQuery, request).user)
 
-    async def set_rules(self, request: Request) -> JSONResponse:
+    async def set_rules(self, request: Request) -> Response:
         """Allow or deny."""
         wanted = parse(NewRules, await body_of(request))
         await self._access.set_rules(wanted.to_rules(wanted.effect))
-        return self._rules(wanted.user)
+        return await self._rules(wanted.user)
 
-    async def remove_rules(self, request: Request) -> JSONResponse:
+    async def remove_rules(self, request: Request) -> Response:
         """Forget rules."""
         wanted = parse(RulesToRemove, await body_of(request))
         await self._access.remove_rules(wanted.to_rules())
-        return self._rules(wanted.user)
+        return await self._rules(wanted.user)
 
     async def refused(self, request: Request) -> JSONResponse:
         """Show who was sent away."""
@@ -223,9 +224,9 @@ class AccessApi:
         shapes = [refusal_shape(one) for one in latest]
         return JSONResponse({"counts": dict(self._refusals.counts), "refused": shapes})
 
-    def _rules(self, user: str) -> JSONResponse:
-        rules = [rule_shape(rule) for rule in self._access.rules(user)]
-        return JSONResponse({"rules": rules, "is_asked": self._access.is_asked})
+    async def _rules(self, user: str) -> Response:
+        rules = map(rule_shape, self._access.rules(user))
+        return await written({"rules": rules, "is_asked": self._access.is_asked})
 
 
 USERS: Final = "/api/auth/users"

@@ -12,17 +12,22 @@ is a 503.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from services.broker.errors import MessageNotFound
 from services.live.client_metrics import ClientMetrics
 from services.live.clients import AskClients, ClientView
+from services.live.errors import ClientNotFound
 from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
+from services.ops.answers import written
 from services.ops.client_metrics import MeasuredAnswer, shapes
 from services.ops.operation import Operation
 from services.ops.request import Nothing, asked, body_of, parse
@@ -113,9 +118,11 @@ class ClientsApi:
     def __init__(self, live: LiveBroker, clients: AskClients, measured: ClientMetrics | None = None) -> None:
         self._live, self._clients, self._measured = live, clients, measured or ClientMetrics()
 
-    async def all(self, request: Request) -> JSONResponse:
+    async def all(self, request: Request) -> Response:
         """List the clients that are there."""
-        return JSONResponse({"clients": [client_shape(one) for one in self._clients.views()]})
+        pauses = Pauses()
+        ids = await pauses.sort(self._clients.ids())
+        return await written({"clients": map(client_shape, self._views(ids))}, pauses=pauses)
 
     async def one(self, request: Request) -> JSONResponse:
         """Show a client, and what it measured of itself."""
@@ -139,6 +146,12 @@ class ClientsApi:
             raise MessageNotFound(f"{wanted.topic} has none in {where}.")
         code = await self._clients.verify(wanted.client, found[0])
         return JSONResponse({"client": wanted.client, "code": code})
+
+    def _views(self, ids: Iterator[str]) -> Iterator[ClientView]:
+        """Yield the clients of these ids that are still connected."""
+        for client_id in ids:
+            with suppress(ClientNotFound):
+                yield self._clients.view(client_id)
 
     async def reconnect(self, request: Request) -> JSONResponse:
         """Tell a client to connect again."""

@@ -24,7 +24,7 @@ from typing import Final, Literal
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
@@ -34,6 +34,8 @@ from services.live import dead_letters
 from services.live.dead_letter_tasks import DeadLetterOrder, DeadLetterTask, DeadLetterTasks, DeadLetterVerb
 from services.live.dead_letters import FOREVER_MS, DeadLetterFilter
 from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
+from services.ops.answers import written
 from services.ops.groups import name_of
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
@@ -277,23 +279,25 @@ class DeadLettersApi:
     def __init__(self, live: LiveBroker, tasks: DeadLetterTasks) -> None:
         self._live, self._tasks = live, tasks
 
-    async def groups(self, request: Request) -> JSONResponse:
+    async def groups(self, request: Request) -> Response:
         """List the groups that have dead letters."""
-        counts = [one for one in self._live.core.dead_letters.counts() if one.count]
-        return JSONResponse({"groups": [self._group_shape(one) for one in counts]})
+        pauses, dead_letters = Pauses(), self._live.core.dead_letters
+        groups = await pauses.sort(dead_letters.groups())
+        counts = (one for one in map(dead_letters.count, groups) if one.count)
+        return await written({"groups": map(self._group_shape, counts)}, pauses=pauses)
 
-    async def page(self, request: Request) -> JSONResponse:
+    async def page(self, request: Request) -> Response:
         """List dead letters of a group."""
         query, group = asked(DeadLettersQuery, request), name_of(request)
         wanted = dead_letter_filter(query, self._live.now_ms())
         dead_letters.check_group(self._live, group)
         page = await dead_letters.find(self._live, group, wanted, query.after, query.limit)
-        return JSONResponse(dead_letters_shape(group, page))
+        return await written(dead_letters_shape(group, page))
 
-    async def one(self, request: Request) -> JSONResponse:
+    async def one(self, request: Request) -> Response:
         """Show a dead letter and what it says."""
         group, offset = name_of(request), offset_of(request)
-        return JSONResponse(one_dead_letter_shape(group, dead_letters.one(self._live, group, offset)))
+        return await written(one_dead_letter_shape(group, dead_letters.one(self._live, group, offset)))
 
     async def redrive(self, request: Request) -> JSONResponse:
         """Send a dead letter back to its topic, or to another."""

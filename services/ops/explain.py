@@ -17,12 +17,13 @@ from typing import Final
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from services.explain.evidence import Files, SearchedLog, imported_until
 from services.explain.explain import explain
 from services.live.live_broker import LiveBroker
+from services.ops.answers import written
 from services.ops.operation import Operation
 from services.ops.request import Nothing, asked
 from tidewheel.errors import NotFound
@@ -88,7 +89,7 @@ class ExplainApi:
         self._closing = Event()
         self._searcher = ThreadPoolExecutor(1, thread_name_prefix="explain")
 
-    async def explain(self, request: Request) -> JSONResponse:
+    async def explain(self, request: Request) -> Response:
         """Tell the life of a message or order."""
         query = asked(ExplainQuery, request)
         search = asyncio.get_running_loop().run_in_executor
@@ -97,7 +98,7 @@ class ExplainApi:
             found = await search(self._searcher, explain, self._log(damaged.append), query.name, query.topic)
         finally:
             self._live.core.store.note_unread(damaged)
-        return JSONResponse(found.as_json(self._live.clock.offset_ms))
+        return await written(found.as_json(self._live.clock.offset_ms))
 
     async def close(self) -> None:
         """Give up the search that is under way."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
-from services.broker.group_values import GroupView
+from services.broker.errors import GroupNotFound
 from services.live.consumers import ConsumerView
 from services.live.group_lag import age_ms, by_topic, in_flight, lag, next_ms, ready
 from services.live.live_broker import LiveBroker
@@ -20,23 +21,30 @@ Rows = list[tuple[Any, ...]]
 Family = tuple[str, str, Rows]
 """The name of a gauge, what it says, and its rows: topic, group, is_retry, is_system, value."""
 
+GROUPS_AT_ONCE = 20
 CONSUME_MODES = {"SIMPLE_CONSUMER": "PULL"}
 """What RocketMQ's proxy calls the kinds of clients that are not PUSH."""
 
 
-def group_families(live: LiveBroker, groups: list[GroupView]) -> Iterator[Family]:
-    """Yield every gauge about how far groups are."""
-    parts = [*by_topic(groups)]
+def group_families(live: LiveBroker, names: Iterable[str]) -> Iterator[Family | None]:
+    """Yield every gauge about how far groups are; None where the loop should have a turn."""
     now_ms = live.now_ms()
-
-    def rows(measured: Any) -> Rows:
-        return [(topic, group, "false", "false", measured(queues)) for topic, group, queues in parts]
-
-    yield "rocketmq_consumer_lag_messages", "Messages not done.", rows(lag)
-    yield "rocketmq_consumer_inflight_messages", "Messages leased.", rows(in_flight)
-    yield "rocketmq_consumer_ready_messages", "Messages to be given out.", rows(ready)
-    oldest = rows(lambda queues: age_ms([one.oldest_ms for one in queues], now_ms))
-    fresh = rows(lambda queues: age_ms([next_ms(live, one) for one in queues], now_ms))
+    counts: tuple[Rows, Rows, Rows] = ([], [], [])
+    oldest: Rows = []
+    fresh: Rows = []
+    for name in list(names):
+        with suppress(GroupNotFound):
+            for topic, group, queues in by_topic([live.query(live.core.group_views.one, name)]):
+                labels = (topic, group, "false", "false")
+                for rows, measured in zip(counts, (lag, in_flight, ready), strict=True):
+                    rows.append((*labels, measured(queues)))
+                oldest.append((*labels, age_ms([one.oldest_ms for one in queues], now_ms)))
+                fresh.append((*labels, age_ms([next_ms(live, one) for one in queues], now_ms)))
+        if len(fresh) % GROUPS_AT_ONCE == 0:
+            yield None
+    yield "rocketmq_consumer_lag_messages", "Messages not done.", counts[0]
+    yield "rocketmq_consumer_inflight_messages", "Messages leased.", counts[1]
+    yield "rocketmq_consumer_ready_messages", "Messages to be given out.", counts[2]
     for unit in ("", "_milliseconds"):
         yield f"rocketmq_consumer_lag_latency{unit}", "Age of the oldest not done, in ms.", oldest
         yield f"rocketmq_consumer_queueing_latency{unit}", "Age of the first not come to yet, in ms.", fresh

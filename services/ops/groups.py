@@ -14,14 +14,15 @@ A group is made by its first receive, too. Where a group starts, or a reset goes
 `latest`, `offset:1200`, or a moment: messages stored since then come again. A span says that it is past: 30m
 ago.
 
-Cost: a look at every queue of a group, and a list of groups looks at every queue of all in one turn of the
-loop, whether or not it shows them.
+Cost: a look at every queue of a group; a list of groups looks at every queue of all, with pauses.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, NotRequired
@@ -29,10 +30,11 @@ from typing import Annotated, Any, Final, NotRequired
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
+from services.broker.errors import GroupNotFound
 from services.broker.group_filters import shown_filter
 from services.broker.group_values import (
     FilterView,
@@ -47,6 +49,8 @@ from services.broker.group_values import (
 from services.broker.topics import check_receivable
 from services.live.consumers import ConsumersOf, ConsumerView
 from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
+from services.ops.answers import written
 from services.ops.operation import Operation
 from services.ops.request import Moment, Nothing, asked, body_of, parse
 from services.times import moments
@@ -379,13 +383,15 @@ class GroupsApi:
     def __init__(self, live: LiveBroker, consuming: ConsumersOf) -> None:
         self._live, self._consuming = live, consuming
 
-    async def all(self, request: Request) -> JSONResponse:
+    async def all(self, request: Request) -> Response:
         """List the groups."""
-        there = Counter(one.group for one in self._consuming(""))
-        has_queues = asked(GroupsQuery, request).queues
-        views = self._live.query(self._live.core.group_views.all)
-        shapes = [group_shape(view, there[view.name], has_queues) for view in views]
-        return JSONResponse({"groups": shapes})
+        has_queues, pauses, there = asked(GroupsQuery, request).queues, Pauses(), Counter[str]()
+        for consumer in self._consuming(""):
+            there[consumer.group] += 1
+            await pauses.pause()
+        names = await pauses.sort(self._live.core.groups.unsorted_names())
+        shapes = (group_shape(view, there[view.name], has_queues) for view in self._views(names))
+        return await written({"groups": shapes}, pauses=pauses)
 
     async def create(self, request: Request) -> JSONResponse:
         """Make a group with its policy, before anybody uses it, and let it receive a topic."""
@@ -395,7 +401,7 @@ class GroupsApi:
         if wanted.topic:
             check_receivable(wanted.topic)
             core.topics.get(wanted.topic)
-        is_there = not wanted.topic and wanted.name in core.groups.names()
+        is_there = not wanted.topic and core.groups.is_known(wanted.name)
         create = partial(core.group_views.create, policy=policy)
         view = await self._live.call(create, wanted.name, wanted.topic, start)
         return self._told(view, status=200 if is_there else 201)
@@ -427,7 +433,7 @@ class GroupsApi:
         log.info("group deleted", group=view.name, topics=topics)
         return JSONResponse({"name": view.name, "topics": topics})
 
-    async def reset(self, request: Request) -> JSONResponse:
+    async def reset(self, request: Request) -> Response:
         """Set where a group goes on."""
         wanted = parse(NewReset, await body_of(request))
         start, name = start_of(wanted.to, self._live.now_ms(), "to"), name_of(request)
@@ -436,9 +442,9 @@ class GroupsApi:
         reset = await self._live.groups.reset(name, wanted.topic, start, dry_run=wanted.dry_run)
         if not wanted.dry_run:
             log.info("group reset", group=name, topic=wanted.topic, to=str(wanted.to))
-        return JSONResponse(reset_shape(name, reset, wanted.dry_run))
+        return await written(reset_shape(name, reset, wanted.dry_run))
 
-    async def clients(self, request: Request) -> JSONResponse:
+    async def clients(self, request: Request) -> Response:
         """Show who consumes, and what they hold."""
         view = self._get(name_of(request))
         leased = self._live.core.group_views.leased(view.name)
@@ -446,11 +452,22 @@ class GroupsApi:
         for one in view.filters:
             for client_id in one.clients:
                 filters[client_id].append(f"{one.topic}: {shown_filter(one.text)}")
-        shapes = [
-            consumer_shape(one, leased.pop(one.client_id, 0), filters[one.client_id])
-            for one in self._consuming(view.name)
-        ]
-        return JSONResponse({"consumers": shapes, "leased_by_others": sum(leased.values())})
+        found, pauses = list[ConsumerView](), Pauses()
+        for one in self._consuming(view.name):
+            found.append(one)
+            await pauses.pause()
+        found.sort(key=lambda one: one.client_id)
+        others = sum(leased.values()) - sum(leased[one.client_id] for one in found)
+        shapes = (
+            consumer_shape(one, leased[one.client_id], filters[one.client_id]) for one in found
+        )
+        return await written({"consumers": shapes, "leased_by_others": others}, pauses=pauses)
+
+    def _views(self, names: Iterator[str]) -> Iterator[GroupView]:
+        """Yield the groups of these names that there still are."""
+        for name in names:
+            with suppress(GroupNotFound):
+                yield self._get(name)
 
     def _get(self, name: str) -> GroupView:
         return self._live.query(self._live.core.group_views.one, name)
@@ -461,7 +478,7 @@ class GroupsApi:
         return self._told(await self._live.groups.set(name, policy))
 
     def _told(self, view: GroupView, status: int = 200) -> JSONResponse:
-        consumers = len(self._consuming(view.name))
+        consumers = sum(1 for _ in self._consuming(view.name))
         return JSONResponse(group_shape(view, consumers), status_code=status)
 
 

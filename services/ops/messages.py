@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import properties
@@ -31,6 +31,7 @@ from commitlog.message import Message
 from services.broker.delays import dated
 from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker
+from services.ops.answers import written
 from services.ops.operation import Operation
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked, body_of, parse
 from services.ops.topics import topic_of
@@ -246,7 +247,7 @@ class MessagesApi:
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
 
-    async def messages(self, request: Request) -> JSONResponse:
+    async def messages(self, request: Request) -> Response:
         """Show messages of one queue."""
         topic, query = topic_of(self._live, request), asked(MessagesQuery, request)
         if query.queue >= topic.queue_count:
@@ -256,9 +257,9 @@ class MessagesApi:
         found = self._live.query(
             self._live.core.finding.read, topic.name, query.queue, offset, at_most(query.limit)
         )
-        return JSONResponse({"messages": [message_shape(delivery) for delivery in found]})
+        return await written({"messages": map(message_shape, found)})
 
-    async def arrivals(self, request: Request) -> JSONResponse:
+    async def arrivals(self, request: Request) -> Response:
         """Show what came after some positions, oldest first, and wait for it if there is nothing."""
         topic, query = topic_of(self._live, request), asked(ArrivalsQuery, request)
         limit, positions = at_most(query.limit), self._positions(topic, query.after)
@@ -267,15 +268,14 @@ class MessagesApi:
         if not found and await self._live.receivers.arrival(topic.name, wait_ms / 1000):
             found = self._after(topic, positions, limit)
         after = ",".join(f"{queue_id}:{offset}" for queue_id, offset in positions.items())
-        return JSONResponse({"messages": [message_shape(delivery) for delivery in found], "after": after})
+        return await written({"messages": map(message_shape, found), "after": after})
 
-    async def find(self, request: Request) -> JSONResponse:
+    async def find(self, request: Request) -> Response:
         """Show the messages that have a key or message id."""
         query = asked(FindQuery, request)
         topic = self._live.core.topics.get(query.topic)
         found = self._live.find(topic.name, query.key, at_most(query.limit))
-        shapes = [found_shape(delivery) for delivery in found.messages]
-        return JSONResponse({"messages": shapes, "cut": found.is_cut})
+        return await written({"messages": map(found_shape, found.messages), "cut": found.is_cut})
 
     async def send(self, request: Request) -> JSONResponse:
         """Store one message."""

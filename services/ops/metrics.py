@@ -40,6 +40,7 @@ Rows = Iterable[tuple[Any, ...]]
 """Rows of label values, the measured value last."""
 
 NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
+ROWS_AT_ONCE = 500
 NODE = ("cluster", "node_type", "node_id")
 TIMER_BOUNDS_SECONDS = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 LATENCY_BUCKETS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 25_000)
@@ -140,7 +141,7 @@ class Metrics(Collector):
         for more in self._more:
             yield from more.collect()
         serves = not self._live.broken.done() and self._live.unwell is None
-        yield self._gauge("mq_ready", "1 while the broker serves, 0 while its disk fails.", int(serves))
+        yield from self._gauge("mq_ready", "1 while the broker serves, 0 while its disk fails.", int(serves))
         if not serves:
             return
         statistics, gauges = self._live.core.statistics, self._live.core.gauges()
@@ -154,13 +155,15 @@ class Metrics(Collector):
             tables = self._port.table_count
             rows = [("none", self._port.connection_count - tables), ("kept", tables)]
             name, help_text = "mq_connections", "Connections, by whether the client keeps a header table."
-            yield self._gauges(name, help_text, ("header_table",), rows)
+            yield from self._gauges(name, help_text, ("header_table",), rows)
         if self._measured is not None:
             yield from families(self._measured, dict(zip(NODE, self._node, strict=True)))
         sent_away = self._sent_away.items()
-        yield self._counters("tidewheel_refused", "Callers sent away, by reason.", ("reason",), sent_away)
+        yield from self._counters(
+            "tidewheel_refused", "Callers sent away, by reason.", ("reason",), sent_away
+        )
 
-    def _traffic(self, statistics: Statistics) -> Iterator[Metric]:
+    def _traffic(self, statistics: Statistics) -> Iterator[Metric | None]:
         by_topic = ("topic", "is_system")
         by_group = ("topic", "consumer_group", "is_retry", "is_system")
         for name, help_text, counted in (
@@ -168,7 +171,7 @@ class Metrics(Collector):
             ("rocketmq_throughput_in", "Body bytes stored for producers.", statistics.bytes_in),
         ):
             rows = ((topic, "false", count) for topic, count in counted.items())
-            yield self._counters(name, help_text, by_topic, rows)
+            yield from self._counters(name, help_text, by_topic, rows)
         for name, help_text, shared in (
             ("rocketmq_messages_out", "Messages leased to consumers.", statistics.messages_out),
             ("rocketmq_throughput_out", "Body bytes leased to consumers.", statistics.bytes_out),
@@ -176,90 +179,106 @@ class Metrics(Collector):
             ("rocketmq_send_to_dlq_messages", "Messages given up as dead letters.", statistics.dead_letters),
         ):
             pairs = ((topic, group, "false", "false", count) for (topic, group), count in shared.items())
-            yield self._counters(name, help_text, by_group, pairs)
+            yield from self._counters(name, help_text, by_group, pairs)
 
-    def _groups(self) -> Iterator[Metric]:
-        groups = self._live.query(self._live.core.group_views.all)
-        yield self._gauge("rocketmq_consumer_group_number", "Consumer groups.", len(groups))
-        for name, help_text, rows in group_families(self._live, groups):
-            yield self._gauges(name, help_text, ("topic", "consumer_group", "is_retry", "is_system"), rows)
+    def _groups(self) -> Iterator[Metric | None]:
+        names = self._live.core.groups.unsorted_names()
+        yield from self._gauge("rocketmq_consumer_group_number", "Consumer groups.", len(names))
+        for family in group_families(self._live, names):
+            if family is None:
+                yield None
+                continue
+            name, help_text, rows = family
+            yield from self._gauges(
+                name, help_text, ("topic", "consumer_group", "is_retry", "is_system"), rows
+            )
         waiting = [
             (one.topic, group, shown_filter(one.text), one.waiting)
             for group, one in self._live.core.group_views.mixed_filters()
         ]
         what = "Messages that wait for a filter, of groups whose clients have several."
-        yield self._gauges("mq_filter_waiting_messages", what, ("topic", "consumer_group", "filter"), waiting)
+        yield from self._gauges("mq_filter_waiting_messages", what, ("topic", "consumer_group", "filter"), waiting)
 
-    def _transactions(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:
+    def _transactions(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric | None]:
         for name, help_text, counted in (
             ("rocketmq_commit_messages", "Transactions committed.", statistics.commits),
             ("rocketmq_rollback_messages", "Transactions rolled back.", statistics.rollbacks),
             ("mq_half_parked", "Half messages that expired unanswered.", statistics.expired),
             ("mq_checkback", "Check-backs asked of producers.", statistics.checks_asked),
         ):
-            yield self._counters(name, help_text, ("topic",), counted.items())
-        yield self._gauge("rocketmq_half_messages", "Half messages that are open.", gauges.open_halves)
+            yield from self._counters(name, help_text, ("topic",), counted.items())
+        yield from self._gauge("rocketmq_half_messages", "Half messages that are open.", gauges.open_halves)
         stored_ms = gauges.oldest_half_ms
         age_ms = 0 if stored_ms is None else max(0, self._live.clock.now_ms() - stored_ms)
-        yield self._gauge("mq_half_age_seconds", "Age of the oldest open half message.", age_ms / 1000)
+        yield from self._gauge("mq_half_age_seconds", "Age of the oldest open half message.", age_ms / 1000)
 
     def _timers(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric | None]:
-        yield self._gauge("rocketmq_timing_messages", "Delayed messages pending.", gauges.pending_timers)
+        yield from self._gauge("rocketmq_timing_messages", "Delayed messages pending.", gauges.pending_timers)
         verdicts = statistics.verdicts.items()
-        yield self._counters("mq_timer_verdicts", "Verbs on timers, by verdict.", ("verdict",), verdicts)
+        yield from self._counters("mq_timer_verdicts", "Verbs on timers, by verdict.", ("verdict",), verdicts)
         pending = gauges.pending_by_topic.items()
-        yield self._gauges("mq_timer_pending", "Delayed messages pending.", ("topic",), pending)
+        yield from self._gauges("mq_timer_pending", "Delayed messages pending.", ("topic",), pending)
         beside = gauges.timers_bytes
-        yield self._gauge("mq_timer_storage_bytes", "Bytes that timers take beside the log.", beside)
+        yield from self._gauge("mq_timer_storage_bytes", "Bytes that timers take beside the log.", beside)
         yield from self._due()
         early = ((topic, late.early_count) for topic, late in statistics.lateness.items())
-        yield self._counters("mq_delivery_early", "Delayed messages before their time.", ("topic",), early)
+        yield from self._counters(
+            "mq_delivery_early", "Delayed messages before their time.", ("topic",), early
+        )
         yield self._lateness(statistics.lateness)
         causes = ((*labels, count) for labels, count in statistics.lateness_by_cause.items())
         late = "Delayed messages that were noticeably late, by what held them up."
-        yield self._counters("mq_lateness_cause", late, ("topic", "cause"), causes)
+        yield from self._counters("mq_lateness_cause", late, ("topic", "cause"), causes)
         jumps = statistics.clock_jumps.items()
-        yield self._counters("mq_clock_jumps", "Leaps of the system's clock.", ("direction",), jumps)
+        yield from self._counters("mq_clock_jumps", "Leaps of the system's clock.", ("direction",), jumps)
 
     def _due(self) -> Iterator[Metric | None]:
         now_ms, first = self._live.now_ms(), self._live.timers(TimerFilter(), None, 1).timers
         ahead = [((one.due_ms - now_ms) / 1000,) for one in first]
-        yield self._gauges("mq_timer_next_due_seconds", "Until the next one; none if none waits.", (), ahead)
+        yield from self._gauges(
+            "mq_timer_next_due_seconds", "Until the next one; none if none waits.", (), ahead
+        )
         spans_ms = tuple(bound * 1_000 for bound in TIMER_BOUNDS_SECONDS)
         counts = []
         for bound, count in zip(TIMER_BOUNDS_SECONDS, counts_within(self._live, spans_ms), strict=True):
             yield None
             counts.append((str(bound), count))
         within = "Delayed messages due before the bound and not before the one below."
-        yield self._gauges("rocketmq_timer_message_snapshot", within, ("timer_bound_s",), counts)
+        yield from self._gauges("rocketmq_timer_message_snapshot", within, ("timer_bound_s",), counts)
 
-    def _storage(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric]:
+    def _storage(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric | None]:
         stored = gauges.log_end_offset - gauges.log_first_offset
         behind = gauges.log_end_offset - gauges.durable_offset
-        yield self._gauge("rocketmq_storage_size", "Bytes of the log.", stored)
-        yield self._gauge("rocketmq_storage_flush_behind_bytes", "Bytes not yet on disk.", behind)
-        yield self._gauge("mq_disk_used_ratio", "Used share of the store's file system.", gauges.disk_used)
-        yield self._gauge("mq_disk_full", "1 while new messages are refused.", int(gauges.is_full))
-        yield self._gauge("rocketmq_topic_number", "Topics.", gauges.topic_count)
-        yield self._counters("mq_flushes", "Writes of the log.", (), [(statistics.flushes,)])
-        yield self._gauge(
+        yield from self._gauge("rocketmq_storage_size", "Bytes of the log.", stored)
+        yield from self._gauge("rocketmq_storage_flush_behind_bytes", "Bytes not yet on disk.", behind)
+        yield from self._gauge(
+            "mq_disk_used_ratio", "Used share of the store's file system.", gauges.disk_used
+        )
+        yield from self._gauge("mq_disk_full", "1 while new messages are refused.", int(gauges.is_full))
+        yield from self._gauge("rocketmq_topic_number", "Topics.", gauges.topic_count)
+        yield from self._counters("mq_flushes", "Writes of the log.", (), [(statistics.flushes,)])
+        yield from self._gauge(
             "mq_store_damage",
             "Damaged places found since the start; their timers may be rebuilt.",
             gauges.damage_count,
         )
-        yield self._gauge(
+        yield from self._gauge(
             "mq_timers_unreadable",
             "Timers that ended because nobody has their records.",
             gauges.unreadable_timers,
         )
         rebuilt = [(statistics.timers_rebuilt,)]
-        yield self._counters("mq_timers_rebuilt", "Timers of damaged files that were rebuilt.", (), rebuilt)
+        yield from self._counters(
+            "mq_timers_rebuilt", "Timers of damaged files that were rebuilt.", (), rebuilt
+        )
         unreadable = [(self._live.core.damage.unreadable_records,)]
-        yield self._counters("mq_unreadable_records", "Damaged records skipped.", (), unreadable)
+        yield from self._counters("mq_unreadable_records", "Damaged records skipped.", (), unreadable)
         colliding = [(statistics.colliding_ids,)]
-        yield self._counters("mq_colliding_ids", "Messages whose id another one had lately.", (), colliding)
+        yield from self._counters(
+            "mq_colliding_ids", "Messages whose id another one had lately.", (), colliding
+        )
 
-    def _connections(self) -> Iterator[Metric]:
+    def _connections(self) -> Iterator[Metric | None]:
         producers = Tally((one.language, one.version) for one in self._clients if one.is_producer)
         consumers = connections(self._consuming(""))
         for name, help_text, labels, counts in (
@@ -273,7 +292,7 @@ class Metrics(Collector):
         ):
             rows = ((*values, "grpc", "false", count) for values, count in counts.items())
             common = ("language", "version", "protocol_type", "is_system")
-            yield self._gauges(name, help_text, (*labels, *common), rows)
+            yield from self._gauges(name, help_text, (*labels, *common), rows)
 
     def _lateness(self, lateness: dict[str, Lateness]) -> Metric:
         family = HistogramMetricFamily(
@@ -285,16 +304,19 @@ class Metrics(Collector):
             family.add_metric((*self._node, topic), buckets, late.sum_ms / 1000)
         return family
 
-    def _gauge(self, name: str, help_text: str, value: float) -> Metric:
+    def _gauge(self, name: str, help_text: str, value: float) -> Iterator[Metric | None]:
         return self._gauges(name, help_text, (), [(value,)])
 
-    def _gauges(self, name: str, help_text: str, labels: Labels, rows: Rows) -> Metric:
+    def _gauges(self, name: str, help_text: str, labels: Labels, rows: Rows) -> Iterator[Metric | None]:
         return self._filled(GaugeMetricFamily(name, help_text, labels=(*NODE, *labels)), rows)
 
-    def _counters(self, name: str, help_text: str, labels: Labels, rows: Rows) -> Metric:
+    def _counters(self, name: str, help_text: str, labels: Labels, rows: Rows) -> Iterator[Metric | None]:
         return self._filled(CounterMetricFamily(name, help_text, labels=(*NODE, *labels)), rows)
 
-    def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Metric:
-        for *labels, value in rows:
+    def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Iterator[Metric | None]:
+        # A copy of the rows, which are often of a dict that others change while the loop has its turns.
+        for number, (*labels, value) in enumerate(list(rows), 1):
             family.add_metric((*self._node, *labels), value)
-        return family
+            if number % ROWS_AT_ONCE == 0:
+                yield None
+        yield family

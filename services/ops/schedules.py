@@ -20,7 +20,7 @@ from typing import Final, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
@@ -28,6 +28,7 @@ from services.broker.errors import ScheduleNotFound
 from services.broker.schedule_values import Missed, Occurrence, Schedule, ScheduleView
 from services.broker.schedules import preview
 from services.live.live_broker import LiveBroker
+from services.ops.answers import written
 from services.ops.messages import body_shape
 from services.ops.operation import Operation
 from services.ops.request import LIMIT_MAX, Nothing, asked, body_of, parse
@@ -211,14 +212,14 @@ class SchedulesApi:
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
 
-    async def page(self, request: Request) -> JSONResponse:
+    async def page(self, request: Request) -> Response:
         """List schedules, without their bodies."""
         query = asked(SchedulesQuery, request)
         # one more than asked for tells whether there is a next page
         page = self._live.query(self._live.core.schedules.page, query.after, query.limit + 1)
-        shapes = [schedule_shape(view, with_body=False) for view in page[: query.limit]]
-        after = shapes[-1]["name"] if len(page) > query.limit else None
-        return JSONResponse({"schedules": shapes, "after": after})
+        shapes = (schedule_shape(view, with_body=False) for view in page[: query.limit])
+        after = page[query.limit - 1].schedule.name if len(page) > query.limit else None
+        return await written({"schedules": shapes, "after": after})
 
     async def get(self, request: Request) -> JSONResponse:
         """Show a schedule and its next occurrences."""

@@ -25,6 +25,7 @@ of its timers is set or refused for itself.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable
 from itertools import accumulate
@@ -35,7 +36,7 @@ from uuid import uuid4
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits, properties
@@ -57,6 +58,7 @@ from services.broker.values import (
 )
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
+from services.ops.answers import written
 from services.ops.horizon import counts_within
 from services.ops.messages import ContentAnswer, ReceiptAnswer, content_shape, receipt_shape
 from services.ops.operation import Handler, Operation
@@ -68,6 +70,8 @@ from tidewheel.errors import ClientMistake, TidewheelError
 DUE_SPANS_MS = (60_000, 300_000, 3_600_000, 86_400_000)
 FOREVER_MS = TimerFilter().until_ms
 GONE = 410
+SET_AT_ONCE = 100
+"""Timers of a batch that are set in one turn of the loop."""
 VERDICT_STATUSES = {Verdict.TOO_LATE: 409, Verdict.NEVER_SET: 404, Verdict.FORGOTTEN: 404}
 
 log = structlog.get_logger()
@@ -513,18 +517,18 @@ class TimersApi:
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
 
-    async def page(self, request: Request) -> JSONResponse:
+    async def page(self, request: Request) -> Response:
         """Show timers that wait."""
         query = asked(TimersQuery, request)
         page = await timer_queries.page(self._live, self._filter(query), cursor_of(query.after), query.limit)
-        return JSONResponse(page_shape(page))
+        return await written(page_shape(page))
 
     async def count(self, request: Request) -> JSONResponse:
         """Count timers."""
         wanted = self._filter(asked(FilterQuery, request))
         return JSONResponse({"count": await timer_queries.count(self._live, wanted)})
 
-    async def histogram(self, request: Request) -> JSONResponse:
+    async def histogram(self, request: Request) -> Response:
         """Count timers by when they are due."""
         query = asked(HistogramQuery, request)
         width_ms = span_of(query.width, "width")
@@ -536,9 +540,9 @@ class TimersApi:
                 f"That gives {len(windows)} windows, the limit is {limits.TIMER_WINDOWS_MAX}:"
                 " choose a larger width, or a shorter time from and until."
             )
-        shapes = [{"start_ms": str(start_ms), "count": count} for start_ms, count in windows]
+        shapes = ({"start_ms": str(start_ms), "count": count} for start_ms, count in windows)
         total = sum(count for _, count in windows)
-        return JSONResponse({"width_ms": str(width_ms), "count": total, "windows": shapes})
+        return await written({"width_ms": str(width_ms), "count": total, "windows": shapes})
 
     async def damaged(self, request: Request) -> JSONResponse:
         """Show what was found damaged, and the timers that were lost to it."""
@@ -577,7 +581,7 @@ class TimersApi:
             return JSONResponse(one_timer_shape(found))
         return told(found, GONE if ended(found) else 404)
 
-    async def set(self, request: Request) -> JSONResponse:
+    async def set(self, request: Request) -> Response:
         """Set one timer, or a batch of them."""
         body = await body_of(request)
         if is_batch(body):
@@ -617,17 +621,22 @@ class TimersApi:
         ]
         return [*due, {"within_ms": None, "count": max(0, pending - sum(within))}]
 
-    async def _set_batch(self, wanted: list[NewTimer]) -> JSONResponse:
-        """Set or refuse each timer of a batch; one flush for all."""
+    async def _set_batch(self, wanted: list[NewTimer]) -> Response:
+        """Set or refuse each timer of a batch, some in a turn of the loop; a flush or two for all."""
         now_ms = self._live.now_ms()
         answers: list[Any] = [message_of(one, now_ms) for one in wanted]
         sound = [number for number, one in enumerate(answers) if not isinstance(one, TidewheelError)]
-        receipts = await self._live.send_many([answers[number] for number in sound])
-        for number, receipt in zip(sound, receipts, strict=True):
-            answers[number] = set_shape(receipt, answers[number].delivery_ms)
+        slices = [sound[first : first + SET_AT_ONCE] for first in range(0, len(sound), SET_AT_ONCE)]
+        sent = []
+        for numbers in slices:
+            sent.append(asyncio.ensure_future(self._live.send_many([answers[number] for number in numbers])))
+            await asyncio.sleep(0)
+        for numbers, receipts in zip(slices, await asyncio.gather(*sent), strict=True):
+            for number, receipt in zip(numbers, receipts, strict=True):
+                answers[number] = set_shape(receipt, answers[number].delivery_ms)
         shapes = [error_shape(one) if isinstance(one, TidewheelError) else one for one in answers]
         refused = sum("code" in shape for shape in shapes)
-        return JSONResponse({"set": len(shapes) - refused, "refused": refused, "timers": shapes})
+        return await written({"set": len(shapes) - refused, "refused": refused, "timers": shapes})
 
     def _done(self, verb: str, wanted: NamedTimer, verdict: TimerVerdict) -> JSONResponse:
         """Answer with a verdict; log a verb that was given a reason."""

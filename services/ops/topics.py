@@ -13,12 +13,14 @@ from typing import Final, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog.message import MessageType
 from services.broker.values import Topic
 from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
+from services.ops.answers import written
 from services.ops.operation import Operation
 from services.ops.request import Nothing, Number, asked, body_of, parse
 
@@ -94,10 +96,11 @@ class TopicsApi:
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
 
-    async def topics(self, request: Request) -> JSONResponse:
+    async def topics(self, request: Request) -> Response:
         """List the topics."""
-        topics = sorted(self._live.core.topics.all(), key=lambda topic: topic.name)
-        return JSONResponse({"topics": [topic_shape(topic) for topic in topics]})
+        pauses, topics = Pauses(), self._live.core.topics
+        names = await pauses.sort(topics.names())
+        return await written({"topics": (topic_shape(topics.get(name)) for name in names)}, pauses=pauses)
 
     async def create_topic(self, request: Request) -> JSONResponse:
         """Create a topic."""
@@ -108,7 +111,7 @@ class TopicsApi:
         )
         return JSONResponse(topic_shape(topic), status_code=201)
 
-    async def topic(self, request: Request) -> JSONResponse:
+    async def topic(self, request: Request) -> Response:
         """Show a topic and its queues, each with its first offset since `since_ms`, if that is given."""
         topic, query = topic_of(self._live, request), asked(OneTopicQuery, request)
         queue_range = self._live.core.finding.queue_range
@@ -116,10 +119,12 @@ class TopicsApi:
             queue_shape(queue_id, queue_range(topic.name, queue_id)) for queue_id in range(topic.queue_count)
         ]
         if query.since_ms is not None:
+            pauses = Pauses()
             for queue_id, shape in enumerate(queues):
                 shape["since_offset"] = str(self._live.offset_at(topic.name, queue_id, query.since_ms))
+                await pauses.pause()
         lite_topics = self._live.core.lite.count(topic)
-        return JSONResponse({**topic_shape(topic), "lite_topics": lite_topics, "queues": queues})
+        return await written({**topic_shape(topic), "lite_topics": lite_topics, "queues": queues})
 
 
 OPERATIONS: Final = (

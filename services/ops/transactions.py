@@ -15,19 +15,22 @@ With `key` (which needs `topic`) halves are found however they ended, the newest
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final, Literal
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
 from services.broker.values import EndReceipt, HalfFilter, HalfView, Resolution, Topic
+from services.live import half_queries
 from services.live.check_log import Question
 from services.live.live_broker import LiveBroker
 from services.live.transactions import ProducerView
+from services.ops.answers import written
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, asked, body_of, parse
@@ -294,15 +297,15 @@ class TransactionsApi:
     def __init__(self, live: LiveBroker) -> None:
         self._live, self._transactions = live, live.transactions
 
-    async def page(self, request: Request) -> JSONResponse:
+    async def page(self, request: Request) -> Response:
         """List half messages that are open or have expired."""
         query = asked(HalvesQuery, request)
         if query.key:
-            return JSONResponse({"transactions": self._shapes(self._of_key(query)), "after": None})
+            return await written({"transactions": self._shapes(self._of_key(query)), "after": None})
         after = int(query.after) if query.after.isdigit() else None
-        page = self._live.query(self._live.core.half_views.page, self._filter(query), after, query.limit)
+        page = await half_queries.page(self._live, self._filter(query), after, query.limit)
         after_shape = number(page.after or 0, 0)
-        return JSONResponse({"transactions": self._shapes(page.halves), "after": after_shape})
+        return await written({"transactions": self._shapes(page.halves), "after": after_shape})
 
     async def summary(self, request: Request) -> JSONResponse:
         """Count transactions."""
@@ -377,9 +380,9 @@ class TransactionsApi:
                 raise ClientMistake(f"older-than is {query.older_than!r}: {error}.") from error
         return HalfFilter(query.topic, State(query.state) if query.state else None, before_ms)
 
-    def _shapes(self, views: list[HalfView]) -> list[HalfAnswer]:
+    def _shapes(self, views: list[HalfView]) -> Iterator[HalfAnswer]:
         there, log = self._connected(), self._transactions.log
-        return [half_shape(one, [*log.of(one.transaction_id)], there[one.topic]) for one in views]
+        return (half_shape(one, [*log.of(one.transaction_id)], there[one.topic]) for one in views)
 
     def _connected(self) -> Counter[str]:
         """Count the producers of each topic that can be asked."""

@@ -34,7 +34,7 @@ from services.rpc.names import stored_name
 from services.rpc.producers import Producers
 from services.rpc.questions import Questions
 from services.rpc.sessions import Session, Sessions, Stream
-from services.rpc.settings import MetricFor, nowhere
+from services.rpc.settings import MetricFor, check_names, nowhere
 from services.rpc.statuses import OK, refusal
 from tidewheel.errors import TidewheelError
 
@@ -119,6 +119,7 @@ class Clients:
 
     def _introduce(self, described: Settings, stream: Stream) -> None:
         session = stream.session
+        check_names(described)
         if session.client_type != described.client_type:
             log.info("client came", client=session.client_id, language=session.language)
         session.describe(described)

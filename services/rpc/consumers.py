@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from services.live.consumers import ConsumerView
 from services.rpc.generated.definition_pb2 import ClientType
 from services.rpc.sessions import Session, Sessions
@@ -9,9 +11,14 @@ from services.rpc.sessions import Session, Sessions
 
 def consumers(sessions: Sessions, group: str = "") -> list[ConsumerView]:
     """Return the consumers of a group, or of all, by group and client id."""
-    found = [view(one) for one in sessions if one.group and not one.is_producer]
-    wanted = (one for one in found if not group or one.group == group)
-    return sorted(wanted, key=lambda one: (one.group, one.client_id))
+    return sorted(each_consumer(sessions, group), key=lambda one: (one.group, one.client_id))
+
+
+def each_consumer(sessions: Iterable[Session], group: str = "") -> Iterator[ConsumerView]:
+    """Yield the consumers of a group, or of all, in no order; the caller may pause in between."""
+    for one in list(sessions):
+        if one.group and not one.is_producer and group in ("", one.group):
+            yield view(one)
 
 
 def view(session: Session) -> ConsumerView:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from commitlog.limits import BODY_BYTES_MAX, LONG_POLL_MS, RECEIVE_BATCH_MAX
+from commitlog.limits import BODY_BYTES_MAX, ENTRIES_PER_REQUEST_MAX, LONG_POLL_MS, RECEIVE_BATCH_MAX
 from commitlog.message import MessageType
-from services.broker.errors import GroupNotFound, IllegalGroup, TopicNotFound
+from services.broker.errors import TopicNotFound
 from services.broker.group_values import GroupPolicy
 from services.live.live_broker import LiveBroker
 from services.rpc.generated.definition_pb2 import (
@@ -36,6 +36,7 @@ from services.rpc.messages import duration
 from services.rpc.names import stored_name
 from services.rpc.sessions import Session
 from services.rpc.statuses import OK
+from tidewheel.errors import ClientMistake
 
 SEND_ATTEMPTS_MAX = 3
 NO_METRICS: Final = Metric(on=False)
@@ -81,10 +82,7 @@ def answer(settings: Settings, live: LiveBroker, metric: Metric = NO_METRICS) ->
 
 def policy_of(settings: Settings, live: LiveBroker) -> GroupPolicy:
     """Return how the group of a consumer is given its messages; new ones have the settings'."""
-    try:
-        return live.query(live.core.group_views.one, stored_name(settings.subscription.group)).policy
-    except (GroupNotFound, IllegalGroup):
-        return GroupPolicy(attempts_max=live.settings.attempts_max)
+    return live.core.groups.policy(stored_name(settings.subscription.group))
 
 
 def retry_policy(policy: GroupPolicy, language: int) -> RetryPolicy:
@@ -98,6 +96,16 @@ def retry_policy(policy: GroupPolicy, language: int) -> RetryPolicy:
         pauses = [duration(after_ms) for after_ms in policy.retry_after_ms]
         told.customized_backoff.CopyFrom(CustomizedBackoff(next=pauses))
     return told
+
+
+def check_names(settings: Settings) -> None:
+    """Raise `ClientMistake` for settings of a client that receives, or sends to, too many topics."""
+    count = max(len(settings.subscription.subscriptions), len(settings.publishing.topics))
+    if count > ENTRIES_PER_REQUEST_MAX:
+        raise ClientMistake(
+            f"Its settings name {count} topics, at most {ENTRIES_PER_REQUEST_MAX} may be. "
+            "Let several clients share them."
+        )
 
 
 def topics_of(settings: Settings) -> list[str]:

@@ -52,7 +52,7 @@ from services.process import logs, memory
 from services.process.event_loop import new_event_loop
 from services.process.ports import refusal
 from services.process.private_files import EVERYBODY_READS, GROUP_READS, write_whole
-from services.rpc.consumers import consumers
+from services.rpc.consumers import each_consumer
 from services.rpc.endpoints import Advertised
 from services.rpc.health import Health, standard_rpcs
 from services.rpc.questions import Questions
@@ -165,7 +165,7 @@ class Faces:
     ) -> None:
         self._live = live
         self._sessions = sessions = Sessions(wall_clock_ms)
-        consuming, questions = partial(consumers, sessions), Questions(sessions)
+        consuming, questions = partial(each_consumer, sessions), Questions(sessions)
         self.asked = asked = authentication(settings, live, wall_clock_ms)
         sessions.room.refuse_with(asked.refusals.add)
         measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None

@@ -252,7 +252,7 @@ class Checks(Machine):
             assert {one.topic for one in view.queues} == {topic for name, topic in courses if name == group}
             for queue in view.queues:
                 self._compare_queue(courses[group, queue.topic], queue)
-        lag = self.broker.gauges().lag
+        lag = self.broker.groups.lag()
         for (group, topic), _ in courses.items():
             queues = [one for one in views[group].queues if one.topic == topic]
             assert lag.get((topic, group), 0) == sum(one.lag for one in queues)

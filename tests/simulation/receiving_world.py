@@ -327,7 +327,7 @@ class World(Subscribers):
                     self._drain(group, topic)
         self.quieten()
         self.compare()
-        lag = self.broker.gauges().lag
+        lag = self.broker.groups.lag()
         assert not any(lag.values()), f"never comes to an end: {lag}"
 
     def _drain(self, group: str, topic: str) -> None:

@@ -405,7 +405,9 @@ class World:
     def _is_at_rest(self) -> bool:
         """Whether no timer waits, and nobody has anything to receive or to acknowledge."""
         gauges = self.broker.gauges()
-        is_taken = not any(gauges.lag.values()) and not any(gauges.in_flight.values())
+        is_taken = not any(self.broker.groups.lag().values()) and not any(
+            self.broker.groups.leased_counts().values()
+        )
         return is_taken and gauges.pending_timers == 0 and self.broker.is_quiet
 
     def check(self) -> None:
@@ -424,7 +426,7 @@ class World:
             self._check_delayed(message_id, count_of.get(message_id, 0))
         for message_id in self.told.halves:
             self._check_half(message_id, count_of.get(message_id, 0))
-        assert self.broker.gauges().lag.get((TOPIC, GROUP), 0) == 0
+        assert self.broker.groups.lag().get((TOPIC, GROUP), 0) == 0
         assert self.broker.gauges().pending_timers == 0
         verdict = verify(look_at(self.disk, "the store"), self.now_ms)
         assert not self.faults.unexplained(verdict), verdict.findings

@@ -150,7 +150,7 @@ def test_what_a_filter_passed_over_was_not_acknowledged(shop: Shop) -> None:
     wanted = parse_tags("nothing"), 1, 60_000, "client-7", False, shop.now_ms
     assert shop.broker.receiving.receive(CARTS_GROUP, ORDER_CREATED, *wanted).deliveries == []
     shop.flush()
-    assert shop.broker.gauges().lag[ORDER_CREATED, CARTS_GROUP] == 0
+    assert shop.broker.groups.lag()[ORDER_CREATED, CARTS_GROUP] == 0
     assert "acknowledged" not in {what for _, what in happened(told(shop, "o1", ORDER_CREATED))}
 
 

@@ -338,7 +338,7 @@ def test_lag_counts_the_queues_that_a_group_has_not_touched(bench: Bench) -> Non
         bench.send()
     (first,) = bench.receive(batch=1)
     bench.broker.receiving.ack("g", "t", first.receipt_handle, NOW_MS)
-    assert bench.broker.gauges().lag == {("t", "g"): 7}
+    assert bench.broker.groups.lag() == {("t", "g"): 7}
 
 
 def test_tags_are_filtered_and_groups_do_not_disturb_each_other(bench: Bench) -> None:

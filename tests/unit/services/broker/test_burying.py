@@ -181,4 +181,4 @@ def test_many_are_buried_as_fast_as_the_disk_takes_them_and_no_faster(
         bench.broker.tick(bench.now_ms)
         bench.flush()
     assert dead_letter_ids(bench) == [f"M{number}" for number in range(1, 10)]
-    assert bench.broker.gauges().lag == {("t", "g"): 0}
+    assert bench.broker.groups.lag() == {("t", "g"): 0}

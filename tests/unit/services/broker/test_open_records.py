@@ -82,7 +82,7 @@ def test_a_start_from_the_log_alone_knows_what_was_passed_over(bench: Bench) -> 
     bench.disk.delete(SNAPSHOTS)
     bench.reopen()
     assert frozen(bench) == before
-    assert bench.broker.gauges().lag == {("t", "g"): 1}
+    assert bench.broker.groups.lag() == {("t", "g"): 1}
 
 
 @pytest.mark.parametrize("segment_bytes", [1024, 1 << 20])
@@ -114,7 +114,7 @@ def test_a_reset_comes_behind_what_was_acknowledged_before_it(bench: Bench) -> N
     bench.broker.group_views.reset("g", "t", Start(From.EARLIEST), False, bench.now_ms)
     bench.flush()
     before = frozen(bench)
-    assert bench.broker.gauges().lag == {("t", "g"): 1}
+    assert bench.broker.groups.lag() == {("t", "g"): 1}
     bench.reopen()
     assert frozen(bench) == before
     assert bench.ids() == ["M1"]

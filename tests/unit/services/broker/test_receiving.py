@@ -162,7 +162,7 @@ def test_a_push_consumer_may_come_back_after_a_restart(bench: Bench) -> None:
     bench.broker.receiving.client_alive("listener", bench.now_ms)
     bench.advance(25_000)
     bench.ack(got)
-    assert bench.broker.gauges().lag == {("t", "g"): 0}
+    assert bench.broker.groups.lag() == {("t", "g"): 0}
 
 
 def lead_on(bench: Bench, epoch: int) -> None:
@@ -417,7 +417,7 @@ def test_a_filter_that_lets_nothing_through_is_done_in_slices(
         seen.append((len(received.deliveries), received.is_unfinished))
     assert seen == [(0, True), (0, True), (1, False)]
     assert bench.ids("tags", tags="mine") == ["M26"]
-    assert bench.broker.gauges().lag == {("t", "g"): 1, ("t", "tags"): 1}
+    assert bench.broker.groups.lag() == {("t", "g"): 1, ("t", "tags"): 1}
 
 
 def test_a_group_with_too_much_in_flight_is_told_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

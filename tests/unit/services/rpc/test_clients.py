@@ -252,7 +252,7 @@ def test_while_a_client_is_connected_its_leases_last_though_it_does_not_beat(pla
         assert len(await front.receive("t", auto_renew=True)) == 3
         for _ in range(20):
             front.pass_time(AUTO_RENEW_LEASE_MS // 3)
-        assert front.live.core.gauges().in_flight == {("t", "g"): 1}
+        assert front.live.core.groups.leased_counts() == {("t", "g"): 1}
         await telemetry.hang_up()
         front.pass_time(2_000)
         await asyncio.sleep(0)

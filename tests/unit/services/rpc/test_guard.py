@@ -314,7 +314,7 @@ def test_nobody_ends_the_client_of_another_user_by_its_id(watch: Any) -> None:
         assert (await watched.call("NotifyClientTermination", goodbye, "carts")).code == Code.OK
         [client] = watched.front.sessions
         assert (client.client_id, client.user) == ("orders/client", "orders")
-        assert watched.live.core.gauges().in_flight == {("orders", "g"): 1}
+        assert watched.live.core.groups.leased_counts() == {("orders", "g"): 1}
 
     watch(scenario)
 
@@ -333,7 +333,7 @@ def test_a_receive_that_waited_while_its_right_was_taken_away_gets_nothing(watch
         await watched.allow("orders", Verb.RECEIVE, Kind.GROUP, "*", Effect.DENY)
         await watched.send(ORDERS, "carts", message_id="M2")
         assert (await waiting).code == Code.FORBIDDEN
-        assert sum(watched.live.core.gauges().in_flight.values()) == 1, "the second was given back"
+        assert sum(watched.live.core.groups.leased_counts().values()) == 1, "the second was given back"
 
     watch(scenario)
 
@@ -356,7 +356,7 @@ def test_whoever_has_no_valid_secret_any_more_loses_its_streams_and_leases(watch
         assert [reply async for reply in streams["orders"]] == []
         assert [session.user for session in watched.front.sessions] == ["carts"]
         watched.front.pass_time(1_000)
-        assert sum(watched.live.core.gauges().in_flight.values()) == 0
+        assert sum(watched.live.core.groups.leased_counts().values()) == 0
         await streams["carts"].aclose()
 
     watch(scenario)

@@ -1,0 +1,23 @@
+"""Looking at many halves without holding up the loop: some hundred at a time, others served in between.
+
+A filter reads the record of every half that is open or has expired, and there may be a million.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.broker.half_views import page_of
+from services.broker.values import HalfFilter, HalfPage, HalfView
+from services.live.live_broker import LiveBroker
+
+
+async def page(live: LiveBroker, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
+    """Return up to `count_max` halves that match, the oldest first, behind `after`."""
+    found: list[HalfView] = []
+    while True:
+        more = live.query(live.core.half_views.look, wanted, after, count_max + 1 - len(found))
+        found, after = found + more.halves, more.after
+        if len(found) > count_max or after is None:
+            return page_of(found, count_max)
+        await asyncio.sleep(0)

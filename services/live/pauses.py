@@ -1,0 +1,43 @@
+"""Pauses: long work in the loop lets other calls have their turn every few milliseconds.
+
+For what looks at many things that are in memory: lists, answers, metrics. What must be decided at once, and
+what is bounded by counted work, does not use this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from time import perf_counter
+from typing import Final
+
+SLICE_SECONDS: Final = 0.004
+_SORTED_AT_ONCE: Final = 5_000
+
+
+class Pauses:
+    """The pauses of one piece of long work, which begins now."""
+
+    def __init__(self) -> None:
+        self._ends = perf_counter() + SLICE_SECONDS
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the work has held the loop as long as it may."""
+        return perf_counter() >= self._ends
+
+    async def pause(self) -> None:
+        """Let the loop go on if the work has held it as long as it may."""
+        if self.is_due:
+            await asyncio.sleep(0)
+            self._ends = perf_counter() + SLICE_SECONDS
+
+    async def sort(self, names: Iterable[str]) -> Iterator[str]:
+        """Return names in order, sorted in runs with pauses between them."""
+        unsorted = list(names)
+        runs: list[list[str]] = []
+        for first in range(0, len(unsorted), _SORTED_AT_ONCE):
+            runs.append(sorted(unsorted[first : first + _SORTED_AT_ONCE]))
+            await self.pause()
+        return merge(*runs)
