@@ -526,7 +526,9 @@ async def measured(
     if profile:
         profile.disable()
         print(f"== {name}", file=sys.stderr)
-        pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(25)
+        pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(
+            "services|commitlog|consumequeue|timingwheel|txn|built-in", 40
+        )
     took, ran = turns.longest
     found = {"stretch_ms": round(took / 1e6, 1), "ran": ran, "turn_ms": turns.told()["turn_ms"]["max"]}
     found["seconds"] = round(time.monotonic() - began, 2)

@@ -140,6 +140,7 @@ OPEN_RECORD_BYTES_MAX = 1024 * 1024  # what groups finish in a turn is several r
 UNFLUSHED_BYTES_MAX = 4 * 1024 * 1024  # what the broker itself appends waits beyond it
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # what callers append waits beyond it
+CALLERS_UNFLUSHED_COUNT_MAX = 3_072  # and so many records, which all become visible in one turn
 CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # and is refused beyond that
 CALLS_PER_TURN_MAX = (
     256  # or one call of several messages; the others of a turn of the loop wait for the next
@@ -188,7 +189,7 @@ HANDSHAKE_MS_MAX = 10_000
 
 HTTP_BODY_BYTES_MAX = 32 * 1024 * 1024
 HTTP_BODIES_BYTES_MAX = 2 * HTTP_BODY_BYTES_MAX  # of all requests under way together
-HTTP_BODY_VALUES_MAX = 250_000  # in JSON, also names and brackets
+HTTP_BODY_VALUES_MAX = 100_000  # in JSON, also names and brackets
 HTTP_BODY_MS_MAX = 30_000
 HTTP_HEAD_MS_MAX = 10_000
 HTTP_CONNECTIONS_MAX = 1_024

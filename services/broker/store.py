@@ -292,6 +292,11 @@ class Store:
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
+    @property
+    def unflushed_count(self) -> int:
+        """The number of records that are appended and not durable."""
+        return len(self._appended)
+
     def flushed(self, flush: Flush) -> Iterator[Found | Keyed | Appended]:
         """Move the durable offset; yield the records that are durable now, in log order."""
         before_offset = self.log.durable_offset

@@ -35,7 +35,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import structlog
 
-from commitlog import layout
+from commitlog import layout, limits
 from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import DiskFailed, disk_error
 from commitlog.flush import Flush
@@ -158,7 +158,7 @@ class LiveBroker:
         self._lite_before = self._core.lite
         self.answers = Answers(self._broker.durable_offset, proving, self._limit_own)
         self._is_own_limited = False
-        self.room = Room(self.unflushed_bytes)
+        self.room = Room(self._waiting_bytes)
         self.receivers = Receivers(lambda: self._broker, self.decide, self.call, self.clock, self.answers)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
@@ -568,6 +568,13 @@ class LiveBroker:
     def unflushed_bytes(self) -> int:
         """Return how much waits for the disk; without a core each call is refused by itself."""
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
+
+    def _waiting_bytes(self) -> int:
+        """Return how much waits for the disk, a record as no less than it costs then."""
+        if self._core is None:
+            return 0
+        least_bytes = limits.CALLERS_UNFLUSHED_BYTES_MAX // limits.CALLERS_UNFLUSHED_COUNT_MAX
+        return max(self.unflushed_bytes(), self._core.store.unflushed_count * least_bytes)
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
         """Let nobody use the core again; what waits for it is refused."""

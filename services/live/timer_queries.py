@@ -20,6 +20,7 @@ from typing import TypeVar
 from commitlog import limits
 from services.broker.values import PendingTimer, TimerFilter, TimerPage
 from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
 
 FIRST_MS = 60_000
 GROWTH = 4
@@ -50,10 +51,11 @@ async def pieces(
     live: LiveBroker, wanted: TimerFilter, pace: Pace | None = None
 ) -> AsyncIterator[TimerFilter]:
     """Yield the filter for one piece of its window after the other, leaving out those without any timer."""
-    pace = pace or Pace()
+    pace, pauses = pace or Pace(), Pauses()
     start_ms = wanted.from_ms
     width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
     while start_ms < wanted.until_ms:
+        await pauses.pause()
         end_ms = min(start_ms + width_ms, wanted.until_ms)
         count = live.query(live.core.timer_views.count, TimerFilter(from_ms=start_ms, until_ms=end_ms))
         if count > pace.timers_max and end_ms - start_ms > 1:

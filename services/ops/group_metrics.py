@@ -7,7 +7,6 @@ Cost: a record or two read for each queue of each group that has such messages, 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -50,8 +49,7 @@ def group_families(live: LiveBroker, names: Iterable[str]) -> Iterator[Family | 
         yield f"rocketmq_consumer_queueing_latency{unit}", "Age of the first not come to yet, in ms.", fresh
 
 
-def connections(consumers: Iterable[ConsumerView]) -> Counter[tuple[str, str, str, str]]:
-    """Count the consumers by group, mode, language and version."""
-    return Counter(
-        (one.group, CONSUME_MODES.get(one.kind, "PUSH"), one.language, one.version) for one in consumers
-    )
+def labels_of(consumer: ConsumerView) -> tuple[str, str, str, str]:
+    """Return a consumer's group, mode, language and version."""
+    mode = CONSUME_MODES.get(consumer.kind, "PUSH")
+    return consumer.group, mode, consumer.language, consumer.version

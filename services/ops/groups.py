@@ -393,7 +393,7 @@ class GroupsApi:
         shapes = (group_shape(view, there[view.name], has_queues) for view in self._views(names))
         return await written({"groups": shapes}, pauses=pauses)
 
-    async def create(self, request: Request) -> JSONResponse:
+    async def create(self, request: Request) -> Response:
         """Make a group with its policy, before anybody uses it, and let it receive a topic."""
         wanted = parse(NewGroup, await body_of(request))
         core, start = self._live.core, wanted.place(self._live.now_ms())
@@ -404,23 +404,23 @@ class GroupsApi:
         is_there = not wanted.topic and core.groups.is_known(wanted.name)
         create = partial(core.group_views.create, policy=policy)
         view = await self._live.call(create, wanted.name, wanted.topic, start)
-        return self._told(view, status=200 if is_there else 201)
+        return await self._told(view, status=200 if is_there else 201)
 
-    async def one(self, request: Request) -> JSONResponse:
+    async def one(self, request: Request) -> Response:
         """Show a group and where it is on every queue."""
-        return self._told(self._get(name_of(request)))
+        return await self._told(self._get(name_of(request)))
 
-    async def set(self, request: Request) -> JSONResponse:
+    async def set(self, request: Request) -> Response:
         """Say how a group's messages are given out."""
         wanted = parse(NewPolicy, await body_of(request))
         view = self._get(name_of(request))
-        return self._told(await self._live.groups.set(view.name, wanted.over(view.policy)))
+        return await self._told(await self._live.groups.set(view.name, wanted.over(view.policy)))
 
-    async def pause(self, request: Request) -> JSONResponse:
+    async def pause(self, request: Request) -> Response:
         """Give a group no more messages."""
         return await self._paused(name_of(request), True)
 
-    async def resume(self, request: Request) -> JSONResponse:
+    async def resume(self, request: Request) -> Response:
         """Give a paused group messages again."""
         return await self._paused(name_of(request), False)
 
@@ -472,14 +472,17 @@ class GroupsApi:
     def _get(self, name: str) -> GroupView:
         return self._live.query(self._live.core.group_views.one, name)
 
-    async def _paused(self, name: str, is_paused: bool) -> JSONResponse:
+    async def _paused(self, name: str, is_paused: bool) -> Response:
         policy = replace(self._get(name).policy, is_paused=is_paused)
         log.info("group paused" if is_paused else "group resumed", group=name)
-        return self._told(await self._live.groups.set(name, policy))
+        return await self._told(await self._live.groups.set(name, policy))
 
-    def _told(self, view: GroupView, status: int = 200) -> JSONResponse:
-        consumers = sum(1 for _ in self._consuming(view.name))
-        return JSONResponse(group_shape(view, consumers), status_code=status)
+    async def _told(self, view: GroupView, status: int = 200) -> Response:
+        consumers, pauses = 0, Pauses()
+        for _ in self._consuming(view.name):
+            consumers += 1
+            await pauses.pause()
+        return await written(group_shape(view, consumers), status, pauses)
 
 
 GROUP: Final = "/api/groups/{group}"

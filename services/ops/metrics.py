@@ -32,7 +32,7 @@ from services.live.client_metrics import ClientMetrics
 from services.live.consumers import ConsumersOf, nobody
 from services.live.live_broker import LiveBroker
 from services.ops.client_metrics import families
-from services.ops.group_metrics import connections, group_families
+from services.ops.group_metrics import group_families, labels_of
 from services.ops.horizon import counts_within
 
 Labels = tuple[str, ...]
@@ -279,8 +279,17 @@ class Metrics(Collector):
         )
 
     def _connections(self) -> Iterator[Metric | None]:
-        producers = Tally((one.language, one.version) for one in self._clients if one.is_producer)
-        consumers = connections(self._consuming(""))
+        producers: Tally[tuple[str, str]] = Tally()
+        for number, client in enumerate(list(self._clients)):
+            if client.is_producer:
+                producers[client.language, client.version] += 1
+            if number % ROWS_AT_ONCE == 0:
+                yield None
+        consumers: Tally[tuple[str, str, str, str]] = Tally()
+        for number, consumer in enumerate(self._consuming("")):
+            consumers[labels_of(consumer)] += 1
+            if number % ROWS_AT_ONCE == 0:
+                yield None
         for name, help_text, labels, counts in (
             ("rocketmq_producer_connections", "Producers connected.", (), producers),
             (

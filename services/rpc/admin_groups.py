@@ -13,6 +13,7 @@ from commitlog.limits import ENTRIES_PER_REQUEST_MAX
 from services.broker.group_values import From, GroupView, QueueView, Start
 from services.live.group_lag import age_ms, in_flight, lag, next_ms, ready
 from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
 from services.rpc.caller import Caller
 from services.rpc.generated import admin_pb2 as wire
 from services.rpc.generated.definition_pb2 import Broker, Code, FilterExpression, MessageQueue, Status
@@ -42,7 +43,7 @@ class AdminGroups:
     async def list_subscription(self, request: Any, caller: Caller) -> Any:
         """Return the subscriptions of a topic, of a group, or of both."""
         namespace = namespace_of(request)
-        found = [self._info(one, namespace) for one in self._subscriptions(request)]
+        found = [self._info(one, namespace) for one in await self._subscriptions(request)]
         return wire.ListSubscriptionResponse(status=OK, subscription_info=found)
 
     async def describe_subscription(self, request: Any, caller: Caller) -> Any:
@@ -53,7 +54,7 @@ class AdminGroups:
                 client_info=client_info(session),
                 subscription_info=self._info(one, namespace, (session, expression)),
             )
-            for one in self._subscriptions(request)
+            for one in await self._subscriptions(request)
             for session, expression in one.subscribers
         ]
         return wire.DescribeSubscriptionResponse(status=OK, client_subscription_info=found)
@@ -101,18 +102,22 @@ class AdminGroups:
     def _group(self, request: Any) -> GroupView:
         return self._live.query(self._live.core.group_views.one, stored_name(request.group))
 
-    def _subscriptions(self, request: Any) -> list[Subscription]:
+    async def _subscriptions(self, request: Any) -> list[Subscription]:
         group, topic = stored_name(request.group), stored_name(request.topic)
         if not group and not topic:
             raise ClientMistake("Give a topic, a group, or both.")
         subscribers: dict[tuple[str, str], list[tuple[Session, FilterExpression]]] = {}
-        for view in self._live.query(self._live.core.group_views.all):
-            subscribers |= {(view.name, queue.topic): [] for queue in view.queues}
-        for session in self._sessions:
-            for name, expression in subscribed(session):
-                subscribers.setdefault((session.group, name), []).append((session, expression))
-        pairs = (pair for pair in sorted(subscribers) if group in ("", pair[0]) and topic in ("", pair[1]))
-        return [Subscription(*pair, subscribers[pair]) for pair in pairs]
+        groups, pauses = self._live.core.groups, Pauses()
+        for name in [group] if group else list(groups.unsorted_names()):
+            received = [topic] if topic else groups.topics_of(name)
+            subscribers |= {(name, one): [] for one in received if groups.receives(name, one)}
+            await pauses.pause()
+        for session in list(self._sessions):
+            for name, expression in subscribed(session) if group in ("", session.group) else ():
+                if topic in ("", name):
+                    subscribers.setdefault((session.group, name), []).append((session, expression))
+            await pauses.pause()
+        return [Subscription(*pair, subscribers[pair]) for pair in sorted(subscribers)]
 
     def _info(
         self, one: Subscription, namespace: str, by: tuple[Session, FilterExpression] | None = None

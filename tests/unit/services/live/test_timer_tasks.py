@@ -79,7 +79,12 @@ def test_a_disk_that_fails_stops_the_task_which_says_why_and_can_be_begun_again(
     play(scenario)
 
 
-def test_what_is_set_or_moved_by_others_after_it_began_is_left_alone_or_has_its_verdict() -> None:
+def test_what_is_set_or_moved_by_others_after_it_began_is_left_alone_or_has_its_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TIMERS_LOOKED_AT_FIRST", 1_000)
+    monkeypatch.setattr(limits, "TIMERS_LOOKED_AT_MIN", 250)  # so both are found before they are changed
+
     async def scenario(bench: Bench) -> None:
         task = bench.tasks.start(ALL)
         while not task.done:

@@ -1,0 +1,79 @@
+"""Large answers and bodies: written and checked in pieces, as JSON has them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog import limits
+from services.live.pauses import Pauses
+from services.ops.answers import written
+from services.ops.request import check_values
+from tidewheel.errors import BodyTooLarge
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(TEXT, VALUE))
+def test_an_answer_is_what_json_makes_of_it(content: dict[str, Any]) -> None:
+    body = asyncio.run(written(content)).body
+    assert bytes(body) == json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def test_long_texts_and_rows_that_come_one_by_one_are_written_whole() -> None:
+    long = 'a"\n\x00é' * 100_000
+    rows = [{"body": long, "n": 1}, {"list": list(range(1_000))}]
+    body = asyncio.run(written({"rows": iter(rows), "text": long}, 201)).body
+    assert json.loads(bytes(body)) == {"rows": rows, "text": long}
+
+
+def test_others_have_their_turn_while_a_long_answer_is_written() -> None:
+    async def scenario() -> int:
+        turns, task = 0, asyncio.ensure_future(written({"n": ({"n": n} for n in range(200_000))}))
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(scenario()) > 5
+
+
+def test_names_are_sorted_with_pauses() -> None:
+    names = [f"{number * 7_919 % 30_000:05d}" for number in range(30_000)]
+
+    async def in_order() -> list[str]:
+        return list(await Pauses().sort(names))
+
+    assert asyncio.run(in_order()) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_taken"),
+    [
+        (b"[" + b"1," * limits.HTTP_BODY_VALUES_MAX + b"1]", False),
+        (b"[" + b'"",' * limits.HTTP_BODY_VALUES_MAX + b'""]', False),
+        (b"[" * (limits.HTTP_BODY_VALUES_MAX + 1), False),
+        (b'{"body": "' + b",:[{" * (1 << 20) + b'"}', True),
+        (b'{"body": "' + b'\\",\\\\' * (1 << 18) + b'"}', True),
+        (b'{"body": "' + b",\\" * (1 << 18) + b'"}', True),
+        (b'"' + b"," * (1 << 18), True),
+        (b"x" * (1 << 20), True),
+        (b"", True),
+    ],
+)
+def test_a_body_has_so_many_values(body: bytes, is_taken: bool) -> None:
+    if is_taken:
+        asyncio.run(check_values(body))
+    else:
+        with pytest.raises(BodyTooLarge, match="values"):
+            asyncio.run(check_values(body))
