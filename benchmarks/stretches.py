@@ -9,6 +9,7 @@ client or operator would, and nothing else runs. Prints JSON, for each operation
     stretch_ms    the longest that one callback held the loop: processor time of the loop's thread
     ran           that callback
     turn_ms       the longest turn of the loop, in which several callbacks may run
+    collector_ms  the longest run of Python's collector meanwhile, which is part of them
 
 `limit_ms` is what no stretch may exceed. `--profile` tells where the time of an operation went (stderr).
 """
@@ -531,6 +532,7 @@ async def measured(
         )
     took, ran = turns.longest
     found = {"stretch_ms": round(took / 1e6, 1), "ran": ran, "turn_ms": turns.told()["turn_ms"]["max"]}
+    found["collector_ms"] = round(turns.collected / 1e6, 1)
     found["seconds"] = round(time.monotonic() - began, 2)
     print(name, found, error, file=sys.stderr)
     return found | ({"error": error} if error else {})

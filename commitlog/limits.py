@@ -140,7 +140,7 @@ OPEN_RECORD_BYTES_MAX = 1024 * 1024  # what groups finish in a turn is several r
 UNFLUSHED_BYTES_MAX = 4 * 1024 * 1024  # what the broker itself appends waits beyond it
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # what callers append waits beyond it
-CALLERS_UNFLUSHED_COUNT_MAX = 3_072  # and so many records, which all become visible in one turn
+CALLERS_UNFLUSHED_RECORD_BYTES = 20 * 1024  # what a record counts at least: all become visible in one turn
 CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # and is refused beyond that
 CALLS_PER_TURN_MAX = (
     256  # or one call of several messages; the others of a turn of the loop wait for the next

@@ -23,7 +23,7 @@ class Turns:
         self._kept, self._worst = worst, list[tuple[int, int, list[tuple[int, str]]]]()
         self._now: list[tuple[int, str]] = []
         self.count, self.above, self.began = 0, dict.fromkeys(BOUNDS_MS, 0), time.monotonic()
-        self._collected = 0
+        self._collected = self.collected = 0
         self.longest: tuple[int, str] = (0, "")
         """The callback that took longest, in ns of processor time, and its name."""
 
@@ -50,6 +50,7 @@ class Turns:
                     self._collected = clock()
                 elif (took := clock() - self._collected) > 500_000:
                     self._now.append((took, f"gc generation {info['generation']}"))
+                    self.collected = max(self.collected, took)
 
         Handle._run = measured_run  # type: ignore[method-assign, assignment]  # asyncio's own
         loop._run_once = measured_turn
@@ -71,6 +72,7 @@ class Turns:
     def restart(self) -> None:
         """Forget what came before."""
         self._worst, self.count, self.began, self.longest = [], 0, time.monotonic(), (0, "")
+        self.collected = 0
         self.above = dict.fromkeys(BOUNDS_MS, 0)
 
     def told(self) -> dict[str, Any]:

@@ -24,10 +24,12 @@ class ConsumerView:
     seen_ms: int
 
 
-ConsumersOf = Callable[[str], Iterator[ConsumerView]]
-"""The consumers of a group, or with "" of all, in no order: made one by one, since they may be many."""
+ConsumersOf = Callable[[str], Iterator[ConsumerView | None]]
+"""The consumers of a group, or with "" of all, in no order: made one by one, since they may be many.
+
+None for a client that is no such consumer: the caller may pause there, too."""
 
 
-def nobody(group: str) -> Iterator[ConsumerView]:
+def nobody(group: str) -> Iterator[ConsumerView | None]:
     """Know of no consumer: what a broker without a front for clients says."""
     return iter(())

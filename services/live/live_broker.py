@@ -253,7 +253,8 @@ class LiveBroker:
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store many messages; each has its own answer, and they come when all are durable."""
-        with await self._let_in(sum(len(message.body) for message in messages)):
+        body_bytes = sum(len(message.body) for message in messages)
+        with await self._let_in(max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)):
             answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
         rests = [one.durable_at if isinstance(one, SendReceipt) else rests_on(one) for one in answers]
         await self.answers.reach(max(rests, default=0))
@@ -573,8 +574,8 @@ class LiveBroker:
         """Return how much waits for the disk, a record as no less than it costs then."""
         if self._core is None:
             return 0
-        least_bytes = limits.CALLERS_UNFLUSHED_BYTES_MAX // limits.CALLERS_UNFLUSHED_COUNT_MAX
-        return max(self.unflushed_bytes(), self._core.store.unflushed_count * least_bytes)
+        counted = self._core.store.unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
+        return max(self.unflushed_bytes(), counted)
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
         """Let nobody use the core again; what waits for it is refused."""

@@ -387,7 +387,8 @@ class GroupsApi:
         """List the groups."""
         has_queues, pauses, there = asked(GroupsQuery, request).queues, Pauses(), Counter[str]()
         for consumer in self._consuming(""):
-            there[consumer.group] += 1
+            if consumer is not None:
+                there[consumer.group] += 1
             await pauses.pause()
         names = await pauses.sort(self._live.core.groups.unsorted_names())
         shapes = (group_shape(view, there[view.name], has_queues) for view in self._views(names))
@@ -454,7 +455,8 @@ class GroupsApi:
                 filters[client_id].append(f"{one.topic}: {shown_filter(one.text)}")
         found, pauses = list[ConsumerView](), Pauses()
         for one in self._consuming(view.name):
-            found.append(one)
+            if one is not None:
+                found.append(one)
             await pauses.pause()
         found.sort(key=lambda one: one.client_id)
         others = sum(leased.values()) - sum(leased[one.client_id] for one in found)
@@ -479,8 +481,8 @@ class GroupsApi:
 
     async def _told(self, view: GroupView, status: int = 200) -> Response:
         consumers, pauses = 0, Pauses()
-        for _ in self._consuming(view.name):
-            consumers += 1
+        for one in self._consuming(view.name):
+            consumers += one is not None
             await pauses.pause()
         return await written(group_shape(view, consumers), status, pauses)
 

@@ -287,7 +287,8 @@ class Metrics(Collector):
                 yield None
         consumers: Tally[tuple[str, str, str, str]] = Tally()
         for number, consumer in enumerate(self._consuming("")):
-            consumers[labels_of(consumer)] += 1
+            if consumer is not None:
+                consumers[labels_of(consumer)] += 1
             if number % ROWS_AT_ONCE == 0:
                 yield None
         for name, help_text, labels, counts in (

@@ -11,14 +11,14 @@ from services.rpc.sessions import Session, Sessions
 
 def consumers(sessions: Sessions, group: str = "") -> list[ConsumerView]:
     """Return the consumers of a group, or of all, by group and client id."""
-    return sorted(each_consumer(sessions, group), key=lambda one: (one.group, one.client_id))
+    return sorted(filter(None, each_consumer(sessions, group)), key=lambda one: (one.group, one.client_id))
 
 
-def each_consumer(sessions: Iterable[Session], group: str = "") -> Iterator[ConsumerView]:
-    """Yield the consumers of a group, or of all, in no order; the caller may pause in between."""
+def each_consumer(sessions: Iterable[Session], group: str = "") -> Iterator[ConsumerView | None]:
+    """Yield the consumers of a group, or of all, in no order, and None for each other client."""
     for one in list(sessions):
-        if one.group and not one.is_producer and group in ("", one.group):
-            yield view(one)
+        is_wanted = one.group and not one.is_producer and group in ("", one.group)
+        yield view(one) if is_wanted else None
 
 
 def view(session: Session) -> ConsumerView:

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from commitlog.limits import BODY_BYTES_MAX
+from commitlog.limits import BODY_BYTES_MAX, CALLERS_UNFLUSHED_RECORD_BYTES
 from services.front.grpc_wire import Refused
 from services.live.errors import unread
 from services.rpc.caller import Asked, Caller
@@ -189,9 +189,11 @@ def table(
 
 
 def body_bytes(request: wire.SendMessageRequest) -> int:
-    """Return how many bytes the messages of a request have."""
+    """Return how many bytes the messages of a request have; several as `services.live.room` counts them."""
     sent = request.messages
-    return len(sent[0].body) if len(sent) == 1 else sum([len(message.body) for message in sent])
+    if len(sent) == 1:
+        return len(sent[0].body)
+    return max(sum([len(message.body) for message in sent]), len(sent) * CALLERS_UNFLUSHED_RECORD_BYTES)
 
 
 def sent_count(request: wire.SendMessageRequest) -> int:
