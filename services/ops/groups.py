@@ -454,15 +454,13 @@ class GroupsApi:
             for client_id in one.clients:
                 filters[client_id].append(f"{one.topic}: {shown_filter(one.text)}")
         found, pauses = list[ConsumerView](), Pauses()
-        for one in self._consuming(view.name):
-            if one is not None:
-                found.append(one)
+        for consumer in self._consuming(view.name):
+            if consumer is not None:
+                found.append(consumer)
             await pauses.pause()
         found.sort(key=lambda one: one.client_id)
         others = sum(leased.values()) - sum(leased[one.client_id] for one in found)
-        shapes = (
-            consumer_shape(one, leased[one.client_id], filters[one.client_id]) for one in found
-        )
+        shapes = (consumer_shape(one, leased[one.client_id], filters[one.client_id]) for one in found)
         return await written({"consumers": shapes, "leased_by_others": others}, pauses=pauses)
 
     def _views(self, names: Iterator[str]) -> Iterator[GroupView]:

@@ -197,7 +197,9 @@ class Metrics(Collector):
             for group, one in self._live.core.group_views.mixed_filters()
         ]
         what = "Messages that wait for a filter, of groups whose clients have several."
-        yield from self._gauges("mq_filter_waiting_messages", what, ("topic", "consumer_group", "filter"), waiting)
+        yield from self._gauges(
+            "mq_filter_waiting_messages", what, ("topic", "consumer_group", "filter"), waiting
+        )
 
     def _transactions(self, statistics: Statistics, gauges: Gauges) -> Iterator[Metric | None]:
         for name, help_text, counted in (

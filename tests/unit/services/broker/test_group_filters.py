@@ -344,7 +344,8 @@ def test_what_is_set_aside_and_had_all_its_attempts_is_a_dead_letter(bench: Benc
     bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=2), bench.now_ms)
     bench.tick()
     assert (bench.lag(), bench.filters()) == (0, [("TAG red", 0), ("TAG blue", 0)])
-    assert [one.count for one in bench.broker.dead_letters.counts()] == [1]
+    (group,) = bench.broker.dead_letters.groups()
+    assert bench.broker.dead_letters.count(group).count == 1
 
 
 def test_a_filter_that_cannot_be_read_any_more_matches_everything(
