@@ -16,6 +16,6 @@ def require_assertions() -> None:
     """Raise `AssertionsOff` in a process that runs without assertions."""
     if not __debug__:
         raise AssertionsOff(
-            "Python runs with -O, -OO or PYTHONOPTIMIZE, so the checks that stop a broker before it writes "
-            "a wrong state are left out. Start it without the flag, and unset PYTHONOPTIMIZE."
+            "-O, -OO and PYTHONOPTIMIZE remove the checks that stop a broker before it writes a wrong state. "
+            "Start Python without the flag, and unset PYTHONOPTIMIZE."
         )

@@ -5,7 +5,7 @@
     |-- StoreDamaged                           bytes are not what was written
     |-- DiskFailed, NoRoom                     the disk refuses
     ConfigurationError
-    |-- AssertionsOff                          Python was told to leave assertions out
+    |-- AssertionsOff                          Python runs without assertions
 
 `tidewheel/errors.py` has the families of errors and their rules.
 """
@@ -67,7 +67,7 @@ class DiskFailed(StoreError):
 
 
 class AssertionsOff(ConfigurationError):
-    """Tidewheel does not start without its assertions."""
+    """Tidewheel does not run without Python's assertions."""
 
     code, exit_code = "TW-128", 3
 

@@ -174,11 +174,11 @@ def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
         expected = _expected(error.accepts)
         if error.token.type == "$END":
             return terms.illegal(_end(expression), f"it ends where {expected} was expected.")
-        return terms.illegal(place, f"{_cut(error.token)} stands where {expected} was expected.")
+        return terms.illegal(place, f"found {_cut(error.token)}, expected {expected}.")
     assert isinstance(error, UnexpectedCharacters), "lark has a third kind of syntax error"
     if error.char == "'":
         return terms.illegal(place, "the text that begins here is not closed by a quote.")
-    return terms.illegal(place, f"{error.char!r} stands where {_expected(error.allowed)} was expected.")
+    return terms.illegal(place, f"found {error.char!r}, expected {_expected(error.allowed)}.")
 
 
 def _expected(terminals: set[str] | None) -> str:

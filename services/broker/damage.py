@@ -34,8 +34,8 @@ Listener = Callable[[Damaged], None]
 _FULL: Final = Damaged(
     "log",
     "",
-    f"more than {limits.DAMAGE_KEPT_MAX} places are damaged; of further ones only mq_unreadable_records "
-    "tells. Stop the broker and run: tidewheel store verify.",
+    f"more than {limits.DAMAGE_KEPT_MAX} places are damaged; further ones are only counted, by "
+    "mq_unreadable_records_total. Stop the broker and run: tidewheel store verify.",
 )
 
 

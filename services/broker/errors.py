@@ -162,7 +162,7 @@ class TooManyTimers(Busy):
 
 
 class TooManyRequests(Busy):
-    """The group has as much in flight as it may."""
+    """The group has the maximum number of messages in flight."""
 
     code = "TW-174"
 
@@ -180,7 +180,7 @@ class TooManyGroups(Busy):
 
 
 class TooManyFilters(Busy):
-    """A consumer group asks a topic with as many different filters as it may."""
+    """There is no room for another filter."""
 
     code = "TW-239"
 

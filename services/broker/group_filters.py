@@ -150,10 +150,10 @@ class GroupFilters:
         if len(known) >= limits.FILTERS_PER_GROUP_MAX:
             shown = "; ".join(map(shown_filter, known))
             raise TooManyFilters(
-                f"{group} asks {topic} with {len(known)} filters already: {shown}. {shown_filter(text)} "
-                "would be one more. Let clients of one group use the same filters, or give this one a group "
-                "of its own. A filter is forgotten when others of the group were used for "
-                f"{limits.FILTER_IDLE_MS // 60_000} minutes without it."
+                f"{group} has {len(known)} filters on {topic} already, the maximum: {shown}. "
+                f"{shown_filter(text)} is another one. Use the same filters in all clients of the group, or "
+                "another group for this one. A filter is forgotten when its clients are gone and others of "
+                f"the group were used for {limits.FILTER_IDLE_MS // 60_000} minutes."
             )
         if self._bytes + _text_bytes(text) > limits.FILTERS_BYTES_MAX:
             raise TooManyFilters(

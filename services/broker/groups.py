@@ -141,9 +141,9 @@ class Groups:
         self._write({"group": group, "topic": topic, "forgotten": idle}, now_ms)
         for text in idle:
             self.forgotten.append(
-                f"{group} no longer asks {topic} with {shown_filter(text)}, which no client has used for "
-                f"{limits.FILTER_IDLE_MS // 60_000} minutes: {aside[text]} messages that were set aside for "
-                "it are judged by the filters that are left"
+                f"{group} has forgotten its filter {shown_filter(text)} on {topic}, which was not used for "
+                f"{limits.FILTER_IDLE_MS // 60_000} minutes; messages that were set aside for it, now judged "
+                f"by the remaining filters: {aside[text]}"
             )
 
     def aside_counts(self, group: str, topic: str) -> Counter[FilterText]:

@@ -352,13 +352,13 @@ class Receiving:
         if not aside:
             return TooManyRequests(
                 f"{state.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {state.topic} in flight. "
-                "Acknowledge what was received before more is asked for."
+                "Acknowledge what was received, then receive more."
             )
         return TooManyRequests(
-            f"{state.group} has as many messages of {state.topic} out as it may: {leased} are leased, and "
-            f"others wait for other filters of the group: {aside}. Acknowledge what was received, and start "
-            f"clients with these filters; {limits.FILTER_IDLE_MS // 60_000} minutes after its last use a "
-            "filter is forgotten."
+            f"{state.group} has {leased} messages of {state.topic} leased, and others wait for other filters "
+            f"of the group: {aside}. Acknowledge what was received, and start clients with these filters. A "
+            "filter is forgotten when its clients are gone and others of the group were used for "
+            f"{limits.FILTER_IDLE_MS // 60_000} minutes."
         )
 
     def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:

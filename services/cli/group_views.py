@@ -50,7 +50,8 @@ def group_lines(group: Answer) -> Iterator[str]:
     oldest = f"   the oldest since {both(int(group['oldest_ms']))}" if group["oldest_ms"] else ""
     facts = {
         "lag": f"{group['lag']:,}{oldest}",
-        "in flight": f"{group['in_flight']:,}   {group['waiting']:,} came back or are held back",
+        "in flight": f"{group['in_flight']:,}   leased now",
+        "waiting": f"{group['waiting']:,}   to be retried, behind their message group, or for another filter",
         "consumers": f"{group['consumers']:,}   tidewheel group clients {group['name']}",
         "attempts": f"{policy['attempts_max']}, again after {retries(policy['retry_after_ms'])}",
         "fifo run": f"{policy['fifo_run_max']} of one message group at once"
@@ -64,20 +65,22 @@ def group_lines(group: Answer) -> Iterator[str]:
         if is_held_up(queue):
             where = f"{queue['topic']} queue {queue['queue_id']}"
             yield (
-                f"  held up    {where} gives out nothing new: acknowledge, start clients with "
-                "the filters for which messages wait, or wait until leases end"
+                f"  held up    {where} gives out nothing new: acknowledge messages, start "
+                "clients with the filters that messages wait for, or wait until leases end"
             )
 
 
 def filter_line(one: Answer) -> str:
-    """Say with which filter a group asks a topic, how many clients use it, and what waits for it."""
+    """Return a filter of a group, the number of its clients, and of the messages that wait for one."""
     clients = f"{one['clients']:,} client{'s' * (one['clients'] != 1)}"
-    waiting = f"   {one['waiting']:,} messages wait for a client with it" if one["waiting"] else ""
+    count = one["waiting"]
+    waits = "1 message waits" if count == 1 else f"{count:,} messages wait"
+    waiting = f"   {waits} for a client with it" if count else ""
     return f"  filter     {one['topic']}: {one['type']} {one['expression']}   {clients}{waiting}"
 
 
 def is_held_up(queue: Answer) -> bool:
-    """Return whether as much of a queue is leased, or held back by its message group, as may be."""
+    """Return whether the leased or the waiting messages of a queue have reached their limit."""
     return bool(
         queue["in_flight"] >= limits.IN_FLIGHT_PER_QUEUE_MAX
         or queue["waiting"] >= limits.PARKED_PER_QUEUE_MAX

@@ -112,7 +112,7 @@ def verdict_line(answer: Answer, name: str, topic: str) -> str:
         "TOO_LATE": f"was delivered {both(ended_ms)}",
         "ALREADY": f"ended before, {both(ended_ms)}" if ended_ms > 0 else "ended before",
         "NEVER_SET": "there is no such timer",
-        "FORGOTTEN": "ended before the kept history; nobody knows how any more",
+        "FORGOTTEN": "ended longer ago than outcomes are kept (--timer-history-hours)",
     }[answer["verdict"]]
     message_id = f"id {answer['message_id']}" if answer["message_id"] else ""
     place = f"log@{offset}" if offset >= 0 else ""

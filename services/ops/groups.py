@@ -169,8 +169,8 @@ class QueueOfGroupAnswer(TypedDict):
     """A group on one queue, which goes from `min_offset` up to before `end_offset`.
 
     Below `committed_offset` all is done, from `next_offset` on nothing was given out. `lag` messages are not
-    done: `in_flight` are leased, `waiting` came back or are held back, the rest were never given out.
-    `oldest_ms` is when the first of them was stored.
+    done: `in_flight` are leased, `waiting` are to be retried, or wait behind their message group or
+    for another filter, the rest were never given out. `oldest_ms` is when the first of them was stored.
     """
 
     topic: str
@@ -186,9 +186,9 @@ class QueueOfGroupAnswer(TypedDict):
 
 
 class FilterOfGroupAnswer(TypedDict):
-    """A filter that clients of the group ask a topic with, and the number of messages that wait for it.
+    """A filter of the group on a topic, of type TAG or SQL.
 
-    `type` is TAG or SQL; `clients` are those that used it last.
+    `clients` counts those whose last receive used it; `waiting` the messages that were set aside for it.
     """
 
     topic: str
@@ -261,7 +261,7 @@ class ResetAnswer(TypedDict):
 class ConsumerAnswer(TypedDict):
     """A client of the group; `receives` is how many of its receives are open, `leased` what it holds.
 
-    `filters` are the filters it used last, each with its topic: `orders: TAG paid`.
+    `filters` are those of its last receives, each with its topic: `orders: TAG paid`.
     """
 
     client_id: str

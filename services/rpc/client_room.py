@@ -138,7 +138,7 @@ class ClientRoom:
         count, advice = len(population.sessions), bound_of(place).advice
         error = TooManyClients(
             f"The client id {caller.client_id[:64]!r} is new, and {where} has {count} clients that are "
-            f"connected or hold leases, as many as it may. {advice}"
+            f"connected or hold leases, the maximum. {advice}"
         )
         self._note_refused(REASON, caller.host, error.detail, caller.client_id)
         raise error
@@ -169,15 +169,15 @@ def bound_of(place: Place) -> Bound:
     """Return the bound of a place."""
     match place.kind:
         case "connection":
-            advice = "Let each client have a connection, and keep its client id for as long as it lives."
+            advice = "Open a connection for each client, and keep its client id for as long as it lives."
             return Bound(limits.CLIENTS_PER_CONNECTION_MAX, advice)
         case "address":
             advice = (
-                "See who they are: tidewheel client ls. Behind a proxy all clients have its address: give "
+                "List them with: tidewheel client ls. Behind a proxy all clients have its address: give "
                 "it a second one."
             )
             return Bound(limits.CLIENTS_PER_ADDRESS_MAX, advice)
-    return Bound(limits.CLIENTS_MAX, "See who they are: tidewheel client ls. End some, and call again.")
+    return Bound(limits.CLIENTS_MAX, "List them with: tidewheel client ls. Stop some, and call again.")
 
 
 def idle_of(sessions: dict[str, Session], count: int) -> list[Session]:

@@ -12,7 +12,7 @@ class TooManyClients(Busy):
 
 
 class TooManyPolls(Busy):
-    """As many receives wait for messages as may."""
+    """There is no room for another open receive."""
 
     code = "TW-179"
 

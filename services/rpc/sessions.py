@@ -337,7 +337,7 @@ class Sessions:
         if any(count >= bound for count, bound in zip(counts, bounds, strict=True)):
             raise TooManyPolls(
                 f"{session.client_id} has {counts[0]} receives open, its address {host} {counts[1]}, all "
-                f"clients {counts[2]}; at most {bounds[0]}, {bounds[1]} and {bounds[2]} may be. Wait for "
+                f"clients {counts[2]}; the limits are {bounds[0]}, {bounds[1]} and {bounds[2]}. Wait for "
                 "their answers, or poll with fewer.",
                 "polling full",
             )

@@ -137,9 +137,7 @@ class ServeSettings:
     )
     timer_history_hours: Annotated[
         float,
-        Stored(
-            "How long it is known how a delayed message ended; a longer one brings nothing back.", above=0
-        ),
+        Stored("How long the outcome of a delayed message is kept. Raising it restores nothing.", above=0),
     ] = limits.TIMER_HISTORY_MS / 3_600_000
 
     listen: Annotated[Address, Where("HOST:PORT for RocketMQ 5 clients; port 0 picks a free one.")] = (

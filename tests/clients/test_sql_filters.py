@@ -38,5 +38,5 @@ def test_a_wrong_expression_is_refused_with_its_place(
     clients.producer(broker, topic).send(new_message(topic, "x"))
     consumer = clients.simple(broker, topic, group)
     consumer.subscribe(topic, FilterExpression("price > 3 = = 5", SQL))
-    with pytest.raises(Exception, match="Line 1, column 13: = stands where"):
+    with pytest.raises(Exception, match="Line 1, column 13: found =, expected"):
         consumer.receive(32, 15)

@@ -188,8 +188,8 @@ def test_a_filter_that_no_client_uses_is_forgotten_and_what_waited_is_judged_aga
     assert bench.take("blue") == [both[1]]
     effects = bench.pass_time(6 * MINUTE_MS, "blue")
     assert [one.text for one in effects if isinstance(one, Warn)] == [
-        "g no longer asks t with TAG red, which no client has used for 5 minutes: 1 messages that were set "
-        "aside for it are judged by the filters that are left"
+        "g has forgotten its filter TAG red on t, which was not used for 5 minutes; messages that were set "
+        "aside for it, now judged by the remaining filters: 1"
     ]
     assert bench.filters() == [("TAG blue", 0)]
     assert bench.take("blue") == []
@@ -234,7 +234,7 @@ def test_the_ninth_filter_is_refused_with_a_sentence_and_changes_nothing(bench: 
     for number in range(limits.FILTERS_PER_GROUP_MAX):
         bench.take(f"tag{number}")
     end_offset = bench.broker.end_offset
-    with pytest.raises(TooManyFilters, match=r"with 8 filters already: TAG tag0; .*TAG more"):
+    with pytest.raises(TooManyFilters, match=r"g has 8 filters on t already, .*: TAG tag0; .*TAG more is"):
         bench.take("more")
     assert bench.broker.end_offset == end_offset
     assert bench.take("tag3") == []

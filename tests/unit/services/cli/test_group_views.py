@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from commitlog import limits
-from services.cli.group_views import group_lines, group_row, lag_rows, moved, reset_line, retries
+from services.cli.group_views import filter_line, group_lines, group_row, lag_rows, moved, reset_line, retries
 
 
 def queue(**more: Any) -> dict[str, Any]:
@@ -35,6 +36,21 @@ def test_a_queue_that_gives_out_nothing_new_is_named() -> None:
     held = queue(in_flight=limits.IN_FLIGHT_PER_QUEUE_MAX)
     assert "held up    orders queue 1 " in "\n".join(group_lines(group(held)))
     assert "held up" not in "\n".join(group_lines(group(queue(in_flight=3))))
+
+
+def test_a_filter_is_shown_as_documented_with_its_clients_and_what_waits_for_it() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "filters.md").read_text()
+    one = {"topic": "orders", "type": "TAG"}
+    assert filter_line(one | {"expression": "paid", "clients": 2, "waiting": 0}) + "\n" in page
+    assert filter_line(one | {"expression": "sent", "clients": 0, "waiting": 10}) + "\n" in page
+    last = filter_line(one | {"expression": "sent", "clients": 1, "waiting": 1})
+    assert last.endswith("1 client   1 message waits for a client with it")
+
+
+def test_what_waits_is_counted_apart_from_what_is_leased() -> None:
+    lines = list(group_lines(group(in_flight=3, waiting=10)))
+    assert "  in flight  3   leased now" in lines
+    assert any(one.startswith("  waiting    10   ") and "another filter" in one for one in lines)
 
 
 def test_lag_is_summed_by_topic_the_largest_first() -> None:

@@ -80,7 +80,7 @@ def test_an_sql_expression_says_what_is_received(play: Any) -> None:
 
 @pytest.mark.parametrize(
     ("language", "expression", "why"),
-    [("SQL", "a > 1 b", "Line 1, column 7: b stands where"), ("TAG", "a | b", "a single '|'")],
+    [("SQL", "a > 1 b", "Line 1, column 7: found b, expected"), ("TAG", "a | b", "a single '|'")],
 )
 def test_a_wrong_expression_is_refused_with_its_place(
     play: Any, language: str, expression: str, why: str
