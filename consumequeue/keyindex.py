@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +36,7 @@ from commitlog.layout import KEYINDEX
 from commitlog.message import Message
 from commitlog.record import INNER_BATCH, Record
 from consumequeue.bloom_filter import Filter, Mask, Probe, Words, probe_of
-from consumequeue.name_hash import digest_of, digests_of
+from consumequeue.name_hash import beginning, digest_of, digests_of
 from consumequeue.run_store import RunStore, RunsToWrite
 from consumequeue.sorted_runs import Entries, Run, Schema, bounds, order_of
 from tidewheel.errors import LibraryMissing
@@ -74,7 +74,7 @@ KEYS: Final = Schema(
 
 def hash_of(topic: str, key: str) -> int:
     """Return the 64 bits that stand for a key of a topic."""
-    return int(_HASH.unpack(digest_of(topic, key, HASH_BYTES))[0])
+    return int.from_bytes(digest_of(topic, key, HASH_BYTES), "little")
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
@@ -107,13 +107,14 @@ def messages_of(record: Record) -> list[Record]:
     return messages
 
 
-def words_of_message(message: Message) -> Collection[str]:
-    """Return what `words_of` reads from the stored properties of a message, without reading them."""
-    if not message.keys:
-        return (message.message_id,)
-    if len(message.keys) == 1 and " " not in message.keys[0] and message.keys[0] != message.message_id:
-        return message.keys[0], message.message_id
-    return dict.fromkeys([*" ".join(message.keys).split(), message.message_id])
+def other_words_of(message: Message) -> Collection[str]:
+    """Return what a message is found by besides its id: the words of KEYS, without reading these."""
+    keys, message_id = message.keys, message.message_id
+    if not keys:
+        return ()
+    if len(keys) == 1 and " " not in keys[0] and keys[0] != message_id:
+        return keys
+    return dict.fromkeys(word for word in " ".join(keys).split() if word != message_id)
 
 
 def words_of(stored: bytes) -> dict[str, None]:
@@ -218,6 +219,22 @@ class KeyIndex(RunStore[RecentKeys]):
         if len(recent.hashes) >= BATCH_ENTRIES:
             recent.close_batch()
 
+    def put_messages(self, messages: Iterable[tuple[bytes, Collection[str], str, int]]) -> None:
+        """Index durable messages, in log order: (digest of the id, other words, topic, log offset)."""
+        recent = self._recent
+        digests, offsets = list[bytes](), recent.offsets
+        for id_digest, words, topic, physical_offset in messages:
+            digests.append(id_digest)
+            offsets.append(physical_offset)
+            for word in words:
+                hashed = beginning(topic, HASH_BYTES)()
+                hashed.update(word.encode())
+                digests.append(hashed.digest())
+                offsets.append(physical_offset)
+        recent.hashes.frombytes(b"".join(digests))
+        if len(recent.hashes) >= BATCH_ENTRIES:
+            recent.close_batch()
+
     def put_many(self, hashes: Words, offsets: Words) -> None:
         """Index many durable records, an entry each by the hash of a name, both uint64; offsets ascend."""
         recent = self._recent
@@ -238,6 +255,21 @@ class KeyIndex(RunStore[RecentKeys]):
         for run in reversed(self._runs):
             if run.end_offset > first_offset and run.may_hold(probe):
                 yield from _at_least(first_offset, self._offsets_in(run, key_hash))
+
+    def entries_from(self, first_offset: int) -> Iterator[Entries]:
+        """Yield in chunks all entries of records at or above a log offset, in no order.
+
+        Raise `StoreDamaged` where the index cannot be read.
+        """
+        for recent in self.recents():
+            yield from _from(first_offset, recent.chunks())
+        for run in self._runs:
+            if run.end_offset > first_offset:
+                try:
+                    yield from _from(first_offset, run.chunks(self._disk))
+                except StoreDamaged:
+                    self.found_damaged((run,))
+                    raise
 
     def to_write(self, until: int) -> RunsToWrite:
         """As `RunStore.to_write`, without the entries below `until`, the first offset of the log."""
@@ -260,3 +292,7 @@ def _is_below(entries: Entries, first_offset: int) -> Mask:
 
 def _at_least(first_offset: int, offsets: Iterator[int]) -> Iterator[int]:
     return (offset for offset in offsets if offset >= first_offset)
+
+
+def _from(first_offset: int, chunks: Iterable[Entries]) -> Iterator[Entries]:
+    return (chunk[~_is_below(chunk, first_offset)] for chunk in chunks)

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 def digest_of(topic: str, name: str, digest_bytes: int) -> bytes:
     """Return the digest of a name, of `digest_bytes`."""
-    hashed = begun(topic, digest_bytes).copy()
+    hashed = beginning(topic, digest_bytes)()
     hashed.update(name.encode())
     return hashed.digest()
 
@@ -24,11 +24,17 @@ def digests_of(names: Iterable[tuple[str, str]], digest_bytes: int) -> bytes:
     for topic, name in names:
         copy = copies.get(topic)
         if copy is None:
-            copy = copies[topic] = begun(topic, digest_bytes).copy
+            copy = copies[topic] = beginning(topic, digest_bytes)
         hashed = copy()
         hashed.update(name.encode())
         digests.append(hashed.digest())
     return b"".join(digests)
+
+
+@lru_cache(maxsize=1024)
+def beginning(topic: str, digest_bytes: int) -> Callable[[], blake2b]:
+    """Return what makes the hash of what all names of a topic begin with; names are added to it."""
+    return begun(topic, digest_bytes).copy
 
 
 @lru_cache(maxsize=1024)

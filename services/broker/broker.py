@@ -289,6 +289,7 @@ class Broker:
         log.resume(scan.end_offset)
         broker.timers.resume()
         broker.store.dispatch.write()
+        broker.sending.repeats.recover(now_ms, follows=shared is not None)
         broker.damaged = scan.damaged
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
@@ -310,7 +311,7 @@ class Broker:
         self.housekeeping.follow()
         self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.begin()
-        self.sending.repeats.begin(now_ms, takes_over=leases_until_ms > 0)
+        self.sending.repeats.begin(now_ms)
         self.housekeeping.see_to_room()
         self._read_ahead_now(now_ms)
         self.mending.begin(now_ms)
@@ -606,6 +607,7 @@ class Broker:
         if back_ms > limits.CLOCK_BACK_MS_MIN:
             self._scheduler.set_back(now_ms)
             self.receiving.clock_was_set_back(now_ms)
+            self.sending.repeats.pass_time(now_ms)
             self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
@@ -667,7 +669,7 @@ class Broker:
             return
         assert messages[-1][2] < self._log.durable_offset, "a message is shown before it is durable"
         self.store.index_messages(messages)
-        halves = [(offset, half) for _, _, offset, *_, half in messages if half is not None]
+        halves = [(offset, half) for _, _, offset, _, _, half in messages if half is not None]
         self.transactions.publish_halves(halves, messages[-1][2])
         if timers := [offset for (topic, _), _, offset, *_ in messages if topic == TIMER_TOPIC]:
             self._has_new_plan = True
@@ -722,11 +724,13 @@ class Broker:
         """Delete what a cut has taken from the log, once both snapshots cover it; raise OSError."""
         self.housekeeping.delete_covered()
 
-    def take_in(self, encoded: Sequence[bytes], end_offset: int) -> None:
+    def take_in(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
         """Append records that another broker has appended, each where it lies there, and take them in.
 
-        `end_offset` is the log's end behind them. Raise OSError, after which the core is void.
+        `end_offset` is the log's end behind them; `now_ms` is when they arrived here. Raise OSError, after
+        which the core is void.
         """
+        self.sending.repeats.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"
         found = [Found(decode(one), len(one)) for one in encoded]
         for one, each in zip(encoded, found, strict=True):

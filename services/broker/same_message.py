@@ -12,7 +12,8 @@ Rules
    verbs add to what was sent. `validation` refuses them in a message, so they are never content.
 3. Left out of both: OF_EACH_TRY, which clients write anew for each try: tracing, and the end of a span that
    began when the try arrived. The birth time and the delivery time are not compared for the same reason.
-4. A redriven dead letter is a copy that the broker made, never the first try.
+4. Records that the broker makes of a message (deliveries of timers, commits, redriven dead letters, runs of
+   schedules) are no tries of it: `is_sent`.
 
 Cost: one comparison of bytes where the order is the same; else both sides are parsed, some 2 us. A message
 whose id is new is never compared.
@@ -24,7 +25,7 @@ from typing import Final
 
 from commitlog import properties
 from commitlog.message import Message
-from commitlog.record import COMPRESSED, Record
+from commitlog.record import COMPRESSED, TYPE_NORMAL, Record
 from services.broker import verb_properties
 
 OF_EACH_TRY: Final = frozenset(
@@ -35,11 +36,18 @@ _CONTENT: Final = frozenset({
     properties.MESSAGE_ID, properties.TAG, properties.KEYS, properties.MESSAGE_GROUP, properties.PRIORITY,
     properties.LITE_TOPIC,
 })  # fmt: skip
+_ID: Final = properties.MESSAGE_ID.encode()
 BROKERS_OWN: Final = frozenset(
     one.encode() for one in (properties.RESERVED | {verb_properties.VERDICT}) - _CONTENT
 )
 """The names that only the broker writes."""
-_REDRIVEN: Final = f"\x02{properties.REDRIVE_OF}\x01".encode()
+_MADE: Final = tuple(
+    f"\x02{name}\x01".encode()
+    for name in (
+        properties.TIMER_OFFSET, properties.REDRIVE_OF, properties.SCHEDULE, properties.DEAD_LETTER_TOPIC,
+    )
+)  # fmt: skip
+"""What marks a record that the broker made, behind the message's own properties."""
 
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:
@@ -47,11 +55,15 @@ def is_same(found: Record, message: Message, stored: bytes) -> bool:
     if found.body != message.body or bool(found.sys_flag & COMPRESSED) != message.gzip:
         return False
     written = found.properties
-    if _REDRIVEN in written:
-        return False
     if (properties.value_of(written, properties.REAL_TOPIC) or found.topic) != message.topic:
         return False
     return written == stored or _content(written, BROKERS_OWN | OF_EACH_TRY) == _content(stored, OF_EACH_TRY)
+
+
+def is_sent(record: Record) -> bool:
+    """Return whether a client's send wrote a record: a message, timer or half under its own id."""
+    stored = record.properties
+    return record.type == TYPE_NORMAL and _ID in stored and not any(one in stored for one in _MADE)
 
 
 def _content(written: bytes, left_out: frozenset[bytes]) -> dict[bytes, bytes]:

@@ -20,6 +20,8 @@ from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
+from consumequeue.keyindex import HASH_BYTES
+from consumequeue.name_hash import digest_of
 from consumequeue.timerindex import hashes_of
 from services.broker import recall
 from services.broker.carrying import Carrying
@@ -113,10 +115,14 @@ class Sending:
         if carried is None and not message.lite_topic:
             # Nothing else hangs on such a message, so it needs no draft that every part looks at.
             stored = properties.encode_message(message)
-            first = self._first_plain(message, stored, now_ms)
-            if first is not None:
-                return first
-            placed = self._store.append_message(message, stored, message.topic, queue_id, now_ms)
+            id_digest = digest_of(message.topic, message.message_id, HASH_BYTES)
+            if self.repeats.may_be_one(id_digest, now_ms):
+                first = self._first_stored(message, stored)
+                if first is not None:
+                    return first
+            placed = self._store.append_message(
+                message, stored, message.topic, queue_id, now_ms, id_digest=id_digest
+            )
             self._count(message)
             return SendReceipt(message.message_id, placed[0], placed[1], "", "", placed[1] + 1)
         record = message_record(message, queue_id)
@@ -176,8 +182,12 @@ class Sending:
 
         `stored` is how its properties are written.
         """
-        if not self.repeats.may_be_one(message.message_id, now_ms):
+        id_digest = digest_of(message.topic, message.message_id, HASH_BYTES)
+        if not self.repeats.may_be_one(id_digest, now_ms):
             return None
+        return self._first_stored(message, stored)
+
+    def _first_stored(self, message: Message, stored: bytes) -> SendReceipt | None:
         found = self.repeats.first(message, stored, message.topic)
         return None if found is None else receipt_of(found, message)
 

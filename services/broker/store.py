@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from commitlog import applied_limits, bulk, imported, inner_batch, limits
+from commitlog import applied_limits, bulk, imported, inner_batch, limits, properties
 from commitlog.applied_limits import AppliedLimits
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
@@ -45,18 +45,22 @@ from commitlog.retention import SegmentAge
 from commitlog.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
 from consumequeue.entry import ENTRY_FORMAT, Entry, tags_code
-from consumequeue.keyindex import KeyIndex, carries, words_of_message
+from consumequeue.keyindex import HASH_BYTES, KeyIndex, other_words_of
+from consumequeue.name_hash import digest_of
 from consumequeue.queue import ConsumeQueue
 from services.broker.copies import Appended, Copies
 from services.broker.damage import FoundDamage
+from services.broker.recent_ids import NEWEST_COUNT, RecentIds
+from services.broker.same_message import is_sent
+from services.broker.store_times import StoreTimes
 from services.broker.values import Damaged
 from txn.outcomes import OpenHalf
 
-Keyed = tuple[tuple[str, int], int, int, bytes, Collection[str], str, OpenHalf | None]
+Keyed = tuple[tuple[str, int], int, int, bytes, tuple[bytes, Collection[str], str, int], OpenHalf | None]
 """A message that was appended without a draft, for the indexes.
 
-Its queue (topic, queue id), its offset there, its log offset, its queue entry, the names it is found by and
-the topic under which; and of a half what is known of it once it is durable.
+Its queue (topic, queue id), its offset there, its log offset, its queue entry, what it is found by (see
+`KeyIndex.put_messages`); and of a half what is known of it once it is durable.
 """
 
 
@@ -78,6 +82,9 @@ class Store:
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._appended: deque[tuple[int, Found | Keyed | Appended]] = deque()
         self._segment_store_ms: dict[int, int] = {}
+        self.times = StoreTimes()
+        self.ids: RecentIds | None = None
+        """The ids that came lately; None in a store that takes no messages."""
         self.may_begin_at = 0
         """The offset up to which the log may have been deleted; if it begins beyond, segments are missing."""
         self.apply_to_parts: Callable[[Record], None] = _no_parts
@@ -175,12 +182,14 @@ class Store:
         now_ms: int,
         ended: int | None = None,
         half: OpenHalf | None = None,
+        id_digest: bytes = b"",
     ) -> Placed:
         """Append a message under `topic` with these properties; the caller applies it to its own part.
 
         The same as `append` of a record that means nothing to other parts, without a draft, and without
         reading it again to be applied or indexed. It commits the half at the offset `ended`, if any; `half`
-        is what is to be known of the message once it is durable, if it is a half itself.
+        is what is to be known of the message once it is durable, if it is a half itself. `id_digest` is that
+        of its id where the caller knows it.
         """
         assert ended is None or half is None, "a message commits a half or is one"
         log, key = self.log, (topic, queue_id)
@@ -199,10 +208,19 @@ class Store:
                 break
         self.last_store_ms = store_ms
         self._segment_store_ms[log.segment_of(offset)] = store_ms
+        if store_ms >= self.times.next_ms:
+            self.times.note(store_ms, offset)
         self._next_offsets[key] = queue_offset + 1
-        record_bytes, names = len(encoded), words_of_message(message)
+        if not id_digest:
+            id_digest = digest_of(message.topic, message.message_id, HASH_BYTES)
+        if ended is None and (ids := self.ids) is not None:
+            if id_digest in ids.newest:
+                ids.settle()
+            ids.newest[id_digest] = offset  # `RecentIds.put`, without the call
+        record_bytes = len(encoded)
         new_entry = ENTRY_FORMAT.pack(offset, record_bytes, tags_code(message.tag))
-        appended = key, queue_offset, offset, new_entry, names, message.topic, half
+        found_by = id_digest, other_words_of(message), message.topic, offset
+        appended = key, queue_offset, offset, new_entry, found_by, half
         self._appended.append((offset + record_bytes, appended))
         return queue_offset, offset, store_ms, encoded
 
@@ -223,9 +241,11 @@ class Store:
         return appended
 
     def apply(self, record: Record) -> None:
-        """Take in a record's queue offset, store time, and its segment's age."""
+        """Take in a record's queue offset, store time, its segment's age, and the id of a message."""
         self.last_store_ms = max(self.last_store_ms, record.store_ms)
         self._note_segment(record.physical_offset, record.store_ms)
+        if self.ids is not None and is_sent(record):
+            self._note_id(self.ids, record)
         if record.type != TYPE_SYSTEM:
             self.used(record.topic, record.queue_id, record.queue_offset)
 
@@ -260,6 +280,7 @@ class Store:
             "next_offsets": Rows([self._next_offsets.copy()], lambda key, offset: (*key, offset)),
             "last_store_ms": self.last_store_ms,
             "segment_store_ms": ages,
+            "times": self.times.freeze(),
             "may_begin_at": max(self.may_begin_at, self.log.first_offset),
             "first_offset": self.log.first_offset,
             "version": self.version,
@@ -269,6 +290,7 @@ class Store:
         """Take a snapshot's part over."""
         self.last_store_ms = frozen["last_store_ms"]
         self._segment_store_ms = dict(frozen["segment_store_ms"])
+        self.times.thaw(frozen.get("times", ()))
         self.may_begin_at = frozen.get("may_begin_at", self.log.first_offset)
         self.version = frozen.get("version", applied_limits.OLDEST)
         self.cut(frozen.get("first_offset", 0))
@@ -306,31 +328,18 @@ class Store:
         while self._appended and self._appended[0][0] <= durable_offset:
             yield self._appended.popleft()[1]
 
-    def waiting_named(self, topic: str, name: str) -> Iterator[int]:
-        """Yield where what is appended and not durable has a key or message id, newest first.
-
-        Not for deliveries of a crowded moment, which no client has sent.
-        """
-        for _, one in reversed(self._appended):
-            if isinstance(one, Found):
-                if carries(one.record, topic, name):
-                    yield one.record.physical_offset
-            elif not isinstance(one, Appended) and one[5] == topic and name in one[4]:
-                yield one[2]
-
     def index_messages(self, messages: Sequence[Keyed]) -> None:
         """Index durable messages, in log order, by queue and by key."""
         queues: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
-        names: list[tuple[str, str, int]] = []
-        for key, queue_offset, physical_offset, new_entry, found_by, real_topic, _ in messages:
+        for key, queue_offset, _, new_entry, _, _ in messages:
             if (run := queues.get(key)) is None:
                 run = queues[key] = queue_offset, []
             run[1].append(new_entry)
-            for name in found_by:
-                names.append((real_topic, name, physical_offset))
         for (topic, queue_id), (queue_offset, entries) in queues.items():
             self.dispatch.dispatch_many(topic, queue_id, queue_offset, b"".join(entries))
-        self.keys.put_names(names)
+        self.keys.put_messages([message[4] for message in messages])
+        if self.ids is not None and len(self.ids.newest) >= NEWEST_COUNT:
+            self.ids.settle()
 
     def index(self, found: Found) -> bool:
         """Index one durable record by queue and by key; return False if its kind is not indexed."""
@@ -353,6 +362,14 @@ class Store:
 
     def _note_segment(self, physical_offset: int, store_ms: int) -> None:
         self._segment_store_ms[self.log.segment_of(physical_offset)] = store_ms
+        self.times.note(store_ms, physical_offset)
+
+    def _note_id(self, ids: RecentIds, record: Record) -> None:
+        topic = properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic
+        message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
+        ids.put(digest_of(topic, message_id, HASH_BYTES), record.physical_offset)
+        if len(ids.newest) >= NEWEST_COUNT:
+            ids.settle()
 
     def _next_offsets_for(self, copies: Copies) -> Integers:
         offsets = np.empty(len(copies), np.int64)

@@ -122,7 +122,7 @@ class Replica:
                 self._shared.is_before_flush = True
                 self.checkpoint(now_ms)
                 self._shared.is_before_flush = False
-            self.core.take_in(encoded, step.flush[-1].end)
+            self.core.take_in(encoded, step.flush[-1].end, now_ms)
             assert self.core.end_offset == self.fold.end, "the core is elsewhere than the fold"
         return step
 

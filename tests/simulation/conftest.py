@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
+from services.broker import recent_ids, store
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,6 +20,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         first = metafunc.config.getoption("--first-seed")
         many = range(first, first + metafunc.config.getoption("--seeds"))
         metafunc.parametrize("seed", many if one is None else [one])
+
+
+@pytest.fixture(autouse=True)
+def _few_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a core begin with a small table of recent ids, most of whose buckets are full."""
+    monkeypatch.setattr(recent_ids, "BUCKET_COUNT", 1 << 4)
+    monkeypatch.setattr(recent_ids, "_MASK", (1 << 4) - 1)
+    monkeypatch.setattr(store, "NEWEST_COUNT", 6)
 
 
 @pytest.fixture(autouse=True)

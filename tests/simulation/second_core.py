@@ -126,8 +126,9 @@ class SecondCore:
             if any(found.record.topic == RETENTION_TOPIC for found in part):
                 self._checkpoint(core)
             last = part[-1]
-            core.take_in([*map(self._stored, part)], last.record.physical_offset + last.record_bytes)
-        core.take_in([], first.durable_offset)
+            end_offset = last.record.physical_offset + last.record_bytes
+            core.take_in([*map(self._stored, part)], end_offset, self._world.now_ms)
+        core.take_in([], first.durable_offset, self._world.now_ms)
 
     def _parts(self, records: Iterator[Found]) -> Iterator[list[Found]]:
         while part := list(islice(records, self._chance.randrange(1, 5))):
@@ -220,7 +221,13 @@ def apply_decoded(broker: Broker) -> None:
     original = store.append_message
 
     def append_message(
-        message: Message, stored: bytes, topic: str, queue_id: int, now_ms: int, ended: int | None = None
+        message: Message,
+        stored: bytes,
+        topic: str,
+        queue_id: int,
+        now_ms: int,
+        ended: int | None = None,
+        id_digest: bytes = b"",
     ) -> Placed:
         if ended is not None:
             return original(message, stored, topic, queue_id, now_ms, ended)

@@ -45,9 +45,9 @@ def test_a_core_that_applies_otherwise_is_found(
 ) -> None:
     take_in = Broker.take_in
 
-    def without_a_kind(self: Broker, encoded: Sequence[bytes], end_offset: int) -> None:
+    def without_a_kind(self: Broker, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
         self._appliers[topic] = lambda record: None
-        take_in(self, encoded, end_offset)
+        take_in(self, encoded, end_offset, now_ms)
 
     monkeypatch.setattr(Broker, "take_in", without_a_kind)
     with pytest.raises(AssertionError, match=table):

@@ -10,12 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
+from commitlog.message import Message
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import keyindex, run_store, sorted_runs
 from consumequeue.bloom_filter import probe_of
-from consumequeue.keyindex import ENTRY, KEYS, KeyIndex, carries, hash_of, messages_of, names_of, runs_named
+from consumequeue.keyindex import (
+    ENTRY,
+    KEYS,
+    KeyIndex,
+    carries,
+    hash_of,
+    messages_of,
+    names_of,
+    other_words_of,
+    runs_named,
+)
+from consumequeue.name_hash import digest_of
 from consumequeue.sorted_runs import Entries, Run, write_run
 from tests.memory_disk import MemoryDisk
 
@@ -114,6 +127,9 @@ class Oracle:
                     expected[name].append(one.physical_offset)
         for key in [*"abc", "nobody", *(f"id{number}" for number in range(len(self.records)))]:
             assert list(self.index.offsets(TOPIC, key, self.first_offset)) == expected[key]
+        named = [(hash_of(TOPIC, name), offset) for name in expected for offset in expected[name]]
+        chunks = self.index.entries_from(self.first_offset)
+        assert sorted(pair for chunk in chunks for pair in chunk.tolist()) == sorted(named)
 
 
 STEPS = st.one_of(
@@ -294,6 +310,39 @@ def test_a_damaged_run_is_left_out_of_merges_and_of_the_next_start() -> None:
     again = KeyIndex(disk)
     assert again.adopt(None) == "the snapshot names no sound files"
     assert disk.list(KEYINDEX) == []
+
+
+def test_entries_of_a_damaged_run_are_not_left_out_silently() -> None:
+    disk = MemoryDisk()
+    index, _ = filled(disk, rounds=1)
+    (run,) = index.runs
+    disk.flip_bit(run.path, 8 * sorted_runs.BLOCK_BYTES + 5)
+    with pytest.raises(StoreDamaged):
+        list(index.entries_from(0))
+    assert run.path in index.damage
+
+
+@given(
+    st.lists(
+        st.lists(st.text("abid0 ", min_size=1, max_size=4).filter(str.strip), max_size=3).map(tuple),
+        max_size=20,
+    )
+)
+def test_messages_are_found_by_what_their_records_are_found_by(all_keys: list[tuple[str, ...]]) -> None:
+    by_record, by_message = KeyIndex(MemoryDisk()), KeyIndex(MemoryDisk())
+    put = []
+    for number, keys in enumerate(all_keys):
+        message = Message(topic=TOPIC, body=b"x", message_id=f"id{number}", keys=keys)
+        digest = digest_of(TOPIC, message.message_id, keyindex.HASH_BYTES)
+        put.append((digest, other_words_of(message), TOPIC, number))
+        stored = properties.encode_message(message)
+        by_record.put(Record(topic=TOPIC, body=b"x", properties=stored, physical_offset=number))
+    by_message.put_messages(put)
+    first, second = (
+        sorted(pair for chunk in index.entries_from(0) for pair in chunk.tolist())
+        for index in (by_record, by_message)
+    )
+    assert first == second
 
 
 def test_memory_is_bounded_while_a_start_puts_more_than_that(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ SAID = "records say it: the default of a field that each record has"
 SHAPE = "how rows lie in memory, not which"
 FORMAT = "of a format: it does not change"
 DERIVED = "what is derived of the text that a record says, and is in no table"
+RECENT = "of what this process remembers of lately: a follower fills its own, and no record rests on it"
 REASONS = {
     "Broker.store": PLACES,
     "CommitLog.segments": PLACES,
@@ -36,6 +37,14 @@ REASONS = {
     "levels.SLOT_COUNT": SHAPE,
     "table.GONE_MAX": SHAPE,
     "table.PART_ROWS_MAX": SHAPE,
+    "RecentIds._array": RECENT,
+    "RecentIds._origin": RECENT,
+    "limits.RECENT_IDS_SPILLED_MAX": RECENT,
+    "recent_ids.BUCKET_COUNT": RECENT,
+    "recent_ids.NEWEST_COUNT": RECENT,
+    "store_times.STEP_MS": RECENT,
+    "StoreTimes._moments": RECENT,
+    "keyindex.HASH_BYTES": FORMAT,
     "entry.ENTRY_BYTES": FORMAT,
     "half._DEFAULT": FORMAT,
     "limits.ATTEMPTS_DEFAULT": SAID,

@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 
 from commitlog import limits
+from commitlog.limits import SAME_ID_READ_MAX
+from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
+from commitlog.record import encode
+from commitlog.recovery import LogScan
+from consumequeue.keyindex import KeyIndex
+from consumequeue.sorted_runs import BLOCK_BYTES
 from services.broker.broker import Broker
 from services.broker.delays import dated
-from services.broker.repeats import SLOT_COUNT, TURN_MS, TURNS_KEPT, WINDOW_MS, Repeats
+from services.broker.repeats import TURN_MS, TURNS_KEPT, WINDOW_MS, Repeats
 from services.broker.settings import BrokerSettings
 from services.cluster.errors import EngineTrouble
 from tests.memory_disk import MemoryDisk
@@ -49,6 +55,16 @@ ANOTHER: dict[str, dict[str, Any]] = {
 }
 
 
+class NoFold:
+    """The part of a shared log, without one."""
+
+    def freeze(self) -> None:
+        """Keep nothing."""
+
+    def thaw(self, frozen: None) -> None:
+        """Take nothing over."""
+
+
 class Bench:
     """A broker, whose clients may repeat themselves."""
 
@@ -62,9 +78,19 @@ class Bench:
     def open(self) -> None:
         self.broker = Broker.open(self.disk, SETTINGS, self.now_ms)
 
+    def take_over(self) -> None:
+        """Recover the store as a node of a cluster does, and lead."""
+        self.broker = Broker.recover(self.disk, SETTINGS, self.now_ms, shared=NoFold())
+        self.broker.begin(self.now_ms, leases_until_ms=self.now_ms)
+
     def send(self, message: Message) -> int:
         """Send it; return where it lies in the log."""
         return self.broker.sending.send(message, self.now_ms).physical_offset
+
+    def checkpoint(self) -> None:
+        done = self.broker.checkpoint(self.now_ms)
+        done.write(self.disk)
+        self.broker.checkpointed(done)
 
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
@@ -84,9 +110,7 @@ def test_a_repeat_gets_the_first_receipt(bench: Bench, kind: str, befalls: str) 
     if befalls != "nothing":
         bench.flush()
     if "checkpoint" in befalls:
-        done = bench.broker.checkpoint(bench.now_ms)
-        done.write(bench.disk)
-        bench.broker.checkpointed(done)
+        bench.checkpoint()
     bench.now_ms += WINDOW_MS - 1
     if "start" in befalls:
         bench.open()
@@ -242,8 +266,7 @@ def test_a_repeat_gets_the_first_receipt_of_a_leader_whose_clock_was_behind(benc
     first = bench.broker.sending.send(KINDS[kind], bench.now_ms)
     bench.flush()
     bench.now_ms += 2 * limits.DEDUPE_MS
-    bench.open()
-    bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms)
+    bench.take_over()
     bench.now_ms += WINDOW_MS - 1
     assert bench.broker.sending.send(KINDS[kind], bench.now_ms) == first
 
@@ -252,14 +275,13 @@ def test_a_repeat_gets_the_first_receipt_of_a_leader_whose_clock_was_behind(benc
 def test_an_id_that_comes_again_long_after_a_takeover_is_another_messages(bench: Bench, kind: str) -> None:
     first = bench.send(KINDS[kind])
     bench.flush()
-    bench.open()
-    bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms)
+    bench.take_over()
     bench.now_ms += limits.DEDUPE_MS
     assert bench.send(KINDS[kind]) != first
 
 
 def test_ids_of_one_slot_are_told_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.broker.repeats._MASK", 0)
+    monkeypatch.setattr("services.broker.recent_ids._MASK", 0)
     offsets = {bench.send(replace(PLAIN, message_id=f"M{number}")) for number in range(300)}
     bench.flush()
     assert len(offsets) == 300
@@ -273,7 +295,6 @@ def test_turns_go_round(bench: Bench) -> None:
         bench.now_ms += WINDOW_MS
         assert bench.send(message) == first
         bench.flush()
-    assert len(bench.broker.sending.repeats._slots) == SLOT_COUNT
 
 
 @pytest.mark.parametrize("pause_ms", [None, 10 * WINDOW_MS], ids=["fresh", "long after"])
@@ -290,3 +311,100 @@ def test_a_start_behind_nothing_young_looks_no_id_up(
     monkeypatch.setattr(Repeats, "first", lambda *_: pytest.fail("an id was looked up"))
     for number in range(10):
         bench.send(replace(PLAIN, message_id=f"N{number}"))
+
+
+def forbid_look_ups(patch: pytest.MonkeyPatch) -> None:
+    """Let a look into the log or the key index fail."""
+    for owner, name in ((KeyIndex, "offsets"), (CommitLog, "read"), (CommitLog, "appended")):
+        patch.setattr(owner, name, lambda *_: pytest.fail("an id was looked up"))
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_start_under_load_looks_up_no_id_that_did_not_come(
+    bench: Bench, has_checkpoint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets = {f"M{number}": bench.send(replace(PLAIN, message_id=f"M{number}")) for number in range(500)}
+    bench.flush()
+    if has_checkpoint:
+        bench.checkpoint()
+    bench.now_ms += WINDOW_MS - 2
+    bench.open()
+    with monkeypatch.context() as patch:
+        forbid_look_ups(patch)
+        for number in range(500):
+            bench.send(replace(PLAIN, message_id=f"N{number}"))
+    bench.now_ms += 1
+    assert {one: bench.send(replace(PLAIN, message_id=one)) for one in offsets} == offsets
+
+
+def test_a_follower_takes_over_warm_by_its_own_clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower_disk, follower_ms = MemoryDisk(), bench.now_ms + 3_600_000
+    follower = Broker.recover(follower_disk, SETTINGS, follower_ms, shared=NoFold())
+    taken, receipts = 0, {}
+
+    def follow() -> None:
+        nonlocal taken
+        bench.flush()
+        scan = LogScan(bench.disk, bench.broker.segment_bytes, taken, stop_at=bench.broker.durable_offset)
+        encoded = [encode(one.record) for one in scan]
+        taken = bench.broker.durable_offset
+        follower.take_in(encoded, taken, follower_ms)
+
+    old = bench.send(replace(PLAIN, message_id="old"))
+    follow()
+    for number in range(TURNS_KEPT + 1):
+        follower_ms, bench.now_ms = follower_ms + TURN_MS, bench.now_ms + TURN_MS
+        bench.send(replace(PLAIN, message_id=f"turn-{number}"))
+        follow()
+    for name, kind in KINDS.items():
+        one = replace(kind, message_id=name)
+        receipts[name] = one, bench.broker.sending.send(one, bench.now_ms)
+    follow()
+    bench.broker, bench.disk, bench.now_ms = follower, follower_disk, follower_ms + WINDOW_MS - 1
+    follower.begin(bench.now_ms, leases_until_ms=bench.now_ms)
+    with monkeypatch.context() as patch:
+        forbid_look_ups(patch)
+        for number in range(100):
+            bench.send(replace(PLAIN, message_id=f"N{number}"))
+    for one, receipt in receipts.values():
+        assert follower.sending.send(one, bench.now_ms) == receipt
+    assert bench.send(replace(PLAIN, message_id="old")) != old
+
+
+def test_a_table_that_cannot_be_filled_says_so_and_looks_up_until_the_window_has_passed(bench: Bench) -> None:
+    offsets = {f"M{number}": bench.send(replace(PLAIN, message_id=f"M{number}")) for number in range(500)}
+    bench.flush()
+    bench.checkpoint()
+    (run,) = bench.broker.store.keys.runs
+    bench.disk.flip_bit(run.path, 8 * 2 * BLOCK_BYTES + 5)
+    bench.open()
+    assert [one.part for one in bench.broker.store.damage] == ["index"]
+    known = {one: bench.send(replace(PLAIN, message_id=one)) for one in offsets}
+    assert len(set(known.values()) & set(offsets.values())) > 200
+    for number in range(TURNS_KEPT):
+        assert bench.broker.sending.repeats._ids.is_incomplete
+        bench.now_ms += TURN_MS
+        bench.flush()
+        bench.send(replace(PLAIN, message_id=f"turn-{number}"))
+    assert not bench.broker.sending.repeats._ids.is_incomplete
+    assert {one: bench.send(replace(PLAIN, message_id=one)) for one in known} != offsets
+
+
+def test_of_many_messages_of_one_id_a_bounded_number_is_read(bench: Bench) -> None:
+    offsets = [bench.send(replace(PLAIN, body=b"%d" % number)) for number in range(SAME_ID_READ_MAX + 2)]
+    assert bench.send(replace(PLAIN, body=b"2")) == offsets[2]
+    assert bench.send(replace(PLAIN, body=b"1")) not in offsets
+
+
+def test_a_turn_ends_though_the_clock_was_set_back(bench: Bench) -> None:
+    bench.send(PLAIN)
+    bench.flush()
+    bench.broker.tick(bench.now_ms)
+    bench.now_ms -= 3_600_000
+    bench.broker.tick(bench.now_ms)
+    first = bench.send(replace(PLAIN, message_id="M2"))
+    bench.flush()
+    for number in range(TURNS_KEPT + 1):
+        bench.now_ms += TURN_MS
+        bench.send(replace(PLAIN, message_id=f"other-{number}"))
+    assert bench.send(replace(PLAIN, message_id="M2")) != first

@@ -15,7 +15,7 @@ from commitlog.kinds import TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.record import Record
 from services.broker import verb_properties
-from services.broker.same_message import BROKERS_OWN, OF_EACH_TRY, is_same
+from services.broker.same_message import BROKERS_OWN, OF_EACH_TRY, is_same, is_sent
 from services.broker.sending import message_record
 from services.broker.timer_records import (
     Replaced,
@@ -139,11 +139,16 @@ def test_another_compression_makes_another_message() -> None:
     assert not same(message_record(plain, 0), replace(plain, gzip=True))
 
 
-def test_a_redriven_copy_is_not_the_first_try() -> None:
-    message = Message(topic="t", body=b"x", message_id="M1")
-    copy = message_record(message, 0)
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_broker_makes_of_a_message_is_no_try_of_it(form: str) -> None:
+    found = FORMS[form](Message(topic="t", body=b"x", message_id="M1", properties={"xTW_TIMER_OFFSET": "1"}))
+    assert is_sent(found) is (form not in ("committed", "committed timer", "delivered"))
+
+
+def test_a_redriven_copy_is_no_try() -> None:
+    copy = message_record(Message(topic="t", body=b"x", message_id="M1"), 0)
     copy.properties += properties.encode({properties.FOR_GROUP: "g", properties.REDRIVE_OF: "%DLQ%g:0"})
-    assert not same(copy, message)
+    assert not is_sent(copy)
 
 
 @given(

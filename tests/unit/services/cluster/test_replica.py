@@ -37,7 +37,7 @@ def test_the_blanks_that_close_segments_are_no_records() -> None:
     assert core.end_offset > 2 * SETTINGS.segment_bytes
     found = [one for body in recorder.bodies for one in records_in(body)]
     follower = Broker.recover(MemoryDisk(), SETTINGS, 0)
-    follower.take_in(found, core.end_offset)
+    follower.take_in(found, core.end_offset, 0)
     assert follower.finding.queue_range("t", 0) == (0, 12)
 
 
