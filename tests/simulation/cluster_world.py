@@ -113,6 +113,10 @@ class Caller:
         """Learn that nobody knows."""
 
 
+ATTEMPTS_MAX: Final = 1_000
+"""How often nodes stand in an election; three faults in a row are rare."""
+
+
 class NobodyLeft(Exception):
     """All nodes have halted."""
 
@@ -165,10 +169,18 @@ class ClusterWorld(World):
         return self.elect()
 
     def elect(self) -> Broker:
-        """Let nodes stand until one leads; return its core."""
+        """Let nodes stand until one leads; return its core.
+
+        Where the engine has lost its end and grown again, its head may be one that no node can fold: then no
+        node leads any more, and those that had read what was lost have halted.
+        """
         for disk in [node.disk for node in self.nodes]:
             disk.well()
+        attempts = count()
         while candidates := [one for one in self.nodes if not one.is_halted and not self._is_paused(one)]:
+            if next(attempts) == ATTEMPTS_MAX:
+                assert self.lost_from is not None, "nodes stand again and again, and none leads"
+                break
             node = self.random.choice(candidates)
             try:
                 if self._stand(node):
