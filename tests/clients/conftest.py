@@ -52,8 +52,8 @@ LEASE_SECONDS = 15
 class BrokerProcess:
     """A broker that can be killed and started again on the same store and the same ports."""
 
-    def __init__(self, store: Path, *options: str) -> None:
-        self.store, self.options = store, options
+    def __init__(self, store: Path, *options: str, program: str = "services.cli.main") -> None:
+        self.store, self.options, self.program = store, options, program
         self.listen = self.http = "127.0.0.1:0"
         self._ready = store.with_suffix(".ready")
         self._log = store.with_suffix(".log")
@@ -62,7 +62,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Start it and wait until it serves."""
         self._ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "services.cli.main", "serve", "--store", str(self.store)]
+        command = [sys.executable, "-m", self.program, "serve", "--store", str(self.store)]
         where = ["--listen", self.listen, "--http", self.http, "--ready-file", str(self._ready)]
         size = ["--segment-bytes", str(SEGMENT_BYTES)]
         with self._log.open("ab") as log:
@@ -217,7 +217,7 @@ def serving(process: BrokerProcess) -> Iterator[BrokerProcess]:
 @pytest.fixture(name="serving", scope="session")
 def serving_fixture() -> Callable[..., Iterator[BrokerProcess]]:
     """Run a broker of a test's own: see `serving`."""
-    return lambda store, *options: serving(BrokerProcess(store, *options))
+    return lambda store, *options, **program: serving(BrokerProcess(store, *options, **program))
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Library:
         """Whether the build is there and has seen the newest source."""
         built = self.folder / self.built
         found = [path for pattern in self.sources for path in self.folder.glob(pattern)]
-        return built.exists() and built.stat().st_mtime >= max(path.stat().st_mtime for path in found)
+        return built.exists() and all(built.stat().st_mtime >= path.stat().st_mtime for path in found)
 
 
 LIBRARIES: Final = {
@@ -92,6 +93,18 @@ LIBRARIES: Final = {
         ),
     )
 }
+
+
+PYTHON: Final = Library(
+    name="python",
+    folder=HERE.parents[1],
+    tools=(),
+    sources=(),
+    build=(),
+    built=".",
+    command=(sys.executable, "-m", "tests.clients.python_process"),
+)
+"""Python's as a process. Most tests use it without one (`python_client`), so it is not in `LIBRARIES`."""
 
 
 def require(library: Library) -> None:

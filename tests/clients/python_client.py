@@ -94,7 +94,7 @@ class PythonClient:
 
     def _begun(self, consumer: Any) -> Any:
         told(consumer.startup)
-        self._started.callback(consumer.shutdown)
+        self._started.callback(lambda: consumer.is_running and consumer.shutdown())
         return consumer
 
 

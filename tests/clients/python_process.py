@@ -2,7 +2,8 @@
 
     python -m tests.clients.python_process 127.0.0.1:8081
 
-For loads, so that who tells has its interpreter to itself; scenarios use the client directly.
+For loads, so that who tells has its interpreter to itself, and for tests of several processes; most
+scenarios use the client directly.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import asdict, replace
 from itertools import count
 from typing import Any
 
-from tests.clients.official import Got, Refused
+from tests.clients.official import Got, Plan, PushConsumer, Refused
 from tests.clients.python_client import PythonClient, Simple
 
 THREADS = 32
@@ -28,6 +29,7 @@ class Told:
     def __init__(self, listen: str) -> None:
         self._client = PythonClient(listen)
         self._consumers: list[Simple] = []
+        self._listeners: list[PushConsumer] = []
         self._messages: dict[int, Got] = {}
         self._numbers = count()
 
@@ -59,7 +61,14 @@ class Told:
         self._consumers[consumer].ack(replace(self._messages.pop(native), handle=handle))
 
     def _close(self, consumer: int) -> None:
-        """Consumers end with the process."""
+        self._consumers[consumer].consumer.shutdown()
+
+    def _push(self, plan: dict[str, Any], **wanted: Any) -> int:
+        self._listeners.append(self._client.push(plan=Plan(**plan), filter_=wanted.pop("filter"), **wanted))
+        return len(self._listeners) - 1
+
+    def _seen(self, consumer: int) -> list[dict[str, Any]]:
+        return [asdict(one) for one in self._listeners[consumer].seen()]
 
 
 def with_loop() -> None:

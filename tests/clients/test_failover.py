@@ -26,8 +26,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.clients.libraries import LIBRARIES, require
+from tests.clients.libraries import LIBRARIES, PYTHON, require
 from tests.clients.official import OfficialClient, Refused
+from tests.clients.plays_filters import Pair, outlive
 from tests.clients.process_client import ProcessClient
 from tests.clients.python_client import PythonClient
 from tests.command import tidewheel
@@ -179,7 +180,8 @@ def database() -> Iterator[str]:
 
 @pytest.fixture
 def nodes(tmp_path: Path, database: str, request: pytest.FixtureRequest) -> Iterator[list[Node]]:
-    url = f"{database}&log={request.node.callspec.id}"
+    log = request.node.callspec.id.replace("-", "_")
+    url = f"{database}&log={log}"
     assert tidewheel("cluster", "create", url, "--segment-bytes", 8 << 20).returncode == 0
     both = [Node(tmp_path, name, url) for name in "ab"]
     for node in both:  # at each second start the Python client is told addresses in another text
@@ -213,6 +215,49 @@ def client(request: pytest.FixtureRequest, tmp_path: Path, nodes: list[Node]) ->
     yield started
     started.close()
     started.stop()
+
+
+class Leading:
+    """Whichever node leads, to be asked over HTTP."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._nodes = nodes
+
+    @property
+    def http(self) -> str:
+        """Where it listens."""
+        return str(leader_of(self._nodes).http)
+
+
+@pytest.mark.parametrize("how", ["killed", "moved"])
+@pytest.mark.parametrize("name", ["python", *LIBRARIES])
+def test_the_next_leader_knows_the_filters_of_a_group(
+    nodes: list[Node], name: str, how: str, tmp_path: Path
+) -> None:
+    library = PYTHON if name == "python" else LIBRARIES[name]
+    require(library)
+    leader = leader_of(nodes)
+    other = next(node for node in nodes if node is not leader)
+    addresses = other.listen if name in ONE_ADDRESS else ";".join(node.listen for node in nodes)
+
+    def take_over() -> None:
+        if how == "killed":
+            leader.kill()
+        else:
+            assert tidewheel("cluster", "move", "--http", leader.http).returncode == 0
+        assert leader_of([other]) is other
+
+    pair = Pair(
+        lambda: ProcessClient(library, addresses, {**os.environ, "HOME": str(tmp_path)}), Leading(nodes)
+    )
+    try:
+        print(json.dumps({"client": name, "row": f"leader {how}"} | outlive(pair, take_over)))
+    finally:
+        pair.close()
+        for client in pair.clients:
+            client.stop()
+        if how == "killed":
+            leader.start()
 
 
 def reason_of(refusal: Refused) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from commitlog.limits import DEDUPE_MS
-from tests.clients.libraries import LIBRARIES, Library
+from tests.clients.libraries import LIBRARIES, PYTHON
 from tests.clients.process_client import ProcessClient
 from tests.endurance.conftest import BrokerProcess
 from tests.endurance.soak import Lane, Tally
@@ -36,7 +35,6 @@ LOOK_SECONDS = 2.0
 DRAIN_SECONDS = 60.0
 GROWTH_PERCENT_MAX = 5.0
 ROOT = Path(__file__).parents[2]
-PYTHON = Library("python", ROOT, (), (), (), ".", (sys.executable, "-m", "tests.clients.python_process"))
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
