@@ -101,6 +101,7 @@ FILTERS_BYTES_MAX = 64 * 1024 * 1024  # of the filters of all groups
 FILTER_IDLE_MS = 5 * 60_000  # a rolling update is over, and a client that was killed is back
 FILTER_STEP_MS = 60_000  # the longest time between two receives of a group that counts as idle time
 FILTER_LOOK_MS = 10_000
+FILTER_SETTINGS_MS = 6 * 60_000  # official clients say their settings again every 5 minutes, Go's no sooner
 FILTER_CLIENT_MS = 120_000  # without a heartbeat a client does not hold its filter any longer
 FILTER_CLIENTS_MAX = 10_000  # of which it is remembered that they used a filter last
 

@@ -212,8 +212,7 @@ class InFlight:
 
     def judge_again(self) -> None:
         """Make what is set aside ready: the filters of the group have changed."""
-        for offset in self._aside.take_all():
-            heapq.heappush(self._ready, offset)
+        self._ready = sorted([*self._ready, *self._aside.take_all()])  # a sorted list is a heap
 
     def lease(self, lease: Lease) -> None:
         """Lease the candidate, or the next message of a run."""
@@ -274,7 +273,7 @@ class InFlight:
         """Let go of what waits below `queue_offset`, where the log is gone; a lease stands until it ends."""
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
-        self._aside.take_all(below=queue_offset)
+        self._aside.take_below(queue_offset)
         for turn in self.message_groups.cut(queue_offset):
             self._give_turn(turn)
 

@@ -5,8 +5,9 @@ message is set aside, and a later receive with a matching filter takes it, lowes
 
 Filters are bits of a mask, `wanted_by`. Messages with equal masks share one heap, so a message is in one heap
 whatever the number of filters, and the next message of a filter is the least head of the heaps whose mask has
-its bit. A change of the group's filters changes what the bits mean: then `take_all` empties the structure,
-and every message is judged again.
+its bit. A change of the group's filters changes what the bits mean: then `take_all` empties the structure in
+one go, and every message is judged again. A receive can cause such a change, so nothing here is done once a
+message but what a message costs anyway.
 
 Memory: a dictionary entry and a heap entry a message, `PARKED_PER_QUEUE_MAX` of them at most
 (`consumequeue.in_flight`). Cost: one heap operation to put or take; `first` looks at the heads of at most
@@ -26,6 +27,7 @@ class SetAside:
     def __init__(self) -> None:
         self._wanted_by: dict[int, int] = {}
         self._heaps: dict[int, list[int]] = {}
+        self._counts: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._wanted_by)
@@ -38,6 +40,7 @@ class SetAside:
         assert wanted_by > 0, f"{offset} waits for no filter"
         assert offset not in self._wanted_by, f"{offset} is set aside twice"
         self._wanted_by[offset] = wanted_by
+        self._counts[wanted_by] += 1
         heapq.heappush(self._heaps.setdefault(wanted_by, []), offset)
 
     def first(self, filter_bit: int) -> int | None:
@@ -50,20 +53,27 @@ class SetAside:
         mask = self._wanted_by.pop(offset, None)
         if mask is None:
             return False
-        self._head(mask)
+        self._counts[mask] -= 1
+        if self._head(mask) is None:
+            assert not self._counts[mask], "offsets are counted that are not set aside"
+            del self._counts[mask]
         return True
 
-    def take_all(self, below: int | None = None) -> list[int]:
-        """Take out every offset, or those below `below`; return them in order."""
-        taken = sorted(one for one in self._wanted_by if below is None or one < below)
-        for offset in taken:
-            self.take(offset)
+    def take_all(self) -> list[int]:
+        """Take out every offset; return them in order."""
+        taken = sorted(self._wanted_by)
+        self._wanted_by, self._heaps, self._counts = {}, {}, Counter()
         return taken
+
+    def take_below(self, below: int) -> None:
+        """Take out the offsets below `below`."""
+        for offset in [one for one in self._wanted_by if one < below]:
+            self.take(offset)
 
     def counts(self) -> Counter[int]:
         """Return how many offsets wait for each filter, by its bit; an offset counts for each."""
         counts: Counter[int] = Counter()
-        for mask, count in Counter(self._wanted_by.values()).items():
+        for mask, count in self._counts.items():
             while mask:
                 counts[mask & -mask] += count
                 mask &= mask - 1

@@ -17,12 +17,15 @@ Rules
    them before a client has called again.
 2. A group has `FILTERS_PER_GROUP_MAX` filters on a topic at most; one more is refused. Filters are the same
    if their texts are (`consumequeue.filter.FilterText`).
-3. Idle time is time in which other filters of the group are used: the clock of a `FilterSet` moves with the
+3. After a start a filter that was not used since has `FILTER_SETTINGS_MS` more: within that time clients say
+   what they subscribe to.
+4. Idle time is time in which other filters of the group are used: the clock of a `FilterSet` moves with the
    receives of the group, by `FILTER_STEP_MS` each at most. While all clients are away it stands still, so
    the first client to come back does not outlive the filters of the others.
-4. A filter stays while one of the clients that used it last sends heartbeats: a push consumer whose cache is
-   full does not receive. A client counts for the filter that it used last.
-5. A filter that this version cannot read, though a record has it, matches everything: nothing is lost.
+5. A filter stays while one of the clients that used it last sends heartbeats: a push consumer whose cache is
+   full does not receive. A client counts for the filter that it used last; until it receives after a start or
+   from a new leader, for the filter of its subscription (`GroupFilters.client_subscribes`).
+6. A filter that this version cannot read, though a record has it, matches everything: nothing is lost.
 
 Only the texts are state of the log. The rest (clocks, clients, bits) is derived, and begins anew at a start.
 
@@ -68,6 +71,7 @@ class FilterSet:
     def __init__(self, texts: Iterable[FilterText]) -> None:
         self.known = {text: KnownFilter(_parsed(text), 1 << place) for place, text in enumerate(texts)}
         for one in self.known.values():
+            one.used_ms = limits.FILTER_SETTINGS_MS
             one.others = tuple(other for other in self.known.values() if other is not one)
         codes = [one.filter.tags_codes for one in self.known.values()]
         sets = [one for one in codes if one is not None]
@@ -88,12 +92,16 @@ class FilterSet:
             latest.filter = wanted
         return latest
 
-    def use(self, known: KnownFilter, client_id: str, now_ms: int) -> bool:
-        """Note that a client receives with a filter; return whether it used another before, or none."""
+    def move_clock(self, now_ms: int) -> None:
+        """Note that a client receives, be it with a filter that is refused."""
         step_ms = now_ms - self._heard_ms
         if step_ms > 0:
             self._served_ms += min(step_ms, limits.FILTER_STEP_MS) if self._heard_ms else 0
-        self._heard_ms, known.used_ms = now_ms, self._served_ms
+        self._heard_ms = now_ms
+
+    def use(self, known: KnownFilter, client_id: str) -> bool:
+        """Note that a client receives with a filter; return whether it used another before, or none."""
+        known.used_ms = self._served_ms
         if client_id in known.clients:
             return False
         for other in known.others:
@@ -103,9 +111,16 @@ class FilterSet:
             del known.clients[next(iter(known.clients))]
         return True
 
+    def hold(self, text: FilterText, client_id: str) -> None:
+        """Let a client that has used no filter yet count for this one."""
+        known = self.known[text]
+        is_new = not any(client_id in one.clients for one in self.known.values())
+        if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:
+            known.clients[client_id] = None
+
     def idle(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
         """Return the filters that are to be forgotten; `alive_ms` has the last heartbeat of each client."""
-        if len(self.known) < 2 or self._served_ms - self._looked_ms < limits.FILTER_LOOK_MS:
+        if self._served_ms - self._looked_ms < limits.FILTER_LOOK_MS:
             return []
         self._looked_ms = self._served_ms
         found = []
@@ -116,7 +131,6 @@ class FilterSet:
                 one.used_ms = self._served_ms
             else:
                 found.append(text)
-        assert len(found) < len(self.known), "the filter in use is idle"
         return found
 
 
@@ -172,6 +186,11 @@ class GroupFilters:
     def client_gone(self, client_id: str) -> None:
         """Let the filters of a client that has left be idle."""
         self._alive_ms.pop(client_id, None)
+
+    def client_subscribes(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
+        """Let a client hold a filter that the group has, until it receives: it says so when it connects."""
+        if text in self._texts.get((group, topic), ()):
+            self.of(group, topic).hold(text, client_id)
 
     def idle(self, group: str, topic: str, now_ms: int) -> list[FilterText]:
         """Return the filters of a group on a topic that are to be forgotten."""

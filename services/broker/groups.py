@@ -120,19 +120,22 @@ class Groups:
         other filters before. Raise `TooManyFilters`.
         """
         filters, durable_at = self.filters.of(group, topic), 0
+        filters.move_clock(now_ms)
         known = filters.find(wanted)
         if known is None:
+            if idle := self.filters.idle(group, topic, now_ms):  # else a full group would refuse for ever
+                self._forget_filters(group, topic, idle, now_ms)
             self.filters.check_room(group, topic, wanted.text)
             durable_at = self._write({"group": group, "topic": topic, "filter": wanted.text}, now_ms)
             filters = self.filters.of(group, topic)
             known = filters.find(wanted)
             assert known is not None, "a filter that was added is not known"
-        is_new = filters.use(known, client_id, now_ms)
+        is_new = filters.use(known, client_id)
         if known.others and (idle := self.filters.idle(group, topic, now_ms)):
             self._forget_filters(group, topic, idle, now_ms)
             filters = self.filters.of(group, topic)
             known = filters.find(wanted)
-            assert known is not None, "the filter in use was forgotten"
+            assert known is not None, "the filter in use is idle"
             is_new = True
         return filters, known, durable_at, is_new
 

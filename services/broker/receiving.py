@@ -254,6 +254,11 @@ class Receiving:
         self._groups.filters.client_alive(client_id, now_ms)
         self._lite.subscriptions.client_alive(client_id, now_ms)
 
+    def client_subscribes(self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int) -> None:
+        """Note the filter that a client subscribes with: the group keeps it while the client is alive."""
+        self._groups.filters.client_subscribes(group, topic, wanted.text, client_id)
+        self._groups.filters.client_alive(client_id, now_ms)
+
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """End a client's leases with the next tick. Its subscriptions stay for a while: it may come back."""
         self._leases.forsake(client_id, now_ms)

@@ -115,6 +115,11 @@ class Receivers:
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.client_alive, client_id)
 
+    def client_subscribes(self, client_id: str, group: str, topic: str, wanted: Filter) -> None:
+        """Note the filter that a client subscribes with; a core that is void has none."""
+        with suppress(StoreUnwell, BrokerBroken):
+            self._decide(self._core().receiving.client_subscribes, client_id, group, topic, wanted)
+
     def client_gone(self, client_id: str) -> None:
         """Give up the leases of a client that has left; a core that is void has none."""
         with suppress(StoreUnwell, BrokerBroken):

@@ -16,12 +16,16 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
+from typing import Final
 
 import structlog
 
+from services.auth.rights import Kind, Need, Verb
 from services.live.live_broker import LiveBroker
 from services.rpc import settings
 from services.rpc.caller import Caller
+from services.rpc.filters import wanted
 from services.rpc.generated.definition_pb2 import Settings
 from services.rpc.generated.service_pb2 import (
     HeartbeatRequest,
@@ -41,6 +45,7 @@ from tidewheel.errors import TidewheelError
 LEAVE_AFTER_SECONDS = 2.0
 FAREWELL_SECONDS = 0.5
 RENEWALS_PER_LEASE = 3
+SUBSCRIPTIONS_NOTED_MAX: Final = 16
 
 log = structlog.get_logger()
 
@@ -125,8 +130,23 @@ class Clients:
         session.describe(described)
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
+        self._note_filters(described, session)
         stream.write(settings.answer(described, self._live, self._metric_for(described, session)))
         self._producers.can_be_asked(session)
+
+    def _note_filters(self, described: Settings, session: Session) -> None:
+        """Tell the core what a client subscribes to that has not received since we started.
+
+        One filter a topic, of `SUBSCRIPTIONS_NOTED_MAX` topics; what is wrong with one a receive is told.
+        """
+        access, group = self._live.access, session.group
+        found = {stored_name(one.topic): one.expression for one in described.subscription.subscriptions}
+        for topic, expression in islice(found.items(), SUBSCRIPTIONS_NOTED_MAX):
+            needs = Need(Verb.RECEIVE, Kind.TOPIC, topic), Need(Verb.RECEIVE, Kind.GROUP, group)
+            if access.is_asked and not all(access.allows(session.user, need) for need in needs):
+                continue
+            with suppress(TidewheelError):
+                self._live.receivers.client_subscribes(session.client_id, group, topic, wanted(expression))
 
     def _farewell(self, session: Session | None) -> list[Stream]:
         """Turn the metrics of a client off that goes; return the streams that are to end before it may.

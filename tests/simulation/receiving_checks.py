@@ -73,14 +73,21 @@ class Checks(Machine):
         known = self.filters[group, stored.topic].known
         return stored.for_group in ("", group) and any(stored.tag in TAGS_OF[one] for one in known)
 
-    def _see_filters(self, course: Course, wanted: Filter, client: str, before: int) -> None:
-        """After a receive: what the broker forgot it might forget, and what is done matched no filter."""
+    def _see_filters(self, course: Course, wanted: Filter | None, client: str, before: int) -> None:
+        """After a receive: what the broker forgot it might forget, and what is done matched no filter.
+
+        Without `wanted` its filter was refused: then there was none that the broker had to forget.
+        """
         group, topic = course.group, course.topic
         found, filters = set(self.broker.groups.filters.texts(group, topic)), self.filters[group, topic]
         records = self._appended(GROUP_TOPIC, before)
         said = {key: one.physical_offset + 1 for one in records for key in json.loads(one.body)}
-        filters.use(wanted.text, client, self.now_ms, said.get("filter"))
+        filters.move_clock(self.now_ms)
+        if wanted is not None:
+            filters.use(wanted.text, client, said.get("filter"))
         filters.see(found, self.alive_ms, self.now_ms, said.get("forgotten", FOREVER))
+        if wanted is None:
+            filters.refused()
         for place, stored in self.oracle.messages[topic].items():
             if not self.wants(group, stored) and self._is_done(course, stored):
                 course.unwanted.add(place)

@@ -2,7 +2,8 @@
 
 A filter is known from the first receive with it, as soon as its record is durable also after a crash. It may
 be forgotten only when other filters of the group were used for `FILTER_IDLE_MS` without it and none of the
-clients that used it last sends heartbeats. The oracle has its own clock of that.
+clients that used it last, or subscribe with it and used none since the start, sends heartbeats. The oracle
+has its own clock of that.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from tests.simulation.receiving_oracle import FOREVER
 class Used:
     """A filter: when its record is durable, and that of its end; when it was used, by the group's clock.
 
-    `before` is the same filter as it was known and forgotten earlier.
+    `held_ms`: when a client that is alive last held it. `before` is the same filter as it was known and
+    forgotten earlier.
     """
 
     added_at: int
     before: Used | None = None
     used_ms: int = 0
+    held_ms: int = 0
     forgotten_at: int = FOREVER
     clients: set[str] = field(default_factory=set)
 
@@ -40,10 +43,13 @@ class FiltersOfGroup:
     def known(self) -> set[FilterText]:
         return {text for text, one in self.used.items() if one.forgotten_at == FOREVER}
 
-    def use(self, text: FilterText, client: str, now_ms: int, added_at: int | None) -> None:
-        """A client has received with a filter; the record of a new one is durable at `added_at`."""
+    def move_clock(self, now_ms: int) -> None:
+        """A client has received, be it with a filter that was refused."""
         self.served_ms += min(max(0, now_ms - self.heard_ms), limits.FILTER_STEP_MS) if self.heard_ms else 0
         self.heard_ms = now_ms
+
+    def use(self, text: FilterText, client: str, added_at: int | None) -> None:
+        """A client has received with a filter; the record of a new one is durable at `added_at`."""
         assert (added_at is None) == (text in self.known), f"{text} is added twice, or not at all"
         if added_at is not None:
             self.used[text] = Used(added_at, self.used.get(text))
@@ -52,6 +58,11 @@ class FiltersOfGroup:
         self.used[text].used_ms = self.served_ms
         self.used[text].clients.add(client)
 
+    def hold(self, text: FilterText, client: str) -> None:
+        """A client has said what it subscribes to; what it received with since the start counts more."""
+        if text in self.known and not any(client in one.clients for one in self.used.values()):
+            self.used[text].clients.add(client)
+
     def see(self, found: set[FilterText], alive_ms: dict[str, int], now_ms: int, forgotten_at: int) -> None:
         """What the broker knows now is this, but for filters that were idle and are forgotten."""
         assert found <= self.known, f"filters of nobody: {found - self.known}"
@@ -59,9 +70,23 @@ class FiltersOfGroup:
             one = self.used[text]
             idle_ms = self.served_ms - one.used_ms
             assert idle_ms >= limits.FILTER_IDLE_MS, f"{text} is forgotten, and was used {idle_ms} ms ago"
-            beats = [now_ms - alive_ms[client] for client in one.clients if client in alive_ms]
-            assert all(ms >= limits.FILTER_CLIENT_MS for ms in beats), f"{text} is forgotten too early"
+            assert not self._is_held(one, alive_ms, now_ms), f"{text} is forgotten too early"
             one.forgotten_at = forgotten_at
+        for text in self.known:
+            if self._is_held(self.used[text], alive_ms, now_ms):
+                self.used[text].held_ms = self.served_ms
+
+    def refused(self) -> None:
+        """One filter more was refused: there are as many as may be, and none is idle for long."""
+        assert len(self.known) >= limits.FILTERS_PER_GROUP_MAX, "refused for nothing"
+        for text in self.known:
+            one = self.used[text]
+            idle_ms = self.served_ms - max(one.used_ms, one.held_ms)
+            assert idle_ms < 2 * limits.FILTER_IDLE_MS, f"{text} was used {idle_ms} ms ago, and is kept"
+
+    def _is_held(self, one: Used, alive_ms: dict[str, int], now_ms: int) -> bool:
+        beats = [now_ms - alive_ms[client] for client in one.clients if client in alive_ms]
+        return any(ms < limits.FILTER_CLIENT_MS for ms in beats)
 
     def leave(self, durable_at: int) -> None:
         """The group no longer receives the topic."""
@@ -80,5 +105,5 @@ class FiltersOfGroup:
                 del self.used[text]
                 continue
             forgotten_at = FOREVER if one.forgotten_at > end_offset else 0
-            self.used[text] = Used(0, forgotten_at=forgotten_at)
+            self.used[text] = Used(0, used_ms=limits.FILTER_SETTINGS_MS, forgotten_at=forgotten_at)
         self.served_ms = self.heard_ms = 0

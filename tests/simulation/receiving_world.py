@@ -14,7 +14,7 @@ from commitlog import limits, properties
 from commitlog.message import Message
 from consumequeue import receipts
 from consumequeue.errors import InvalidReceiptHandle
-from services.broker.errors import TooManyRequests
+from services.broker.errors import TooManyFilters, TooManyRequests
 from services.broker.group_values import Received
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery
@@ -106,6 +106,12 @@ class World(Subscribers):
             )
         except TooManyRequests:
             got = None
+        except TooManyFilters:
+            self.is_unfinished = False
+            course = self._course(group, topic)
+            self._see_joined(course, before)
+            self._see_filters(course, None, client, before)
+            return 0
         self.is_unfinished = got is not None and got.is_unfinished
         course = self._course(group, topic)
         self._see_joined(course, before)
@@ -233,10 +239,15 @@ class World(Subscribers):
         self.stale.append((course.group, course.topic, held.handle))
 
     def hear(self) -> None:
-        """A client is alive: its leases go on."""
+        """A client is alive: its leases go on. It may have connected just now, and say its filters."""
         client = self.chance.choice(CLIENTS)
         self.broker.receiving.client_alive(client, self.now_ms)
         self.alive_ms[client] = self.now_ms
+        if self.chance.random() < 0.3:
+            for topic in TOPICS:
+                wanted, _ = self.chance.choice(FILTERS["mixed"])
+                self.broker.receiving.client_subscribes(client, "mixed", topic, wanted, self.now_ms)
+                self.filters["mixed", topic].hold(wanted.text, client)
         for held in self._renewed(client):
             held.is_gone = False
             held.visible_ms = min(self.now_ms + self.settings.auto_renew_lease_ms, held.renewed_until_ms)

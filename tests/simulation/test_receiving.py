@@ -42,6 +42,9 @@ def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotte
         monkeypatch.setattr(limits, "FILTER_IDLE_MS", 30_000)
         monkeypatch.setattr(limits, "FILTER_LOOK_MS", 1_000)
         monkeypatch.setattr(limits, "FILTER_CLIENT_MS", 20_000)
+        monkeypatch.setattr(limits, "FILTER_SETTINGS_MS", 10_000)
+    if seed % 6 == 5:
+        monkeypatch.setattr(limits, "FILTERS_PER_GROUP_MAX", 2)
     world = World(seed)
     second = SecondCore(world, seed)
     for _ in range(400):

@@ -221,6 +221,57 @@ def test_a_client_that_sends_heartbeats_holds_its_filter_though_it_does_not_rece
     assert bench.filters() == [("TAG blue", 0)]
 
 
+def test_a_client_that_subscribes_holds_its_filter_though_it_has_not_received_since_the_start(
+    bench: Bench,
+) -> None:
+    bench.take("red", "busy")
+    bench.take("blue")
+    red = bench.send("red")
+    bench.restart()
+    bench.broker.receiving.client_subscribes("busy", "g", "t", parse_tags("red"), bench.now_ms)
+    for _ in range(20):
+        bench.broker.receiving.client_alive("busy", bench.now_ms)
+        bench.pass_time(MINUTE_MS, "blue")
+    assert bench.take("red", "busy") == [red]
+
+
+def test_a_filter_is_kept_after_a_start_until_its_client_can_have_said_what_it_subscribes_to(
+    bench: Bench,
+) -> None:
+    """Go's client connects again up to 5 minutes later."""
+    bench.take("red", "busy")
+    bench.take("blue")
+    red = bench.send("red")
+    bench.restart()
+    for _ in range(10):
+        bench.broker.receiving.client_alive("busy", bench.now_ms)
+        bench.pass_time(MINUTE_MS, "blue")
+    assert bench.filters() == [("TAG red", 1), ("TAG blue", 0)]
+    bench.broker.receiving.client_subscribes("busy", "g", "t", parse_tags("red"), bench.now_ms)
+    for _ in range(10):
+        bench.broker.receiving.client_alive("busy", bench.now_ms)
+        bench.pass_time(MINUTE_MS, "blue")
+    assert bench.take("red", "busy") == [red]
+
+
+def test_what_a_client_received_with_last_counts_more_than_its_subscription(bench: Bench) -> None:
+    bench.take("red", "c")
+    bench.take("blue", "c")
+    for _ in range(7):
+        bench.broker.receiving.client_subscribes("c", "g", "t", parse_tags("red"), bench.now_ms)
+        bench.pass_time(MINUTE_MS, "blue")
+    assert bench.filters() == [("TAG blue", 0)]
+
+
+def test_a_subscription_alone_makes_no_filter_known(bench: Bench) -> None:
+    bench.broker.receiving.client_subscribes("c", "g", "t", parse_tags("red"), bench.now_ms)
+    bench.take("blue")
+    bench.broker.receiving.client_subscribes("c", "g", "t", parse_tags("red"), bench.now_ms)
+    bench.broker.receiving.client_subscribes("c", "h", "t", parse_tags("blue"), bench.now_ms)
+    assert bench.filters() == [("TAG blue", 0)]
+    assert bench.broker.group_views.one("g").filters[0].clients == ("c",)
+
+
 def test_a_client_that_changes_its_filter_does_not_hold_the_one_before(bench: Bench) -> None:
     bench.take("red", "c")
     bench.take("blue", "c")
@@ -241,6 +292,24 @@ def test_the_ninth_filter_is_refused_with_a_sentence_and_changes_nothing(bench: 
     bench.restart()
     with pytest.raises(TooManyFilters):
         bench.take("more")
+
+
+def test_a_full_group_whose_clients_all_have_a_ninth_filter_takes_it_when_the_others_are_idle(
+    bench: Bench,
+) -> None:
+    for number in range(limits.FILTERS_PER_GROUP_MAX):
+        bench.take(f"tag{number}")
+    sent = bench.send("new")
+    refused = 0
+    for _ in range(10):
+        bench.now_ms += MINUTE_MS
+        try:
+            got = bench.take("new", "n")
+            break
+        except TooManyFilters:
+            refused += 1
+    assert (got, refused) == ([sent], 4)
+    assert bench.filters() == [("TAG new", 0)]
 
 
 def test_filters_of_all_groups_have_a_bound_in_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

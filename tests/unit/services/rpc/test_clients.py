@@ -134,6 +134,26 @@ def test_a_client_we_do_not_know_may_beat(play: Any) -> None:
     play(scenario)
 
 
+def test_a_client_that_has_not_received_counts_for_the_filter_of_its_settings(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.send("orders")
+        for tag in ("red", "blue"):
+            await front.receive("orders", filter_expression=wire.FilterExpression(expression=tag))
+        filters = [("orders", "blue"), ("orders", "red"), ("orders || ", "red"), ("carts", "a | b")]
+        for number, (topic, expression) in enumerate(filters):
+            subscription = wire.Subscription(group=wire.Resource(name="g"))
+            entry = subscription.subscriptions.add(topic=wire.Resource(name="orders"))
+            entry.expression.expression = "green"
+            entry = subscription.subscriptions.add(topic=wire.Resource(name=topic))
+            entry.expression.expression = expression
+            settings = wire.Settings(client_type="SIMPLE_CONSUMER", subscription=subscription)
+            await Telemetry(front, f"busy-{number}").introduce(settings)
+        found = front.live.core.group_views.one("g").filters
+        assert {one.text.expression: len(one.clients) for one in found} == {"red": 1, "blue": 2}
+
+    play(scenario)
+
+
 def test_settings_that_are_refused_are_counted(play: Any) -> None:
     async def scenario(front: Any) -> None:
         telemetry = Telemetry(front, "client-1")

@@ -319,6 +319,34 @@ def test_nobody_ends_the_client_of_another_user_by_its_id(watch: Any) -> None:
     watch(scenario)
 
 
+def test_only_a_client_that_may_receive_holds_a_filter_by_its_settings(watch: Any) -> None:
+    async def scenario(watched: Watched) -> None:
+        watched.access.open_all()
+        await watched.allow("carts", Verb.SEND, Kind.TOPIC, "orders")
+        for kind in Kind:
+            await watched.allow("orders", Verb.RECEIVE, kind, "*")
+        await watched.send(ORDERS, "carts")
+        assert (await watched.call("ReceiveMessage", requests()["ReceiveMessage"])).code == Code.OK
+        settings = wire.Settings(client_type=wire.ClientType.SIMPLE_CONSUMER)
+        settings.subscription.group.CopyFrom(GROUP)
+        settings.subscription.subscriptions.add().topic.CopyFrom(ORDERS)
+        for user in ("carts", "orders"):
+            caller = replace(watched.callers[user], client_id="another")
+            stream = watched.front.stream("Telemetry", said_once(settings), caller)
+            assert (await anext(stream)).HasField("settings")
+            await stream.aclose()
+        [known] = watched.live.core.group_views.one("g").filters
+        assert known.clients == ("orders/client", "orders/another")
+
+    watch(scenario)
+
+
+async def said_once(settings: wire.Settings) -> Any:
+    """Say settings, and no more."""
+    yield service.TelemetryCommand(settings=settings)
+    await asyncio.Event().wait()
+
+
 def test_a_receive_that_waited_while_its_right_was_taken_away_gets_nothing(watch: Any) -> None:
     async def scenario(watched: Watched) -> None:
         await watched.allow("carts", Verb.SEND, Kind.TOPIC, "orders")
