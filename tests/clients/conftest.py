@@ -210,8 +210,11 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def serving(process: BrokerProcess) -> Iterator[BrokerProcess]:
     """Run a broker; it must end cleanly when asked to."""
     process.start()
-    yield process
-    assert process.stop() == 0
+    try:
+        yield process
+    finally:
+        code = process.stop()
+    assert code == 0
 
 
 @pytest.fixture(name="serving", scope="session")

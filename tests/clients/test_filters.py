@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.clients.libraries import LIBRARIES, PYTHON, require
-from tests.clients.plays_filters import FILTERS, Pair, outlive
+from tests.clients.play import until
+from tests.clients.plays_filters import BLUE, FILTERS, RED, Pair, outlive
 from tests.clients.process_client import ProcessClient
 
 NO_PUSH = {"rust"}
+SILENT = {
+    "go": "the client 5.1.4 connects again when it says its settings, every 5 minutes",
+    "rust": "rocketmq 5.0.0 of crates.io does not connect again",
+}
+RECONNECT_SECONDS = 90
+"""Within which a client connects again; Python's waits for its next look at routes."""
 
 
 @pytest.fixture(scope="session", params=["python", *(name for name in LIBRARIES)])
@@ -70,3 +80,55 @@ def test_filters_outlive_kill_9(
         pair.close()
         for client in pair.clients:
             client.stop()
+
+
+def test_a_client_that_does_not_receive_keeps_its_filter_after_a_restart(
+    library: str, launching: Callable[[str], ProcessClient], own_broker: Any
+) -> None:
+    """The one that works on what it has got says what it subscribes to when it connects again."""
+    if library in SILENT:
+        pytest.skip(SILENT[library])
+    pair = Pair(lambda: launching(own_broker.listen), own_broker)
+    try:
+        pair.read(0, RED)
+        pair.read(1, BLUE)
+        pair.send(RED, BLUE)
+        pair.drain()
+        pair.stop(1)
+        own_broker.kill()
+        own_broker.start()
+        began_s = time.monotonic()
+        until(lambda: [one["clients"] for one in pair.group()["filters"]] == [1, 1], RECONNECT_SECONDS)
+        print(json.dumps({"client": library, "row": "busy", "seconds": round(time.monotonic() - began_s, 1)}))
+        pair.end()
+    finally:
+        pair.close()
+        for client in pair.clients:
+            client.stop()
+
+
+def test_a_filter_whose_client_never_comes_back_is_forgotten(
+    library: str,
+    launching: Callable[[str], ProcessClient],
+    serving: Callable[..., Generator[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits for it is done, its message group goes on, and the log says so."""
+    monkeypatch.setenv("TEST_LIMITS", json.dumps({"FILTER_IDLE_MS": 2_000, "FILTER_LOOK_MS": 100}))
+    with closing(serving(tmp_path / "store", program="tests.clients.hurried_broker")) as started:
+        broker = next(started)
+        pair = Pair(lambda: launching(broker.listen), broker)
+        try:
+            pair.play.create_topic("FIFO")
+            pair.ask(pair.clients[1], BLUE).receive()
+            pair.clients.pop().kill()
+            pair.read(0, RED)
+            pair.send(RED, message_groups=3)
+            print(json.dumps({"client": library, "row": "forgotten"} | pair.end()))
+            assert [one["expression"] for one in pair.group()["filters"]] == ["red"]
+            until(lambda: "no longer asks" in (tmp_path / "store.log").read_text())
+        finally:
+            pair.close()
+            for client in pair.clients:
+                client.stop()
