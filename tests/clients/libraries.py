@@ -107,6 +107,12 @@ PYTHON: Final = Library(
 """Python's as a process. Most tests use it without one (`python_client`), so it is not in `LIBRARIES`."""
 
 
+def spare_make_test() -> None:
+    """Skip a long test unless all clients are asked for: other tests say the same of the core."""
+    if not os.environ.get("TIDEWHEEL_BUILD_CLIENTS"):
+        pytest.skip("make test-clients plays it")
+
+
 def require(library: Library) -> None:
     """Have the library's program built, or skip the test; where builds are asked for, fail instead."""
     is_asked = bool(os.environ.get("TIDEWHEEL_BUILD_CLIENTS"))

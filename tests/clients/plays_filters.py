@@ -18,6 +18,8 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 from urllib.error import HTTPError
 
+import pytest
+
 from tests.clients.official import Refused, SimpleConsumer
 from tests.clients.play import ARRIVE_SECONDS, Play, until
 from tests.clients.process_client import ProcessClient
@@ -25,6 +27,7 @@ from tests.clients.process_client import ProcessClient
 TAGS: Final = ("red", "blue", "green", "white")
 SENT: Final = 40
 AWAIT_SECONDS: Final = 1
+FILTERS_MAX: Final = 8
 QUIET_SECONDS: Final = 4.0
 """How long nothing comes before what has not come counts as lost."""
 
@@ -335,6 +338,26 @@ def a_client_never_comes_back(pair: Pair) -> dict[str, Any]:
     return pair.end(waiting=SENT // 4)
 
 
+def a_ninth_filter_is_refused(pair: Pair) -> dict[str, Any]:
+    """The client says which filters there are; the others go on."""
+    pair.play.create_topic("MIXED")
+    asked = [Asks(f"tag{number}", lambda number: False) for number in range(7)]
+    for one in [pair.ask(pair.clients[1], asks).receiving() for asks in asked]:
+        one.result(ARRIVE_SECONDS)
+    pair.read(0, RED)
+    consumer = pair.ask(pair.clients[1], BLUE)
+    with pytest.raises(Refused, match="with 8 filters already: TAG tag"):
+        consumer.receive()
+    assert len(pair.group()["filters"]) == FILTERS_MAX
+    pair.send(RED)
+    return pair.end()
+
+
+def the_same_words_as_tag_and_as_sql_are_two_filters(pair: Pair) -> dict[str, Any]:
+    words = "n IS NOT NULL"
+    return share(pair, Asks(words, lambda number: False), Asks(words, ALL.matches, is_sql=True))
+
+
 FILTERS: Final[dict[str, Callable[[Pair], dict[str, Any]]]] = {
     "tags": two_tags,
     "tag and *": a_tag_and_all,
@@ -345,5 +368,7 @@ FILTERS: Final[dict[str, Callable[[Pair], dict[str, Any]]]] = {
     "FIFO": a_message_group_keeps_its_order_across_filters,
     "push": push_consumers_share,
     "never back": a_client_never_comes_back,
+    "ninth": a_ninth_filter_is_refused,
+    "same words": the_same_words_as_tag_and_as_sql_are_two_filters,
 }
 """The rows in which the broker stays."""

@@ -60,6 +60,12 @@ class Told:
     def _ack(self, consumer: int, native: int, handle: str) -> None:
         self._consumers[consumer].ack(replace(self._messages.pop(native), handle=handle))
 
+    def _change_invisible(self, consumer: int, native: int, handle: str, seconds: int) -> str:
+        renewed = self._consumers[consumer].change_invisible(
+            replace(self._messages[native], handle=handle), seconds
+        )
+        return renewed.handle
+
     def _close(self, consumer: int) -> None:
         self._consumers[consumer].consumer.shutdown()
 

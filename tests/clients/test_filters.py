@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.libraries import LIBRARIES, PYTHON, require
+from tests.clients.libraries import LIBRARIES, PYTHON, require, spare_make_test
 from tests.clients.play import until
 from tests.clients.plays_filters import BLUE, FILTERS, RED, Pair, outlive
 from tests.clients.process_client import ProcessClient
@@ -86,6 +86,7 @@ def test_a_client_that_does_not_receive_keeps_its_filter_after_a_restart(
     library: str, launching: Callable[[str], ProcessClient], own_broker: Any
 ) -> None:
     """The one that works on what it has got says what it subscribes to when it connects again."""
+    spare_make_test()
     if library in SILENT:
         pytest.skip(SILENT[library])
     pair = Pair(lambda: launching(own_broker.listen), own_broker)
@@ -115,6 +116,7 @@ def test_a_filter_whose_client_never_comes_back_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What waits for it is done, its message group goes on, and the log says so."""
+    spare_make_test()
     monkeypatch.setenv("TEST_LIMITS", json.dumps({"FILTER_IDLE_MS": 2_000, "FILTER_LOOK_MS": 100}))
     with closing(serving(tmp_path / "store", program="tests.clients.hurried_broker")) as started:
         broker = next(started)
