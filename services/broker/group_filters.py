@@ -61,6 +61,8 @@ class KnownFilter:
     others: tuple[KnownFilter, ...] = ()
     """The other filters of the group."""
     used_ms: int = 0
+    is_used: bool = False
+    """Whether a client used it since the start."""
     clients: dict[str, None] = field(default_factory=dict)
     """The clients that used it last, `FILTER_CLIENTS_MAX` of them, the newest last."""
 
@@ -71,7 +73,6 @@ class FilterSet:
     def __init__(self, texts: Iterable[FilterText]) -> None:
         self.known = {text: KnownFilter(_parsed(text), 1 << place) for place, text in enumerate(texts)}
         for one in self.known.values():
-            one.used_ms = limits.FILTER_SETTINGS_MS
             one.others = tuple(other for other in self.known.values() if other is not one)
         codes = [one.filter.tags_codes for one in self.known.values()]
         sets = [one for one in codes if one is not None]
@@ -101,7 +102,7 @@ class FilterSet:
 
     def use(self, known: KnownFilter, client_id: str) -> bool:
         """Note that a client receives with a filter; return whether it used another before, or none."""
-        known.used_ms = self._served_ms
+        known.used_ms, known.is_used = self._served_ms, True
         if client_id in known.clients:
             return False
         for other in known.others:
@@ -125,7 +126,8 @@ class FilterSet:
         self._looked_ms = self._served_ms
         found = []
         for text, one in self.known.items():
-            if self._served_ms - one.used_ms < limits.FILTER_IDLE_MS:
+            more_ms = 0 if one.is_used else limits.FILTER_SETTINGS_MS
+            if self._served_ms - one.used_ms < limits.FILTER_IDLE_MS + more_ms:
                 continue
             if any(now_ms - alive_ms.get(client, 0) < limits.FILTER_CLIENT_MS for client in one.clients):
                 one.used_ms = self._served_ms
@@ -242,6 +244,7 @@ class GroupFilters:
         for text, known in after.known.items():
             kept = before.known.get(text)
             known.used_ms = after._served_ms if kept is None else kept.used_ms
+            known.is_used = kept is not None and kept.is_used
             known.clients = {} if kept is None else kept.clients
         return before.queue_ids
 

@@ -298,6 +298,8 @@ class _Recovery:
         failures, held = self.course.failures[place], self.course.held.get(place)
         if place in self.course.done or place in self.gone or place[1] < self.flight.offsets.committed_offset:
             return
+        if place in self.course.unwanted and self.flight.offsets.is_done(place[1]):
+            return  # it had come back, and was passed over when its filter was forgotten
         found = self.flight.attempts(place[1])
         count = found.made - (held is not None)
         low = sum(durable_at <= self.told_offset for durable_at, _ in failures)
