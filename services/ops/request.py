@@ -21,6 +21,8 @@ LIMIT_MAX = 1_000
 NUMBER_MAX = (1 << 63) - 1
 _BEFORE_VALUES = (b",", b":", b"[", b"{")
 _PIECE_BYTES = 256 * 1024
+_QUOTED_MAX = 80
+_NAMED_MAX = 200
 
 Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
 Moment = str | Annotated[int, Strict()]
@@ -104,13 +106,20 @@ def _values(body: bytes, at: int, end: int) -> int:
     return sum(body.count(one, at, end) for one in _BEFORE_VALUES)
 
 
+def shorten(name: str) -> str:
+    """Return a name that a caller gave, cut if it is long."""
+    return name if len(name) <= _NAMED_MAX else f"{name[:_NAMED_MAX]}... ({len(name)} characters)"
+
+
 def mistake(error: ValidationError, whole: str) -> ClientMistake:
     """Return the first thing that is wrong with a query or a body (`whole`) as an error of the tree."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or whole
+    where = shorten(".".join(str(part) for part in first["loc"])) or whole
     said = first["msg"].removeprefix("Value error, ")
     given = first["input"]
-    quoted = f" is {given!r}" if isinstance(given, str | int | float) and len(repr(given)) <= 80 else ""
+    is_long = isinstance(given, str) and len(given) > _QUOTED_MAX  # not written at all: it may have MiB
+    is_quoted = isinstance(given, str | int | float) and not is_long and len(repr(given)) <= _QUOTED_MAX
+    quoted = f" is {given!r}" if is_quoted else ""
     if first["type"] == "extra_forbidden":
         return ClientMistake(f"{where} is nothing that is known here: is it misspelt?")
     return ClientMistake(f"{where}{quoted}: {said}.")
