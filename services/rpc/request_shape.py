@@ -12,6 +12,8 @@ Cost: 0.2 us a field, of requests above `COUNTED_ABOVE_BYTES` only: smaller ones
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -31,47 +33,59 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32, _GROUPS = 0, 1, 2, 5, (3, 4)
 
 
 def has_too_many_fields(message: bytes, descriptor: Any) -> bool:
-    """Return whether a request of a type has more fields than may be; False for one that cannot be parsed."""
+    """Return whether a request of a type has more fields than may be, up to where it cannot be parsed."""
     if len(message) <= COUNTED_ABOVE_BYTES:
         return False
-    try:
-        return _left_of(message, descriptor) < 0
-    except IndexError:  # it ends within a field
-        return False
+    return _left_of(message, descriptor) < 0
 
 
 def _left_of(message: bytes, descriptor: Any) -> int:
-    """Return how many more fields there could be; less than 0 for too many. Raise IndexError."""
+    """Return how many more fields there could be; less than 0 for too many.
+
+    A message that cannot be parsed is counted up to the field that breaks it, and the messages within what
+    comes before are counted, too: protobuf parses them before it meets that field.
+    """
     left = FIELDS_PER_REQUEST_MAX
     todo = [(0, len(message), descriptor)]
-    while todo:
+    while todo and left >= 0:
         at, end, of = todo.pop()
-        inner = _inner(of)
-        while at < end:
-            left -= 1
-            tag, at = _number(message, at)
-            kind = tag & 7
-            if kind == _LENGTH:
-                length, at = _number(message, at)
-                known = inner.get(tag >> 3, False)
-                if known is None:
-                    left -= length // _PACKED_BYTES_PER_FIELD
-                elif known and length > _DESCENDED_BYTES:
-                    todo.append((at, min(at + length, end), known))
-                elif known:
-                    left -= length // _BYTES_PER_FIELD
-                at += length
-            elif kind == _VARINT:
-                _, at = _number(message, at)
-            elif kind in (_FIXED64, _FIXED32):
-                at += 8 if kind == _FIXED64 else 4
-            elif kind in _GROUPS:  # none of our messages has one
-                return -1
-            else:
-                raise IndexError(f"wire type {kind}")
-            if left < 0:
-                return left
+        with suppress(IndexError):  # it ends within a field, or has a wire type that is none
+            for cost, inner in _fields(message, at, end, _inner(of)):
+                left -= cost
+                if inner is not None:
+                    todo.append(inner)
+                if left < 0:
+                    break
     return left
+
+
+def _fields(
+    message: bytes, at: int, end: int, inner: dict[int, Any]
+) -> Iterator[tuple[int, tuple[int, int, Any] | None]]:
+    """Yield what each field counts, and the message within it that is to be counted; raise IndexError."""
+    while at < end:
+        cost, within = 1, None
+        tag, at = _number(message, at)
+        kind = tag & 7
+        if kind == _LENGTH:
+            length, at = _number(message, at)
+            known = inner.get(tag >> 3, False)
+            if known is None:
+                cost += length // _PACKED_BYTES_PER_FIELD
+            elif known and length > _DESCENDED_BYTES:
+                within = (at, min(at + length, end), known)
+            elif known:
+                cost += length // _BYTES_PER_FIELD
+            at += length
+        elif kind == _VARINT:
+            _, at = _number(message, at)
+        elif kind in (_FIXED64, _FIXED32):
+            at += 8 if kind == _FIXED64 else 4
+        elif kind in _GROUPS:  # none of our messages has one
+            cost = FIELDS_PER_REQUEST_MAX + 1
+        else:
+            raise IndexError(f"wire type {kind}")
+        yield cost, within
 
 
 def _number(message: bytes, at: int) -> tuple[int, int]:

@@ -59,6 +59,9 @@ def test_what_clients_send_has_not_too_many(request_bytes: bytes) -> None:
         (SEND, b"\x7a\x00" * (1 << 20)),  # a field that is not known
         (SEND, b"\x78\x01" * (1 << 20)),
         (SEND, b"\x0b\x0c" * (1 << 20)),  # groups
+        (SEND, within(b"\x12\x00" * (1 << 20), 1) + b"\x08"),  # it ends within a field, behind them
+        (SEND, within(b"\x12\x00" * (1 << 20), 1) + b"\x0e\x00"),  # a wire type that is none
+        (SEND, within(b"\x12\x00" * (1 << 20) + b"\x08", 3, 1)),
     ],
 )
 def test_what_would_take_long_to_parse_has_too_many(kind: type[SEND], request_bytes: bytes) -> None:
