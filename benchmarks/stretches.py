@@ -62,7 +62,7 @@ CONTAINS = " OR ".join([*(f"p CONTAINS 'word{number}'" for number in range(99)),
 class Client:
     """A connection of a client, as the protocol port has it: what is answered to a call ends it."""
 
-    host, is_encrypted, is_let_in = "127.0.0.1", False, True
+    host, number, is_encrypted, is_let_in = "127.0.0.1", 1, False, True
 
     def __init__(self, client_id: str) -> None:
         self.callers: dict[int, Any] = {}
@@ -96,6 +96,7 @@ class Client:
         """Run a call."""
         task = self._loop.create_task(call)
         self._tasks.add(task)
+        task.add_done_callback(lambda _: self.end(stream_id))
         task.add_done_callback(self._tasks.discard)
 
     async def messages(self, stream_id: int) -> AsyncIterator[bytes]:
@@ -367,7 +368,7 @@ class World:
         await self.grpc("ReceiveMessage", request.SerializeToString())
 
     async def _receive_tags(self) -> None:
-        tags = "||".join(f"t{number * 7}x" for number in range(limits.FILTER_TAGS_MAX))
+        tags = "||".join(f"x{number}" for number in range(limits.FILTER_TAGS_MAX))
         request = service.ReceiveMessageRequest(
             group=wire.Resource(name="tagged"),
             message_queue=wire.MessageQueue(topic=wire.Resource(name="tags")),

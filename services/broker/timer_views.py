@@ -58,6 +58,19 @@ class TimerViews:
             place = candidate.due_ms, candidate.timer_offset
         return TimerPage(found, None)
 
+    def look(self, wanted: TimerFilter, after: tuple[int, int] | None, looked_max: int) -> TimerPage:
+        """Return those that match of the next `looked_max` timers that may, likewise; `after` is the last one."""
+        found: list[PendingTimer] = []
+        place = after
+        for number, candidate in enumerate(self._candidates(wanted, after)):
+            if number == looked_max:
+                return TimerPage(found, place)
+            timer = self._look(candidate)
+            if _matches(timer, wanted):
+                found.append(replace(timer, message=None))
+            place = candidate.due_ms, candidate.timer_offset
+        return TimerPage(found, None)
+
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
         """Return the timers for topics with that prefix, the first due first."""
         return self.page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers

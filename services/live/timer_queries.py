@@ -5,7 +5,8 @@ look is cut: a piece is as wide as its timers are sparse, and between pieces oth
 piece may hold follows from how long the last one took (`Pace`): rows of a partition are quick, records are
 not. What changes meanwhile is seen or not, as with any look that takes time; what stays is seen once.
 
-Cost: a count of a window (which reads no record) or two for each piece. A single millisecond is never cut.
+Cost: a count of a window (which reads no record) or two for each piece. A single millisecond is not cut but
+looked at some timers at a time (`looks`), and each look passes over the rows of its file once more.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ async def count(live: LiveBroker, wanted: TimerFilter) -> int:
         return live.query(live.core.timer_views.count, wanted)
     counted, pace = 0, Pace()
     async for piece in pieces(live, wanted, pace):
-        counted += pace.take(live.query, live.core.timer_views.count, piece)
+        if is_moment(piece):
+            counted += sum([len(page.timers) async for page in looks(live, piece, None)])
+        else:
+            counted += pace.take(live.query, live.core.timer_views.count, piece)
     return counted
 
 
@@ -85,7 +89,12 @@ async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> lis
     counts: Counter[int] = Counter()
     pace = Pace()
     async for piece in pieces(live, wanted, pace):
-        for due_ms, number in pace.take(live.timer_histogram, piece, 1):
+        if is_moment(piece):
+            looked = [len(page.timers) async for page in looks(live, piece, None)]
+            found = [(piece.from_ms, sum(looked))] if any(looked) else []
+        else:
+            found = pace.take(live.timer_histogram, piece, 1)
+        for due_ms, number in found:
             counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
     return sorted(counts.items())
 
@@ -100,6 +109,13 @@ async def page(
     found: list[PendingTimer] = []
     pace = Pace()
     async for piece in pieces(live, rest, pace):
+        if is_moment(piece):
+            async for look in looks(live, piece, after):
+                found += look.timers
+                if len(found) > count_max:
+                    last = found[count_max - 1]
+                    return TimerPage(found[:count_max], (last.due_ms, last.timer_offset))
+            continue
         more = pace.take(live.timers, piece, after, count_max - len(found) or 1)
         if len(found) == count_max and more.timers:
             return TimerPage(found, (found[-1].due_ms, found[-1].timer_offset))
@@ -107,6 +123,25 @@ async def page(
         if more.after is not None:
             return TimerPage(found, more.after)
     return TimerPage(found, None)
+
+
+async def looks(
+    live: LiveBroker, moment: TimerFilter, after: tuple[int, int] | None
+) -> AsyncIterator[TimerPage]:
+    """Yield the timers of one millisecond that match, some at a time: it may have any number."""
+    while True:
+        place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
+        page = live.query(live.core.timer_views.look, moment, place, limits.TIMERS_LOOKED_AT_FIRST)
+        yield page
+        after = page.after
+        if after is None:
+            return
+        await asyncio.sleep(0)
+
+
+def is_moment(piece: TimerFilter) -> bool:
+    """Return whether a piece is one millisecond, which cannot be cut."""
+    return piece.until_ms - piece.from_ms == 1
 
 
 def is_simple(wanted: TimerFilter) -> bool:

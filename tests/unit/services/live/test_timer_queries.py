@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from commitlog import limits
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
+from services.broker.timer_views import TimerViews
 from services.broker.values import PendingTimer, TimerFilter
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
@@ -142,5 +144,45 @@ def test_a_piece_holds_few_timers_unless_it_is_a_millisecond() -> None:
             until_ms = piece.until_ms
             held = live.query(live.core.timer_views.count, replace(piece, tag=""))
             assert held <= limits.TIMERS_LOOKED_AT_MAX or until_ms - piece.from_ms == 1
+
+    play(scenario)
+
+
+def test_a_crowd_of_one_millisecond_is_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMERS_LOOKED_AT_FIRST", 7)
+    looked: list[int] = []
+    look = TimerViews._look
+
+    def counted(self: TimerViews, candidate: Any) -> Any:
+        looked[-1] += 1
+        return look(self, candidate)
+
+    monkeypatch.setattr(TimerViews, "_look", counted)
+
+    async def scenario(live: LiveBroker) -> None:
+        due_ms = NOW_MS + 90_000_000
+        for number in range(50):
+            tag = "wanted" if number % 3 == 0 else "other"
+            named = {"message_id": f"crowd{number}", "delivery_ms": due_ms, "tag": tag}
+            await live.send(Message(topic="crowd", body=b"x", **named))
+        query = live.query
+
+        def apart(verb: Any, *arguments: Any) -> Any:
+            looked.append(0)
+            return query(verb, *arguments)
+
+        monkeypatch.setattr(live, "query", apart)
+        wanted = TimerFilter(topic="crowd", tag="wanted", from_ms=due_ms, until_ms=due_ms + 1)
+        assert await timer_queries.count(live, wanted) == 17
+        assert await timer_queries.histogram(live, wanted, 10) == [(due_ms, 17)]
+        ids, after = [], None
+        while True:
+            page = await timer_queries.page(live, wanted, after, 5)
+            ids += [one.message_id for one in page.timers]
+            after = page.after
+            if after is None:
+                break
+        assert ids == [f"crowd{number}" for number in range(0, 50, 3)]
+        assert max(looked) <= 8
 
     play(scenario)
