@@ -10,8 +10,10 @@ which it was leased. (RocketMQ `ReceiptHandle`.)
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
+from commitlog import limits
 from consumequeue.errors import InvalidReceiptHandle
 
 
@@ -46,8 +48,12 @@ def generation_of(handle: str) -> int:
         return -1
 
 
+@lru_cache(maxsize=limits.ENTRIES_PER_REQUEST_MAX)
 def decode(handle: str) -> Receipt:
-    """Return the lease that a handle names; raise `InvalidReceiptHandle` for what no broker wrote."""
+    """Return the lease that a handle names; raise `InvalidReceiptHandle` for what no broker wrote.
+
+    A handle whose lease is over is asked for twice.
+    """
     try:
         first, leased, invisible, revive, kind, _, queue, offset, physical, *rest = handle.split(" ")
         epoch, generation = rest if len(rest) == 2 else ("0", *rest)

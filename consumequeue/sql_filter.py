@@ -69,6 +69,10 @@ class SqlFilter:
 def parse_sql(expression: str) -> Filter:
     """Return the filter of an SQL expression; raise `IllegalFilter` with line and column."""
     check_expression(expression)
+    if (count := expression.count("(")) > limits.FILTER_PARENTHESES_MAX:
+        raise IllegalFilter(
+            f"It has {count} opening parentheses, the limit is {limits.FILTER_PARENTHESES_MAX}."
+        )
     try:
         term = cast(Term, cast(object, _PARSER.parse(expression)))
     except UnexpectedInput as error:

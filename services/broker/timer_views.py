@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from commitlog import limits
 from commitlog.errors import StoreDamaged
 from consumequeue.entry import tags_code
 from consumequeue.keyindex import hash_of
@@ -23,6 +24,7 @@ from services.broker.values import LostTimer, PendingTimer, TimerFilter, TimerNa
 from timingwheel.partition import IN_LOG, Rows
 
 _EVERYTHING: Final = TimerFilter()
+_LOOK_WORK: Final = 2  # in `limits.WORK_NS`: to read a small record and make a timer of it
 
 
 class Candidate(NamedTuple):
@@ -58,14 +60,19 @@ class TimerViews:
             place = candidate.due_ms, candidate.timer_offset
         return TimerPage(found, None)
 
-    def look(self, wanted: TimerFilter, after: tuple[int, int] | None, looked_max: int) -> TimerPage:
-        """Return those that match of the next `looked_max` timers that may, likewise; `after` is the last one."""
+    def look(self, wanted: TimerFilter, after: tuple[int, int] | None) -> TimerPage:
+        """Return those that match of the next timers, likewise; `after` is where to look on, None at the end.
+
+        As many records are read as take `TIMERS_LOOK_WORK_MAX` (in `limits.WORK_NS`), or one that is larger.
+        """
         found: list[PendingTimer] = []
-        place = after
-        for number, candidate in enumerate(self._candidates(wanted, after)):
-            if number == looked_max:
+        work, place = 0, after
+        for candidate in self._candidates(wanted, after):
+            if work >= limits.TIMERS_LOOK_WORK_MAX:
                 return TimerPage(found, place)
             timer = self._look(candidate)
+            body_bytes = 0 if timer.message is None else len(timer.message.body)
+            work += _LOOK_WORK + body_bytes // limits.WORK_BYTES
             if _matches(timer, wanted):
                 found.append(replace(timer, message=None))
             place = candidate.due_ms, candidate.timer_offset

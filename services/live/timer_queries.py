@@ -5,8 +5,9 @@ look is cut: a piece is as wide as its timers are sparse, and between pieces oth
 piece may hold follows from how long the last one took (`Pace`): rows of a partition are quick, records are
 not. What changes meanwhile is seen or not, as with any look that takes time; what stays is seen once.
 
-Cost: a count of a window (which reads no record) or two for each piece. A single millisecond is not cut but
-looked at some timers at a time (`looks`), and each look passes over the rows of its file once more.
+Cost: a count of a window (which reads no record) or two for each piece. Where records are read, what is read
+in one go is bounded by its bytes (`TimerViews.look`), also within one millisecond, which cannot be cut. Weak
+spot: each look passes over the rows of its file once more.
 """
 
 from __future__ import annotations
@@ -75,28 +76,28 @@ async def count(live: LiveBroker, wanted: TimerFilter) -> int:
     """Count timers."""
     if is_simple(wanted):
         return live.query(live.core.timer_views.count, wanted)
-    counted, pace = 0, Pace()
-    async for piece in pieces(live, wanted, pace):
-        if is_moment(piece):
-            counted += sum([len(page.timers) async for page in looks(live, piece, None)])
-        else:
-            counted += pace.take(live.query, live.core.timer_views.count, piece)
-    return counted
+    return sum([len(page.timers) async for page in looks(live, wanted)])
 
 
 async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
     """Count timers by windows of time from `from_ms` on: (start, count) of those that have any."""
     counts: Counter[int] = Counter()
-    pace = Pace()
-    async for piece in pieces(live, wanted, pace):
-        if is_moment(piece):
-            looked = [len(page.timers) async for page in looks(live, piece, None)]
-            found = [(piece.from_ms, sum(looked))] if any(looked) else []
-        else:
-            found = pace.take(live.timer_histogram, piece, 1)
-        for due_ms, number in found:
-            counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
+    async for due_ms, number in _dues(live, wanted):
+        counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
     return sorted(counts.items())
+
+
+async def _dues(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[int, int]]:
+    """Yield (due time, number of timers) of the timers that match."""
+    if is_window(wanted):  # which reads no record
+        pace = Pace()
+        async for piece in pieces(live, wanted, pace):
+            for found in pace.take(live.timer_histogram, piece, 1):
+                yield found
+    else:
+        async for page in looks(live, wanted):
+            for timer in page.timers:
+                yield timer.due_ms, 1
 
 
 async def page(
@@ -105,46 +106,36 @@ async def page(
     """Return up to `count_max` timers by due time, from behind the sort key `after`."""
     if is_simple(wanted):
         return live.timers(wanted, after, count_max)
-    rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
     found: list[PendingTimer] = []
-    pace = Pace()
-    async for piece in pieces(live, rest, pace):
-        if is_moment(piece):
-            async for look in looks(live, piece, after):
-                found += look.timers
-                if len(found) > count_max:
-                    last = found[count_max - 1]
-                    return TimerPage(found[:count_max], (last.due_ms, last.timer_offset))
-            continue
-        more = pace.take(live.timers, piece, after, count_max - len(found) or 1)
-        if len(found) == count_max and more.timers:
-            return TimerPage(found, (found[-1].due_ms, found[-1].timer_offset))
-        found += more.timers
-        if more.after is not None:
-            return TimerPage(found, more.after)
+    async for look in looks(live, wanted, after):
+        found += look.timers
+        if len(found) > count_max:
+            last = found[count_max - 1]
+            return TimerPage(found[:count_max], (last.due_ms, last.timer_offset))
     return TimerPage(found, None)
 
 
 async def looks(
-    live: LiveBroker, moment: TimerFilter, after: tuple[int, int] | None
+    live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None = None
 ) -> AsyncIterator[TimerPage]:
-    """Yield the timers of one millisecond that match, some at a time: it may have any number."""
-    while True:
-        place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
-        page = live.query(live.core.timer_views.look, moment, place, limits.TIMERS_LOOKED_AT_FIRST)
-        yield page
-        after = page.after
-        if after is None:
-            return
-        await asyncio.sleep(0)
+    """Yield the timers that match, by due time, as many at a time as are looked at in one go."""
+    rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
+    async for piece in pieces(live, rest):
+        while True:
+            place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
+            page = live.query(live.core.timer_views.look, piece, place)
+            yield page
+            await asyncio.sleep(0)
+            if page.after is None:
+                break
+            after = page.after
 
 
-def is_moment(piece: TimerFilter) -> bool:
-    """Return whether a piece is one millisecond, which cannot be cut."""
-    return piece.until_ms - piece.from_ms == 1
+def is_window(wanted: TimerFilter) -> bool:
+    """Return whether a filter is a window of time and nothing else."""
+    return wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms)
 
 
 def is_simple(wanted: TimerFilter) -> bool:
     """Return whether the core answers without reading records that do not match."""
-    window = TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms)
-    return wanted in (window, TimerFilter(topic=wanted.topic))
+    return is_window(wanted) or wanted == TimerFilter(topic=wanted.topic)

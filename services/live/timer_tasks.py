@@ -67,17 +67,10 @@ class TimerTasks(Tasks[TimerOrder]):
     async def _work(self, task: TimerTask) -> None:
         """Go through the timers that were stored when the task began, by due time."""
         task.matched = await timer_queries.count(self._live, task.order.wanted)
-        async for piece in timer_queries.pieces(self._live, task.order.wanted):
+        async for page in timer_queries.looks(self._live, task.order.wanted):
             if task.why:
                 return
-            after: tuple[int, int] | None = None
-            while not task.why:
-                page = self._live.timers(piece, after, limits.TIMERS_LOOKED_AT_MIN)
-                found = [timer for timer in page.timers if timer.timer_offset < task.end_offset]
-                await self._slices(task, found)
-                after = page.after
-                if after is None:
-                    break
+            await self._slices(task, [one for one in page.timers if one.timer_offset < task.end_offset])
 
     async def _slices(self, task: TimerTask, timers: list[PendingTimer]) -> None:
         """Carry the verb out on the timers, a slice at once; the next begins when the last is durable."""

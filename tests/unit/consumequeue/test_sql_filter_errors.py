@@ -49,6 +49,11 @@ def test_parentheses_alone_are_not_deep() -> None:
     assert parse_sql("(" * 1_000 + "a IS NULL" + ")" * 1_000).matches(b"")
 
 
+def test_more_parentheses_than_the_parser_is_to_read_are_refused() -> None:
+    with pytest.raises(IllegalFilter, match="1001 opening parentheses, the limit is 1000"):
+        parse_sql("(" * 1_001 + "a IS NULL" + ")" * 1_001)
+
+
 def test_many_alternatives_are_not_deep() -> None:
     assert parse_sql(" OR ".join(["a = 1"] * 60 + ["b IS NULL"])).matches(b"")
 

@@ -83,7 +83,7 @@ def test_what_is_set_or_moved_by_others_after_it_began_is_left_alone_or_has_its_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "TIMERS_LOOKED_AT_FIRST", 1_000)
-    monkeypatch.setattr(limits, "TIMERS_LOOKED_AT_MIN", 250)  # so both are found before they are changed
+    monkeypatch.setattr(limits, "TIMERS_LOOK_WORK_MAX", 1_000)  # so both are found before they are changed
 
     async def scenario(bench: Bench) -> None:
         task = bench.tasks.start(ALL)
