@@ -76,6 +76,10 @@ class Dispatch:
             self._queues[key] = self._queue(topic, queue_id)
         return self._queues[key]
 
+    def look(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return the index of one queue to read from; an empty one, which is not kept, if it has no entries."""
+        return self._queues.get((topic, queue_id)) or ConsumeQueue(self._disk, topic, queue_id)
+
     def dispatch(self, record: Record, record_bytes: int) -> bool:
         """Index one durable record; return False if its kind is not indexed."""
         if not is_indexed(record):

@@ -71,7 +71,7 @@ class DeadLetters:
     def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
         """Return open dead letters of a group, the oldest first; fewer than `count_max` if they are large."""
         key = _key(group)
-        queue, offsets = self._store.dispatch.queue(key.topic, 0), self._groups.look(key).offsets
+        queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.look(key).offsets
         offset = max(0 if after is None else after + 1, queue.min_offset)
         dead_letters: list[DeadLetter] = []
         body_bytes = 0
@@ -97,7 +97,7 @@ class DeadLetters:
         key = _key(group)
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
-        queue = self._store.dispatch.queue(key.topic, 0)
+        queue = self._store.dispatch.look(key.topic, 0)
         count = self._groups.look(key).offsets.open_count(queue.min_offset, queue.end_offset)
         return DeadLetterCount(group, count, queue.end_offset)
 
@@ -128,7 +128,7 @@ class DeadLetters:
     def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
         """Return an open dead letter and its queue; raise `MessageNotFound`."""
         key = _key(group)
-        queue, offsets = self._store.dispatch.queue(key.topic, 0), self._groups.look(key).offsets
+        queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.look(key).offsets
         is_kept = queue.min_offset <= queue_offset < queue.end_offset
         is_there = is_kept and offsets.open_from(queue_offset) == queue_offset
         record = self._reading.record(queue, queue_offset, queue.entry(queue_offset)) if is_there else None

@@ -71,7 +71,7 @@ class Finding:
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return (first, next) queue offset of a queue; raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
-        queue = self._store.dispatch.queue(topic, queue_id)
+        queue = self._store.dispatch.look(topic, queue_id)
         return queue.min_offset, queue.end_offset
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:

@@ -152,6 +152,10 @@ class GroupFilters:
             found = self._sets[group, topic] = FilterSet(self._texts.get((group, topic), ()))
         return found
 
+    def look(self, group: str, topic: str) -> FilterSet:
+        """Return the same, to be looked at: nothing is made of it."""
+        return self._sets.get((group, topic)) or FilterSet(self._texts.get((group, topic), ()))
+
     def texts(self, group: str, topic: str) -> list[FilterText]:
         """Return the filters of a group on a topic as texts, the oldest first."""
         return list(self._texts.get((group, topic), ()))

@@ -160,7 +160,7 @@ class GroupViews:
 
     def filters(self, name: str, topic: str) -> list[FilterView]:
         """Return the filters of a group on a topic, the oldest first."""
-        waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.of(name, topic)
+        waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.look(name, topic)
         return [
             FilterView(topic, text, tuple(known.clients), waiting[text])
             for text, known in found.known.items()
@@ -204,7 +204,7 @@ class GroupViews:
 
     def _queues(self, topic: str) -> list[tuple[int, ConsumeQueue]]:
         count = self._topics.get(topic).queue_count if topic in self._topics else 0
-        return [(queue_id, self._store.dispatch.queue(topic, queue_id)) for queue_id in range(count)]
+        return [(queue_id, self._store.dispatch.look(topic, queue_id)) for queue_id in range(count)]
 
 
 def _check_policy(policy: GroupPolicy) -> None:

@@ -151,7 +151,7 @@ class Groups:
 
     def aside_counts(self, group: str, topic: str) -> Counter[FilterText]:
         """Return how many messages are set aside for each filter of a group on a topic."""
-        filters, counts = self.filters.of(group, topic), Counter[FilterText]()
+        filters, counts = self.filters.look(group, topic), Counter[FilterText]()
         for queue_id in filters.queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
             by_bit = flight.aside_counts() if flight else {}

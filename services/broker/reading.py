@@ -63,7 +63,7 @@ class Reading:
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
         """Return the messages of `count` offsets, fewer if they are large; damaged ones are left out."""
-        queue = self._store.dispatch.queue(topic, queue_id)
+        queue = self._store.dispatch.look(topic, queue_id)
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._shown(((entry, offset, queue) for entry, offset in found), count)
 
@@ -77,7 +77,7 @@ class Reading:
 
         Store times never go back, so a binary search over the entries finds it, one record read a probe.
         """
-        queue = self._store.dispatch.queue(topic, queue_id)
+        queue = self._store.dispatch.look(topic, queue_id)
 
         def store_ms_from(queue_offset: int) -> int:
             found = self.store_ms(topic, queue_id, queue_offset)
@@ -87,14 +87,14 @@ class Reading:
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return when the first readable message at or above `queue_offset` was stored, or None."""
-        queue = self._store.dispatch.queue(topic, queue_id)
+        queue = self._store.dispatch.look(topic, queue_id)
         following = range(queue_offset, queue.end_offset)
         records = (self.record(queue, offset, queue.entry(offset)) for offset in following)
         return next((record.store_ms for record in records if record is not None), None)
 
     def _messages(self, topic: str, queue_id: int, queue_offset: int) -> Iterator[_Led]:
         """Yield entries of a queue, which begin with the place in the log."""
-        queue = self._store.dispatch.queue(topic, queue_id)
+        queue = self._store.dispatch.look(topic, queue_id)
         for offset in range(max(queue_offset, queue.min_offset), queue.end_offset):
             yield queue.entry(offset), offset, queue
 

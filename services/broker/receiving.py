@@ -239,7 +239,7 @@ class Receiving:
         """Move a leased message to the group's dead letters; return what must be durable first."""
         key, lease = self._held(group, topic, handle)
         self._end(lease.generation)
-        queue, offset = self._store.dispatch.queue(topic, key.queue_id), lease.queue_offset
+        queue, offset = self._store.dispatch.look(topic, key.queue_id), lease.queue_offset
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
@@ -376,7 +376,7 @@ class Receiving:
 
     def _scan_queue(self, key: GroupQueue, state: ReceiveState) -> None:
         """Lease what a queue has for a receive."""
-        queue, flight = self._store.dispatch.queue(key.topic, key.queue_id), self._groups.in_flight(key)
+        queue, flight = self._store.dispatch.look(key.topic, key.queue_id), self._groups.in_flight(key)
         while not state.is_over:
             offset = self._candidate(key, queue, flight, state)
             if offset is None:
@@ -527,7 +527,7 @@ class Receiving:
         if found.message_type is MessageType.LITE or receipt.queue_id >= found.queue_count:
             return None
         key = GroupQueue(group, topic, receipt.queue_id)
-        queue = self._store.dispatch.queue(topic, receipt.queue_id)
+        queue = self._store.dispatch.look(topic, receipt.queue_id)
         flight = self._groups.look(key)
         if not queue.min_offset <= offset < queue.end_offset:
             return None
