@@ -77,7 +77,7 @@ class Dispatch:
         return self._queues[key]
 
     def look(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the index of one queue to read from; an empty one, which is not kept, if it has no entries."""
+        """Return the index of one queue to read from; without entries an empty one, which is not kept."""
         return self._queues.get((topic, queue_id)) or ConsumeQueue(self._disk, topic, queue_id)
 
     def dispatch(self, record: Record, record_bytes: int) -> bool:
