@@ -346,7 +346,7 @@ def a_ninth_filter_is_refused(pair: Pair) -> dict[str, Any]:
         one.result(ARRIVE_SECONDS)
     pair.read(0, RED)
     consumer = pair.ask(pair.clients[1], BLUE)
-    with pytest.raises(Refused, match="has 8 filters on .*: TAG tag"):
+    with pytest.raises(Refused, match=r"has 8 filters on .*: TAG tag"):
         consumer.receive()
     assert len(pair.group()["filters"]) == FILTERS_MAX
     pair.send(RED)
