@@ -69,9 +69,9 @@ class SqlFilter:
 def parse_sql(expression: str) -> Filter:
     """Return the filter of an SQL expression; raise `IllegalFilter` with line and column."""
     check_expression(expression)
-    if (count := expression.count("(")) > limits.FILTER_PARENTHESES_MAX:
+    if (count := expression.count("(") + expression.count(",")) > limits.FILTER_MARKS_MAX:
         raise IllegalFilter(
-            f"It has {count} opening parentheses, the limit is {limits.FILTER_PARENTHESES_MAX}."
+            f"It has {count} opening parentheses and commas, the limit is {limits.FILTER_MARKS_MAX}."
         )
     try:
         term = cast(Term, cast(object, _PARSER.parse(expression)))

@@ -172,7 +172,7 @@ class Receiving:
             except TidewheelError as error:
                 outlived = self._outlived(group, topic, handle)
                 if outlived is None or outlived[1] in done.get(outlived[0], ()):
-                    answers.append(error)
+                    answers.append(error.with_traceback(None))  # whose frame holds the answers: a circle
                 else:
                     self._statistics.acknowledged[topic, group] += 1
                     done.setdefault(outlived[0], []).append(outlived[1])

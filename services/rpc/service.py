@@ -101,7 +101,8 @@ def one_by_one(handler: Callable[[Any, Caller], Decided]) -> Decide:
             try:
                 answers.append(handler(request, caller))
             except Exception as error:
-                answers.append(error)
+                known = isinstance(error, TidewheelError)  # its traceback would hold `answers`: a circle
+                answers.append(error.with_traceback(None) if known else error)
         return answers
 
     return decide

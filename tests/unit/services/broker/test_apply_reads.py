@@ -58,6 +58,7 @@ REASONS = {
     "limits.FILTERS_KEPT_MAX": DERIVED,
     "limits.FILTER_CHARACTERS_MAX": DERIVED,
     "limits.FILTER_TAGS_MAX": DERIVED,
+    "limits.FILTER_MARKS_MAX": DERIVED,
     "limits.TAG_BYTES_MAX": DERIVED,
 }
 
