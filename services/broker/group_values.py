@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from commitlog import limits
@@ -22,10 +23,15 @@ class From(Enum):
 
 @dataclass(slots=True, frozen=True)
 class Start:
-    """A place in every queue of a topic; `at` is a store time (ms since 1970) or a queue offset."""
+    """A place in every queue of a topic; `at` is a store time (ms since 1970) or a queue offset.
+
+    `places`: where that time lies, by (topic, queue id), as far as the caller has looked; to find it in a
+    queue takes some 20 reads.
+    """
 
     kind: From = From.EARLIEST
     at: int = 0
+    places: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)

@@ -55,6 +55,17 @@ class GroupViews:
         self._check_known(name)
         return self._with_filters(self._view(name))
 
+    def queues_of(self, name: str) -> Iterator[QueueView]:
+        """Yield where a group is on each of its queues, as `one` has it; the caller may pause in between."""
+        for topic in self._groups.topics_of(name):
+            for queue_id, queue in self._queues(topic):
+                yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
+
+    def assembled(self, name: str, queues: list[QueueView]) -> GroupView:
+        """Return a group with what `queues_of` yielded; raise `GroupNotFound`."""
+        self._check_known(name)
+        return self._with_filters(GroupView(name, self._groups.policy(name), queues))
+
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
         """Yield (group, filter) of the topics that a group asks with several filters."""
         for group, topic in self._groups.filters.mixed():
@@ -147,12 +158,7 @@ class GroupViews:
         return [topic] if topic else self._groups.topics_of(name)
 
     def _view(self, name: str) -> GroupView:
-        queues = [
-            self._queue_view(GroupQueue(name, topic, queue_id), queue)
-            for topic in self._groups.topics_of(name)
-            for queue_id, queue in self._queues(topic)
-        ]
-        return GroupView(name, self._groups.policy(name), queues)
+        return GroupView(name, self._groups.policy(name), list(self.queues_of(name)))
 
     def _with_filters(self, view: GroupView) -> GroupView:
         topics = self._groups.topics_of(view.name)
@@ -198,7 +204,10 @@ class GroupViews:
     def _offset(self, topic: str, queue_id: int, queue: ConsumeQueue, start: Start) -> int:
         """Return the queue offset at which a start lies in a queue."""
         if start.kind is From.TIME:
-            return self._reading.offset_at(topic, queue_id, start.at)
+            found = start.places.get((topic, queue_id))
+            if found is None:
+                found = self._reading.offset_at(topic, queue_id, start.at)
+            return min(max(found, queue.min_offset), queue.end_offset)
         wanted = {From.EARLIEST: queue.min_offset, From.LATEST: queue.end_offset, From.OFFSET: start.at}
         return min(max(wanted[start.kind], queue.min_offset), queue.end_offset)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from services.broker.broker import Broker
-from services.broker.group_values import GroupPolicy, GroupView, Reset, Start
+from services.broker.group_values import From, GroupPolicy, GroupView, QueueView, Reset, Start
+from services.live.pauses import Pauses
 from services.live.room import Room
 
 
@@ -19,8 +22,40 @@ class LiveGroups:
         call: Callable[..., Awaitable[Any]],
         wake: Callable[[str], None],
         room: Room,
+        offset_at: Callable[[str, int, int], int],
+        outward: Callable[[GroupView], GroupView],
     ) -> None:
         self._core, self._call, self._wake, self._room = core, call, wake, room
+        self._offset_at, self._outward = offset_at, outward
+
+    async def view(self, name: str) -> GroupView:
+        """Return one group, looked at with pauses: it may have thousands of queues; raise `GroupNotFound`."""
+        pauses, queues = Pauses(), list[QueueView]()
+        for one in self._core().group_views.queues_of(name):
+            queues.append(one)
+            await pauses.pause()
+        return self._outward(self._core().group_views.assembled(name, queues))
+
+    async def create(self, name: str, topic: str, start: Start, policy: GroupPolicy | None) -> GroupView:
+        """Make a group that receives a topic from a place on, or (empty) exists before it receives any."""
+        placed = await self._placed(start, [topic] if topic else [])
+        create = partial(self._core().group_views.create, policy=policy)
+        view: GroupView = await self._call(create, name, topic, placed)
+        return view
+
+    async def _placed(self, start: Start, topics: list[str]) -> Start:
+        """Return a start by time with its places, each looked for in a turn of the loop that has room.
+
+        What the verb then reads of the queues is in memory.
+        """
+        pauses, places = Pauses(), dict[tuple[str, int], int]()
+        for topic in topics:
+            for queue_id in range(self._core().topics.get(topic).queue_count):
+                if start.kind is From.TIME:
+                    places[topic, queue_id] = self._offset_at(topic, queue_id, start.at)
+                self._core().finding.read(topic, queue_id, 0, 1)
+                await pauses.pause()
+        return replace(start, places=places)
 
     async def set(self, name: str, policy: GroupPolicy) -> GroupView:
         """Say how a group's messages are given out; receivers of a group that is no longer paused wake."""
@@ -31,6 +66,9 @@ class LiveGroups:
 
     async def reset(self, name: str, topic: str, start: Start, *, dry_run: bool) -> Reset:
         """Let a group go on from another place, on a topic or (empty) on all; raise `GroupNotFound`."""
+        core = self._core()
+        topics = [one for one in core.groups.topics_of(name) if topic in ("", one) and one in core.topics]
+        start = await self._placed(start, topics)
         reset: Reset = await self._call(self._core().group_views.reset, name, topic, start, dry_run)
         for one in set() if dry_run else {move.topic for move in reset.moves}:
             self._wake(one)

@@ -172,7 +172,14 @@ class LiveBroker:
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
-        self.groups = LiveGroups(lambda: self._broker, self.call, self.receivers.notify, self.room)
+        self.groups = LiveGroups(
+            lambda: self._broker,
+            self.call,
+            self.receivers.notify,
+            self.room,
+            self.offset_at,
+            self.clock.outward,
+        )
         self.access = LiveAccess(lambda: self._broker.access, self.call, self.clock)
         self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
         self._retiring: asyncio.Task[None] | None = None

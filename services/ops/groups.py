@@ -24,7 +24,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, Final, NotRequired
 
 import structlog
@@ -403,18 +402,17 @@ class GroupsApi:
             check_receivable(wanted.topic)
             core.topics.get(wanted.topic)
         is_there = not wanted.topic and core.groups.is_known(wanted.name)
-        create = partial(core.group_views.create, policy=policy)
-        view = await self._live.call(create, wanted.name, wanted.topic, start)
+        view = await self._live.groups.create(wanted.name, wanted.topic, start, policy)
         return await self._told(view, status=200 if is_there else 201)
 
     async def one(self, request: Request) -> Response:
         """Show a group and where it is on every queue."""
-        return await self._told(self._get(name_of(request)))
+        return await self._told(await self._live.groups.view(name_of(request)))
 
     async def set(self, request: Request) -> Response:
         """Say how a group's messages are given out."""
         wanted = parse(NewPolicy, await body_of(request))
-        view = self._get(name_of(request))
+        view = await self._live.groups.view(name_of(request))
         return await self._told(await self._live.groups.set(view.name, wanted.over(view.policy)))
 
     async def pause(self, request: Request) -> Response:
@@ -428,7 +426,7 @@ class GroupsApi:
     async def delete(self, request: Request) -> JSONResponse:
         """Forget a group, or that it receives a topic."""
         topic = asked(OneTopicOfGroup, request).topic
-        view = self._get(name_of(request))
+        view = await self._live.groups.view(name_of(request))
         await self._live.call(self._live.core.group_views.delete, view.name, topic)
         topics = [topic] if topic else topics_of(view)
         log.info("group deleted", group=view.name, topics=topics)
@@ -447,7 +445,7 @@ class GroupsApi:
 
     async def clients(self, request: Request) -> Response:
         """Show who consumes, and what they hold."""
-        view = self._get(name_of(request))
+        view = await self._live.groups.view(name_of(request))
         leased = self._live.core.group_views.leased(view.name)
         filters: defaultdict[str, list[str]] = defaultdict(list)
         for one in view.filters:
@@ -473,7 +471,7 @@ class GroupsApi:
         return self._live.query(self._live.core.group_views.one, name)
 
     async def _paused(self, name: str, is_paused: bool) -> Response:
-        policy = replace(self._get(name).policy, is_paused=is_paused)
+        policy = replace((await self._live.groups.view(name)).policy, is_paused=is_paused)
         log.info("group paused" if is_paused else "group resumed", group=name)
         return await self._told(await self._live.groups.set(name, policy))
 
