@@ -1,4 +1,4 @@
-"""What a send costs while recent ids are few, many, after a kill, after a takeover. Prints JSON.
+"""Measure the cost of a send with few and many recent ids, after a kill and after a takeover. Print JSON.
 
     .venv/bin/python benchmarks/repeats.py [--old COMMIT] [--rounds 7] [--ids 500000] [--interval 0.2]
 

@@ -189,7 +189,7 @@ class RunStore(Generic[Memory]):
 
     @property
     def damage(self) -> str:
-        """What is known to be unreadable, in words; empty if nothing is."""
+        """The known damage as a sentence; empty if there is none."""
         advice = f" {self._schema.advice}" if self._schema.is_derived else ""
         return " ".join(
             run.lost or f"{run.path} does not match its CRC.{advice}" for run in self.damaged_runs

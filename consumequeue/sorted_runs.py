@@ -65,7 +65,7 @@ _PIECE_WORDS: Final = 1 << 17
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Schema:
-    """What the entries of a run are; each has the fields `key` and `offset`, 64 bits."""
+    """The dtype of a run's entries; it has the fields `key` and `offset`, 64 bits each."""
 
     magic: bytes
     entry: np.dtype[np.void]
@@ -80,7 +80,7 @@ class Schema:
     filtered_max: int
     """The entries that a run with a filter has at most."""
     advice: str
-    """What an error about a damaged run tells the operator to do."""
+    """The advice to the operator in an error about a damaged run."""
 
     def __post_init__(self) -> None:
         assert CONTENT_BYTES % self.entry.itemsize == 0, "a full block of entries has room left"

@@ -8,8 +8,8 @@
 1. Damage is noted where bytes are read, not where an error is caught: a caller may catch `StoreDamaged`, or
    skip the record, and nothing is lost by that. So nothing else in `services/broker` reads the log, an index
    or a partition (tests/unit/services/broker/test_damage.py proves it from the source).
-2. A place (part and path; of the log, the record's offset) counts once. What a rescue made of a damaged file
-   replaces what was said of the file, and is passed on again (`settle`).
+2. A place (part and path; of the log, the record's offset) counts once. The result of a rescue replaces the
+   entry of the damaged file, and is passed on again (`settle`).
 3. At most DAMAGE_KEPT_MAX places are kept. One more entry says so; then only `unreadable_records` counts.
 
 A listener gets what is known already, then each new entry in the call that meets it. Cost: nothing while

@@ -122,21 +122,20 @@ class Groups:
         filters, durable_at = self.filters.of(group, topic), 0
         filters.move_clock(now_ms)
         known = filters.find(wanted)
+        is_new = known is None or filters.use(known, client_id)
+        if known is not None and not known.others:
+            return filters, known, 0, is_new
+        # Before the check of room: a full group whose clients all have a new filter must get room.
+        if idle := self.filters.idle(group, topic, now_ms):
+            self._forget_filters(group, topic, idle, now_ms)
+            is_new = True
         if known is None:
-            if idle := self.filters.idle(group, topic, now_ms):  # else a full group would refuse for ever
-                self._forget_filters(group, topic, idle, now_ms)
             self.filters.check_room(group, topic, wanted.text)
             durable_at = self._write({"group": group, "topic": topic, "filter": wanted.text}, now_ms)
-            filters = self.filters.of(group, topic)
-            known = filters.find(wanted)
-            assert known is not None, "a filter that was added is not known"
-        is_new = filters.use(known, client_id)
-        if known.others and (idle := self.filters.idle(group, topic, now_ms)):
-            self._forget_filters(group, topic, idle, now_ms)
-            filters = self.filters.of(group, topic)
-            known = filters.find(wanted)
-            assert known is not None, "the filter in use is idle"
-            is_new = True
+        filters = self.filters.of(group, topic)
+        known = filters.find(wanted)
+        assert known is not None, "the filter in use is not known"
+        filters.use(known, client_id)
         return filters, known, durable_at, is_new
 
     def _forget_filters(self, group: str, topic: str, idle: list[FilterText], now_ms: int) -> None:

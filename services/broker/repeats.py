@@ -6,7 +6,7 @@
     else --> stored: another message, whose id collides (two forked producers draw the same ids)
 
 Rules
-1. What makes two messages the same is in `broker.same_message`: meanings are compared, not bytes.
+1. `broker.same_message` decides whether two messages are the same: it compares meanings, not bytes.
 2. The ids of each record that a client's send wrote are in `Store.ids` (`broker.recent_ids`) from its append
    on: put there where records are applied, by a leader and by a follower, which so takes over warm. A start
    fills the table from the key index, as columns, before it takes messages. Neither asks the index later.

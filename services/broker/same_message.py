@@ -47,7 +47,7 @@ _MADE: Final = tuple(
         properties.TIMER_OFFSET, properties.REDRIVE_OF, properties.SCHEDULE, properties.DEAD_LETTER_TOPIC,
     )
 )  # fmt: skip
-"""What marks a record that the broker made, behind the message's own properties."""
+"""The properties that mark a record of the broker's own, after the message's own properties."""
 
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What a start finds damaged: snapshots, the log, keep files. Derived files are made anew and noted apart."""
+"""Damage found at a start: snapshots, the log, keep files. Derived files are made anew and noted apart."""
 
 from __future__ import annotations
 

@@ -30,6 +30,6 @@ ConsumersOf = Callable[[str], Iterator[ConsumerView | None]]
 None for a client that is no such consumer: the caller may pause there, too."""
 
 
-def nobody(group: str) -> Iterator[ConsumerView | None]:
-    """Know of no consumer: what a broker without a front for clients says."""
+def no_consumers(group: str) -> Iterator[ConsumerView | None]:
+    """Yield no consumer, for a broker without a client port."""
     return iter(())

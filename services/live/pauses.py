@@ -1,7 +1,7 @@
 """Pauses: long work in the loop lets other calls have their turn every few milliseconds.
 
-For what looks at many things that are in memory: lists, answers, metrics. What must be decided at once, and
-what is bounded by counted work, does not use this.
+Lists, answers and metrics, which read many objects in memory, use this. Verbs, which must be decided at once,
+and work that is bounded by a count do not.
 """
 
 from __future__ import annotations

@@ -67,20 +67,18 @@ class Receivers:
             self.refuse_unread()
             received = self._core().receiving.receive(*wish, now_ms, attempt_id)
             self._slices.use(received.work)
+            if received.has_set_aside:
+                self._long_polls.notify_others(key, line)
             return received
 
         ends, line = self._loop.time() + wait_seconds, (group, wanted)
+        key = self._core().lite.wake_up_key(group, topic, client_id)
         if not self._slices.has_room:
             await self._slices.first_look()
         received = self._decide(lease)
-        key = self._core().lite.wake_up_key(group, topic, client_id)
-        if received.has_set_aside:
-            self._long_polls.notify_others(key, line)
         try:
             while not received.deliveries and await self._may_look_again(key, line, received, ends):
                 received = self._decide(lease)
-                if received.has_set_aside:
-                    self._long_polls.notify_others(key, line)
         except asyncio.CancelledError:  # a notification that this one may have had is another's now
             self._long_polls.notify_next(key, line)
             raise

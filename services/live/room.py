@@ -5,9 +5,9 @@
                   \\-- the line is too long ---> DiskBehind
 
 Rules:
-- `CALLERS_UNFLUSHED_BYTES_MAX` of the log may be appended and not yet flushed. What is larger goes alone. A
-  record counts `CALLERS_UNFLUSHED_RECORD_BYTES` at least, since the end of a flush makes each visible, which
-  takes 5 us of the loop.
+- `CALLERS_UNFLUSHED_BYTES_MAX` of the log may be appended and not yet flushed. A larger call is let in alone.
+  A record counts `CALLERS_UNFLUSHED_RECORD_BYTES` at least, since the end of a flush makes each visible,
+  which takes 5 us of the loop.
 - First come, first served: while anybody waits nobody else is let in, or a large message would wait for ever.
 - Waiting calls hold their messages: `CALLERS_WAITING_BYTES_MAX` of them may. The next one is refused, and the
   official clients send it again after a pause. A call whose time is up is cancelled, and leaves the line.

@@ -13,7 +13,7 @@ from services.auth.refusals import Refusals
 from services.explain.evidence import Files
 from services.live.client_metrics import ClientMetrics
 from services.live.clients import AskClients, Nobody
-from services.live.consumers import ConsumersOf, nobody
+from services.live.consumers import ConsumersOf, no_consumers
 from services.live.dead_letter_tasks import DeadLetterTasks
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
@@ -44,7 +44,7 @@ HANDLERS = {TidewheelError: refuse, HTTPException: unknown, OSError: disk_failed
 def make_app(
     live: LiveBroker,
     metrics: Metrics,
-    consuming: ConsumersOf = nobody,
+    consuming: ConsumersOf = no_consumers,
     files: Files | None = None,
     refusals: Refusals | None = None,
     demands: Demands | None = None,

@@ -29,7 +29,7 @@ from services.broker.group_filters import shown_filter
 from services.broker.statistics import LATENESS_BOUNDS_MS, Gauges, Lateness, Statistics
 from services.broker.values import TimerFilter
 from services.live.client_metrics import ClientMetrics
-from services.live.consumers import ConsumersOf, nobody
+from services.live.consumers import ConsumersOf, no_consumers
 from services.live.live_broker import LiveBroker
 from services.ops.client_metrics import families
 from services.ops.group_metrics import group_families, labels_of
@@ -81,7 +81,7 @@ class Metrics(Collector):
         self,
         live: LiveBroker,
         clients: Iterable[Client],
-        consuming: ConsumersOf = nobody,
+        consuming: ConsumersOf = no_consumers,
         sent_away: Mapping[str, int] = NOBODY,
         measured: ClientMetrics | None = None,
     ) -> None:
@@ -266,7 +266,7 @@ class Metrics(Collector):
         )
         yield from self._gauge(
             "mq_timers_unreadable",
-            "Timers that ended because nobody has their records.",
+            "Timers that ended because their records are lost.",
             gauges.unreadable_timers,
         )
         rebuilt = [(statistics.timers_rebuilt,)]
