@@ -21,7 +21,6 @@ block by block, backwards, though only some may be wanted.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -36,7 +35,7 @@ from commitlog.layout import KEYINDEX
 from commitlog.message import Message
 from commitlog.record import INNER_BATCH, Record
 from consumequeue.bloom_filter import Filter, Mask, Probe, Words, probe_of
-from consumequeue.name_hash import beginning, digest_of, digests_of
+from consumequeue.name_hash import digest_of
 from consumequeue.run_store import RunStore, RunsToWrite
 from consumequeue.sorted_runs import Entries, Run, Schema, bounds, order_of
 from tidewheel.errors import LibraryMissing
@@ -47,8 +46,6 @@ FILTERED_MAX: Final = 1 << 20
 
 _KEYS: Final = properties.KEYS.encode()
 _REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
-_HASH: Final = struct.Struct("<Q")
-HASH_BYTES: Final = _HASH.size
 
 ENTRY: Final = np.dtype([("key", "<u8"), ("offset", "<u8")])
 """One entry: 64 bits of hash, and the physical offset of the record."""
@@ -74,7 +71,7 @@ KEYS: Final = Schema(
 
 def hash_of(topic: str, key: str) -> int:
     """Return the 64 bits that stand for a key of a topic."""
-    return int.from_bytes(digest_of(topic, key, HASH_BYTES), "little")
+    return int.from_bytes(digest_of(topic, key), "little")
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
@@ -209,29 +206,14 @@ class KeyIndex(RunStore[RecentKeys]):
     def put(self, record: Record) -> None:
         """Index one durable record; records come in log order."""
         topic, names = names_of(record)
-        self.put_names([(topic, name, record.physical_offset) for name in names])
+        self.put_digests([digest_of(topic, name) for name in names], [record.physical_offset] * len(names))
 
-    def put_names(self, names: Collection[tuple[str, str, int]]) -> None:
-        """Index durable records, in log order, by what they are found under: (topic, name, log offset)."""
+    def put_digests(self, digests: Collection[bytes], offsets: Collection[int]) -> None:
+        """Index durable records, in log order: the digests of what they are found under, and log offsets."""
+        assert len(digests) == len(offsets), "a name without its record"
         recent = self._recent
-        recent.hashes.frombytes(digests_of(((topic, name) for topic, name, _ in names), HASH_BYTES))
-        recent.offsets.extend([physical_offset for _, _, physical_offset in names])
-        if len(recent.hashes) >= BATCH_ENTRIES:
-            recent.close_batch()
-
-    def put_messages(self, messages: Iterable[tuple[bytes, Collection[str], str, int]]) -> None:
-        """Index durable messages, in log order: (digest of the id, other words, topic, log offset)."""
-        recent = self._recent
-        digests, offsets = list[bytes](), recent.offsets
-        for id_digest, words, topic, physical_offset in messages:
-            digests.append(id_digest)
-            offsets.append(physical_offset)
-            for word in words:
-                hashed = beginning(topic, HASH_BYTES)()
-                hashed.update(word.encode())
-                digests.append(hashed.digest())
-                offsets.append(physical_offset)
         recent.hashes.frombytes(b"".join(digests))
+        recent.offsets.extend(offsets)
         if len(recent.hashes) >= BATCH_ENTRIES:
             recent.close_batch()
 

@@ -1,43 +1,43 @@
 """The hash of a name under a topic: BLAKE2b of `topic#name`, begun once for each topic.
 
-Cost: 0.4 us a name, half of what it takes to begin anew.
+The key index and the table of recent ids know a name by 8 bytes, the tables of timers by 16; BLAKE2b mixes
+the size of a digest in, so that one is not a part of the other.
+
+Cost: 0.25 us a name, half of what it takes to begin anew. The beginnings are cached by the topic alone, since
+`lru_cache` looks up a lone str faster than a pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Final
+
+HASH_BYTES: Final = 8
+WIDE_HASH_BYTES: Final = 16
 
 
-def digest_of(topic: str, name: str, digest_bytes: int) -> bytes:
-    """Return the digest of a name, of `digest_bytes`."""
-    hashed = beginning(topic, digest_bytes)()
+def digest_of(topic: str, name: str) -> bytes:
+    """Return the digest of a name, of HASH_BYTES."""
+    hashed = beginning(topic)()
     hashed.update(name.encode())
     return hashed.digest()
 
 
-def digests_of(names: Iterable[tuple[str, str]], digest_bytes: int) -> bytes:
-    """Return the digests of many (topic, name), one behind the other, each of `digest_bytes`."""
-    copies: dict[str, Callable[[], blake2b]] = {}
-    digests = []
-    for topic, name in names:
-        copy = copies.get(topic)
-        if copy is None:
-            copy = copies[topic] = beginning(topic, digest_bytes)
-        hashed = copy()
-        hashed.update(name.encode())
-        digests.append(hashed.digest())
-    return b"".join(digests)
+def wide_digest_of(topic: str, name: str) -> bytes:
+    """Return the digest of a name, of WIDE_HASH_BYTES."""
+    hashed = _wide_beginning(topic)()
+    hashed.update(name.encode())
+    return hashed.digest()
 
 
 @lru_cache(maxsize=1024)
-def beginning(topic: str, digest_bytes: int) -> Callable[[], blake2b]:
-    """Return what makes the hash of what all names of a topic begin with; names are added to it."""
-    return begun(topic, digest_bytes).copy
+def beginning(topic: str) -> Callable[[], blake2b]:
+    """Return what makes a hash of HASH_BYTES to which what all names of a topic begin with was added."""
+    return blake2b(f"{topic}#".encode(), digest_size=HASH_BYTES).copy
 
 
 @lru_cache(maxsize=1024)
-def begun(topic: str, digest_bytes: int) -> blake2b:
-    """Return the hash of what all names of a topic begin with; copy it before names are added."""
-    return blake2b(f"{topic}#".encode(), digest_size=digest_bytes)
+def _wide_beginning(topic: str) -> Callable[[], blake2b]:
+    return blake2b(f"{topic}#".encode(), digest_size=WIDE_HASH_BYTES).copy

@@ -26,7 +26,7 @@ import numpy as np
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from consumequeue.bloom_filter import Mask, Probe, Words, probe_of, probes_of
-from consumequeue.name_hash import digest_of
+from consumequeue.name_hash import wide_digest_of
 from consumequeue.run_store import RunStore
 from consumequeue.sorted_runs import Run, Schema
 from consumequeue.timerindex_fact import FACT, Facts, IsExpired, Said, newest_of
@@ -51,7 +51,7 @@ FACTS: Final = Schema(
 
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
     """Return the key and the check, 64 bits each, that stand for a timer's name under a topic."""
-    key, check = _HASHES.unpack(digest_of(topic, name, _HASHES.size))
+    key, check = _HASHES.unpack(wide_digest_of(topic, name))
     return key, check
 
 

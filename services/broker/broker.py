@@ -470,6 +470,7 @@ class Broker:
         never past another record, since visibility follows the order of the log.
         """
         durable_before = self._log.durable_offset
+        self.sending.repeats.pass_time(now_ms)
         if self._log.files.used_reserve:
             self._log.files.used_reserve = False
             self.housekeeping.reserve_is_gone()
@@ -669,7 +670,7 @@ class Broker:
             return
         assert messages[-1][2] < self._log.durable_offset, "a message is shown before it is durable"
         self.store.index_messages(messages)
-        halves = [(offset, half) for _, _, offset, _, _, half in messages if half is not None]
+        halves = [(message[2], message[-1]) for message in messages if message[-1] is not None]
         self.transactions.publish_halves(halves, messages[-1][2])
         if timers := [offset for (topic, _), _, offset, *_ in messages if topic == TIMER_TOPIC]:
             self._has_new_plan = True

@@ -16,6 +16,7 @@ nothing would be wrong but slow: no record would fit the cut, and each would be 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
@@ -25,8 +26,7 @@ import numpy as np
 from commitlog import bulk, properties, record
 from commitlog.bulk import Integers
 from commitlog.kinds import TIMER_TOPIC
-from consumequeue import name_hash
-from consumequeue.keyindex import HASH_BYTES
+from consumequeue.name_hash import beginning
 from services.broker.copies import Hashes
 
 _FIXED_BYTES: Final = record.HEAD_V4.itemsize
@@ -39,12 +39,12 @@ _MARK: Final = properties.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
 class Target(NamedTuple):
-    """A queue that timers go to: the topic also as a record's field, and the hash begun for its ids."""
+    """A queue that timers go to: the topic also as a record's field, and what begins the hash of its ids."""
 
     topic: str
     queue_id: int
     topic_field: bytes
-    begun: blake2b
+    beginning: Callable[[], blake2b]
 
 
 class Cut:
@@ -105,7 +105,7 @@ class Cut:
             kept += _MARK % timer_offset
             length = (len(kept) + record.CRC_BYTES).to_bytes(2, "big")
             self._parts.append(b"".join((one[:topic_at], target.topic_field, length, kept, bulk.NO_CRC)))
-            hashed = target.begun.copy()
+            hashed = target.beginning()
             hashed.update(one[id_at : one.index(b"\x02", id_at)])
             self._digests.append(hashed.digest())
             self.targets.append(target)
@@ -139,8 +139,8 @@ def _target(tail: bytes) -> Target | None:
     topic, queue_id = pairs[0][1], pairs[1][1]
     if not topic.isascii() or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX or not queue_id.isdigit():
         return None
-    begun = name_hash.begun(topic.decode(), HASH_BYTES)
-    return Target(topic.decode(), int(queue_id), bytes((len(topic),)) + topic, begun)
+    beginning_of_ids = beginning(topic.decode())
+    return Target(topic.decode(), int(queue_id), bytes((len(topic),)) + topic, beginning_of_ids)
 
 
 def _write_fronts(content: bytearray, starts: Integers, fronts: np.ndarray[Any, np.dtype[np.void]]) -> None:

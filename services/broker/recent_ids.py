@@ -3,7 +3,8 @@
     put --> newest: a dictionary, some NEWEST_COUNT ids --all at once, as columns--> table
                                                         start: columns of the key index --^
 
-    64-bit hash of (topic, id)   low 19 bits: bucket; high 24 bits: tag
+    64-bit hash of (topic, id)   high 24 bits: tag; the bits from FIRST_BIT on: bucket, as many as the table
+                                 has bits, of which the 14th and later are the low ones of the tag as well
     bucket                       four slots of 64 bits
     slot                         log offset minus the table's origin (40 bits), tag (24 bits); 0: never used,
                                  nor any slot behind it
@@ -13,18 +14,22 @@ index, and a send computes it once for both.
 
 Rules
 1. A slot is live while its offset is at or above `since`; dead slots are overwritten, live ones never.
-2. An id whose bucket has four live slots goes to `_spilled`, a dictionary by hash. RECENT_IDS_SPILLED_MAX are
+2. The table has 2^13 buckets at first, and doubles, up to 2^19, where there would be more live ids than
+   buckets. The bit of the hash by which a bucket is split is in the tags of its slots. It never shrinks.
+3. An id whose bucket has four live slots goes to `_spilled`, a dictionary by hash. RECENT_IDS_SPILLED_MAX are
    kept there; further durable ones are dropped, and `is_incomplete` says that the key index must be asked,
    until `since` has passed the dropped ones.
-3. An answer may be wrong only by naming too many offsets: another id of the same bucket and tag (one probe in
-   4 million at full load), a word of KEYS, a record that the broker made. The caller reads and compares.
+4. An answer may be wrong only by naming too many offsets: another id of the same bucket and tag (one probe in
+   65,000 at full load), a word of KEYS, a record that the broker made. The caller reads and compares.
 
-Cost: 16 MiB, resident from the start; 0.2 us a probe and 0.15 us a put, of which columns are a half (put into
-the table one by one an id took 0.5 to 0.9 us of a send). The ids of 40 s at 16,000 a second fill a third of
-the slots, and 0.5 % of them are spilled. A start fills it with 500,000 ids out of 10 M entries of the index
-in 0.15 s. Weak spots: at 43,000 a second for 40 s `_spilled` is full (60 MiB), and each probe that finds
-nothing asks the key index. Offsets reach 1 TiB above the origin, so for every 512 GiB that one process
-writes, `forget_before` shifts all slots (some 10 ms).
+Cost: 256 KiB at first, 16 MiB at most; 0.2 us a probe and 0.1 us a put, of which columns are a half (put into
+the table one by one an id took 0.5 to 0.9 us of a send). A table of 16 MiB from the start cost a send 0.4 us
+more: each probe then misses the processor's caches, while the ids of 40 s at 1,000 a second take 2 MiB here.
+Those of 16,000 a second fill a third of the largest table, and 0.5 % of them are spilled. A start fills it
+with 500,000 ids out of 10 M entries of the index in 0.15 s. Weak spots: at 43,000 a second for 40 s
+`_spilled` is full (60 MiB), and each probe that finds nothing asks the key index. The last doubling holds the
+loop for some 10 ms. Offsets reach 1 TiB above the origin, so for every 512 GiB that one process writes,
+`forget_before` shifts all slots (some 10 ms).
 """
 
 from __future__ import annotations
@@ -38,11 +43,11 @@ from commitlog.bulk import Integers
 from commitlog.limits import RECENT_IDS_SPILLED_MAX
 from consumequeue.sorted_runs import Entries
 
-BUCKET_COUNT: Final = 1 << 19
+BUCKET_BITS_MIN: Final = 13
+BUCKET_BITS_MAX: Final = 19
 SLOTS_PER_BUCKET: Final = 4
 NEWEST_COUNT: Final = 4096
 _int_of: Final = int.from_bytes
-_MASK: Final = BUCKET_COUNT - 1
 _TAG_BITS: Final = 24
 _TAG_MASK: Final = (1 << _TAG_BITS) - 1
 _TAG_SHIFT: Final = 64 - _TAG_BITS
@@ -61,9 +66,13 @@ class RecentIds:
 
     def __init__(self, since_offset: int, durable_offset: Callable[[], int]) -> None:
         self._durable_offset = durable_offset
+        self._first_bit = _TAG_SHIFT - BUCKET_BITS_MIN
+        """The lowest bit of a hash that tells its bucket: the 24 above these are the tag."""
+        self._bits = BUCKET_BITS_MIN
         # Written, not only allocated: else each of the first ids pays a page fault of 2 us.
-        self._array = np.full(BUCKET_COUNT * SLOTS_PER_BUCKET, 0, np.uint64)
-        self._slots = memoryview(self._array.data)
+        self._use(np.full(SLOTS_PER_BUCKET << self._bits, 0, np.uint64))
+        self._count = 0
+        """At least the number of live ids, spilled ones too."""
         self._origin = since_offset - 1
         self._since = 1 << _TAG_BITS
         self.newest: dict[bytes, int] = {}
@@ -73,6 +82,11 @@ class RecentIds:
         self._incomplete_below = 0
         self.is_incomplete = False
         """Whether recent ids may be missing, which only the key index knows."""
+
+    def _use(self, array: Hashes) -> None:
+        self._array, self._slots = array, memoryview(array.data)
+        # A hash shifted and masked by these is the first slot of its bucket.
+        self._slot_shift, self._slot_mask = self._first_bit - 2, len(array) - SLOTS_PER_BUCKET
 
     @property
     def since_offset(self) -> int:
@@ -94,7 +108,7 @@ class RecentIds:
         if id_digest in self.newest:
             return True
         id_hash = _int_of(id_digest, "little")
-        slots, at = self._slots, (id_hash & _MASK) << 2
+        slots, at = self._slots, id_hash >> self._slot_shift & self._slot_mask
         if not (one := slots[at]):
             return self.is_incomplete
         tag = id_hash >> _TAG_SHIFT
@@ -116,7 +130,8 @@ class RecentIds:
     def offsets(self, id_digest: bytes) -> list[int]:
         """Return where live records of an id may lie, newest first."""
         id_hash = _int_of(id_digest, "little")
-        at, tag, since, origin = (id_hash & _MASK) << 2, id_hash >> _TAG_SHIFT, self._since, self._origin
+        tag, since, origin = id_hash >> _TAG_SHIFT, self._since, self._origin
+        at = id_hash >> self._slot_shift & self._slot_mask
         slots = self._slots[at : at + SLOTS_PER_BUCKET].tolist()
         found = [origin + (one >> _TAG_BITS) for one in slots if one & _TAG_MASK == tag and one >= since]
         found += self._spilled.get(id_hash, ())
@@ -147,6 +162,7 @@ class RecentIds:
                 if (live := [one for one in offsets if one >= since_offset])
             }
             self._spilled, self._spilled_count = kept, sum(map(len, kept.values()))
+        self._count = self._spilled_count + int(np.count_nonzero(self._array >= np.uint64(self._since)))
         self.is_incomplete = self._incomplete_below > since_offset
         if since_offset - self._origin > _SHIFT_ABOVE:
             self._follow(since_offset)
@@ -158,19 +174,44 @@ class RecentIds:
         self._array[:] = np.where(is_live, self._array - by, np.minimum(self._array, np.uint64(_DEAD)))
         self._origin, self._since = since_offset - 1, 1 << _TAG_BITS
 
+    def _grow(self) -> None:
+        """Double the table: the slots of each bucket go to it or to the one as far above as there were."""
+        count, old = 1 << self._bits, self._array.reshape(-1, SLOTS_PER_BUCKET)
+        is_live = old >= np.uint64(self._since)
+        is_upper = (old & np.uint64(1 << self._first_bit + self._bits - _TAG_SHIFT)) != 0
+        new = np.full((2 * count, SLOTS_PER_BUCKET), 0, np.uint64)
+        for part, is_its in ((new[:count], is_live & ~is_upper), (new[count:], is_live & is_upper)):
+            is_used = is_its[:, 0] | is_its[:, 1] | is_its[:, 2] | is_its[:, 3]
+            np.copyto(part, np.uint64(_DEAD), where=is_used[:, np.newaxis])
+            np.copyto(part, old, where=is_its)
+        self._bits += 1
+        self._use(new.reshape(-1))
+
     def _insert(self, hashes: Hashes, offsets: Integers) -> None:
         """Put ids into the first dead slots of their buckets, or among the spilled ones."""
-        buckets = (hashes & np.uint64(_MASK)).astype(np.int64)
+        self._count += len(hashes)
+        if self._count > 1 << self._bits and self._bits < BUCKET_BITS_MAX:
+            spilled = [(one, offset) for one, offsets in self._spilled.items() for offset in offsets]
+            self._spilled, self._spilled_count = {}, 0
+            while self._count > 1 << self._bits and self._bits < BUCKET_BITS_MAX:
+                self._grow()
+            hashes = np.append(hashes, np.array([one for one, _ in spilled], np.uint64))
+            offsets = np.append(offsets, np.array([offset for _, offset in spilled], np.int64))
+        buckets = (hashes >> np.uint64(self._first_bit)).astype(np.int64) & (1 << self._bits) - 1
         order = np.argsort(buckets, kind="stable")
         buckets, hashes, offsets = buckets[order], hashes[order], offsets[order]
         firsts = np.flatnonzero(np.diff(buckets, prepend=-1))
         ranks = np.arange(len(buckets)) - np.repeat(firsts, np.diff(firsts, append=len(buckets)))
-        is_dead = self._array.reshape(-1, SLOTS_PER_BUCKET)[buckets] < np.uint64(self._since)
-        is_its = is_dead & (np.cumsum(is_dead, axis=1) == ranks[:, None] + 1)
-        fits = is_its.any(axis=1)
+        slots = np.full(len(buckets), -1)
+        for slot in range(SLOTS_PER_BUCKET):
+            at = buckets * SLOTS_PER_BUCKET + slot
+            is_dead = self._array[at] < np.uint64(self._since)
+            np.copyto(slots, at, where=is_dead & (ranks == 0))
+            ranks -= is_dead
+        fits = slots >= 0
         new = (offsets - self._origin).astype(np.uint64) << np.uint64(_TAG_BITS)
         new |= hashes >> np.uint64(_TAG_SHIFT)
-        self._array[(buckets * SLOTS_PER_BUCKET + is_its.argmax(axis=1))[fits]] = new[fits]
+        self._array[slots[fits]] = new[fits]
         if not fits.all():
             self._spill(hashes[~fits], offsets[~fits])
 

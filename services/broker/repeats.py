@@ -18,7 +18,7 @@ Rules
 4. Timers and halves have tables of their ids that last much longer, but forget by the clock. So for WINDOW_MS
    from a start or a takeover their ids are looked up here, too.
 5. A refusal says that nothing is stored, so `broker.sending` looks for a first try before it refuses.
-6. A turn is followed by the next, however late its first message comes: a clock that steps ahead looks like
+6. A turn is followed by the next, however late its first flush ends: a clock that steps ahead looks like
    an idle broker, and what was stored before the step must be known. After a step back the turn ends TURN_MS
    later at most.
 7. A table that cannot be filled, as a file of the key index is damaged, is completed by that index: it is
@@ -44,7 +44,6 @@ from commitlog.errors import StoreDamaged
 from commitlog.limits import SAME_ID_READ_MAX
 from commitlog.message import Message
 from commitlog.record import Record
-from consumequeue.keyindex import HASH_BYTES
 from consumequeue.name_hash import digest_of
 from services.broker.recent_ids import RecentIds
 from services.broker.same_message import is_same, is_sent
@@ -64,7 +63,8 @@ class Repeats:
 
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
-        self._ids: RecentIds
+        self.ids: RecentIds
+        """The ids of recent messages, from `recover` on."""
         self._turn_ends_ms = 0
         self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
         """Where the log ended when each of the kept turns began, the oldest first."""
@@ -81,14 +81,14 @@ class Repeats:
         since_offset = max(since_offset, store.log.first_offset)
         self._since.extend([since_offset] * TURNS_KEPT)
         self._turn_ends_ms = now_ms + TURN_MS
-        self._ids = store.ids = RecentIds(since_offset, lambda: store.log.durable_offset)
+        self.ids = store.ids = RecentIds(since_offset, lambda: store.log.durable_offset)
         if since_offset == end_offset:
             return
         try:
-            self._ids.fill(store.keys.entries_from(since_offset))
+            self.ids.fill(store.keys.entries_from(since_offset))
         except StoreDamaged as error:
             store.note_key_index(error.detail)
-            self._ids.miss_below(end_offset)
+            self.ids.miss_below(end_offset)
 
     def begin(self, now_ms: int) -> None:
         """Begin to take messages."""
@@ -97,26 +97,21 @@ class Repeats:
         self._began_with_recent = self._since[0] < self._store.log.end_offset
 
     def pass_time(self, now_ms: int) -> None:
-        """Begin the next turn if this one is over, before records are taken in at `now_ms`.
+        """Begin the next turn if this one is over; called with each flush, and when the clock was set back.
 
-        A turn ends TURN_MS from now at the latest, also where the clock was set back.
+        What was appended since the last call belongs to the turn before, and is known for longer than its own
+        time asks. A turn ends TURN_MS from now at the latest, also where the clock was set back.
         """
         if now_ms >= self._turn_ends_ms:
             self._since.append(self._store.log.end_offset)
             self._turn_ends_ms = now_ms + TURN_MS
-            self._ids.forget_before(self._since[0])
+            self.ids.forget_before(self._since[0])
         else:
             self._turn_ends_ms = min(self._turn_ends_ms, now_ms + TURN_MS)
 
     def may_be_misdated(self, now_ms: int) -> bool:
         """Return whether recent timers and halves may bear a time of long ago, or be forgotten for that."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
-
-    def may_be_one(self, id_digest: bytes, now_ms: int) -> bool:
-        """Return whether a message may repeat one, by the digest of its topic and id."""
-        if now_ms >= self._turn_ends_ms:
-            self.pass_time(now_ms)
-        return self._ids.may_hold(id_digest)
 
     def first(self, message: Message, stored: bytes, topic: str) -> Record | None:
         """Return the record of the same message, if one is recent, as it lies under `topic`.
@@ -134,8 +129,8 @@ class Repeats:
 
     def _of_same_id(self, message: Message) -> Iterator[Record]:
         """Yield recent records of the message's id, newest first."""
-        store, ids, message_id = self._store, self._ids, message.message_id
-        offsets: Iterable[int] = ids.offsets(digest_of(message.topic, message_id, HASH_BYTES))
+        store, ids, message_id = self._store, self.ids, message.message_id
+        offsets: Iterable[int] = ids.offsets(digest_of(message.topic, message_id))
         if ids.is_incomplete:
             offsets = merge(offsets, self._indexed(message), key=neg)
         before = -1
@@ -149,7 +144,7 @@ class Repeats:
 
     def _indexed(self, message: Message) -> Iterator[int]:
         with suppress(StoreDamaged):
-            yield from self._store.offsets_named(message.topic, message.message_id, self._ids.since_offset)
+            yield from self._store.offsets_named(message.topic, message.message_id, self.ids.since_offset)
 
     def _offset_at(self, store_ms: int) -> int:
         """Return a log offset that all records stored at a time or later lie at or above."""

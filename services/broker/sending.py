@@ -20,7 +20,6 @@ from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
-from consumequeue.keyindex import HASH_BYTES
 from consumequeue.name_hash import digest_of
 from consumequeue.timerindex import hashes_of
 from services.broker import recall
@@ -115,8 +114,8 @@ class Sending:
         if carried is None and not message.lite_topic:
             # Nothing else hangs on such a message, so it needs no draft that every part looks at.
             stored = properties.encode_message(message)
-            id_digest = digest_of(message.topic, message.message_id, HASH_BYTES)
-            if self.repeats.may_be_one(id_digest, now_ms):
+            id_digest = digest_of(message.topic, message.message_id)
+            if self.repeats.ids.may_hold(id_digest):
                 first = self._first_stored(message, stored)
                 if first is not None:
                     return first
@@ -126,7 +125,7 @@ class Sending:
             self._count(message)
             return SendReceipt(message.message_id, placed[0], placed[1], "", "", placed[1] + 1)
         record = message_record(message, queue_id)
-        first = self._first_plain(message, record.properties, now_ms)
+        first = self._first_plain(message, record.properties)
         if first is not None:
             return first
         if carried is not None:
@@ -175,15 +174,14 @@ class Sending:
             return self._first_half(message, now_ms)
         if message_type is MessageType.DELAY:
             return self._first_timer(message, hashes_of(message.topic, message.message_id), now_ms)
-        return self._first_plain(message, properties.encode_message(message), now_ms)
+        return self._first_plain(message, properties.encode_message(message))
 
-    def _first_plain(self, message: Message, stored: bytes, now_ms: int) -> SendReceipt | None:
+    def _first_plain(self, message: Message, stored: bytes) -> SendReceipt | None:
         """Return the receipt of the message that one which is neither timer nor half repeats.
 
         `stored` is how its properties are written.
         """
-        id_digest = digest_of(message.topic, message.message_id, HASH_BYTES)
-        if not self.repeats.may_be_one(id_digest, now_ms):
+        if not self.repeats.ids.may_hold(digest_of(message.topic, message.message_id)):
             return None
         return self._first_stored(message, stored)
 

@@ -45,7 +45,7 @@ from commitlog.retention import SegmentAge
 from commitlog.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
 from consumequeue.entry import ENTRY_FORMAT, Entry, tags_code
-from consumequeue.keyindex import HASH_BYTES, KeyIndex, other_words_of
+from consumequeue.keyindex import KeyIndex, other_words_of
 from consumequeue.name_hash import digest_of
 from consumequeue.queue import ConsumeQueue
 from services.broker.copies import Appended, Copies
@@ -56,11 +56,11 @@ from services.broker.store_times import StoreTimes
 from services.broker.values import Damaged
 from txn.outcomes import OpenHalf
 
-Keyed = tuple[tuple[str, int], int, int, bytes, tuple[bytes, Collection[str], str, int], OpenHalf | None]
+Keyed = tuple[tuple[str, int], int, int, bytes, bytes, Collection[str], str, OpenHalf | None]
 """A message that was appended without a draft, for the indexes.
 
-Its queue (topic, queue id), its offset there, its log offset, its queue entry, what it is found by (see
-`KeyIndex.put_messages`); and of a half what is known of it once it is durable.
+Its queue (topic, queue id), its offset there, its log offset, its queue entry; the digest of its id, the
+other words it is found by and the topic under which; and of a half what is known of it once it is durable.
 """
 
 
@@ -212,15 +212,15 @@ class Store:
             self.times.note(store_ms, offset)
         self._next_offsets[key] = queue_offset + 1
         if not id_digest:
-            id_digest = digest_of(message.topic, message.message_id, HASH_BYTES)
+            id_digest = digest_of(message.topic, message.message_id)
         if ended is None and (ids := self.ids) is not None:
             if id_digest in ids.newest:
                 ids.settle()
             ids.newest[id_digest] = offset  # `RecentIds.put`, without the call
         record_bytes = len(encoded)
         new_entry = ENTRY_FORMAT.pack(offset, record_bytes, tags_code(message.tag))
-        found_by = id_digest, other_words_of(message), message.topic, offset
-        appended = key, queue_offset, offset, new_entry, found_by, half
+        words = other_words_of(message)
+        appended = key, queue_offset, offset, new_entry, id_digest, words, message.topic, half
         self._appended.append((offset + record_bytes, appended))
         return queue_offset, offset, store_ms, encoded
 
@@ -331,13 +331,19 @@ class Store:
     def index_messages(self, messages: Sequence[Keyed]) -> None:
         """Index durable messages, in log order, by queue and by key."""
         queues: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
-        for key, queue_offset, _, new_entry, _, _ in messages:
+        digests, offsets = list[bytes](), list[int]()
+        for key, queue_offset, physical_offset, new_entry, id_digest, words, topic, _ in messages:
             if (run := queues.get(key)) is None:
                 run = queues[key] = queue_offset, []
             run[1].append(new_entry)
+            digests.append(id_digest)
+            offsets.append(physical_offset)
+            for word in words:
+                digests.append(digest_of(topic, word))
+                offsets.append(physical_offset)
         for (topic, queue_id), (queue_offset, entries) in queues.items():
             self.dispatch.dispatch_many(topic, queue_id, queue_offset, b"".join(entries))
-        self.keys.put_messages([message[4] for message in messages])
+        self.keys.put_digests(digests, offsets)
         if self.ids is not None and len(self.ids.newest) >= NEWEST_COUNT:
             self.ids.settle()
 
@@ -367,7 +373,7 @@ class Store:
     def _note_id(self, ids: RecentIds, record: Record) -> None:
         topic = properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic
         message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
-        ids.put(digest_of(topic, message_id, HASH_BYTES), record.physical_offset)
+        ids.put(digest_of(topic, message_id), record.physical_offset)
         if len(ids.newest) >= NEWEST_COUNT:
             ids.settle()
 

@@ -40,8 +40,6 @@ looks for that, and at 2**40 names of a store the odds are about 2**-49.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -141,8 +139,11 @@ class TimerEnds:
 
     def named_by(self, words: NameWords) -> Named | None:
         """Return the newest timer of a name that is given by its two words (`name_hash`)."""
-        with self._noting_damage():
+        try:
             found = self.names.newest(*words)
+        except StoreDamaged:
+            self.note_damage()
+            raise
         return None if found is None else Named(*found)
 
     def name(self, words: NameWords, timer_offset: int, due_ms: int, stored_ms: int) -> None:
@@ -151,8 +152,11 @@ class TimerEnds:
 
     def ended(self, timer_offset: int) -> TimerEnd | None:
         """Return how a timer ended; None while it is pending. Raise `StoreDamaged`."""
-        with self._noting_damage():
+        try:
             found = self.ends.newest(timer_offset, 0)
+        except StoreDamaged:
+            self.note_damage()
+            raise
         if found is None:
             return None
         ended_offset, ended_ms, extra = found
@@ -160,13 +164,8 @@ class TimerEnds:
 
     def have_ended(self, timer_offsets: Words) -> Mask:
         """Return which timers have ended, a column of bool; raise `StoreDamaged`."""
-        with self._noting_damage():
-            return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
-
-    @contextmanager
-    def _noting_damage(self) -> Iterator[None]:
         try:
-            yield
+            return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
         except StoreDamaged:
             self.note_damage()
             raise

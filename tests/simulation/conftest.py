@@ -25,8 +25,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def _few_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a core begin with a small table of recent ids, most of whose buckets are full."""
-    monkeypatch.setattr(recent_ids, "BUCKET_COUNT", 1 << 4)
-    monkeypatch.setattr(recent_ids, "_MASK", (1 << 4) - 1)
+    monkeypatch.setattr(recent_ids, "BUCKET_BITS_MIN", 1)
+    monkeypatch.setattr(recent_ids, "BUCKET_BITS_MAX", 4)
     monkeypatch.setattr(store, "NEWEST_COUNT", 6)
 
 

@@ -15,7 +15,7 @@ from services.broker import timers
 from services.broker.broker import Broker
 from services.broker.housekeeping import Housekeeping
 from services.broker.receiving import Receiving
-from services.broker.repeats import Repeats
+from services.broker.recent_ids import RecentIds
 from services.broker.store import Store
 from services.broker.transactions import Transactions
 from sharedlog.engine import Head
@@ -42,7 +42,7 @@ def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
 
 def repeats_are_stored_again(patch: pytest.MonkeyPatch) -> None:
     """A message that its sender repeats is stored again."""
-    patch.setattr(Repeats, "may_be_one", lambda *_: False)
+    patch.setattr(RecentIds, "may_hold", lambda *_: False)
 
 
 def nothing_is_kept_at_a_cut(patch: pytest.MonkeyPatch) -> None:

@@ -330,14 +330,13 @@ def test_entries_of_a_damaged_run_are_not_left_out_silently() -> None:
 )
 def test_messages_are_found_by_what_their_records_are_found_by(all_keys: list[tuple[str, ...]]) -> None:
     by_record, by_message = KeyIndex(MemoryDisk()), KeyIndex(MemoryDisk())
-    put = []
+    put: list[tuple[bytes, int]] = []
     for number, keys in enumerate(all_keys):
         message = Message(topic=TOPIC, body=b"x", message_id=f"id{number}", keys=keys)
-        digest = digest_of(TOPIC, message.message_id, keyindex.HASH_BYTES)
-        put.append((digest, other_words_of(message), TOPIC, number))
+        put += [(digest_of(TOPIC, name), number) for name in (message.message_id, *other_words_of(message))]
         stored = properties.encode_message(message)
         by_record.put(Record(topic=TOPIC, body=b"x", properties=stored, physical_offset=number))
-    by_message.put_messages(put)
+    by_message.put_digests([digest for digest, _ in put], [offset for _, offset in put])
     first, second = (
         sorted(pair for chunk in index.entries_from(0) for pair in chunk.tolist())
         for index in (by_record, by_message)

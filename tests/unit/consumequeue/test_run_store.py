@@ -22,6 +22,7 @@ from commitlog.layout import KEYINDEX
 from consumequeue import keyindex, run_store
 from consumequeue.bloom_filter import Mask
 from consumequeue.keyindex import KEYS, KeyIndex
+from consumequeue.name_hash import digest_of
 from consumequeue.run_store import RunsToWrite
 from consumequeue.sorted_runs import BLOCK_BYTES, Run
 from consumequeue.timerindex import FACTS, FactIndex
@@ -46,7 +47,7 @@ class Keys:
         return KeyIndex(disk)
 
     def put(self, index: Any, name: str, offset: int) -> None:
-        index.put_names([(TOPIC, name, offset)])
+        index.put_digests([digest_of(TOPIC, name)], [offset])
 
     def answer(self, index: Any, name: str) -> list[int]:
         return list(index.offsets(TOPIC, name, 0))

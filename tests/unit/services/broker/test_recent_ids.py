@@ -29,8 +29,8 @@ def entries(pairs: list[tuple[int, int]]) -> Any:
 
 @pytest.fixture(autouse=True)
 def _few_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_ids, "BUCKET_COUNT", 8)
-    monkeypatch.setattr(recent_ids, "_MASK", 7)
+    monkeypatch.setattr(recent_ids, "BUCKET_BITS_MIN", 3)
+    monkeypatch.setattr(recent_ids, "BUCKET_BITS_MAX", 3)
 
 
 def hashes(seed: int, count: int) -> list[int]:
@@ -53,8 +53,12 @@ def digest(id_hash: int) -> bytes:
     return id_hash.to_bytes(8, "little")
 
 
+@pytest.mark.parametrize(("bits_min", "bits_max"), [(3, 3), (0, 5), (0, 7)])
 @given(st.integers(0, 1 << 30), st.integers(0, 60), st.integers(0, 60), st.booleans())
-def test_every_live_id_is_found_at_all_its_offsets(seed: int, filled: int, count: int, is_far: bool) -> None:
+def test_every_live_id_is_found_at_all_its_offsets(
+    bits_min: int, bits_max: int, seed: int, filled: int, count: int, is_far: bool
+) -> None:
+    recent_ids.BUCKET_BITS_MIN, recent_ids.BUCKET_BITS_MAX = bits_min, bits_max  # `_few_buckets` undoes it
     chance, start = Random(seed), (1 << 41) + 7 if is_far else 0
     found, ids = hashes(seed, filled + count), table(start)
     stored: defaultdict[int, list[int]] = defaultdict(list)
@@ -88,6 +92,25 @@ def test_an_id_that_was_never_put_is_not_there() -> None:
     assert ids.offsets(digest(9 << 40 | 1)) == []
     assert ids.offsets(digest(2 << 40 | 1)) == [2 * STEP]
     assert ids.spilled_count == 4
+
+
+def test_a_table_that_grows_keeps_what_is_live_and_asks_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_ids, "BUCKET_BITS_MIN", 13)
+    monkeypatch.setattr(recent_ids, "BUCKET_BITS_MAX", 19)
+    chance, ids = np.random.default_rng(1), table()
+    known = chance.integers(0, 1 << 64, 60_000, np.uint64)
+    for first in range(0, len(known), 3_000):
+        part = known[first : first + 3_000].tolist()
+        ids.fill([entries([(one, STEP * number) for number, one in enumerate(part, first)])])
+    ids.forget_before(STEP * 20_000)
+    ids.fill([entries([(one, STEP * number) for number, one in enumerate(known[:40_000].tolist(), 60_000)])])
+    assert ids._bits == 17
+    assert ids.spilled_count < 1_000
+    offsets = [ids.offsets(digest(one)) for one in known.tolist()]
+    assert all(STEP * (number + 60_000) in offsets[number] for number in range(40_000))
+    assert all(STEP * number in offsets[number] for number in range(20_000, 60_000))
+    others = chance.integers(0, 1 << 64, 20_000, np.uint64).tolist()
+    assert sum(ids.may_hold(digest(one)) for one in others) < 20
 
 
 def test_a_live_id_is_never_overwritten_and_a_spilled_one_outlives_its_bucket() -> None:

@@ -250,6 +250,7 @@ def test_what_comes_again_much_later_is_stored_again(bench: Bench) -> None:
     for number in range(TURNS_KEPT):
         bench.now_ms += TURN_MS
         bench.send(replace(PLAIN, message_id=f"other-{number}"))
+        bench.flush()
     assert bench.send(PLAIN) != first
 
 
@@ -280,8 +281,13 @@ def test_an_id_that_comes_again_long_after_a_takeover_is_another_messages(bench:
     assert bench.send(KINDS[kind]) != first
 
 
-def test_ids_of_one_slot_are_told_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.broker.recent_ids._MASK", 0)
+@pytest.fixture
+def one_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.broker.recent_ids.BUCKET_BITS_MIN", 0)
+    monkeypatch.setattr("services.broker.recent_ids.BUCKET_BITS_MAX", 0)
+
+
+def test_ids_of_one_bucket_are_told_apart(one_bucket: None, bench: Bench) -> None:
     offsets = {bench.send(replace(PLAIN, message_id=f"M{number}")) for number in range(300)}
     bench.flush()
     assert len(offsets) == 300
@@ -382,11 +388,11 @@ def test_a_table_that_cannot_be_filled_says_so_and_looks_up_until_the_window_has
     known = {one: bench.send(replace(PLAIN, message_id=one)) for one in offsets}
     assert len(set(known.values()) & set(offsets.values())) > 200
     for number in range(TURNS_KEPT):
-        assert bench.broker.sending.repeats._ids.is_incomplete
+        assert bench.broker.sending.repeats.ids.is_incomplete
         bench.now_ms += TURN_MS
         bench.flush()
         bench.send(replace(PLAIN, message_id=f"turn-{number}"))
-    assert not bench.broker.sending.repeats._ids.is_incomplete
+    assert not bench.broker.sending.repeats.ids.is_incomplete
     assert {one: bench.send(replace(PLAIN, message_id=one)) for one in known} != offsets
 
 
@@ -407,4 +413,5 @@ def test_a_turn_ends_though_the_clock_was_set_back(bench: Bench) -> None:
     for number in range(TURNS_KEPT + 1):
         bench.now_ms += TURN_MS
         bench.send(replace(PLAIN, message_id=f"other-{number}"))
+        bench.flush()
     assert bench.send(replace(PLAIN, message_id="M2")) != first
