@@ -332,13 +332,16 @@ class Sessions:
         Raise `TooManyPolls` when the client, its address, or all clients have as many open as may be.
         """
         host = session.host
-        counts = session.receives, self._receives[host], self._receive_count
-        bounds = limits.POLLS_PER_CLIENT_MAX, limits.POLLS_PER_ADDRESS_MAX, limits.POLLS_MAX
-        if any(count >= bound for count, bound in zip(counts, bounds, strict=True)):
+        if (
+            session.receives >= limits.POLLS_PER_CLIENT_MAX
+            or self._receives[host] >= limits.POLLS_PER_ADDRESS_MAX
+            or self._receive_count >= limits.POLLS_MAX
+        ):
             raise TooManyPolls(
-                f"{session.client_id} has {counts[0]} receives open, its address {host} {counts[1]}, all "
-                f"clients {counts[2]}; the limits are {bounds[0]}, {bounds[1]} and {bounds[2]}. Wait for "
-                "their answers, or poll with fewer.",
+                f"{session.client_id} has {session.receives} receives open, its address {host} "
+                f"{self._receives[host]}, all clients {self._receive_count}; the limits are "
+                f"{limits.POLLS_PER_CLIENT_MAX}, {limits.POLLS_PER_ADDRESS_MAX} and {limits.POLLS_MAX}. "
+                "Wait for their answers, or poll with fewer.",
                 "polling full",
             )
         session.receives += 1
