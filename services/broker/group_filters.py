@@ -15,8 +15,9 @@ only if no filter of the group matches it:
 Rules
 1. The filters of a group are records (`TW_SYS_GROUP`, see `groups.py`), so a start and another leader know
    them before a client has called again.
-2. A group has `FILTERS_PER_GROUP_MAX` filters on a topic at most; one more is refused. Filters are the same
-   if their texts are (`consumequeue.filter.FilterText`).
+2. A group has `FILTERS_PER_GROUP_MAX` filters on a topic at most, which take `FILTERS_WORK_MAX` together to
+   judge a message: nothing interrupts that. One more is refused. Filters are the same if their texts are
+   (`consumequeue.filter.FilterText`).
 3. After a start a filter that was not used since has `FILTER_SETTINGS_MS` more: within that time clients say
    what they subscribe to.
 4. Idle time is time in which other filters of the group are used: the clock of a `FilterSet` moves with the
@@ -164,9 +165,9 @@ class GroupFilters:
         """Return the groups and topics with several filters."""
         return [use for use, texts in self._texts.items() if len(texts) > 1]
 
-    def check_room(self, group: str, topic: str, text: FilterText) -> None:
+    def check_room(self, group: str, topic: str, wanted: Filter) -> None:
         """Raise `TooManyFilters` if a group may not have one more filter on a topic."""
-        known = self._texts.get((group, topic), ())
+        text, known = wanted.text, self._texts.get((group, topic), ())
         if len(known) >= limits.FILTERS_PER_GROUP_MAX:
             shown = "; ".join(map(shown_filter, known))
             raise TooManyFilters(
@@ -175,12 +176,28 @@ class GroupFilters:
                 "another group for this one. A filter is forgotten when its clients are gone and others of "
                 f"the group were used for {limits.FILTER_IDLE_MS // 60_000} minutes."
             )
+        self._check_work(group, topic, wanted)
         if self._bytes + _text_bytes(text) > limits.FILTERS_BYTES_MAX:
             raise TooManyFilters(
                 f"The filters of all groups have {self._bytes} bytes, the limit is "
                 f"{limits.FILTERS_BYTES_MAX}. Use shorter filters, or delete groups that are not used: "
                 "tidewheel group ls, then tidewheel group delete NAME --yes."
             )
+
+    def _check_work(self, group: str, topic: str, wanted: Filter) -> None:
+        """Raise `TooManyFilters` if all filters of a group would take too long over one message."""
+        others = [(_work_of(one.filter), text) for text, one in self.look(group, topic).known.items()]
+        work, taken = _work_of(wanted), sum(work for work, _ in others)
+        if work + taken <= limits.FILTERS_WORK_MAX or not others:
+            return
+        shown = "; ".join(f"{shown_filter(text)} ({_shown_ms(one)})" for one, text in others)
+        raise TooManyFilters(
+            f"{shown_filter(wanted.text)} takes up to {_shown_ms(work)} to judge a message, and the other "
+            f"filters of {group} on {topic} take {_shown_ms(taken)}: {shown}. The limit is "
+            f"{_shown_ms(limits.FILTERS_WORK_MAX)} for all. Use fewer CONTAINS, the same filters in all "
+            "clients of the group, or another group for this one. A filter is forgotten when its clients are "
+            f"gone and others of the group were used for {limits.FILTER_IDLE_MS // 60_000} minutes."
+        )
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Take a heartbeat."""
@@ -270,6 +287,14 @@ def _parsed(text: FilterText) -> Filter:
 
         return parse_sql(text.expression)
     return EVERYTHING
+
+
+def _work_of(one: Filter) -> int:
+    return one.work(limits.PROPERTIES_USER_BYTES_MAX)
+
+
+def _shown_ms(work: int) -> str:
+    return f"{work * limits.WORK_NS / 1e6:.1f} ms"
 
 
 def _text_bytes(text: FilterText) -> int:

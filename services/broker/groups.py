@@ -130,7 +130,7 @@ class Groups:
             self._forget_filters(group, topic, idle, now_ms)
             is_new = True
         if known is None:
-            self.filters.check_room(group, topic, wanted.text)
+            self.filters.check_room(group, topic, wanted)
             durable_at = self._write({"group": group, "topic": topic, "filter": wanted.text}, now_ms)
         filters = self.filters.of(group, topic)
         known = filters.find(wanted)

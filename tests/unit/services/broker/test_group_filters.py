@@ -294,6 +294,27 @@ def test_the_ninth_filter_is_refused_with_a_sentence_and_changes_nothing(bench: 
         bench.take("more")
 
 
+def test_a_filter_is_refused_that_would_make_a_group_judge_a_message_for_too_long(bench: Bench) -> None:
+    def costly(name: str) -> Filter:
+        return parse_sql(" OR ".join(f"p CONTAINS '{name}{number}'" for number in range(100)))
+
+    bench.take("red")
+    for name in "ab":
+        bench.take(costly(name))
+    end_offset = bench.broker.end_offset
+    said = (
+        r"SQL p CONTAINS 'c0' .* takes up to 6\.\d ms .* filters of g on t take 13\.\d ms: .*18\.0 ms for all"
+    )
+    with pytest.raises(TooManyFilters, match=said):
+        bench.take(costly("c"))
+    assert bench.broker.end_offset == end_offset
+    assert bench.take(costly("b")) == []
+    assert bench.take(parse_sql("p CONTAINS 'c0'")) == []
+    bench.restart()
+    with pytest.raises(TooManyFilters, match=r"18\.0 ms for all"):
+        bench.take(costly("c"))
+
+
 def test_a_full_group_whose_clients_all_have_a_ninth_filter_takes_it_when_the_others_are_idle(
     bench: Bench,
 ) -> None:
