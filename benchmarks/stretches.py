@@ -22,10 +22,15 @@ import cProfile
 import gc
 import json
 import pstats
+import string
 import sys
 import time
+import zlib
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +41,7 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
 from consumequeue.sql_filter import parse_sql
+from services.broker.errors import TooManyFilters
 from services.broker.group_values import GroupPolicy, Start
 from services.broker.schedule_values import Schedule
 from services.broker.settings import BrokerSettings
@@ -55,7 +61,14 @@ LIMIT_MS = 25
 DAY_MS = 86_400_000
 GROUP, WIDE, DEEP, LARGE, LITE = "g", "wide", "deep", "large", "lite"
 PIECE = 64 * 1024
-DENSE = b"[" + b"1," * (limits.HTTP_BODY_BYTES_MAX // 2 - 100) + b"1]"
+ZLIB = zlib.compress(bytes(60 << 20))
+MESSAGES = limits.HTTP_MESSAGES_BYTES_MAX
+DENSE = b"[" + b"1," * (MESSAGES // 2 - 100) + b"1]"
+ESCAPES = b"\\n" + "\U0001f600".encode()
+TEXT = b'{"topic":"' + b"," * 200_000 + ESCAPES * ((MESSAGES - 200_100) // len(ESCAPES)) + b'"}'
+NAME = b'{"' + ESCAPES * ((MESSAGES - 100) // len(ESCAPES)) + b'":1}'
+WRONG = b'{"topic":"t","keys":[' + b"1," * (limits.HTTP_BODY_VALUES_MAX - 100) + b"1]}"
+WRONG_TIMERS = b'{"timers":[{' + b",".join(b'"%d":1' % n for n in range(9_000)) + b"}" + b",{}" * 900 + b"]}"
 CONTAINS = " OR ".join([*(f"p CONTAINS 'word{number}'" for number in range(99)), "wanted = 1"])
 
 
@@ -181,6 +194,8 @@ class World:
             (LARGE, MessageType.MIXED, 1),
             (LITE, MessageType.LITE, 4),
             ("prop", MessageType.MIXED, 1),
+            ("packed", MessageType.MIXED, 1),
+            ("most", MessageType.MIXED, 1),
             ("tags", MessageType.MIXED, 1),
         ):
             await live.call(core.topics.create, name, kind, queue_count)
@@ -193,6 +208,7 @@ class World:
         await self._send(2_000, lambda n: {"topic": DEEP, "keys": ("same",)})
         await self._send(40, lambda n: {"topic": LARGE, "body": bytes(limits.BODY_BYTES_MAX)}, 8)
         await self._send(300, lambda n: {"topic": "prop", "properties": {"p": "a" * 12_000}})
+        await self._send(10, lambda n: {"topic": "most", "properties": {"p": "a" * 16_000}})
         await self._send(40_000, lambda n: {"topic": "tags", "tag": f"t{n % 3000}"})
         await self._send(2_000, lambda n: {"topic": LITE, "lite_topic": f"one-{n:06d}"})
         await self._send(
@@ -250,7 +266,15 @@ class World:
         """Return every operation by name."""
         http, grpc = self.http, self.grpc
         return {
-            "HTTP, a body of 32 MiB of numbers": lambda: http("POST", "/api/messages", DENSE),
+            "HTTP, a body of 6 MiB of numbers": lambda: http("POST", "/api/messages", DENSE),
+            "HTTP, a text of 6 MiB of escapes": lambda: http("POST", "/api/messages", TEXT),
+            "HTTP, a name of 6 MiB of escapes": lambda: http("POST", "/api/messages", NAME),
+            "HTTP, the same for timers": lambda: self._both(
+                http("POST", "/api/timers", TEXT), http("POST", "/api/timers", NAME)
+            ),
+            "HTTP, 10,000 values that are wrong": lambda: http("POST", "/api/messages", WRONG),
+            "HTTP, 9,000 fields of a timer that are wrong": lambda: http("POST", "/api/timers", WRONG_TIMERS),
+            "HTTP, a message of 4 MiB in base64": lambda: http("POST", "/api/messages", self._posted_bytes()),
             "HTTP, a message of 4 MiB": lambda: http("POST", "/api/messages", self._posted()),
             "HTTP, 1,000 timers": lambda: http("POST", "/api/timers", self._timers()),
             "topics listed": lambda: http("GET", "/api/topics"),
@@ -308,6 +332,7 @@ class World:
             "receive, 20 such at once": lambda: self._gather(
                 self.receive(f"sql-{number}", "prop", CONTAINS) for number in range(2, 22)
             ),
+            "receive, costly filters of one group": lambda: self._receive_by_costly_filters(),
             "receive, filter over bodies of 4 MiB": lambda: self.receive("sql-2", LARGE, "none = 1"),
             "receive, 2,048 tags": lambda: self._receive_tags(),
             "receive, 1,024 queues, new group": lambda: self.receive("wide-1", WIDE, "none = 1"),
@@ -322,6 +347,7 @@ class World:
             ),
             "send 32 MiB": lambda: grpc("SendMessage", self._sent(8, bytes(4_000_000))),
             "send 4 MiB of gzip": lambda: grpc("SendMessage", self._sent(1, self._packed(), is_gzip=True)),
+            "64 MiB in zlib as gzip, sent and received": lambda: self._zlib(),
             "send 16 million empty messages": lambda: grpc("SendMessage", b"\x0a\x00" * (1 << 24)),
             "send 5 million properties": lambda: grpc("SendMessage", self._properties()),
             "acknowledge 16 million": lambda: grpc("AckMessage", b"\x1a\x00" * (1 << 24)),
@@ -355,6 +381,17 @@ class World:
 
     async def _gather(self, calls: Iterable[Awaitable[Any]]) -> None:
         await asyncio.gather(*calls)
+
+    async def _receive_by_costly_filters(self) -> None:
+        """Ask for words that have the beginning and the end of what is there: the worst for a search."""
+        letters = string.ascii_lowercase + string.digits
+        middles = ("".join(pair) for pair in product(letters, letters))
+        for _ in range(limits.FILTERS_PER_GROUP_MAX):
+            words = [f"p CONTAINS 'aaaa{middle}aaa'" for middle in islice(middles, 100)]
+            with suppress(TooManyFilters):
+                await self._live.receivers.receive(
+                    "costly", "most", parse_sql(" OR ".join(words)), 32, 60_000, "client-1", False, 0.2
+                )
 
     async def _receive_everything(self, group: str, topic: str) -> None:
         await self._live.receivers.receive(group, topic, EVERYTHING, 32, 60_000, "client-1", False, 0.1)
@@ -393,6 +430,14 @@ class World:
         for _ in range(60):
             await asyncio.sleep(0.05)
 
+    async def _both(self, *calls: Awaitable[Any]) -> None:
+        for one in calls:
+            await one
+
+    def _posted_bytes(self) -> bytes:
+        body = b64encode(bytes(range(256)) * (limits.BODY_BYTES_MAX // 256)).decode()
+        return json.dumps({"topic": DEEP, "body_base64": body}).encode()
+
     def _posted(self) -> bytes:
         return json.dumps({"topic": DEEP, "body": "x" * limits.BODY_BYTES_MAX}).encode()
 
@@ -401,21 +446,27 @@ class World:
             "topic": DEEP,
             "in": "10d",
             "body": "x" * 2_000,
-            "properties": {f"p{n}": "v" for n in range(100)},
+            "properties": {f"p{n}": "v" for n in range(40)},
         }
         return json.dumps({"timers": [one] * limits.TIMER_BATCH_MAX}).encode()
 
-    def _sent(self, count: int, body: bytes = b"x" * 256, *, is_gzip: bool = False) -> bytes:
+    def _sent(
+        self, count: int, body: bytes = b"x" * 256, *, is_gzip: bool = False, topic: str = DEEP
+    ) -> bytes:
         messages = []
         for _ in range(count):
             self._count += 1
             one = wire.Message(
-                topic=wire.Resource(name=DEEP), body=body, user_properties={"a": "b", "c": "d"}
+                topic=wire.Resource(name=topic), body=body, user_properties={"a": "b", "c": "d"}
             )
             one.system_properties.message_id = f"S{self._count:033d}"
             one.system_properties.body_encoding = wire.Encoding.GZIP if is_gzip else wire.Encoding.IDENTITY
             messages.append(one)
         return service.SendMessageRequest(messages=messages).SerializeToString()
+
+    async def _zlib(self) -> None:
+        await self.grpc("SendMessage", self._sent(1, ZLIB, is_gzip=True, topic="packed"))
+        await self._receive_everything("packed", "packed")
 
     def _packed(self) -> bytes:
         import gzip

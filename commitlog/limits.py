@@ -192,9 +192,11 @@ HANDSHAKES_MAX = 64  # of TLS at once; one that is slow lets others begin beside
 HANDSHAKE_SLOT_MS_MAX = 500
 HANDSHAKE_MS_MAX = 10_000
 
-HTTP_BODY_BYTES_MAX = 32 * 1024 * 1024
-HTTP_BODIES_BYTES_MAX = 2 * HTTP_BODY_BYTES_MAX  # of all requests under way together
-HTTP_BODY_VALUES_MAX = 100_000  # in JSON, also names and brackets
+HTTP_BODY_BYTES_MAX = 512 * 1024  # a schedule of 64 KiB fits with every character escaped
+HTTP_MESSAGES_BYTES_MAX = 6 * 1024 * 1024  # BODY_BYTES_MAX in base64, and properties; at worst 16 ms to parse
+HTTP_BODIES_BYTES_MAX = 64 * 1024 * 1024  # of all requests under way together
+HTTP_BODY_VALUES_MAX = 10_000  # in JSON, also names and brackets; 1,000 that are wrong take 1 ms to tell
+HTTP_TIMERS_VALUES_MAX = 100_000
 HTTP_BODY_MS_MAX = 30_000
 HTTP_HEAD_MS_MAX = 10_000
 HTTP_CONNECTIONS_MAX = 1_024

@@ -6,13 +6,24 @@ What a file or stdin holds is taken as it is, a last line break included. @@ beg
 from __future__ import annotations
 
 import sys
+from base64 import b64encode
 from pathlib import Path
+from typing import Final
 
 from commitlog import limits
 from services.settings.errors import InputUnreadable
 from tidewheel.errors import BodyTooLarge
 
+_TEXT_CHARACTERS_MAX: Final = 256 * 1024
 HELP = "The text, @FILE, or - for stdin; @@ is an @."
+
+
+def body_fields(said: str) -> dict[str, str]:
+    """Return the body as the HTTP interface takes it: a long text in base64, which no escape makes longer."""
+    text = body_text(said)
+    if len(text) <= _TEXT_CHARACTERS_MAX:
+        return {"body": text}
+    return {"body_base64": b64encode(text.encode()).decode()}
 
 
 def body_text(said: str) -> str:

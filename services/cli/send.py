@@ -55,7 +55,7 @@ def send(
     """
     wanted = {
         "topic": topic,
-        "body": bodies.body_text(body),
+        **bodies.body_fields(body),
         "keys": key or [],
         "tag": tag,
         "message_group": group,

@@ -1,8 +1,13 @@
-"""Bodies of requests, bounded in time and, all under way together, in bytes.
+"""Bodies of requests, bounded in time and in bytes: each by its route, and all under way together.
 
 A body that has not come to its end in time ends its request, and what the requests under way have sent is
-counted together: nobody fills the memory with bodies that are begun and never ended. The bound of a single
-body is where it is read (`services.ops.request.body_of`). Cost: an addition for each piece that comes.
+counted together: nobody fills the memory with bodies that are begun and never ended. `bound_of` has the
+bound of a single body, which is kept where it is read (`services.ops.request.body_of`), on the node that
+forwards it too. Cost: an addition for each piece that comes.
+
+The parser of JSON reads a body in one call, and holds the interpreter meanwhile, so no thread helps: a body
+costs up to 2.7 ms for each MiB (texts of escapes and characters of 4 bytes), and 0.02 ms for each value
+(a list of timers), 1 ms for each thousand that are wrong (each is an error to pydantic).
 """
 
 from __future__ import annotations
@@ -10,11 +15,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from starlette.types import Message, Receive
 
 from commitlog import limits
 from services.ops.errors import BodyUnfinished, TooManyBodies
+
+
+class Bound(NamedTuple):
+    """How large the body of a request may be, and what to do about one that is larger."""
+
+    bytes_max: int
+    values_max: int
+    advice: str
+
+
+def bound_of(method: str, path: str) -> Bound:
+    """Return the bound of a route's bodies."""
+    if (method, path) == ("POST", "/api/messages"):
+        return Bound(limits.HTTP_MESSAGES_BYTES_MAX, limits.HTTP_BODY_VALUES_MAX, _ESCAPED)
+    if (method, path) == ("POST", "/api/timers"):
+        advice = f"Send fewer timers at once. {_ESCAPED}"
+        return Bound(limits.HTTP_MESSAGES_BYTES_MAX, limits.HTTP_TIMERS_VALUES_MAX, advice)
+    return Bound(limits.HTTP_BODY_BYTES_MAX, limits.HTTP_BODY_VALUES_MAX, "Send less at once.")
+
+
+_ESCAPED = "A text with many escapes is shorter in base64: give body_base64 instead of body."
 
 
 class Bodies:

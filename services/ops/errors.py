@@ -14,6 +14,12 @@ class BodyNotJson(ClientMistake):
     code = "TW-232"
 
 
+class RequestTooLarge(ClientMistake):
+    """The request's body is too large."""
+
+    code = "TW-235"
+
+
 class BodyUnfinished(ClientMistake):
     """The request's body did not come to its end in time."""
 

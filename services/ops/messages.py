@@ -17,7 +17,7 @@ messages as well: their files show what they say, and where it was stored, by th
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import Final, NotRequired
 from uuid import uuid4
 
@@ -33,7 +33,7 @@ from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker
 from services.ops.answers import written
 from services.ops.operation import Operation
-from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked, body_of, parse
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked, said_by, shaped
 from services.ops.topics import topic_of
 from tidewheel.errors import ClientMistake, NotFound
 
@@ -77,7 +77,8 @@ class NewMessage(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     topic: str
-    body: str
+    body: str | None = None
+    body_base64: str | None = Field(None, description="Instead of body, for bytes that are no text.")
     keys: list[str] = []
     tag: str = ""
     message_group: str = ""
@@ -93,7 +94,7 @@ class NewMessage(BaseModel):
         """Return the message as the core takes it; raise `IllegalDeliveryTime`."""
         message = Message(
             topic=self.topic,
-            body=self.body.encode(),
+            body=body_bytes(self.body, self.body_base64),
             message_id=message_id,
             tag=self.tag,
             keys=tuple(self.keys),
@@ -109,6 +110,16 @@ class NewMessage(BaseModel):
     def _timer_properties(self) -> dict[str, str]:
         key = {properties.TIMER_KEY: self.timer_key} if self.timer_key else {}
         return key | ({properties.TIMER_UNIQUE: "true"} if self.unique else {})
+
+
+def body_bytes(body: str | None, body_base64: str | None) -> bytes:
+    """Return the body of a message that is given in one of two ways; raise `ClientMistake`."""
+    if (body is None) == (body_base64 is None):
+        raise ClientMistake("Give either body or body_base64.")
+    try:
+        return b64decode(body_base64 or "", validate=True) if body is None else body.encode()
+    except ValueError as error:
+        raise ClientMistake(f"{'body_base64' if body is None else 'body'}: {error}.") from error
 
 
 def asked_positions(after: str) -> Positions:
@@ -279,7 +290,7 @@ class MessagesApi:
 
     async def send(self, request: Request) -> JSONResponse:
         """Store one message."""
-        wanted = parse(NewMessage, await body_of(request))
+        wanted = shaped(NewMessage, await said_by(request), "")
         receipt = await self._live.send(wanted.to_message(uuid4().hex.upper(), self._live.now_ms()))
         return JSONResponse(receipt_shape(receipt), status_code=201)
 

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from services.ops.bodies import bound_of
 from services.ops.gate import OPEN_PATHS
 from services.ops.operation import Operation
 from services.ops.routes import OPERATIONS
@@ -38,6 +39,7 @@ STATUSES = {
     409: "What has already happened forbids it.",
     408: "Its body did not come to its end in time.",
     410: "It has ended.",
+    413: "Its body is too large.",
     415: "Its body is not declared as JSON.",
     500: "A mistake of the broker, or its disk failed.",
     503: "Not now; try again later.",
@@ -75,7 +77,7 @@ def all_schemas(operations: list[Operation]) -> tuple[dict[Key, Json], Json]:
 def described(one: Operation, schemas: dict[Key, Json]) -> Json:
     """Return one operation."""
     answers = {str(status): answered(status, kind, schemas) for status, kind in one.answers.items()}
-    with_body = (408, 415, 503) if one.bodies else ()
+    with_body = (408, 413, 415, 503) if one.bodies else ()
     refusals = (*one.refusals, *with_body, *(() if one.path in OPEN_PATHS else (401, 403)), 500)
     errors = {str(status): answered(status, ErrorAnswer, schemas) for status in refusals}
     operation: Json = {
@@ -107,7 +109,9 @@ def asked_for(one: Operation, schemas: dict[Key, Json]) -> Json:
     """Return the body of a request."""
     bodies = [schemas[body, "validation"] for body in one.bodies]
     schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
+    bound = bound_of(one.method, one.path)
+    told = f"At most {bound.bytes_max} bytes and {bound.values_max} values."
+    return {"required": True, "description": told, "content": {"application/json": {"schema": schema}}}
 
 
 def path_parameters(path: str) -> list[Json]:

@@ -1,20 +1,25 @@
 """What a request asks: its query and its body, read into shapes and checked on the way in.
 
 A shape is a pydantic model that forbids what it does not know, so that a misspelt field is told and not
-passed over. Each noun's file has its own shapes; here is what they have in common. How long a body may take,
-and how many bytes the requests under way may hold together, is in `services.ops.bodies`.
+passed over. Each noun's file has its own shapes; here is what they have in common. How large a body may be,
+how long it may take, and how many bytes the requests under way may hold together, is in
+`services.ops.bodies`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+import asyncio
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic_core import from_json
 from starlette.requests import Request
 
 from commitlog import limits
 from services.live.pauses import Pauses
-from tidewheel.errors import BodyTooLarge, ClientMistake
+from services.ops.bodies import Bound, bound_of
+from services.ops.errors import RequestTooLarge
+from tidewheel.errors import ClientMistake
 
 LIMIT_DEFAULT = 20
 LIMIT_MAX = 1_000
@@ -53,40 +58,78 @@ def parse(kind: type[Shape], body: bytes) -> Shape:
         raise mistake(error, "the body") from error
 
 
+def shaped(kind: type[Shape], said: Any, where: str) -> Shape:
+    """Return a part of a body as a shape; raise `ClientMistake` naming the first field that is wrong.
+
+    `where` names the part, "" the whole body. Each wrong field is an error to pydantic, so there is a bound
+    of the fields; deeper values are one error each.
+    """
+    inner = said.values() if isinstance(said, dict) else ()
+    count = len(inner) + sum(len(one) for one in inner if isinstance(one, dict | list))
+    if count > limits.HTTP_BODY_VALUES_MAX:
+        raise RequestTooLarge(
+            f"{where or 'The body'} has {count} values, the limit is {limits.HTTP_BODY_VALUES_MAX}."
+        )
+    try:
+        return kind.model_validate(said)
+    except ValidationError as error:
+        raise mistake(error, "the body", where) from error
+
+
+async def said_by(request: Request) -> Any:
+    """Return what a body in JSON says, in no shape; raise `ClientMistake`.
+
+    Large bodies are read so: what is made of what is said begins in another turn of the loop.
+    """
+    body = await body_of(request)
+    try:
+        said = from_json(body)
+    except ValueError as error:
+        raise ClientMistake(f"the body: Invalid JSON: {error}.") from error
+    await asyncio.sleep(0)
+    return said
+
+
 async def body_of(request: Request) -> bytes:
-    """Return a request's body; raise `BodyTooLarge` for more than `HTTP_BODY_BYTES_MAX`."""
+    """Return a request's body; raise `RequestTooLarge` above the bound of its route."""
+    bound = bound_of(request.method, request.url.path)
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared) > bound.bytes_max:
+        raise _too_large(bound)
     parts, size = list[bytes](), 0
     async for part in request.stream():
         size += len(part)
-        if size > limits.HTTP_BODY_BYTES_MAX:
-            raise BodyTooLarge(f"The request has more than {limits.HTTP_BODY_BYTES_MAX} bytes. Send several.")
+        if size > bound.bytes_max:
+            raise _too_large(bound)
         parts.append(part)
     body = b"".join(parts)
-    await check_values(body)
+    await check_values(body, bound.values_max)
     return body
 
 
-async def check_values(body: bytes) -> None:
-    """Raise `BodyTooLarge` for a body in JSON with more values than may be, before it is parsed.
+def _too_large(bound: Bound) -> RequestTooLarge:
+    return RequestTooLarge(f"It has more than {bound.bytes_max} bytes. {bound.advice}")
 
-    JSON is parsed in one call, which nothing interrupts: 32 MiB of numbers take 0.9 s. A value has a comma, a
-    colon or a bracket before it; those within texts count nothing, which is looked at only if it matters.
+
+async def check_values(body: bytes, values_max: int) -> None:
+    """Raise `RequestTooLarge` for a body in JSON with more values than may be, before it is parsed.
+
+    JSON is parsed in one call, which nothing interrupts. A value has a comma, a colon or a bracket before it;
+    those within texts count nothing, which is looked at only if it matters.
     """
     count, pauses = 0, Pauses()
     for first in range(0, len(body), _PIECE_BYTES):
         count += _values(body, first, first + _PIECE_BYTES)
         await pauses.pause()
-    if count <= limits.HTTP_BODY_VALUES_MAX:
+    if count <= values_max:
         return
     count = at = 0
     while 0 <= at < len(body):
         end = min(at + _PIECE_BYTES, len(body))
         quote = body.find(b'"', at, end)
         count += _values(body, at, end if quote < 0 else quote)
-        if count > limits.HTTP_BODY_VALUES_MAX:
-            raise BodyTooLarge(
-                f"The request has more than {limits.HTTP_BODY_VALUES_MAX} values. Send several."
-            )
+        if count > values_max:
+            raise RequestTooLarge(f"It has more than {values_max} values. Send less at once.")
         at = end if quote < 0 else await _behind_text(body, quote + 1, pauses)
         await pauses.pause()
 
@@ -111,10 +154,11 @@ def shorten(name: str) -> str:
     return name if len(name) <= _NAMED_MAX else f"{name[:_NAMED_MAX]}... ({len(name)} characters)"
 
 
-def mistake(error: ValidationError, whole: str) -> ClientMistake:
+def mistake(error: ValidationError, whole: str, within: str = "") -> ClientMistake:
     """Return the first thing that is wrong with a query or a body (`whole`) as an error of the tree."""
-    first = error.errors()[0]
-    where = shorten(".".join(str(part) for part in first["loc"])) or whole
+    first = error.errors(include_url=False, include_context=False)[0]
+    parts = (*([within] if within else []), *first["loc"])
+    where = shorten(".".join(str(part) for part in parts)) or whole
     said = first["msg"].removeprefix("Value error, ")
     given = first["input"]
     is_long = isinstance(given, str) and len(given) > _QUOTED_MAX  # not written at all: it may have MiB

@@ -13,8 +13,6 @@ is what the schedule's own clock says (`services.live.clock`).
 
 from __future__ import annotations
 
-from base64 import b64decode
-from binascii import Error
 from collections.abc import Callable
 from typing import Final, NotRequired
 
@@ -29,10 +27,9 @@ from services.broker.schedule_values import Missed, Occurrence, Schedule, Schedu
 from services.broker.schedules import preview
 from services.live.live_broker import LiveBroker
 from services.ops.answers import written
-from services.ops.messages import body_shape
+from services.ops.messages import body_bytes, body_shape
 from services.ops.operation import Operation
 from services.ops.request import LIMIT_MAX, Nothing, asked, body_of, parse
-from tidewheel.errors import ClientMistake
 
 COMING_DEFAULT = 5
 LIMIT_DEFAULT = 100
@@ -71,7 +68,7 @@ class NewSchedule(Recurring):
             cron=self.cron,
             time_zone=self.time_zone,
             topic=self.topic,
-            body=self._bytes(),
+            body=body_bytes(self.body, self.body_base64),
             tag=self.tag,
             keys=tuple(self.keys),
             message_group=self.message_group,
@@ -81,16 +78,6 @@ class NewSchedule(Recurring):
             start_ms=self.start_ms,
             end_ms=self.end_ms,
         )
-
-    def _bytes(self) -> bytes:
-        if (self.body is None) == (self.body_base64 is None):
-            raise ClientMistake("Give either body or body_base64.")
-        if self.body is not None:
-            return self.body.encode()
-        try:
-            return b64decode(self.body_base64 or "", validate=True)
-        except Error as error:
-            raise ClientMistake(f"body_base64: {error}.") from error
 
 
 class Preview(Recurring):

@@ -15,13 +15,14 @@ from typing_extensions import TypedDict
 
 from services.auth.errors import Unauthorized
 from services.live.errors import unread
-from services.ops.errors import BodyNotJson, BodyUnfinished
+from services.ops.errors import BodyNotJson, BodyUnfinished, RequestTooLarge
 from tidewheel.errors import AccessRefused, Busy, ClientMistake, NotFound, RefusedByState, TidewheelError
 
 NOT_FOUND = 404
 HTTP_STATUSES = (
     (BodyNotJson, 415),
     (BodyUnfinished, 408),
+    (RequestTooLarge, 413),
     (ClientMistake, 400),
     (Unauthorized, 401),
     (AccessRefused, 403),
@@ -48,9 +49,8 @@ async def refuse(request: Request, error: Exception) -> JSONResponse:
     """Answer with an error of the tree, and the status of its class."""
     assert isinstance(error, TidewheelError)
     status = next((status for kind, status in HTTP_STATUSES if isinstance(error, kind)), 500)
-    ends = (
-        {"Connection": "close"} if isinstance(error, BodyUnfinished) else None
-    )  # the rest is not waited for
+    is_unread = isinstance(error, BodyUnfinished | RequestTooLarge)  # the rest is not waited for
+    ends = {"Connection": "close"} if is_unread else None
     return JSONResponse(error_shape(error), status_code=status, headers=ends)
 
 

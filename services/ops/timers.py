@@ -26,7 +26,6 @@ of its timers is set or refused for itself.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 from itertools import accumulate
 from math import ceil
@@ -58,11 +57,22 @@ from services.broker.values import (
 )
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.horizon import counts_within
-from services.ops.messages import ContentAnswer, ReceiptAnswer, content_shape, receipt_shape
+from services.ops.messages import ContentAnswer, ReceiptAnswer, body_bytes, content_shape, receipt_shape
 from services.ops.operation import Handler, Operation
-from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, asked, body_of, parse
+from services.ops.request import (
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    Moment,
+    Nothing,
+    asked,
+    body_of,
+    parse,
+    said_by,
+    shaped,
+)
 from services.ops.statuses import ErrorAnswer, error_shape
 from services.times import durations, moments
 from tidewheel.errors import ClientMistake, TidewheelError
@@ -129,7 +139,8 @@ class NewTimer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     topic: str
-    body: str
+    body: str | None = None
+    body_base64: str | None = Field(None, description="Instead of body, for bytes that are no text.")
     keys: list[str] = []
     tag: str = ""
     properties: dict[str, str] = {}
@@ -142,7 +153,7 @@ class NewTimer(BaseModel):
         """Return the message as the core takes it; raise `IllegalDeliveryTime`."""
         message = Message(
             topic=self.topic,
-            body=self.body.encode(),
+            body=body_bytes(self.body, self.body_base64),
             message_id=message_id,
             tag=self.tag,
             keys=tuple(self.keys),
@@ -176,6 +187,14 @@ class NewTimers(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     timers: list[NewTimer] = Field(min_length=1, max_length=limits.TIMER_BATCH_MAX)
+
+
+class UnreadTimers(BaseModel):
+    """`NewTimers`, of which each is yet to be looked at."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    timers: list[Any] = Field(min_length=1, max_length=limits.TIMER_BATCH_MAX)
 
 
 class NamedTimer(TimerQuery):
@@ -257,13 +276,13 @@ def cursor_of(text: str) -> tuple[int, int] | None:
         raise ClientMistake(f"after is {text[:80]!r}: use the one from the page before.") from None
 
 
-def is_batch(body: bytes) -> bool:
-    """Return whether a body holds several timers; a body that is no JSON is refused later."""
-    try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(said, dict) and "timers" in said
+async def timers_in(said: dict[str, Any]) -> list[NewTimer]:
+    """Return the timers of a batch, each looked at for itself; raise `ClientMistake`."""
+    found, pauses = list[NewTimer](), Pauses()
+    for number, one in enumerate(shaped(UnreadTimers, said, "").timers):
+        found.append(shaped(NewTimer, one, f"timers.{number}"))
+        await pauses.pause()
+    return found
 
 
 def message_of(wanted: NewTimer, now_ms: int) -> Any:
@@ -583,10 +602,10 @@ class TimersApi:
 
     async def set(self, request: Request) -> Response:
         """Set one timer, or a batch of them."""
-        body = await body_of(request)
-        if is_batch(body):
-            return await self._set_batch(parse(NewTimers, body).timers)
-        message = parse(NewTimer, body).to_message(uuid4().hex.upper(), self._live.now_ms())
+        said = await said_by(request)
+        if isinstance(said, dict) and "timers" in said:
+            return await self._set_batch(await timers_in(said))
+        message = shaped(NewTimer, said, "").to_message(uuid4().hex.upper(), self._live.now_ms())
         receipt = await self._live.send(message)
         return JSONResponse(timer_receipt_shape(receipt, message.delivery_ms or 0), status_code=201)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
+from base64 import b64decode
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from commitlog import limits
-from services.cli.bodies import body_text
+from services.cli.bodies import body_fields, body_text
 from services.settings.errors import InputUnreadable
 from tidewheel.errors import BodyTooLarge
 
@@ -26,6 +28,14 @@ def test_a_file_or_stdin_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.M
     for said in ("-", "@-"):
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"piped\n")))
         assert body_text(said) == "piped\n"
+
+
+def test_a_long_body_goes_out_in_base64() -> None:
+    assert body_fields("x") == {"body": "x"}
+    long = "\x01" * limits.BODY_BYTES_MAX
+    sent = body_fields(long)
+    assert b64decode(sent["body_base64"]).decode() == long
+    assert len(json.dumps(sent)) < limits.HTTP_MESSAGES_BYTES_MAX
 
 
 def test_what_cannot_be_a_body_is_refused_with_a_reason(tmp_path: Path) -> None:

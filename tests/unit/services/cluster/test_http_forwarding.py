@@ -196,7 +196,7 @@ def test_a_body_that_is_to_go_on_is_bounded(bound: str, monkeypatch: pytest.Monk
         statuses.append(message.get("status"))
 
     asyncio.run(app(scope, receive, send))
-    assert statuses[0] == (400 if bound == "of one" else 503)
+    assert statuses[0] == (413 if bound == "of one" else 503)
     assert not app._bodies.held_bytes
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from commitlog import limits
 from services.live.pauses import Pauses
 from services.ops.answers import written
+from services.ops.errors import RequestTooLarge
 from services.ops.request import check_values
-from tidewheel.errors import BodyTooLarge
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 VALUE = st.recursive(
@@ -73,7 +73,7 @@ def test_names_are_sorted_with_pauses() -> None:
 )
 def test_a_body_has_so_many_values(body: bytes, is_taken: bool) -> None:
     if is_taken:
-        asyncio.run(check_values(body))
+        asyncio.run(check_values(body, limits.HTTP_BODY_VALUES_MAX))
     else:
-        with pytest.raises(BodyTooLarge, match="values"):
-            asyncio.run(check_values(body))
+        with pytest.raises(RequestTooLarge, match="values"):
+            asyncio.run(check_values(body, limits.HTTP_BODY_VALUES_MAX))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 
+from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
@@ -158,11 +160,35 @@ def test_a_request_beyond_every_bound_is_refused_before_it_is_whole() -> None:
     async def scenario(stage: Stage) -> None:
         async def endless() -> AsyncIterator[bytes]:
             for sent in range(100):
-                assert sent <= 33, "it goes on reading"
+                assert sent <= 7, "it goes on reading"
                 yield b"x" * 1024 * 1024
 
         refused = await stage.http.post("/api/timers", content=endless(), headers=JSON)
-        assert (refused.status_code, refused.json()["code"]) == (400, "TW-142")
+        assert (refused.status_code, refused.json()["code"]) == (413, "TW-235")
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("path", ["/api/messages", "/api/timers"])
+def test_a_body_of_the_largest_size_is_taken_as_text_and_in_base64(path: str) -> None:
+    due = {} if path == "/api/messages" else {"in": "1h"}
+    properties = {f"p{number}": "v" * 100 for number in range(128)}
+
+    async def scenario(stage: Stage) -> None:
+        async def ask(**body: str) -> httpx.Response:
+            return await stage.http.post(path, json={"topic": "t", "properties": properties} | due | body)
+
+        size = limits.BODY_BYTES_MAX
+        assert (await ask(body="x" * size)).status_code == 201
+        assert (await ask(body_base64=b64encode(b"\xff" * size).decode())).status_code == 201
+        escaped = await ask(body="\n" * size)
+        assert (escaped.status_code, escaped.json()["code"]) == (413, "TW-235")
+        assert "give body_base64 instead" in escaped.json()["detail"]
+        assert (await ask(body_base64=b64encode(b"\n" * size).decode())).status_code == 201
+        for wrong in ({}, {"body": "x", "body_base64": "eA=="}, {"body_base64": "x"}):
+            refused = await ask(**wrong)
+            assert (refused.status_code, refused.json()["code"]) == (400, "TW-130"), wrong
+            assert "body_base64" in refused.json()["detail"]
 
     play(scenario)
 

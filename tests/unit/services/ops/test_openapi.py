@@ -142,6 +142,7 @@ def test_a_body_that_is_too_large_is_refused_wherever_one_is_read(
     at_desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HTTP_BODY_BYTES_MAX", 100)
+    monkeypatch.setattr(limits, "HTTP_MESSAGES_BYTES_MAX", 100)
     with_body = [(path, method) for path, method, operation in operations() if "requestBody" in operation]
 
     async def scenario(desk: Any) -> None:
@@ -149,10 +150,16 @@ def test_a_body_that_is_too_large_is_refused_wherever_one_is_read(
         for path, method in with_body:
             large = {"content": b" " * 101, "headers": {"Content-Type": "application/json"}}
             answer = await desk.http.request(method, re.sub(r"{\w+}", "1", path), **large)
-            assert (answer.status_code, answer.json()["code"]) == (400, "TW-142"), path
+            assert (answer.status_code, answer.json()["code"]) == (413, "TW-235"), path
 
     assert len(with_body) > 20
     at_desk(scenario)
+
+
+def test_the_document_tells_how_large_each_body_may_be() -> None:
+    told = {path: one["requestBody"]["description"] for path, _, one in operations() if "requestBody" in one}
+    assert told["/api/timers"] == "At most 6291456 bytes and 100000 values."
+    assert told["/api/timers/move"] == "At most 524288 bytes and 10000 values."
 
 
 def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import Any
 
 import pytest
+from starlette.requests import Request
 
-from services.ops.request import Nothing, parse
+from commitlog import limits
+from services.ops.errors import RequestTooLarge
+from services.ops.request import Nothing, body_of, parse, shaped
+from services.ops.timers import NewTimer
 from tidewheel.errors import ClientMistake
 
 
@@ -20,3 +26,40 @@ def test_a_long_name_is_cut_in_the_sentence_that_tells_of_it() -> None:
 def test_a_short_name_is_told_whole() -> None:
     with pytest.raises(ClientMistake, match="tpoic is nothing that is known here"):
         parse(Nothing, b'{"tpoic": 1}')
+
+
+@pytest.mark.parametrize(
+    ("path", "bytes_max", "advice"),
+    [
+        ("/api/messages", limits.HTTP_MESSAGES_BYTES_MAX, "body_base64"),
+        ("/api/timers", limits.HTTP_MESSAGES_BYTES_MAX, "body_base64"),
+        ("/api/topics", limits.HTTP_BODY_BYTES_MAX, "less at once"),
+        ("/api/cluster/move", limits.HTTP_BODY_BYTES_MAX, "less at once"),
+    ],
+)
+def test_a_body_that_is_declared_too_large_for_its_route_is_refused_unread(
+    path: str, bytes_max: int, advice: str
+) -> None:
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def unread() -> Any:
+        raise AssertionError("it is read")
+
+    def request(declared: int, receive: Any) -> Request:
+        headers = [(b"content-length", str(declared).encode())]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        return Request(scope, receive)
+
+    assert asyncio.run(body_of(request(bytes_max, receive))) == b""
+    with pytest.raises(RequestTooLarge, match=f"more than {bytes_max} bytes.*{advice}"):
+        asyncio.run(body_of(request(bytes_max + 1, unread)))
+
+
+def test_a_part_with_more_values_than_can_be_told_as_wrong_is_refused_for_their_number() -> None:
+    many = range(limits.HTTP_BODY_VALUES_MAX + 1)
+    for wrong in ({str(one): 1 for one in many}, {"topic": "t", "keys": list(many)}):
+        with pytest.raises(RequestTooLarge, match=r"timers\.7 has \d+ values"):
+            shaped(NewTimer, wrong, "timers.7")
+    with pytest.raises(ClientMistake, match=r"timers\.7\.topic: Field required"):
+        shaped(NewTimer, {}, "timers.7")
