@@ -294,8 +294,9 @@ class World:
         copy = Reader.of(node.reader.checkpoint())
         try:
             copy.read(self.engine, self.engine.end_offset)
-            if self.engine.is_short and all_of_it.fold.epoch and not all_of_it.fold.gathered_count:
-                copy.fold.take(self.engine.end_offset, encode(Leader(all_of_it.fold).beat({})))
+            if self.engine.is_short and all_of_it.fold.epoch:
+                for offset, record in enumerate(said_next(all_of_it.fold), self.engine.end_offset):
+                    copy.fold.take(offset, encode(record))
         except Halted:
             assert self.engine.is_short, f"{node.name} halts, and its engine kept its promise"
             return
@@ -306,6 +307,19 @@ class World:
         kept = [Reader.of(one).fold.next_offset for one in self.checkpoints()]
         running = [one.reader.fold.next_offset for one in self.nodes if one.is_up and not one.is_stuck]
         return first == 0 or any(at >= first for at in kept + running)
+
+
+def said_next(fold: Fold) -> list[SharedRecord]:
+    """Return what readers of a log hear next: a BEAT of its leader, or first the EPOCH of the next one.
+
+    The flush that a leader leaves unfinished says nothing of where the history ends: the EPOCH drops it.
+    """
+    if not fold.gathered_count:
+        return [Leader(fold).beat({})]
+    following = Fold.thaw(fold.freeze())
+    epoch = Candidate(following, b"who leads next".ljust(16), {}).epoch
+    following.take(fold.next_offset, encode(epoch))
+    return [epoch, Leader(following).beat({})]
 
 
 def operations_of(body: bytes) -> list[int]:

@@ -17,7 +17,7 @@ from sharedlog.leading import Leader, Proof
 from sharedlog.record import SharedRecord
 from tests.simulation.shared_world import OPERATION, Rules, World
 
-FOUND_WITHIN = 600
+FOUND_WITHIN = 2_000
 
 
 @pytest.fixture(autouse=True)
