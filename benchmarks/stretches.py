@@ -22,6 +22,7 @@ import cProfile
 import gc
 import json
 import pstats
+import random
 import string
 import sys
 import time
@@ -46,6 +47,7 @@ from services.broker.group_values import GroupPolicy, Start
 from services.broker.schedule_values import Schedule
 from services.broker.settings import BrokerSettings
 from services.front.grpc_calls import CallReceived, CallStarted
+from services.front.grpc_wire import Messages
 from services.front.header_fields import Head
 from services.live.live_broker import LiveBroker
 from services.process.memory import keep_little
@@ -70,6 +72,18 @@ NAME = b'{"' + ESCAPES * ((MESSAGES - 100) // len(ESCAPES)) + b'":1}'
 WRONG = b'{"topic":"t","keys":[' + b"1," * (limits.HTTP_BODY_VALUES_MAX - 100) + b"1]}"
 WRONG_TIMERS = b'{"timers":[{' + b",".join(b'"%d":1' % n for n in range(9_000)) + b"}" + b",{}" * 900 + b"]}"
 CONTAINS = " OR ".join([*(f"p CONTAINS 'word{number}'" for number in range(99)), "wanted = 1"])
+
+
+def blocks(count: int) -> bytes:
+    """Return gzip of so many blocks, each of which has a code of its own, for 28 bytes."""
+    piece = bytes(random.Random(1).choices(range(16), [1 / (n + 1) for n in range(16)], k=28))
+    packing = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    block, plain = packing.compress(piece) + packing.flush(zlib.Z_FULL_FLUSH), piece * count
+    tail = zlib.crc32(plain).to_bytes(4, "little") + len(plain).to_bytes(4, "little")
+    return b"\x1f\x8b\x08" + bytes(6) + b"\xff" + block * count + packing.flush() + tail
+
+
+BLOCKS = blocks(260_000)
 
 
 class Client:
@@ -348,6 +362,7 @@ class World:
             "send 32 MiB": lambda: grpc("SendMessage", self._sent(8, bytes(4_000_000))),
             "send 4 MiB of gzip": lambda: grpc("SendMessage", self._sent(1, self._packed(), is_gzip=True)),
             "64 MiB in zlib as gzip, sent and received": lambda: self._zlib(),
+            "a call in gzip of 260,000 blocks": lambda: self._unpack(BLOCKS),
             "send 16 million empty messages": lambda: grpc("SendMessage", b"\x0a\x00" * (1 << 24)),
             "send 5 million properties": lambda: grpc("SendMessage", self._properties()),
             "acknowledge 16 million": lambda: grpc("AckMessage", b"\x1a\x00" * (1 << 24)),
@@ -463,6 +478,15 @@ class World:
             one.system_properties.body_encoding = wire.Encoding.GZIP if is_gzip else wire.Encoding.IDENTITY
             messages.append(one)
         return service.SendMessageRequest(messages=messages).SerializeToString()
+
+    async def _unpack(self, packed: bytes) -> None:
+        """Take a call apart as the port does with what it reads from a connection."""
+        messages = Messages(limits.REQUEST_BYTES_MAX, is_gzip=True)
+        said = b"\1" + len(packed).to_bytes(4, "big") + packed
+        for at in range(0, len(said), PIECE):
+            await asyncio.sleep(0)
+            messages.add(said[at : at + PIECE])
+            messages.next()
 
     async def _zlib(self) -> None:
         await self.grpc("SendMessage", self._sent(1, ZLIB, is_gzip=True, topic="packed"))

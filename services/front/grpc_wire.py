@@ -119,22 +119,26 @@ def framed(message: bytes) -> bytes:
 class Messages:
     """The messages of one request, out of the pieces of its body: one at a time, as its reader wants them.
 
-    Pieces are joined as they come: kept apart, pieces of few bytes would take many times what they have.
+    Pieces are joined as they come: kept apart, pieces of few bytes would take many times what they have. A
+    message in gzip is unpacked piece by piece: 32 MiB of blocks that each have a code of their own and hold
+    next to nothing take 0.8 s, which a bound of what comes out of them does not see.
     """
 
-    __slots__ = ("_held", "_is_gzip", "_max", "_wanted", "excess_bytes", "unpacked_bytes")
+    __slots__ = ("_held", "_is_gzip", "_max", "_unpacking", "_wanted", "excess_bytes", "unpacked_bytes")
 
     def __init__(self, message_bytes_max: int, *, is_gzip: bool) -> None:
         self._max, self._is_gzip = message_bytes_max, is_gzip
         self._held = bytearray()
         self._wanted = PREFIX_BYTES
+        self._unpacking: Unpacking | None = None
         self.unpacked_bytes = self.excess_bytes = 0
         """How much was unpacked, and how much more than comes of compressing what is worth it."""
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that have come and are in no message yet."""
-        return len(self._held)
+        """The bytes that are in no message yet, as they came or unpacked."""
+        unpacking = self._unpacking
+        return len(self._held) + (0 if unpacking is None else PREFIX_BYTES + len(unpacking.plain))
 
     def add(self, data: bytes) -> None:
         """Take in a piece."""
@@ -143,49 +147,87 @@ class Messages:
     def next(self) -> bytes | None:
         """Return the next message; None if it has not come whole. Raise `Refused`."""
         held = self._held
+        if self._unpacking is not None:
+            return self._unpack(self._unpacking)
         if len(held) < self._wanted:
             return None
         if self._wanted == PREFIX_BYTES:
             size = int.from_bytes(held[1:PREFIX_BYTES], "big")
             if size > self._max:
                 raise too_long(size, self._max)
+            if flag := held[0]:
+                if flag != 1 or not self._is_gzip:
+                    raise Refused(
+                        Status.INTERNAL, "A message is compressed though grpc-encoding does not say by what."
+                    )
+                del held[:PREFIX_BYTES]
+                self._unpacking = Unpacking(size, self._max)
+                return self._unpack(self._unpacking)
             self._wanted = PREFIX_BYTES + size
             if len(held) < self._wanted:
                 return None
         with memoryview(held) as whole:
-            flag, message = whole[0], bytes(whole[PREFIX_BYTES : self._wanted])
+            message = bytes(whole[PREFIX_BYTES : self._wanted])
         del held[: self._wanted]
         self._wanted = PREFIX_BYTES
-        return self._unpacked(flag, message)
+        return message
 
     def end(self) -> None:
         """Take in that the request has ended; raise `Refused` in the middle of a message."""
-        if self._held:
+        if self._held or self._unpacking is not None:
             raise Refused(
-                Status.INTERNAL, f"The request ends in the middle of a message, {len(self._held)} bytes in."
+                Status.INTERNAL, f"The request ends in the middle of a message, {self.held_bytes} bytes in."
             )
 
-    def _unpacked(self, flag: int, message: bytes) -> bytes:
-        if flag == 0:
-            return message
-        if flag != 1 or not self._is_gzip:
-            raise Refused(
-                Status.INTERNAL, "A message is compressed though grpc-encoding does not say by what."
-            )
-        worth_bytes = UNPACKED_RATIO_MAX * len(message)
-        most = min(self._max, REQUEST_UNPACKED_BYTES_MAX, worth_bytes + UNPACKED_BYTES_FREE)
-        unpacking = zlib.decompressobj(_GZIP_WINDOW)
+    def _unpack(self, unpacking: Unpacking) -> bytes | None:
+        """Unpack what has come; return the message at its end."""
+        piece = bytes(self._held[: unpacking.left_bytes])
+        del self._held[: len(piece)]
+        plain_bytes, excess_bytes = len(unpacking.plain), unpacking.excess_bytes
         try:
-            plain = unpacking.decompress(message, most + 1)
+            unpacking.add(piece)
+        finally:
+            self.unpacked_bytes += len(unpacking.plain) - plain_bytes
+            self.excess_bytes += unpacking.excess_bytes - excess_bytes
+        if unpacking.left_bytes:
+            return None
+        self._unpacking = None
+        return unpacking.end()
+
+
+class Unpacking:
+    """A message in gzip of `left_bytes` that have yet to come, and what is unpacked of it."""
+
+    __slots__ = ("_gzip", "_most", "_worth_bytes", "left_bytes", "plain")
+
+    def __init__(self, size: int, message_bytes_max: int) -> None:
+        self.left_bytes, self.plain = size, bytearray()
+        self._worth_bytes = UNPACKED_RATIO_MAX * size
+        self._most = min(
+            message_bytes_max, REQUEST_UNPACKED_BYTES_MAX, self._worth_bytes + UNPACKED_BYTES_FREE
+        )
+        self._gzip = zlib.decompressobj(_GZIP_WINDOW)
+
+    @property
+    def excess_bytes(self) -> int:
+        """How much more was unpacked than comes of compressing what is worth it."""
+        return max(0, len(self.plain) - self._worth_bytes)
+
+    def add(self, piece: bytes) -> None:
+        """Unpack the next bytes; raise `Refused`."""
+        self.left_bytes -= len(piece)
+        try:
+            self.plain += self._gzip.decompress(piece, self._most + 1 - len(self.plain))
         except zlib.error as error:
             raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
-        self.unpacked_bytes += len(plain)
-        self.excess_bytes += max(0, len(plain) - worth_bytes)
-        if len(plain) > most:
-            raise too_long(len(plain), most)
-        if not unpacking.eof:
+        if len(self.plain) > self._most:
+            raise too_long(len(self.plain), self._most)
+
+    def end(self) -> bytes:
+        """Return the message; raise `Refused` if it is cut off."""
+        if not self._gzip.eof:
             raise Refused(Status.INTERNAL, "A message in gzip is cut off.")
-        return plain
+        return bytes(self.plain)
 
 
 def too_long(size: int, most: int) -> Refused:

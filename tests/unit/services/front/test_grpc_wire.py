@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
+from itertools import pairwise
 from urllib.parse import unquote
 
 import pytest
@@ -72,6 +74,30 @@ def compressed(message: bytes) -> bytes:
 def test_a_request_may_be_compressed() -> None:
     messages = Messages(MOST, is_gzip=True)
     assert taken(messages, compressed(b"a" * 900) + framed(b"plain")) == [b"a" * 900, b"plain"]
+
+
+def test_a_compressed_message_is_unpacked_as_it_comes() -> None:
+    plain = [bytes(random.Random(seed).choices(b"abcd", k=40_000)) for seed in range(3)]
+    said = b"".join(map(compressed, plain))
+    messages, found, unpacked_bytes = Messages(100_000, is_gzip=True), [], [0]
+    for at in range(0, len(said), 1_000):
+        messages.add(said[at : at + 1_000])
+        while (message := messages.next()) is not None:
+            found.append(message)
+        unpacked_bytes.append(messages.unpacked_bytes)
+        assert messages.held_bytes == messages.unpacked_bytes - sum(map(len, found)) + (
+            PREFIX_BYTES if len(found) < len(plain) else 0
+        )
+    assert found == plain
+    assert max(b - a for a, b in pairwise(unpacked_bytes)) < 10_000, "much at once"
+    messages.end()
+
+
+def test_a_request_that_ends_within_a_compressed_message_is_refused() -> None:
+    messages = Messages(MOST, is_gzip=True)
+    assert taken(messages, compressed(b"a" * 900)[:-8]) == []
+    with pytest.raises(Refused, match="middle of a message"):
+        messages.end()
 
 
 @pytest.mark.parametrize(
