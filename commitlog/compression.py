@@ -8,10 +8,9 @@ compressed, and 0x700 how:
     0x200          Zstandard
 
 Gzip goes to clients as it is. The others are unpacked when a message is given out, never on disk. Our own
-log holds only gzip, which `services.broker.validation` sees to: a caller could have the event loop unpack
-otherwise (150 ms for 60 MiB of zlib). The libraries for the other two come with `tidewheel[import]`. A body
-that does not unpack to at most `limits.BODY_UNPACKED_BYTES_MAX` is given out as stored: its CRC holds, so
-that is what was sent.
+log holds only gzip; the libraries for the other two come with `tidewheel[import]`. A body that does not
+unpack to at most `limits.BODY_UNPACKED_BYTES_MAX` is given out as stored: its CRC holds, so that is what was
+sent.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from commitlog.limits import BODY_UNPACKED_BYTES_MAX
 from commitlog.record import COMPRESSED, COMPRESSION_TYPE
 from tidewheel.errors import LibraryMissing
 
-GZIP_START: Final = b"\x1f\x8b"
+_GZIP_START: Final = b"\x1f\x8b"
 _LZ4: Final = 0x100
 _ZSTD: Final = 0x200
 _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
@@ -37,7 +36,7 @@ def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
     """Return the body as a client can read it, and whether it is gzip; raise `LibraryMissing`."""
     if not sys_flag & COMPRESSED:
         return body, False
-    if body.startswith(GZIP_START):
+    if body.startswith(_GZIP_START):
         return body, True
     unpacked = plain(body, sys_flag)
     said_gzip = not sys_flag & COMPRESSION_TYPE and unpacked is body

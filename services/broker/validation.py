@@ -6,7 +6,6 @@ import re
 from typing import Final, NoReturn
 
 from commitlog import limits, properties
-from commitlog.compression import GZIP_START
 from commitlog.message import Message, MessageType
 from services.broker.errors import (
     IllegalDeliveryTime,
@@ -39,9 +38,6 @@ def check_message(message: Message, message_type: MessageType) -> None:
     """Raise the `ClientMistake` that fits the first thing wrong with a message, wherever it goes."""
     if not 0 < len(message.body) <= limits.BODY_BYTES_MAX:
         _refuse_body(message.body)
-    if message.gzip and not message.body.startswith(GZIP_START):
-        # A reader would take it for the zlib of an imported store, and unpack it for each receive.
-        raise ClientMistake("Its body is declared as gzip and does not begin as gzip does.")
     _check_texts(message)
     if message.properties:
         _check_properties(message.properties)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
-
 import pytest
 
 from commitlog import limits, properties
@@ -29,14 +26,7 @@ from services.broker.errors import (
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Delivery, Notify, ReadTimers, Resolution, SendReceipt, Verdict
 from tests.memory_disk import MemoryDisk
-from tidewheel.errors import (
-    BodyEmpty,
-    BodyTooLarge,
-    ClientMistake,
-    IllegalTopic,
-    TidewheelError,
-    TransactionEnded,
-)
+from tidewheel.errors import BodyEmpty, BodyTooLarge, IllegalTopic, TidewheelError, TransactionEnded
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000
@@ -120,10 +110,7 @@ def test_a_message_is_invisible_until_it_is_durable(bench: Bench) -> None:
 
 
 def test_what_was_sent_is_what_is_received(bench: Bench) -> None:
-    body = gzip.compress(b"hello")
-    sent = bench.message(
-        body=body, tag="paid", keys=("k1", "k2"), properties={"shop": "eu"}, born_ms=5, gzip=True
-    )
+    sent = bench.message(tag="paid", keys=("k1", "k2"), properties={"shop": "eu"}, born_ms=5, gzip=True)
     bench.broker.sending.send(sent, NOW_MS)
     bench.flush()
     (got,) = bench.receive()
@@ -392,7 +379,6 @@ def test_topics_survive_a_restart_and_are_not_made_when_that_is_off() -> None:
     [
         ({"body": b""}, BodyEmpty),
         ({"body": b"x" * (4 * 1024 * 1024 + 1)}, BodyTooLarge),
-        ({"body": zlib.compress(b"x"), "gzip": True}, ClientMistake),
         ({"topic": "a b"}, IllegalTopic),
         ({"topic": "TW_SYS_ACK"}, IllegalTopic),
         ({"topic": "rmq_sys_wheel_timer"}, IllegalTopic),
