@@ -8,9 +8,11 @@ compressed, and 0x700 how:
     0x200          Zstandard
 
 Gzip goes to clients as it is. The others are unpacked when a message is given out, never on disk. Our own
-log holds only gzip; the libraries for the other two come with `tidewheel[import]`. A body that does not
-unpack to at most `limits.BODY_UNPACKED_BYTES_MAX` is given out as stored: its CRC holds, so that is what was
-sent.
+log holds gzip, and zlib that the C++ client declares as gzip, which clients in other languages do not read.
+The libraries for the other two come with `tidewheel[import]`. A body that does not unpack to at most
+`limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX` (tools: BODY_UNPACKED_BYTES_MAX) is given out as stored: its CRC
+holds, so that is what was sent. Clients compare a body with their limit, 4 MiB, before they compress it; a
+larger one is made to hold the event loop (150 ms for 60 MiB), or imported from a broker with other settings.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Final
 
-from commitlog.limits import BODY_UNPACKED_BYTES_MAX
+from commitlog.limits import BODY_UNPACKED_BYTES_MAX, BODY_UNPACKED_FOR_CLIENT_BYTES_MAX
 from commitlog.record import COMPRESSED, COMPRESSION_TYPE
 from tidewheel.errors import LibraryMissing
 
@@ -38,23 +40,26 @@ def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
         return body, False
     if body.startswith(_GZIP_START):
         return body, True
-    unpacked = plain(body, sys_flag)
+    unpacked = plain(body, sys_flag, BODY_UNPACKED_FOR_CLIENT_BYTES_MAX)
     said_gzip = not sys_flag & COMPRESSION_TYPE and unpacked is body
     return unpacked, said_gzip
 
 
-def plain(body: bytes, sys_flag: int) -> bytes:
-    """Return the body without its compression, or as stored if it cannot be; raise `LibraryMissing`."""
+def plain(body: bytes, sys_flag: int, bytes_max: int = BODY_UNPACKED_BYTES_MAX) -> bytes:
+    """Return the body without its compression, or as stored if it cannot be; raise `LibraryMissing`.
+
+    `bytes_max` is how many bytes it may have then.
+    """
     if not sys_flag & COMPRESSED:
         return body
     check_library(sys_flag)
     try:
-        unpacked = _UNPACK.get(sys_flag & COMPRESSION_TYPE, _unpack_zlib)(body)
+        unpacked = _UNPACK.get(sys_flag & COMPRESSION_TYPE, _unpack_zlib)(body, bytes_max)
     except MemoryError:
         raise
     except Exception:  # each library has errors of its own
         return body
-    return body if len(unpacked) > BODY_UNPACKED_BYTES_MAX else unpacked
+    return body if len(unpacked) > bytes_max else unpacked
 
 
 def check_library(sys_flag: int) -> None:
@@ -74,21 +79,21 @@ def _load(library: str) -> ModuleType:
         ) from error
 
 
-def _unpack_zlib(body: bytes) -> bytes:
+def _unpack_zlib(body: bytes, bytes_max: int) -> bytes:
     """Unpack zlib or gzip: with 32 added to the window bits, zlib tells them apart by the head."""
-    return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, BODY_UNPACKED_BYTES_MAX + 1)
+    return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, bytes_max + 1)
 
 
-def _unpack_lz4(body: bytes) -> bytes:
+def _unpack_lz4(body: bytes, bytes_max: int) -> bytes:
     unpacker = _load("lz4.frame").LZ4FrameDecompressor()
-    unpacked: bytes = unpacker.decompress(body, max_length=BODY_UNPACKED_BYTES_MAX + 1)
+    unpacked: bytes = unpacker.decompress(body, max_length=bytes_max + 1)
     return unpacked
 
 
-def _unpack_zstd(body: bytes) -> bytes:
+def _unpack_zstd(body: bytes, bytes_max: int) -> bytes:
     reader = _load("zstandard").ZstdDecompressor().stream_reader(io.BytesIO(body))
-    unpacked: bytes = reader.read(BODY_UNPACKED_BYTES_MAX + 1)
+    unpacked: bytes = reader.read(bytes_max + 1)
     return unpacked
 
 
-_UNPACK: Final[dict[int, Callable[[bytes], bytes]]] = {_LZ4: _unpack_lz4, _ZSTD: _unpack_zstd}
+_UNPACK: Final[dict[int, Callable[[bytes, int], bytes]]] = {_LZ4: _unpack_lz4, _ZSTD: _unpack_zstd}

@@ -198,22 +198,22 @@ class RecentIds:
             hashes = np.append(hashes, np.array([one for one, _ in spilled], np.uint64))
             offsets = np.append(offsets, np.array([offset for _, offset in spilled], np.int64))
         buckets = (hashes >> np.uint64(self._first_bit)).astype(np.int64) & (1 << self._bits) - 1
-        order = np.argsort(buckets, kind="stable")
-        buckets, hashes, offsets = buckets[order], hashes[order], offsets[order]
-        firsts = np.flatnonzero(np.diff(buckets, prepend=-1))
-        ranks = np.arange(len(buckets)) - np.repeat(firsts, np.diff(firsts, append=len(buckets)))
-        slots = np.full(len(buckets), -1)
-        for slot in range(SLOTS_PER_BUCKET):
-            at = buckets * SLOTS_PER_BUCKET + slot
-            is_dead = self._array[at] < np.uint64(self._since)
-            np.copyto(slots, at, where=is_dead & (ranks == 0))
-            ranks -= is_dead
-        fits = slots >= 0
+        first_slots = buckets * SLOTS_PER_BUCKET
         new = (offsets - self._origin).astype(np.uint64) << np.uint64(_TAG_BITS)
         new |= hashes >> np.uint64(_TAG_SHIFT)
-        self._array[slots[fits]] = new[fits]
-        if not fits.all():
-            self._spill(hashes[~fits], offsets[~fits])
+        # Of several that are written to one slot the last stays; the others take the next dead one.
+        left = np.arange(len(hashes))
+        while len(left):
+            slots = np.full(len(left), -1)
+            for number in reversed(range(SLOTS_PER_BUCKET)):
+                slot = first_slots[left] + number
+                np.copyto(slots, slot, where=self._array[slot] < np.uint64(self._since))
+            fits = slots >= 0
+            if not fits.all():
+                self._spill(hashes[left[~fits]], offsets[left[~fits]])
+                left, slots = left[fits], slots[fits]
+            self._array[slots] = new[left]
+            left = left[self._array[slots] != new[left]]
 
     def _spill(self, hashes: Hashes, offsets: Integers) -> None:
         """Keep ids outside of their buckets; where there is no more room, only those that are not durable."""

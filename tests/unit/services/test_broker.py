@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
 from commitlog import limits, properties
@@ -116,6 +118,28 @@ def test_what_was_sent_is_what_is_received(bench: Bench) -> None:
     (got,) = bench.receive()
     assert got.message == sent
     assert got.attempt == 1
+
+
+def test_zlib_that_a_client_declares_as_gzip_is_given_out_plain_and_is_work_for_a_receive(
+    bench: Bench,
+) -> None:
+    plain = bytes(limits.BODY_BYTES_MAX)
+    for number in range(3):
+        sent = bench.message(body=zlib.compress(plain), message_id=f"Z{number}", gzip=True)
+        bench.broker.sending.send(sent, NOW_MS)
+    bench.flush()
+    received = [bench.receive(), bench.receive(), bench.receive()]
+    assert [[(one.message.gzip, one.message.body == plain) for one in each] for each in received] == [
+        [(False, True)]
+    ] * 3
+
+
+def test_what_unpacks_to_more_than_a_client_may_send_is_given_out_as_stored(bench: Bench) -> None:
+    packed = zlib.compress(bytes(limits.BODY_BYTES_MAX + 1))
+    bench.broker.sending.send(bench.message(body=packed, gzip=True), NOW_MS)
+    bench.flush()
+    (got,) = bench.receive()
+    assert (got.message.body, got.message.gzip) == (packed, True)
 
 
 def test_a_delayed_message_comes_at_its_millisecond(bench: Bench) -> None:
