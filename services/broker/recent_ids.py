@@ -195,14 +195,15 @@ class RecentIds:
             self._spilled, self._spilled_count = {}, 0
             while self._count > 1 << self._bits and self._bits < BUCKET_BITS_MAX:
                 self._grow()
-            hashes = np.append(hashes, np.array([one for one, _ in spilled], np.uint64))
-            offsets = np.append(offsets, np.array([offset for _, offset in spilled], np.int64))
+            hashes = np.append(np.array([one for one, _ in spilled], np.uint64), hashes)
+            offsets = np.append(np.array([offset for _, offset in spilled], np.int64), offsets)
         buckets = (hashes >> np.uint64(self._first_bit)).astype(np.int64) & (1 << self._bits) - 1
         first_slots = buckets * SLOTS_PER_BUCKET
         new = (offsets - self._origin).astype(np.uint64) << np.uint64(_TAG_BITS)
         new |= hashes >> np.uint64(_TAG_SHIFT)
-        # Of several that are written to one slot the last stays; the others take the next dead one.
-        left = np.arange(len(hashes))
+        # Of several that are written to one slot the last stays, which is the oldest: ids go in backwards.
+        # The others take the next dead slot.
+        left = np.arange(len(hashes))[::-1]
         while len(left):
             slots = np.full(len(left), -1)
             for number in reversed(range(SLOTS_PER_BUCKET)):
