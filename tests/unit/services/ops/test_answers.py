@@ -16,6 +16,23 @@ from services.ops.answers import written
 from services.ops.errors import RequestTooLarge
 from services.ops.request import check_values
 
+
+async def sent(content: dict[str, Any]) -> list[bytes]:
+    """Return the parts in which an answer is sent, which have the length that it declares."""
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def receive() -> Any:
+        return await asyncio.Future()
+
+    await (await written(content))({"type": "http"}, receive, send)
+    parts = [message["body"] for message in messages[1:]]
+    assert dict(messages[0]["headers"])[b"content-length"] == str(sum(map(len, parts))).encode()
+    return parts
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 VALUE = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXT,
@@ -33,8 +50,14 @@ def test_an_answer_is_what_json_makes_of_it(content: dict[str, Any]) -> None:
 def test_long_texts_and_rows_that_come_one_by_one_are_written_whole() -> None:
     long = 'a"\n\x00é' * 100_000
     rows = [{"body": long, "n": 1}, {"list": list(range(1_000))}]
-    body = asyncio.run(written({"rows": iter(rows), "text": long}, 201)).body
-    assert json.loads(bytes(body)) == {"rows": rows, "text": long}
+    parts = asyncio.run(sent({"rows": iter(rows), "text": long}))
+    assert json.loads(b"".join(parts)) == {"rows": rows, "text": long}
+
+
+def test_a_long_answer_is_not_joined_but_sent_in_parts() -> None:
+    parts = asyncio.run(sent({"rows": ("x" * 1_000 for _ in range(20_000))}))
+    assert len(json.loads(b"".join(parts))["rows"]) == 20_000
+    assert max(map(len, parts)) < 2 * 1024 * 1024
 
 
 def test_others_have_their_turn_while_a_long_answer_is_written() -> None:
