@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import statistics
 import threading
@@ -39,7 +38,7 @@ from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.ops.metrics import Metrics
 from services.ops.probes import Probes
-from services.process.memory import keep_little
+from services.process.memory import WholeLooks, keep_little
 from services.server.run import share_interpreter
 
 TOPIC, GROUP = "orders", "carts"
@@ -172,8 +171,7 @@ async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1) as writer:
         live = LiveBroker(RealDisk(folder), settings, now_ms, loop.call_later, writer)
         load = Load(live, Metrics(live, ()))
-        gc.collect()
-        gc.freeze()  # as `services.server.run` does
+        WholeLooks(loop.call_later)
         await live.call(live.core.topics.create, TOPIC, MessageType.MIXED, 4)
         turns.watch(loop)
         await load.preload(given.timers, given.halves)

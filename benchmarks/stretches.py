@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
-import gc
 import json
 import pstats
 import random
@@ -50,7 +49,7 @@ from services.front.grpc_calls import CallReceived, CallStarted
 from services.front.grpc_wire import Messages
 from services.front.header_fields import Head
 from services.live.live_broker import LiveBroker
-from services.process.memory import keep_little
+from services.process.memory import WholeLooks, keep_little
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
 from services.rpc.generated import admin_pb2 as admin
@@ -568,8 +567,7 @@ async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         )
         world = World(live, Faces(live, settings, Advertised("127.0.0.1", 8081, 0)), given)
         await world.fill()
-        gc.collect()
-        gc.freeze()  # as `services.server.run` does
+        WholeLooks(loop.call_later)
         turns = Turns(1)
         turns.watch(loop)
         told: dict[str, Any] = {}

@@ -16,6 +16,9 @@ whole each time, and read into memory whole at a start.
 
 A large table is frozen as dictionaries that nobody changes any more (`Rows`, `commitlog.table`). They become
 JSON while they are written, in a worker thread, so many rows at a time that other threads get their turns.
+The event loop copies a dictionary of references and makes no row: of 20,000 topics, as many queues and groups
+and 10,000 schedules it took 45 ms with the rows made there, 15 to 17 without. Weak spot: that grows with
+the state.
 """
 
 from __future__ import annotations
@@ -44,13 +47,19 @@ Frozen = dict[str, Any]
 
 
 class Rows:
-    """A large table at one moment: what `row` makes of each key and value of parts that never change."""
+    """A large table at one moment: what `row` makes of each key and value of parts that never change.
 
-    def __init__(self, parts: Iterable[dict[Any, Any]], row: Callable[[Any, Any], tuple[Any, ...]]) -> None:
+    The values do not change either. Two are equal that have equal rows.
+    """
+
+    def __init__(self, parts: Iterable[dict[Any, Any]], row: Callable[[Any, Any], Any]) -> None:
         self._parts, self._row = tuple(parts), row
         self._counts = [len(part) for part in self._parts]
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and [*self] == [*other]
+
+    def __iter__(self) -> Iterator[Any]:
         assert self._counts == [len(part) for part in self._parts], "a part has changed that was frozen"
         return (self._row(*item) for part in self._parts for item in part.items())
 

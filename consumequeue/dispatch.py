@@ -28,8 +28,9 @@ from commitlog.errors import StoreDamaged
 from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
+from commitlog.snapshot import Rows
 from consumequeue.entry import Entry, lite_code, tags_code
-from consumequeue.queue import ConsumeQueue, FoundDamaged, QueueWrite, files_of, ignore_damage
+from consumequeue.queue import ConsumeQueue, FoundDamaged, QueueWrite, files_of, ignore_damage, kept
 
 _LITE_TOPIC: Final = properties.LITE_TOPIC.encode()
 _TAG: Final = properties.TAG.encode()
@@ -178,9 +179,8 @@ class Dispatch:
 
     def freeze(self) -> Any:
         """Return what a snapshot keeps of each queue: entry count, CRCs of its files, where it begins."""
-        return [
-            [topic, queue_id, *queue.freeze(), queue.min_offset] for topic, queue_id, queue in self.queues()
-        ]
+        taken = {key: now for key, queue in self._queues.items() if (now := queue.taken())[0]}
+        return Rows([taken], lambda key, now: (*key, *kept(now)))
 
     def adopt(self, frozen: Any) -> bool:
         """Take over the files of an earlier run; return False, with no queues at all, if they are not whole.

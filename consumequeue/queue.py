@@ -55,6 +55,10 @@ class QueueWrite(NamedTuple):
     entries: bytes
 
 
+TakenQueue = tuple[int, dict[int, int], tuple[tuple[int, int, bytes], ...], int]
+"""A queue at one moment, for `kept`: entry count, CRCs of its files, what is gathered, where it begins."""
+
+
 class ConsumeQueue:
     """The index of queue `queue_id` of `topic`, whose files hold `written_count` entries."""
 
@@ -72,9 +76,11 @@ class ConsumeQueue:
         self._written_count = written_count
         self._unsynced_from = written_count
         self._crcs: dict[int, int] = {}
+        """Of each file, by its first byte; replaced, never changed: checkpoints share it."""
         self._vetted: dict[int, tuple[int, bool]] = {}
         """By first byte of a file: the CRC with which `vet` last compared it, and whether it matched."""
         self.min_offset = 0
+        self._taken: TakenQueue = 0, {}, (), 0
         self._read_ahead: list[Entry] = []
         self._read_ahead_from = 0
 
@@ -210,7 +216,8 @@ class ConsumeQueue:
         if first_byte + inside != self._written_count * ENTRY_BYTES:
             return
         assert self._unwritten.startswith(one.entries), f"{one.path}: others were written than gathered"
-        self._crcs[first_byte] = zlib.crc32(one.entries, self._crcs.get(first_byte, 0))
+        crc = zlib.crc32(one.entries, self._crcs.get(first_byte, 0))
+        self._crcs = self._crcs | {first_byte: crc}
         del self._unwritten[: len(one.entries)]
         self._written_count += len(one.entries) // ENTRY_BYTES
 
@@ -249,17 +256,17 @@ class ConsumeQueue:
             self._disk.truncate(self._path(last), end - last)
         self._crcs = {at: crc for at, crc in self._crcs.items() if at < last}
         if end > last:
-            self._crcs[last] = zlib.crc32(self._disk.read(self._path(last), 0, end - last))
+            self._crcs = self._crcs | {last: zlib.crc32(self._disk.read(self._path(last), 0, end - last))}
 
-    def freeze(self) -> tuple[int, list[tuple[int, int]]]:
-        """Return what a snapshot keeps: the number of entries, and (first byte, CRC-32) of each file.
-
-        The CRCs are of the files as they will be when what is gathered (`unwritten`) is in them.
-        """
-        crcs = dict(self._crcs)
-        for first_byte, _, part in self._parts():
-            crcs[first_byte] = zlib.crc32(part, crcs.get(first_byte, 0))
-        return self.end_offset, list(crcs.items())
+    def taken(self) -> TakenQueue:
+        """Return the queue at this moment, of which `kept` makes what a snapshot keeps."""
+        if self._unwritten:
+            return self.end_offset, self._crcs, tuple(self._parts()), self.min_offset
+        entry_count, of_files, _, min_offset = self._taken
+        is_same = entry_count == self._written_count and min_offset == self.min_offset
+        if not is_same or of_files is not self._crcs:  # new tuples of 20,000 queues cost 4 ms, and more later
+            self._taken = self._written_count, self._crcs, (), self.min_offset
+        return self._taken
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
         """Fill up to `queue_offset` with gaps: those offsets were once given to records that are gone."""
@@ -335,7 +342,8 @@ class ConsumeQueue:
         self._written_count = self._unsynced_from = self.min_offset = queue_offset
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
         if inside:
-            self._crcs[queue_offset * ENTRY_BYTES - inside] = zlib.crc32(bytes(inside))
+            first_byte = queue_offset * ENTRY_BYTES - inside
+            self._crcs = self._crcs | {first_byte: zlib.crc32(bytes(inside))}
 
     def _physical_offset(self, queue_offset: int) -> int:
         """Return where an entry points; -1 for an entry in a hole or in a deleted file."""
@@ -351,6 +359,18 @@ class ConsumeQueue:
 
     def _path(self, first_byte: int) -> str:
         return f"{self._folder}/{first_byte:0{OFFSET_DIGITS}d}"
+
+
+def kept(taken: TakenQueue) -> tuple[int, list[tuple[int, int]], int]:
+    """Return what a snapshot keeps of a queue that was taken: entry count, CRCs, where it begins.
+
+    (First byte, CRC-32) of each file, as it will be when what was gathered is in it; in any thread.
+    """
+    entry_count, of_files, gathered, min_offset = taken
+    crcs = of_files.copy()
+    for first_byte, _, part in gathered:
+        crcs[first_byte] = zlib.crc32(part, crcs.get(first_byte, 0))
+    return entry_count, [*crcs.items()], min_offset
 
 
 def _is_in(codes: Integers, wanted: Integers) -> Flags:

@@ -36,12 +36,13 @@ from commitlog import limits
 from commitlog.kinds import GROUP_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import SegmentAge
+from commitlog.snapshot import Rows
 from consumequeue import acks, lease_records
 from consumequeue.attempts import Failure
 from consumequeue.filter import Filter, FilterText
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.lease_records import Kind, LeaseEntry
-from consumequeue.offsets import GroupOffsets
+from consumequeue.offsets import GroupOffsets, kept
 from consumequeue.queue import ConsumeQueue
 from services.broker.errors import TooManyGroups
 from services.broker.group_filters import FilterSet, GroupFilters, KnownFilter, shown_filter
@@ -66,6 +67,9 @@ class Groups:
         self._store = store
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
         self._members: dict[str, dict[str, None]] = {}
+        self._frozen_members: dict[str, list[str]] = {}
+        self._changed_members: dict[str, None] = {}
+        """The topics whose groups are others than when a checkpoint froze them."""
         self._topics_of: dict[str, dict[str, None]] = {}
         """The topics of each group that receives any: `_members` the other way round."""
         self._subscription_count = 0
@@ -364,12 +368,12 @@ class Groups:
 
     def freeze(self) -> Any:
         """Return what a snapshot keeps: each topic's groups, their policies, the offsets on each queue."""
-        progress = [[*key, one.freeze()] for key, one in self._offsets.items() if not one.is_untouched]
+        progress = {key: taken for key, one in self._offsets.items() if (taken := one.taken())}
         return {
-            "members": {topic: list(groups) for topic, groups in self._members.items() if groups},
+            "members": self._freeze_members(),
             "policies": {group: asdict(policy) for group, policy in self._policies.items()},
             "filters": self.filters.freeze(),
-            "progress": progress,
+            "progress": Rows([progress], lambda key, taken: (*key, kept(taken))),
         }
 
     def thaw(self, frozen: Any) -> None:
@@ -426,7 +430,18 @@ class Groups:
         body = json.dumps(said).encode()
         return self._store.append(Record(topic=GROUP_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
 
+    def _freeze_members(self) -> dict[str, list[str]]:
+        """Return each topic's groups, listed anew where they have changed since the last checkpoint."""
+        for topic in self._changed_members:
+            if members := self._members[topic]:
+                self._frozen_members[topic] = [*members]
+            else:
+                self._frozen_members.pop(topic, None)
+        self._changed_members.clear()
+        return self._frozen_members.copy()
+
     def _add(self, group: str, topic: str) -> None:
+        self._changed_members[topic] = None
         members = self._members.setdefault(topic, {})
         self._subscription_count += group not in members
         members[group] = None
@@ -447,6 +462,7 @@ class Groups:
         for left in [topic] if topic else list(topics):
             if left in topics:
                 del topics[left], self._members[left][group]
+                self._changed_members[left] = None
                 self._subscription_count -= 1
         if not topics:
             self._topics_of.pop(group, None)

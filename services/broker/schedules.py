@@ -34,11 +34,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import nsmallest
+from operator import attrgetter
 from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.kinds import SCHEDULE_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.snapshot import Rows
 from services.broker import missed
 from services.broker.errors import IllegalSchedule, ScheduleNotFound
 from services.broker.housekeeping import Housekeeping
@@ -198,19 +200,8 @@ class Schedules:
 
     def freeze(self) -> Any:
         """Return what a snapshot keeps: every schedule and how far it is, and the cursors of deleted ones."""
-        running = [
-            {
-                "schedule": freeze_schedule(one.schedule),
-                "cursor_ms": one.cursor_ms,
-                "is_paused": one.is_paused,
-                "sent_count": one.sent_count,
-                "last_ms": one.last_ms,
-                "passed_ms": one.passed_ms,
-                "trouble": one.trouble,
-            }
-            for one in self._by_name.values()
-        ]
-        return {"running": running, "spent_ms": self._spent_ms}
+        running = {name: (one.schedule, _PROGRESS_OF(one)) for name, one in self._by_name.items()}
+        return {"running": Rows([running], _row), "spent_ms": self._spent_ms.copy()}
 
     def thaw(self, frozen: Any) -> None:
         """Take a snapshot's part over."""
@@ -400,6 +391,15 @@ def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ..
     check_cron(schedule.cron)
     check_window(schedule, now_ms)
     return schedule.coming(schedule.next_after(now_ms), count)
+
+
+_PROGRESS: Final = "cursor_ms", "is_paused", "sent_count", "last_ms", "passed_ms", "trouble"
+_PROGRESS_OF: Final = attrgetter(*_PROGRESS)
+
+
+def _row(name: str, running: tuple[Schedule, tuple[Any, ...]]) -> dict[str, Any]:
+    schedule, progress = running
+    return {"schedule": freeze_schedule(schedule), **dict(zip(_PROGRESS, progress, strict=True))}
 
 
 _VERBS: Final[dict[str, Callable[[Schedules, _Running, dict[str, Any]], None]]] = {

@@ -16,6 +16,7 @@ from commitlog import limits
 from commitlog.kinds import TOPIC_TOPIC
 from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.snapshot import Rows
 from services.broker.errors import IllegalGroup, TooManyTopics, TopicExists, TopicNotFound
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
@@ -162,10 +163,7 @@ class Topics:
 
     def freeze(self) -> Any:
         """Return what a snapshot keeps: every topic."""
-        return [
-            [topic.name, topic.message_type.value, topic.queue_count, _shape(topic.check_back)]
-            for topic in self._topics.values()
-        ]
+        return Rows([self._topics.copy()], _row)
 
     def thaw(self, frozen: Any) -> None:
         """Take a snapshot's part over."""
@@ -190,6 +188,10 @@ class Topics:
         written = self._topics[topic.name]
         assert written == replace(topic, durable_at=written.durable_at), "a topic is not what its record says"
         return written
+
+
+def _row(name: str, topic: Topic) -> tuple[Any, ...]:
+    return name, topic.message_type.value, topic.queue_count, _shape(topic.check_back)
 
 
 def _shape(policy: CheckBackPolicy | None) -> dict[str, int] | None:

@@ -15,8 +15,9 @@ Rules:
 - A sync that fails, of a flush, of a checkpoint or by itself, is never tried again and believed: `rebuild`.
 - While a checkpoint is written the rest goes on, up to a bound: then flushes, and their callers, wait for it,
   so that memory and the next start's work stay bounded.
-- When the core wants a checkpoint, no new flush begins; when the last one has ended, what was appended
-  meanwhile is written in the loop itself (one sync), the state is taken, and a worker writes it down.
+- When the core wants a checkpoint, no new flush begins; in the turn after the last one has ended, what was
+  appended meanwhile is written in the loop itself (one sync), the state is taken, and a worker makes its rows
+  and writes them down (`commitlog.snapshot.Rows`).
 
 Weak spot: the state is some flags, of which few combinations can be, and not one machine: a rebuild only of
 what is void, nothing calm while anything flies. And the flush before a checkpoint blocks the loop for its
@@ -139,6 +140,7 @@ class Flushing:
         if self._lingers():
             return
         self.will_flush = False
+        self._checkpoint_if_due()
         if not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
             self._began_at, self._flying_max = self._loop.time(), self._owner.core.flushes_max
             self._submit(partial(flush.write, self._publishing), partial(self._end, flush))
@@ -146,11 +148,7 @@ class Flushing:
         self._is_waiting = self.will_flush = self._flying_count >= self._flying_max
         if self._flying_count > 0 or self._is_checkpointing:
             return
-        # Only where nothing flies: everything appended is durable once this turn's rest is written.
-        if not self._is_held() and self._owner.core.is_checkpoint_due:
-            self._calm()
-        else:
-            self._idle.set()
+        self._idle.set()
 
     def _lingers(self) -> bool:
         """Return whether a flush is under way that may soon end; what gathers meanwhile waits for it."""
@@ -232,9 +230,17 @@ class Flushing:
         self._go_on_writing()
 
     def _go_on_writing(self) -> None:
-        if self._flying_count == 0:
+        if self._flying_count == 0 and self._is_void:
             self._calm()
         self.flush_soon()
+
+    def _checkpoint_if_due(self) -> None:
+        """Take a checkpoint before anything else is written, where nothing flies.
+
+        In a turn of its own: the flush before it was settled in another, and either takes milliseconds.
+        """
+        if self._flying_count == 0 and not self._is_held() and self._owner.core.is_checkpoint_due:
+            self._calm()
 
     def _calm(self) -> None:
         """Rebuild, or take a checkpoint, if either is due: no flush is under way.

@@ -9,7 +9,6 @@ as `kill -9` would: what was acknowledged is on disk.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import resource
@@ -146,8 +145,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, live.core.segment_bytes)
         stack.enter_context(ready_file(settings.ready_file, ready))
-        gc.collect()
-        gc.freeze()  # what is there for good would stop the loop for 50 ms in each full collection
+        memory.WholeLooks(asyncio.get_running_loop().call_later)
         log.info("serving", listen=str(ready.listen), http=str(ready.http), boot=boot, pid=os.getpid())
         announce(ready)
         shutdown.begin(await until(told, live), live)

@@ -7,7 +7,6 @@ leads, calls go on to that one), follow. Stop: stop leading or following, let ca
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +35,7 @@ from services.front.certificates import https_context
 from services.http.calls import EVERY_ADDRESS
 from services.live.durability import Proving
 from services.live.live_broker import LiveBroker
+from services.process import memory
 from services.process.private_files import GROUP_READS, auth_key, write_for_owner
 from services.rpc.endpoints import Advertised
 from services.server.authentication import check_exposure, http_demands
@@ -141,8 +141,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, began.facts["segment_bytes"])
         stack.enter_context(ready_file(settings.ready_file, ready))
-        gc.collect()
-        gc.freeze()
+        memory.WholeLooks(loop.call_later)
         log.info("node serves", node=settings.node, cluster=without_password(settings.cluster))
         announce(ready)
         ends: set[asyncio.Future[Any]] = {told, running, watching}

@@ -90,7 +90,7 @@ def test_files_are_taken_over_only_as_they_were_written(monkeypatch: pytest.Monk
     for number in range(7):
         made.put(number, Entry(100 * number, 100, 0))
     made.write()
-    entry_count, crcs = made.freeze()
+    entry_count, crcs, _ = queue.kept(made.taken())
     made.put(7, Entry(700, 100, 0))
     made.write()
     assert ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs), "what came later is cut"
@@ -144,3 +144,25 @@ def test_where_a_queue_begins_outlives_its_files() -> None:
     anew.dispatch_many("t", 0, 2, entry.encode(Entry(200, 90, 0)))
     anew.complete(frozen, 400)
     assert [one.queue("t", 0).min_offset for one in (made, again, anew)] == [3, 3, 3]
+
+
+def test_what_was_taken_for_a_snapshot_stays_as_it_was() -> None:
+    made = ConsumeQueue(MemoryDisk(), "t", 0)
+    seen: list[tuple[object, object]] = []
+    steps = (
+        lambda: made.put(2, Entry(200, 100, 0)),
+        made.write,
+        lambda: made.put(3, Entry(300, 100, 0)),
+        made.write,
+        lambda: made.rise(3),
+        lambda: made.cut(3),
+        lambda: made.put(3, Entry(350, 100, 0)),
+        made.delete_unneeded,
+    )
+    for step in steps:
+        step()
+        taken = made.taken()
+        seen.append((taken, queue.kept(taken)))
+    assert all(queue.kept(taken) == kept for taken, kept in seen)
+    assert [kept[0] for _, kept in seen] == [3, 3, 4, 4, 4, 3, 4, 4]
+    assert [kept[2] for _, kept in seen] == [2, 2, 2, 2, 3, 3, 3, 3]

@@ -622,3 +622,14 @@ def check_log(bench: Bench) -> None:
     one = bench.broker.schedules.get("all", 0).schedule
     assert seen["all"] == list(one.recurrence.between(NOW_MS, seen["all"][-1]))
     assert one.next_after(seen["all"][-1]) > max(bench.now_ms, seen["all"][-1])  # type: ignore[operator]
+
+
+def test_what_a_snapshot_keeps_does_not_change_while_it_is_written() -> None:
+    bench = Bench()
+    for name in ("a", "b"):
+        bench.broker.schedules.set(schedule(name=name), bench.now_ms)
+    bench.broker.schedules.delete("a", bench.now_ms)
+    frozen = bench.broker.schedules.freeze()
+    before = [*frozen["running"]], list(frozen["spent_ms"])
+    bench.broker.schedules.delete("b", bench.now_ms)
+    assert ([*frozen["running"]], list(frozen["spent_ms"])) == before

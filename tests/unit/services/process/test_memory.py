@@ -43,3 +43,69 @@ def held_mib(how: str) -> float:
 @pytest.mark.skipif(sys.platform != "linux", reason="the heap of other systems is left as it is")
 def test_what_threads_have_freed_is_given_back() -> None:
     assert held_mib("given back") < GIVEN_BACK_MIB_MAX
+
+
+LOOKED_AT = """
+import gc
+from services.process.memory import WholeLooks, keep_little
+
+keep_little()
+held = [[{}, []] for _ in range(int(sys.argv[1]))]
+WholeLooks(lambda seconds, call: None)
+sizes = []
+
+def note(phase, look):
+    if phase == "start" and look["generation"] == 2:
+        sizes.append(sum(len(gc.get_objects(number)) for number in range(3)))
+
+gc.callbacks.append(note)
+held += [[{}, []] for _ in range(200_000)]
+print(max(sizes))
+"""
+LOOKED_AT_MAX = 50_000
+
+
+@pytest.mark.parametrize("held_count", [0, 300_000])
+def test_no_look_for_cycles_comes_to_all_that_is_held(held_count: int) -> None:
+    command = [sys.executable, "-c", "import sys" + LOOKED_AT, str(held_count)]
+    assert int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout) < LOOKED_AT_MAX
+
+
+FREED = """
+import gc, sys, weakref
+from services.process import memory
+
+class Node:
+    def __init__(self):
+        self.itself, self.more = self, []
+
+spent = [0.0]
+memory.keep_little()
+held = [[{}, []] for _ in range(100_000)]
+looks = memory.WholeLooks(lambda seconds, call: None, lambda: spent[0])
+grown = [Node() for _ in range(int(sys.argv[1]))]
+gc.collect()
+seen = weakref.ref(grown[0])
+del grown
+gc.collect()
+told = []
+for number in range(3):
+    told.append(seen() is None)
+    spent[0] += float(sys.argv[2]) * memory.WHOLE_SECONDS
+    looks.consider()
+print(*map(int, told))
+"""
+
+
+@pytest.mark.parametrize(
+    ("node_count", "busy_part", "freed"),
+    [(100_000, 0.0, "0 1 1"), (200_000, 0.9, "0 0 1"), (10_000, 0.0, "0 0 0"), (60_000, 0.9, "0 0 0")],
+    ids=["calm", "busy and doubled", "few", "busy and not doubled"],
+)
+def test_a_cycle_that_became_garbage_once_it_was_frozen_is_freed(
+    node_count: int, busy_part: float, freed: str
+) -> None:
+    command = [sys.executable, "-c", FREED, str(node_count), str(busy_part)]
+    assert (
+        subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split() == freed.split()
+    )
