@@ -106,10 +106,22 @@ class SecondCore:
             self._history_ms = min(self._history_ms, self._world.settings.timer_history_ms)
             if self._decodes:
                 apply_decoded(first)
-        if self._core is not None and self._core.end_offset > first.durable_offset:
+        if self._core is not None and self._has_lost_end(self._core, first):
             self._core = None  # an asynchronous flush was lost with the power
         if self._core is not None and self._core.end_offset < first._log.first_offset:
             self._core = None  # one step has cut off what it has not got: it joins anew, with a copy
+
+    def _has_lost_end(self, core: Broker, first: Broker) -> bool:
+        """Whether the first log ends before the second, or lost that end and grew again within a step."""
+        if core.end_offset > first.durable_offset:
+            return True
+        if core.end_offset == 0 or first._log._sync:
+            return False
+        path, position = core._log.segments.place(core.end_offset - 1)
+        if self._world.disk.size(path) < 0:
+            return False  # deleted: see below
+        own, other = self._disk.view(path), self._world.disk.view(path)
+        return bytes(own[: position + 1]) != bytes(other[: position + 1])
 
     def _catch_up(self) -> None:
         first = self._world.broker
