@@ -8,7 +8,7 @@
     trouble     what it is set to that would lose what it has accepted
 
 An engine keeps what it has accepted when any one of its machines is lost. It may answer late, twice or never;
-`Unknown` says that nobody knows. Offsets only grow and may leave gaps.
+`Unknown` says that nobody knows. Offsets only grow; an engine that is not dense may leave gaps.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ class Stored(NamedTuple):
 
 class Engine(Protocol):
     """One shared log."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether offsets leave no gap: then a gap is a lost record."""
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
         """Append records, back to back, if the head is `head`, which then is `following`.

@@ -17,6 +17,12 @@ class TooOld(Halted):
     code, exit_code = "TW-268", 5
 
 
+class LogDamaged(Halted):
+    """This node stopped: the engine has lost, doubled or changed records of the shared log."""
+
+    code, exit_code = "TW-269", 5
+
+
 class Refused(TidewheelError):
     """The shared log has another head: somebody else leads."""
 

@@ -24,11 +24,16 @@ read as far have come to the same.
             anything else                                   HALT: the candidate has another history
     BEAT    of the end of the history, same chain           a sign of life, and maybe something in the place
                                                             of what the EPOCH told (`told_anew`)
+            of an earlier position in the same epoch, same  already had: the engine doubled a record
+            chain
             anything else                                   HALT, but not while a flush is unfinished
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
 The positions of the last `POSITIONS_MAX` records are remembered (in a checkpoint `FROZEN_POSITIONS_MAX`): a
 record that speaks of an older one was under way for longer than any engine keeps a call.
+
+A record that an engine returns twice at one offset counts once: the second is stepped over where its CRC-32
+is the same, and halts the fold where it is another one, or belongs before what was read.
 
 Foreign lines are stepped over and counted. A record of ours that does not match its CRC is asked for again,
 and halts the fourth time. Once halted a fold takes nothing more.
@@ -45,10 +50,10 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from sharedlog import versions
-from sharedlog.errors import Halted, TooOld
+from sharedlog.errors import Halted, LogDamaged, TooOld
 from sharedlog.holdings import Holdings
 from sharedlog.record import (
     CHAIN_AT_GENESIS,
@@ -144,9 +149,13 @@ class Fold:
         self.holdings = Holdings()
         """Which node holds a copy, up to where."""
         self.foreign_count = self.dead_count = 0
+        self.repeated_count = 0
+        """The records that the engine had doubled, and that were stepped over."""
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
         self._gathered_from = 0
+        self._led_from = 0
+        """The end of the history when the newest epoch began: its leader names no earlier one."""
         self._before = Before(0, CHAIN_AT_GENESIS, 0)
         self._reads = 0
 
@@ -174,7 +183,8 @@ class Fold:
         """
         if self.halted:
             raise Halted(self.halted)
-        assert offset >= self.next_offset, f"record {offset} was taken before"
+        if offset < self.next_offset:
+            return self._again(offset, stored)
         try:
             record = decode(stored, self.cluster)
         except Foreign:
@@ -189,6 +199,7 @@ class Fold:
         self._check(offset, record)
         step = _TAKES[Kind(record.kind)](self, offset, record)
         self._took(offset, stored)
+        self.repeated_count += step.outcome is Outcome.ALREADY_HAD
         if step.outcome in _LED:
             self.last_led = self.last_read
         return step
@@ -205,6 +216,7 @@ class Fold:
             "epoch": self.epoch,
             "holder": self.holder.hex(),
             "end": at.end,
+            "led_from": self._led_from,
             "chain": at.chain,
             "next_offset": at.next_offset,
             "positions": self._positions.freeze(at.end),
@@ -222,7 +234,7 @@ class Fold:
         fold = cls(bytes.fromhex(frozen["cluster"]))
         fold.epoch, fold.holder = frozen["epoch"], bytes.fromhex(frozen["holder"])
         fold.end, fold.chain = frozen["end"], frozen["chain"]
-        fold.next_offset = frozen["next_offset"]
+        fold.next_offset, fold._led_from = frozen["next_offset"], frozen.get("led_from", frozen["end"])
         fold._positions = Positions.thaw(frozen["positions"])
         fold.holdings = Holdings.thaw(frozen.get("holdings", {}))
         fold.leads, fold.finalized = frozen.get("leads", {}), finalized
@@ -258,6 +270,7 @@ class Fold:
         if record.start > self.end or self._positions.chain_at(record.start) != record.chain:
             self._halt(offset, f"whoever wants to lead epoch {record.epoch} has another history")
         self.epoch, self.holder, self.leads = record.epoch, record.holder, record.facts
+        self._led_from = self.end
         self._drop_gathered()
         return Step(Outcome.NEW_EPOCH, record)
 
@@ -279,6 +292,9 @@ class Fold:
         if not self._may_write(offset, record):
             return self._dead(record)
         if not self._gathered and Position(record.start, record.chain) != Position(self.end, self.chain):
+            is_of_before = self._led_from <= record.start < self.end
+            if is_of_before and self._positions.chain_at(record.start) == record.chain:
+                return Step(Outcome.ALREADY_HAD, record)
             self._halt(offset, f"the leader is at {record.start}, and the history ends at {self.end}")
         facts = record.facts
         self.leads = told_anew(self.leads, facts)
@@ -318,6 +334,18 @@ class Fold:
         self._gathered = []
         self._positions.cut(self.end)
 
+    def _again(self, offset: int, stored: bytes) -> Step:
+        """Step over a second copy of the record that was taken last; halt at anything else."""
+        crc = zlib.crc32(stored)
+        if self.last_read is None or offset != self.last_read[0]:
+            why = f"the engine returned it after record {self.next_offset - 1}: its answer is out of order"
+            self._halt(offset, why, LogDamaged)
+        if crc != self.last_read[1]:
+            both = f"CRC-32 {self.last_read[1]:08x} and {crc:08x}"
+            self._halt(offset, f"the engine has two that differ, {both}: it has doubled one", LogDamaged)
+        self.repeated_count += 1
+        return Step(Outcome.ALREADY_HAD)
+
     def _dead(self, record: SharedRecord) -> Step:
         self.dead_count += 1
         return Step(Outcome.DEAD, record)
@@ -345,7 +373,7 @@ class Fold:
             self._halt(offset, f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing")
         return relation is EpochRelation.OURS
 
-    def _halt(self, offset: int, why: str, kind: type[Halted] = Halted) -> None:
+    def _halt(self, offset: int, why: str, kind: type[Halted] = Halted) -> NoReturn:
         self.halted = f"Record {offset} of the shared log: {why}."
         raise kind(self.halted)
 

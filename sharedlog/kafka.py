@@ -134,6 +134,9 @@ class KafkaLog:
     and one reads at a time.
     """
 
+    is_dense = False
+    """A topic may have gaps: other writers' transactions leave them."""
+
     def __init__(self, servers: str, topic: str, settings: Mapping[str, str] | None = None) -> None:
         self._servers, self._topic, self._settings = servers, topic, dict(settings or {})
         self._writing, self._reading, self._making = Lock(), Lock(), Lock()

@@ -154,6 +154,9 @@ class PostgresLog:
     is needed, and anew after it broke.
     """
 
+    is_dense = True
+    """The head's row numbers the records, one after the other."""
+
     def __init__(self, conninfo: str, log: str = "tidewheel") -> None:
         assert log.isidentifier(), f"{log!r} cannot begin the name of a table"
         self._conninfo, self._log = conninfo, log

@@ -1,18 +1,21 @@
 """To read a shared log: its records in order, each as the fold says what came of it.
 
-A record that does not match its CRC is read again, up to `fold.READS_MAX` times; below the log's first record
-nothing can be read any more, and only a checkpoint helps (`Trimmed`). Who has no fold yet takes the records
-as they are (`records`).
+A record that does not match its CRC is read again, up to `fold.READS_MAX` times. Records before the log's
+first are trimmed: only a checkpoint helps (`Trimmed`). A gap after the first is `LogDamaged` where the engine
+is dense; where it is not, the chain of the history tells whether bytes are missing (`sharedlog.fold`).
+A reader without a fold takes the records as they are (`records`).
+
+Weak spot: a lost first record cannot be told from a trimmed one here; the scrub tells (`sharedlog.scrub`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
 from sharedlog.engine import Engine, Stored
-from sharedlog.errors import Halted, Trimmed
+from sharedlog.errors import Halted, LogDamaged, Trimmed
 from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.record import Foreign, Garbled, SharedRecord, decode
 
@@ -25,8 +28,7 @@ def steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
     Raise `Unknown`, `Halted`, or `Trimmed` if the next one was trimmed.
     """
     while found := engine.read(fold.next_offset, READ_BYTES):
-        if found[0].offset > fold.next_offset:
-            _require_not_trimmed(engine, fold)
+        require_next(engine, fold, found)
         for one in found:
             step = fold.take(one.offset, one.stored)
             if step.outcome is Outcome.READ_AGAIN:
@@ -60,11 +62,26 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
         next_offset = found[-1].offset + 1
 
 
-def _require_not_trimmed(engine: Engine, fold: Fold) -> None:
-    """Raise `Trimmed` if the log begins behind the fold's next record; else its offsets have a gap."""
-    first, _ = engine.bounds()
-    if first > fold.next_offset:
+def require_next(engine: Engine, fold: Fold, found: Sequence[Stored]) -> None:
+    """Raise `Trimmed` or `LogDamaged` if records are missing before or among those that a read returned."""
+    expected = fold.next_offset
+    for one in found:
+        if one.offset > expected:
+            _explain_gap(engine, expected, one.offset, found)
+        expected = one.offset + 1
+
+
+def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
+    """Raise what a gap before a record means; return if it means nothing."""
+    first, end = engine.bounds()
+    if first > expected:
         raise Trimmed(
-            f"The shared log begins at record {first}, and this node has read up to {fold.next_offset}: it "
+            f"The shared log begins at record {first}, and this node has read up to {expected}: it "
             "needs the checkpoint of another node."
         )
+    if not engine.is_dense:
+        return
+    if any(expected <= one.offset < offset for one in found):
+        raise LogDamaged(f"Record {expected} came after record {offset}: the answer is out of order.")
+    gone = f"Record {expected} is" if offset == expected + 1 else f"Records {expected} to {offset - 1} are"
+    raise LogDamaged(f"{gone} missing: the log has records {first} to {end - 1}, and a gap before {offset}.")

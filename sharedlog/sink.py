@@ -27,7 +27,7 @@ from typing import Any
 
 from commitlog.sink import LogSink, Part
 from sharedlog.engine import Engine, Head
-from sharedlog.errors import Halted, NotAccepted, Refused, Trimmed, Unknown
+from sharedlog.errors import Halted, LogDamaged, NotAccepted, Refused, Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Leader, Proof
 from sharedlog.reading import read_to
@@ -97,6 +97,7 @@ class SharedSink:
         position = Position(self._fold.end, self._fold.chain)
         stored = [encode(one) for one in records]
         offset = self._engine.append_if(Head(*self._right, position), stored, self._head())
+        self._require_new(offset, len(stored))
         if offset is None or self._leader.answered(offset, len(stored)) is Proof.NOTHING:
             self._leader.answered(None)
             # A sign of life behind the word that this node leaves would take that back: a BEAT says it again.
@@ -113,9 +114,19 @@ class SharedSink:
         offset = self._engine.append_if(self._head(), [encode(self._leader.beat(facts))], self._head())
         if offset is None:
             raise Unknown("The shared log has taken a BEAT, and does not tell where.")
+        self._require_new(offset, 1)
         read_to(self._engine, self._fold, offset + 1)
         if not self._leader.proven(self._fold):
             raise Unknown("What was appended is not in the history, or another node leads now.")
+
+    def _require_new(self, offset: int | None, count: int) -> None:
+        """Raise `LogDamaged` if records were given offsets at which this node has read others."""
+        if offset is None or (first := offset - count + 1) >= self._fold.next_offset:
+            return
+        raise LogDamaged(
+            f"A new record got offset {first}, and records up to {self._fold.next_offset - 1} were read "
+            "before: the engine has lost its end."
+        )
 
     def _head(self) -> Head:
         """The head of the shared log behind what was written."""

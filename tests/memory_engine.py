@@ -2,7 +2,8 @@
 
 It answers late, twice or never, and has records land late or twice. Like Kafka it accepts whatever comes, so
 that everything rests on the order in its log; with a `head` it compares, as PostgreSQL does. `lose_end`
-breaks it, as a forced unclean election does.
+breaks it, as a forced unclean election does; `spoil` loses, doubles or changes one record, as a bad disk or
+an operator's statement does.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class MemoryEngine:
         """Whether every call times out."""
         self.is_well = False
         """Whether nothing befalls calls any more."""
+        self.is_dense = head is not None
+        """Whether offsets leave no gap; a Kafka's may."""
         self._head = head
         """What the next record must follow; None: the engine does not compare."""
         self._taken_ms: list[int] = []
@@ -45,6 +48,8 @@ class MemoryEngine:
         """What is wrong with its settings."""
         self.is_short = False
         """Whether the log has lost its end."""
+        self.spoiled: dict[int, list[bytes]] = {}
+        """What the engine returns at an offset instead of the record that it accepted there."""
         self._random = random
         self._late: list[bytes] = []
 
@@ -121,9 +126,20 @@ class MemoryEngine:
         """Return some records from an offset on."""
         if self.is_away or (not self.is_well and self._random.random() < 0.02):
             raise Unknown("The engine did not answer.")
-        first = max(offset, self.first_offset)
-        until = min(self.end_offset, first + self._random.randrange(1, 8))
-        return [Stored(at, self.records[at], self._taken_ms[at]) for at in range(first, until)]
+        until, found = self._random.randrange(1, 8), list[Stored]()
+        for at in range(max(offset, self.first_offset), self.end_offset):
+            found += [Stored(at, one, self._taken_ms[at]) for one in self.rows(at)]
+            if len(found) >= until:
+                break
+        return found
+
+    def rows(self, offset: int) -> list[bytes]:
+        """Return what lies at an offset: one record, unless it is spoiled."""
+        return self.spoiled.get(offset, [self.records[offset]])
+
+    def spoil(self, offset: int, *rows: bytes) -> None:
+        """Let these rows, none, one or more, lie at an offset from now on."""
+        self.spoiled[offset] = list(rows)
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is left, and the one behind the last record."""
@@ -154,6 +170,7 @@ class MemoryEngine:
                 end -= 1
             self._head = self._heads[end - 1]
         del self.records[end:], self._taken_ms[end:], self._heads[end:]
+        self.spoiled = {at: rows for at, rows in self.spoiled.items() if at < end}
         self.is_short = True
         return head is None or head != self._head
 

@@ -53,6 +53,8 @@ class ClusterMetrics(Collector):
         yield from self._followers(view["followers"])
         foreign = "Lines in the shared log that no node of the cluster wrote."
         yield _gauge("foreign_lines", foreign, view["foreign_lines"])
+        repeated = "Records that the shared log has twice, the second equal and stepped over."
+        yield _gauge("repeated_records", repeated, view["repeated_records"])
         yield _gauge("unanswered", "1 while the shared log gives no answer.", int(bool(self.unanswered)))
         trouble = "Settings of the shared log for which a leader refuses new messages."
         yield _gauge("engine_trouble", trouble, len(self._check.trouble))

@@ -69,7 +69,7 @@ from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Position, Step, told_anew
 from sharedlog.leading import Candidate
-from sharedlog.reading import READ_BYTES
+from sharedlog.reading import READ_BYTES, require_next
 from sharedlog.record import Kind, encode
 from sharedlog.sink import SharedSink
 from sharedlog.versions import OLDEST
@@ -198,7 +198,7 @@ class ClusterNode:
         self._refused_ms = 0
         self._stood_in_vain = ""
         """Why this node could not stand, though it can read; empty once anybody leads."""
-        self._foreign_count = 0
+        self._foreign_count = self._repeated_count = 0
         self._one_name = OneName(me.node)
         self.copying = ""
         """Why this node needs a copy, and why it has none yet."""
@@ -303,6 +303,7 @@ class ClusterNode:
             "halted": self.halted,
             "unfit": self.unfit(),
             "foreign_lines": self._foreign_count,
+            "repeated_records": self._repeated_count,
         } | self.pace.view(leads=self.role is Role.LEADING)
 
     def _copies(self) -> dict[str, dict[str, Any]]:
@@ -416,6 +417,7 @@ class ClusterNode:
                 continue
             self._note_unanswered("")
             self._look_at_foreign(replica)
+            self._look_at_repeated(replica)
             self._one_name.check(self.leader.listen if self.leader else "")
             if replica.core.is_checkpoint_due or self._has_many_records(replica):
                 await self._work(lambda: replica.checkpoint(self._clock()))
@@ -458,15 +460,23 @@ class ClusterNode:
                 lines=self._foreign_count,
             )
 
+    def _look_at_repeated(self, replica: Replica) -> None:
+        """Warn of records that the engine has doubled."""
+        count, self._repeated_count = self._repeated_count, replica.fold.repeated_count
+        if self._repeated_count > count:
+            log.warning(
+                "the shared log has records twice: the second is equal, and was stepped over. Look at it: "
+                "tidewheel cluster doctor URL",
+                records=self._repeated_count,
+                next_record=replica.fold.next_offset,
+            )
+
     def _take_some(self, replica: Replica) -> int:
         """Take what the log has now, up to some MiB, in a worker thread; return the number of records."""
         fold = replica.fold
         found = self._engine.read(fold.next_offset, READ_BYTES)
         self._read_ms = monotonic_ms()
-        if found and found[0].offset > fold.next_offset:
-            first, _ = self._engine.bounds()
-            if first > fold.next_offset:
-                raise Trimmed(f"The shared log begins at record {first}; this node has {fold.next_offset}.")
+        require_next(self._engine, fold, found)
         for one in found:
             step = replica.take(one.offset, one.stored, self._clock())
             if step.outcome is Outcome.READ_AGAIN:
@@ -685,6 +695,7 @@ class ClusterNode:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._look_at_foreign(replica)
+            self._look_at_repeated(replica)
             if self._has_many_records(replica):
                 replica.core.want_checkpoint()
             await self._work(lambda: self._look_after_copy(replica))

@@ -49,6 +49,11 @@ class WatchedEngine:
         """The kinds of calls of which the last that ended was not answered, since a new record was read."""
         self._newest = -1
 
+    @property
+    def is_dense(self) -> bool:
+        """See `Engine`."""
+        return self._engine.is_dense
+
     def answers(self) -> bool:
         """Return whether calls are answered, if with a no, as far as those that have ended tell."""
         return not self._failed

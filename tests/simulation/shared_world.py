@@ -4,6 +4,10 @@ A model of what a cluster does with `sharedlog`, without the broker: the history
 eight bytes. What a leader was told is accepted is noted; a reader that reads the whole log afterwards must
 find each of them once, and every node the same history.
 
+With `Rules.spoils` the engine keeps its promises but for one: a record is lost, doubled or changed where it
+lies. It compares heads then, as PostgreSQL does. No node may differ from what was accepted, and each that
+meets the record halts with an error that names it; where it was only doubled, none does.
+
 After `replication_model.py` of the shared references, over the real records and the real fold.
 """
 
@@ -14,16 +18,21 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 from random import Random
+from typing import Final
 
-from sharedlog.errors import Halted
-from sharedlog.fold import Fold, Outcome
+from sharedlog.engine import Stored
+from sharedlog.errors import Halted, LogDamaged
+from sharedlog.fold import Fold, Outcome, Position, Step
 from sharedlog.leading import Candidate, Leader, Proof
+from sharedlog.reading import require_next
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
 OPERATION = struct.Struct(">II")
 STEPS = 200
+FAULTS: Final = ("doubled", "doubled and another", "lost", "changed", "another's")
+"""What may become of a record where it lies."""
 
 
 @dataclass
@@ -33,6 +42,8 @@ class Rules:
     trims_below_count: int = 2
     is_local_disk_believed: bool = False
     is_holder_drawn: bool = True
+    spoils: bool = False
+    """Whether the engine spoils a record, and else does all that it should."""
 
 
 @dataclass
@@ -47,10 +58,20 @@ class Reader:
         if max(self.fold.next_offset, until) > engine.end_offset:
             raise Halted("The shared log has lost its end.")
         while self.fold.next_offset < until:
-            offset = self.fold.next_offset
-            step = self.fold.take(offset, engine.records[offset])
-            if step.outcome is Outcome.ACCEPTED:
-                self.operations += [number for one in step.flush for number in operations_of(one.body)]
+            offsets = range(self.fold.next_offset, until)
+            found = [Stored(at, one, 0) for at in offsets for one in engine.rows(at)]
+            require_next(engine, self.fold, found)
+            if not found:
+                raise LogDamaged(f"Record {until - 1} is missing: nothing lies from {offsets[0]} on.")
+            for one in found:
+                step = self.fold.take(one.offset, one.stored)
+                if step.outcome is Outcome.READ_AGAIN:
+                    break
+                self._accept(step)
+
+    def _accept(self, step: Step) -> None:
+        if step.outcome is Outcome.ACCEPTED:
+            self.operations += [number for one in step.flush for number in operations_of(one.body)]
 
     def checkpoint(self) -> str:
         """Return all that a node needs to go on from here, as it would lie on a disk."""
@@ -112,6 +133,10 @@ class Node:
     def begin_epoch(self) -> None:
         """Append the EPOCH; others may have done so since the log was read."""
         assert self.candidate is not None
+        epoch = self.candidate.epoch
+        if self._world.refuses(epoch.epoch - 1, Position(epoch.start, epoch.chain)):
+            self.candidate = None
+            return
         answer = self._world.engine.append(encode(self.candidate.epoch))
         self.epoch_offset = answer.offset
         if answer.offset is None:
@@ -137,6 +162,9 @@ class Node:
         self.written = self.reader.operations + operations
         if self._world.random.random() < 0.03:  # after the local write
             self.kill()
+            return []
+        if self._world.refuses(self.reader.fold.epoch, self.leader.position):
+            self.start()
             return []
         proof = Proof.ACCEPTED
         for one in self.leader.flush([OPERATION.pack(OPERATION.size, number) for number in operations]):
@@ -166,7 +194,8 @@ class Node:
         offset, engine = candidate.reads_again, self._world.engine
         if offset is None or offset < engine.first_offset:
             return None
-        return zlib.crc32(engine.records[offset]) if offset < engine.end_offset else 0
+        rows = engine.rows(offset) if offset < engine.end_offset else []
+        return zlib.crc32(rows[0]) if rows else 0
 
 
 class World:
@@ -183,6 +212,11 @@ class World:
         self.acknowledged: list[int] = []
         self._count = 0
         self._has_lost_disk = False
+        self.fault = ""
+        """What became of a record, and of which: `spoiled_at`."""
+        self.spoiled_at = -1
+        self.engine.is_well = self.engine.is_dense = self.rules.spoils
+        self.is_truncating &= not self.rules.spoils
 
     def checkpoints(self) -> list[str]:
         """Return the checkpoints that can be had from a machine."""
@@ -202,15 +236,62 @@ class World:
             return
         try:
             self._act(node, self.random.random())
-        except Halted:
-            assert self.engine.is_short, "a node halted over an engine that kept its promise"
+        except Halted as error:
+            assert self.is_broken, "a node halted over an engine that kept its promise"
+            self._require_named(error)
             node.is_halted, node.leader = True, None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the engine has lost or changed something; what is only doubled is all there."""
+        return self.engine.is_short or self.fault not in ("", "doubled")
+
+    def _require_named(self, error: Halted) -> None:
+        """Require that an error names the record that was spoiled.
+
+        One that is another record of the log now is found out by those behind it.
+        """
+        said = str(error)
+        assert said, "a halt without a sentence"
+        if self.fault in ("doubled and another", "lost", "changed"):
+            assert f"Record {self.spoiled_at} " in said, f"record {self.spoiled_at} was {self.fault}: {said}"
+
+    def refuses(self, epoch: int, position: Position) -> bool:
+        """Return whether the engine, if it compares, has another head than a writer."""
+        if not self.rules.spoils:
+            return False
+        truth = self.truth().fold
+        return (epoch, position) != (truth.epoch, Position(truth.end, truth.chain))
+
+    def truth(self) -> Reader:
+        """Return a reader of all that was accepted, whatever became of it since."""
+        reader = Reader()
+        for offset, stored in enumerate(self.engine.records):
+            reader._accept(reader.fold.take(offset, stored))
+        return reader
+
+    def _spoil(self) -> None:
+        """Let a record that was accepted be lost, doubled or changed where it lies."""
+        engine, random = self.engine, self.random
+        at = random.randrange(engine.first_offset, engine.end_offset)
+        stored, other = engine.records[at], random.choice(engine.records[:at] or [b"nothing"])
+        self.fault, self.spoiled_at = random.choice(FAULTS), at
+        rows = {
+            "doubled": [stored, stored],
+            "doubled and another": random.sample([stored, other], 2),
+            "lost": [],
+            "changed": [stored[:-1] + bytes([stored[-1] ^ 1])],
+            "another's": [other],
+        }
+        engine.spoil(at, *rows[self.fault])
 
     def _act(self, node: Node, chance: float) -> None:
         engine = self.engine
         long_enough = engine.end_offset > engine.first_offset + 5
         if self.is_truncating and not engine.is_short and long_enough and self.random.random() < 0.01:
             engine.lose_end()
+        elif self.rules.spoils and not self.fault and long_enough and self.random.random() < 0.02:
+            self._spoil()
         elif not node.is_up:
             if chance < 0.5:
                 node.start()
@@ -269,7 +350,7 @@ class World:
 
     def check(self) -> None:
         """Compare what was acknowledged, and every node, with a reader of the whole log."""
-        all_of_it = Reader()
+        all_of_it = self.truth() if self.rules.spoils else Reader()
         try:
             all_of_it.read(self.engine, self.engine.end_offset)
         except Halted:
@@ -286,6 +367,9 @@ class World:
     def _compare(self, node: Node, all_of_it: Reader) -> None:
         """Let a copy of a node read on to the end: it has the same history, or halts where it may."""
         at = node.reader.fold.next_offset
+        accepted = all_of_it.operations[: len(node.reader.operations)]
+        is_same = self.engine.is_short or node.reader.operations == accepted
+        assert is_same, f"{node.name} has another history, in silence"
         out_of_reach = not self.engine.first_offset <= at <= self.engine.end_offset
         if not node.is_up or node.is_stuck or node.is_halted or out_of_reach:
             return
@@ -294,11 +378,12 @@ class World:
         copy = Reader.of(node.reader.checkpoint())
         try:
             copy.read(self.engine, self.engine.end_offset)
-            if self.engine.is_short and all_of_it.fold.epoch:
-                for offset, record in enumerate(said_next(all_of_it.fold), self.engine.end_offset):
+            if self.is_broken and all_of_it.fold.epoch:
+                for offset, record in enumerate(said_next(all_of_it.fold, copy.fold), self.engine.end_offset):
                     copy.fold.take(offset, encode(record))
-        except Halted:
-            assert self.engine.is_short, f"{node.name} halts, and its engine kept its promise"
+        except Halted as error:
+            assert self.is_broken, f"{node.name} halts, and its engine kept its promise"
+            self._require_named(error)
             return
         assert copy.operations == all_of_it.operations, f"{node.name} has another history, in silence"
 
@@ -309,12 +394,13 @@ class World:
         return first == 0 or any(at >= first for at in kept + running)
 
 
-def said_next(fold: Fold) -> list[SharedRecord]:
+def said_next(fold: Fold, hears: Fold) -> list[SharedRecord]:
     """Return what readers of a log hear next: a BEAT of its leader, or first the EPOCH of the next one.
 
-    The flush that a leader leaves unfinished says nothing of where the history ends: the EPOCH drops it.
+    The flush that a leader leaves unfinished, or a reader takes for that, says nothing of where the history
+    ends: the EPOCH drops it.
     """
-    if not fold.gathered_count:
+    if not (fold.gathered_count or hears.gathered_count):
         return [Leader(fold).beat({})]
     following = Fold.thaw(fold.freeze())
     epoch = Candidate(following, b"who leads next".ljust(16), {}).epoch

@@ -15,6 +15,7 @@ from sharedlog.errors import Halted
 from sharedlog.fold import EpochRelation, Fold, Outcome, Step
 from sharedlog.leading import Leader, Proof
 from sharedlog.record import SharedRecord
+from tests.simulation import shared_world
 from tests.simulation.shared_world import OPERATION, Rules, World
 
 FOUND_WITHIN = 2_000
@@ -29,6 +30,11 @@ def _small_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_acknowledged_is_in_the_history_once_and_on_every_node(seed: int) -> None:
     for each in range(10 * seed, 10 * seed + 10):
         World(each).run()
+
+
+def test_what_an_engine_spoils_is_named_and_no_node_differs_in_silence(seed: int) -> None:
+    for each in range(10 * seed, 10 * seed + 10):
+        World(each, Rules(spoils=True)).run()
 
 
 def gap_is_believed(patch: pytest.MonkeyPatch) -> Rules:
@@ -84,6 +90,18 @@ def missing_epoch_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
     return Rules()
 
 
+def second_record_is_stepped_over_unseen(patch: pytest.MonkeyPatch) -> Rules:
+    """Of two records at one offset the first counts, whatever the second is."""
+    patch.setattr(Fold, "_again", lambda *_: Step(Outcome.ALREADY_HAD))
+    return Rules(spoils=True)
+
+
+def lost_record_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
+    """A gap in the records' offsets is none of a reader's business."""
+    patch.setattr(shared_world, "require_next", lambda *_: None)
+    return Rules(spoils=True)
+
+
 MUTANTS: list[Callable[[pytest.MonkeyPatch], Rules]] = [
     gap_is_believed,
     gap_is_read_over,
@@ -92,6 +110,8 @@ MUTANTS: list[Callable[[pytest.MonkeyPatch], Rules]] = [
     one_copy_is_enough_to_trim,
     holder_is_the_name_of_the_node,
     missing_epoch_is_read_over,
+    second_record_is_stepped_over_unseen,
+    lost_record_is_read_over,
 ]
 
 

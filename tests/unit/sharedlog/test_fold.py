@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sharedlog import fold as folding
-from sharedlog.errors import Halted
+from sharedlog.errors import Halted, LogDamaged
 from sharedlog.fold import Fold, Outcome, Position, Positions, Step
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, encode
 
@@ -112,6 +112,59 @@ def test_a_doubled_record_counts_once(log: Log) -> None:
     assert log.outcome(half) is Outcome.ALREADY_HAD
     assert log.outcome(log.bytes(b"end")) is Outcome.ACCEPTED
     assert log.fold.end == 19
+
+
+def test_a_second_copy_at_one_offset_is_stepped_over(log: Log) -> None:
+    offset = len(log.records) - 1
+    for _ in range(2):
+        step = log.fold.take(offset, log.records[offset])
+        assert step == Step(Outcome.ALREADY_HAD)
+    assert (log.fold.repeated_count, log.fold.next_offset) == (2, offset + 1)
+    assert log.outcome(log.bytes(b"next")) is Outcome.ACCEPTED
+
+
+@pytest.mark.parametrize("other", [b"", b"no record", encode(GENESIS)])
+def test_two_records_at_one_offset_halt_where_they_differ(log: Log, other: bytes) -> None:
+    offset = len(log.records) - 1
+    with pytest.raises(LogDamaged, match=rf"Record {offset} .* two that differ, CRC-32 [0-9a-f]{{8}} and"):
+        log.fold.take(offset, other)
+    with pytest.raises(Halted, match="two that differ"):
+        log.take(log.beat())
+
+
+def test_a_record_that_comes_after_a_later_one_halts(log: Log) -> None:
+    with pytest.raises(LogDamaged, match=r"Record 1 .* after record 2: its answer is out of order"):
+        log.fold.take(1, log.records[1])
+
+
+def test_a_fold_of_a_checkpoint_halts_at_a_record_from_before(log: Log) -> None:
+    fold = Fold.thaw(json.loads(json.dumps(log.fold.freeze())))
+    with pytest.raises(LogDamaged, match="after record 2: its answer is out of order"):
+        fold.take(2, log.records[2])
+
+
+def test_a_sign_of_life_that_was_doubled_and_came_late_is_stepped_over(log: Log) -> None:
+    forgets = replace(log.beat(), body=b'{"forget":"b"}')
+    assert log.outcome(forgets) is Outcome.ALIVE
+    log.fold.holdings.told({"node": "b", "next_record": 0})
+    log.take(log.bytes(b"more"))
+    assert log.outcome(forgets) is Outcome.ALREADY_HAD
+    assert log.fold.repeated_count == 1
+    assert log.fold.holdings.of("b") is not None, "what it tells counts once"
+    log.halts(replace(forgets, chain=5), "the leader is at 8, and the history ends at 12")
+
+
+@pytest.mark.parametrize("is_thawed", [False, True])
+def test_a_leader_that_is_at_an_earlier_end_halts_who_has_read_on(log: Log, is_thawed: bool) -> None:
+    lost = log.fold.end, log.fold.chain
+    log.take(log.bytes(b"lost by the engine"))
+    other = replace(log.epoch(2, OTHER), start=lost[0], chain=lost[1])
+    assert log.outcome(other) is Outcome.NEW_EPOCH, "as an end may be accepted since a candidate has read"
+    if is_thawed:
+        log.fold = Fold.thaw(json.loads(json.dumps(log.fold.freeze())))
+    log.halts(
+        replace(log.beat(), start=lost[0], chain=lost[1]), "the leader is at 8, and the history ends at 26"
+    )
 
 
 def test_a_sign_of_life_names_the_end(log: Log) -> None:

@@ -57,3 +57,19 @@ def test_the_word_that_a_leader_leaves_is_its_last_whoever_writes_in_between(not
     with pytest.raises(NotAccepted):
         sink.leave()
     assert engine.end_offset == end
+
+
+@pytest.mark.parametrize("is_proving", [False, True])
+def test_a_new_record_at_an_offset_that_was_read_is_no_acknowledgement(
+    is_proving: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = MemoryEngine(Random(1), NOWHERE)
+    engine.is_well = True
+    sink = leading(engine)
+    for number in range(3):
+        sink.beat({"clock_ms": number})
+    offsets = iter([None, 2] if is_proving else [2])
+    monkeypatch.setattr(engine, "append_if", lambda *_: next(offsets))
+    with pytest.raises(NotAccepted, match="got offset 2, and records up to 4 were read before"):
+        sink.beat({"clock_ms": 3})
+    assert sink.is_over
