@@ -41,9 +41,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, Unknown
+from sharedlog.errors import ClusterExists, Halted, LogDamaged, NoCluster, Refused, Unknown
 from sharedlog.fold import Position
+from sharedlog.postgres_rows import INDEX_MS, counted, make_unique
 from sharedlog.postgres_settings import COMMITS_KEPT, SETTINGS, Settings, notes_of, trouble_of
+from sharedlog.scrub import Counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +70,8 @@ TRY_MS: Final = 200
 """How long an append that is taken back waits for another: those behind it wait as long."""
 LOST_SECONDS: Final = 20.0
 """How long the log's end must be before what was read until that is believed."""
+END_SECONDS: Final = 1.0
+"""How often a reader that has all looks whether the log's end is where the head says."""
 _CHAIN_BYTES: Final = 8
 _PROBES: Final = SILENT_SECONDS - 1
 """How many questions, a second apart, a silent connection gets before it is ended."""
@@ -95,7 +99,7 @@ CREATE TABLE {log}_head (
 CREATE TABLE {log}_record (
     record bigint NOT NULL, stored bytea NOT NULL, taken_at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) PARTITION BY RANGE (record);
-CREATE INDEX ON {log}_record (record);
+CREATE UNIQUE INDEX ON {log}_record (record);
 """
 # Made apart and then attached: to make it a partition at once would wait for whoever reads, as a dump does.
 _PARTITION: Final = """
@@ -113,22 +117,30 @@ _APPEND: Final = """
 WITH moved AS (
     UPDATE {log}_head SET epoch = %s, holder = %s, end_offset = %s, chain = %s, last_record = last_record + %s
     WHERE epoch = %s AND holder = %s AND end_offset = %s AND chain = %s RETURNING last_record
-)
-INSERT INTO {log}_record (record, stored)
-SELECT last_record - %s + number, stored
-FROM moved, unnest(%s::bytea[]) WITH ORDINALITY AS given (stored, number)
-RETURNING record
+), added AS (
+    INSERT INTO {log}_record (record, stored)
+    SELECT last_record - %s + number, stored
+    FROM moved, unnest(%s::bytea[]) WITH ORDINALITY AS given (stored, number)
+    RETURNING record
+) SELECT (SELECT last_record FROM moved), count(*), min(record), max(record) FROM added
 """
 _NOTE: Final = """
-WITH moved AS (UPDATE {log}_head SET last_record = last_record + 1 RETURNING last_record)
-INSERT INTO {log}_record (record, stored) SELECT last_record, %s FROM moved RETURNING record
+WITH moved AS (
+    UPDATE {log}_head SET last_record = last_record + 1 RETURNING last_record
+), added AS (
+    INSERT INTO {log}_record (record, stored) SELECT last_record, %s FROM moved RETURNING record
+) SELECT (SELECT last_record FROM moved), count(*), min(record), max(record) FROM added
 """
 _READ: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
-    SELECT *, sum(octet_length(stored)) OVER (ORDER BY record) - octet_length(stored) AS bytes_before
-    FROM (SELECT * FROM {log}_record WHERE record >= %s ORDER BY record LIMIT %s) AS next_ones
+    SELECT *, coalesce(sum(octet_length(stored)) OVER before, 0) AS bytes_before
+    FROM (
+        SELECT * FROM {log}_record WHERE record >= %s ORDER BY record FETCH FIRST (%s) ROWS WITH TIES
+    ) AS next_ones
+    WINDOW before AS (ORDER BY record GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ) AS found WHERE bytes_before < %s ORDER BY record
 """
+"""All rows of a record or none, should there be two: a reader compares them."""
 _BOUNDS: Final = """
 SELECT coalesce((SELECT min(record) FROM {log}_record), last_record + 1), last_record + 1 FROM {log}_head
 """
@@ -168,8 +180,8 @@ class PostgresLog:
         """Whether sessions were lax when they were last looked at; whether this one is to be opened anew."""
         self._last: tuple[int, int] | None = None
         """The offset and the CRC-32 of the newest record that was read or appended."""
-        self._is_end_checked = False
-        """Whether this connection has told that the log reaches to where it is read: that stays so."""
+        self._end_checked_at: float | None = None
+        """When this connection has told last that the log ends where it is read."""
         self._short_since: float | None = None
 
     def found(self, head: Head) -> None:
@@ -202,12 +214,10 @@ class PostgresLog:
         with self._answered() as connection:
             self._make_partitions(connection, count)
             values = (*_fields(following), count, *_fields(head), count, list(stored))
-            rows = connection.execute(self._sql(_APPEND), values).fetchall()
-            assert len(rows) in (0, count), "some of the records were added, and not all"
-            last = max((int(one) for (one,) in rows), default=-1)
-            if rows and not self._warned:
+            last = self._add(connection, _APPEND, values, count)
+            if last is not None and not self._warned:
                 self._saw(last, stored[-1])
-        if not rows:
+        if last is None:
             raise Refused("Another node has written since.")
         return last
 
@@ -215,8 +225,8 @@ class PostgresLog:
         """Append a record whoever leads; the head stays. Raise `Unknown`."""
         with self._answered() as connection:
             self._make_partitions(connection, 1)
-            rows = connection.execute(self._sql(_NOTE), (stored,)).fetchall()
-        assert len(rows) == 1, "a note is one record"
+            if self._add(connection, _NOTE, (stored,), 1) is None:
+                raise self._no_head()
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, or from the first that is left; at least one if there is any.
@@ -229,7 +239,7 @@ class PostgresLog:
             found = [Stored(record, bytes(stored), taken_ms) for record, stored, taken_ms in rows]
             if found:
                 self._saw(found[-1].offset, found[-1].stored)
-            elif not self._is_end_checked:
+            else:
                 self._require_end(connection, offset)
         return found
 
@@ -283,6 +293,60 @@ class PostgresLog:
         with self._lock:
             self._drop_connection()
 
+    def count_rows(self, from_record: int) -> Counted:
+        """Count the rows of a range of records against their numbers; raise `Unknown` or `NoCluster`.
+
+        It waits for no append, and none waits for it.
+        """
+        with self._beside(CHECK_MS) as connection:
+            return counted(connection, self._log, from_record)
+
+    def make_unique(self) -> list[str]:
+        """Go on making the unique index of an older log (`sharedlog.postgres_rows`); raise `Unknown`."""
+        with self._beside(INDEX_MS) as connection:
+            return make_unique(connection, self._log)
+
+    @contextmanager
+    def _beside(self, statement_ms: int) -> Iterator[psycopg.Connection[Any]]:
+        """Give a connection beside the one that appends; raise `Unknown` or `NoCluster`."""
+        import psycopg
+
+        try:
+            with closing(self._opened()) as connection:
+                connection.execute(f"SET statement_timeout = {statement_ms}")
+                yield connection
+        except psycopg.errors.UndefinedTable as error:
+            raise self._no_tables() from error
+        except psycopg.Error as error:
+            raise _unanswered(error) from error
+
+    def _add(
+        self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...], count: int
+    ) -> int | None:
+        """Add records; return the number of the last one, None if the head is another one.
+
+        Raise `LogDamaged` if the table has not taken just these.
+        """
+        from psycopg.errors import UniqueViolation
+
+        try:
+            row = connection.execute(self._sql(statement), values).fetchone()
+        except UniqueViolation as error:
+            raise LogDamaged(
+                f"A new record got a number that is in {self._log}_record already, so it was not added: "
+                f"{self._log}_head is behind its records, as after a restore of one table alone."
+            ) from error
+        if row is None or row[0] is None:
+            return None
+        last, added, least, most = row
+        if (added, least, most) != (count, last - count + 1, last):
+            raise LogDamaged(
+                f"Of {count} new records up to {last} {self._log}_record has taken {added}, from {least} to "
+                f"{most}: a trigger or a rule of the table loses or changes rows. To see it: psql -c "
+                f"'\\d {self._log}_record'"
+            )
+        return int(last)
+
     def _drop_partition(self, connection: psycopg.Connection[Any], number: int) -> None:
         from psycopg.errors import LockNotAvailable
 
@@ -333,8 +397,11 @@ class PostgresLog:
         """Return the row of the log's head; raise `NoCluster` if it is gone."""
         row = connection.execute(self._sql(statement), values or None).fetchone()
         if row is None:
-            raise NoCluster(f"The table {self._log}_head is empty.")
+            raise self._no_head()
         return row
+
+    def _no_head(self) -> NoCluster:
+        return NoCluster(f"The table {self._log}_head is empty.")
 
     @contextmanager
     def _answered(self) -> Iterator[psycopg.Connection[Any]]:
@@ -349,9 +416,7 @@ class PostgresLog:
             try:
                 yield self._connected()
             except psycopg.errors.UndefinedTable as error:
-                raise NoCluster(
-                    f"This database has no tables {self._log}_head and {self._log}_record."
-                ) from error
+                raise self._no_tables() from error
             except psycopg.errors.InsufficientPrivilege as error:
                 raise Unknown(
                     f"PostgreSQL refuses: {_said(error)}. Name the user in the URL that ran cluster "
@@ -362,6 +427,9 @@ class PostgresLog:
                 raise _unanswered(error) from error
             if self._warned:
                 raise Unknown(f"PostgreSQL warned: {self._warned}")
+
+    def _no_tables(self) -> NoCluster:
+        return NoCluster(f"This database has no tables {self._log}_head and {self._log}_record.")
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._is_void:
@@ -375,7 +443,7 @@ class PostgresLog:
                 connection.close()
                 raise
             connection.add_notice_handler(self._notice)
-            self._connection, self._is_end_checked = connection, False
+            self._connection, self._end_checked_at = connection, None
             self._partitions.clear()
         return self._connection
 
@@ -399,11 +467,24 @@ class PostgresLog:
             )
 
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
-        """Raise `Unknown`, and in time `Halted`, if the log ends before the record that is to come next."""
-        is_standby, end, _ = self._only_row(connection, _AGAIN, (offset,))
+        """Raise `Unknown`, and in time `Halted`, if the log ends before the record that is to come next.
+
+        Raise `Unknown`, too, if the head has that record and the table does not: what else it lacks, and
+        whether that stays so, the next record tells.
+        """
+        now = time.monotonic()
+        if self._end_checked_at is not None and now < self._end_checked_at + END_SECONDS:
+            return
+        is_standby, end, next_one = self._only_row(connection, _AGAIN, (offset,))
         if end < offset:
             raise self._short(end, offset, is_standby=is_standby)
-        self._is_end_checked, self._short_since = True, None
+        self._short_since = None
+        if end > offset and next_one is None:
+            raise Unknown(
+                f"Record {offset} of {self._log}_record is missing: {self._log}_head has {end - 1} as the "
+                "last one. PostgreSQL has lost the table's end. To see it: tidewheel cluster doctor URL"
+            )
+        self._end_checked_at = now
 
     def _short(self, end: int, known_end: int, *, is_standby: bool) -> Halted | Unknown:
         """Return what to raise for a log that ends before what is known of it."""
@@ -430,15 +511,9 @@ class PostgresLog:
 
     def _settings(self) -> Settings:
         """Return how this PostgreSQL is set, and how a session is; raise `Unknown`."""
-        import psycopg
-
-        try:
-            with closing(self._opened()) as connection:
-                connection.execute(f"SET statement_timeout = {CHECK_MS}")
-                rows = connection.execute(_SETTINGS, [list(SETTINGS)]).fetchall()
-                standbys = connection.execute(_STANDBYS).fetchone()
-        except psycopg.Error as error:
-            raise _unanswered(error) from error
+        with self._beside(CHECK_MS) as connection:
+            rows = connection.execute(_SETTINGS, [list(SETTINGS)]).fetchall()
+            standbys = connection.execute(_STANDBYS).fetchone()
         assert standbys is not None, "a sum without a row"
         values = {name: value for name, value, _ in rows}
         return Settings(values, {name: source for name, _, source in rows}, *standbys)

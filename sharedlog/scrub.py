@@ -1,0 +1,158 @@
+"""Is each record of the log still what was accepted? Looked at a little at a time, as long as a node leads.
+
+    count   the rows of a range against their numbers, where an engine has rows (`sharedlog.postgres_rows`)
+    read    records of a range: CRC, order, equal copies; in an engine that is dense, gaps
+    pass    looks from the log's first record to its end; its faults count until the next pass has ended
+
+A fault is told, with the record's number, and nothing else follows from it here: a reader that meets the
+record halts (`sharedlog.reading`, `sharedlog.fold`).
+
+Cost: a count of 200,000 rows and READS reads of READ_BYTES a look, whatever the log's size: a log of 1 GiB is
+read through in four hours. Weak spot: a record replaced by another sound record of the same cluster is found
+by the chain alone, that is by a reader of the history.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from sharedlog.engine import Engine, Stored
+from sharedlog.record import Foreign, Garbled, decode
+
+READ_BYTES: Final = 1024 * 1024
+"""What one read returns: an append may wait for it."""
+READS: Final = 4
+FAULTS_MAX: Final = 100
+"""How many faults of a pass are kept."""
+DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
+
+
+class Counted(NamedTuple):
+    """What one look has found: a sentence for each fault, and the record from which the next look goes on."""
+
+    faults: list[str]
+    next_record: int
+    is_whole: bool
+    """Whether the look has reached the log's end."""
+
+
+class Rows(Engine, Protocol):
+    """An engine whose rows can be counted."""
+
+    def count_rows(self, from_record: int) -> Counted:
+        """Count the rows of a range of records against their numbers; raise `Unknown` or `Refused`."""
+
+    def make_unique(self) -> list[str]:
+        """Go on making what keeps a record from being there twice; return what stands in its way."""
+
+
+class _Pass:
+    """Looks from the log's first record to its end, again and again."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.next_record, self.ended_ms = 0, now_ms
+        """When the last pass ended; of the first, when it began."""
+        self.count = 0
+        self._found: list[str] = []
+        self._found_before: list[str] = []
+
+    @property
+    def faults(self) -> list[str]:
+        """What this pass has found, and the one before."""
+        return list(dict.fromkeys(self._found_before + self._found))
+
+    def took(self, looked: Counted, now_ms: int) -> None:
+        """Take in what a look has found."""
+        self._found = (self._found + looked.faults)[:FAULTS_MAX]
+        self.next_record = looked.next_record
+        if looked.is_whole:
+            self._found_before, self._found, self.next_record = self._found, [], 0
+            self.ended_ms, self.count = now_ms, self.count + 1
+
+
+class Scrub:
+    """The looks at one log of the cluster whose id is `cluster`; `clock` never goes back, in ms."""
+
+    def __init__(self, engine: Rows, cluster: bytes, clock: Callable[[], int]) -> None:
+        self._engine, self._cluster, self._clock = engine, cluster, clock
+        self._counting, self._reading = _Pass(clock()), _Pass(clock())
+        self._differing: list[str] = []
+        """Records that keep the engine from having each but once."""
+
+    @property
+    def faults(self) -> list[str]:
+        """A sentence for each fault that the log had when it was looked at last."""
+        return list(dict.fromkeys([*self._differing, *self._counting.faults, *self._reading.faults]))
+
+    def ages(self) -> dict[str, Any]:
+        """Return how long ago the last pass of each kind ended, in ms, and how many have ended."""
+        now_ms = self._clock()
+        return {
+            "counted_ms_ago": now_ms - self._counting.ended_ms,
+            "read_ms_ago": now_ms - self._reading.ended_ms,
+            "counts": self._counting.count,
+            "reads": self._reading.count,
+        }
+
+    def look(self) -> None:
+        """Look at the next ranges; raise `Unknown` or `Refused`: then the next look goes on."""
+        self._counting.took(self._engine.count_rows(self._counting.next_record), self._clock())
+        for _ in range(READS):
+            looked = read_range(self._engine, self._cluster, self._reading.next_record)
+            self._reading.took(looked, self._clock())
+            if looked.is_whole:
+                break
+        self._differing = self._engine.make_unique()
+
+
+def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Counted:
+    """Read some records from one on, or from the first that is left; raise `Unknown` or `Refused`.
+
+    A record that does not match its CRC is read once more before that is believed.
+    """
+    found = engine.read(from_record, READ_BYTES)
+    first, end = engine.bounds()
+    faults = [fault for one in found if (fault := _fault_of(engine, cluster, one))]
+    expected = max(from_record, first)
+    if found and first >= found[0].offset:  # trimmed before or after the read
+        expected = found[0].offset
+    for before, one in zip([None, *found], found, strict=False):
+        if before is not None and one.offset == before.offset:
+            faults += _two_copies(before, one)
+        elif one.offset < expected:
+            faults.append(f"Record {one.offset} came after record {expected - 1}: out of order.")
+        elif one.offset > expected and engine.is_dense:
+            faults.append(f"Records {expected} to {one.offset - 1} are missing.")
+        expected = one.offset + 1
+    is_whole = not found or expected >= end
+    return Counted(faults, 0 if is_whole else expected, is_whole)
+
+
+def _two_copies(one: Stored, other: Stored) -> list[str]:
+    """Return what is wrong with a record that is there twice; nothing where both are equal."""
+    if one.stored == other.stored:
+        return []
+    both = f"CRC-32 {zlib.crc32(one.stored):08x} and {zlib.crc32(other.stored):08x}"
+    return [f"Record {one.offset} is there twice, and the two differ: {both}."]
+
+
+def _fault_of(engine: Engine, cluster: bytes | None, one: Stored) -> str:
+    """Return what is wrong with a record; "" if it matches its CRC, or is no record of the cluster's."""
+    if not _is_garbled(one, cluster):
+        return ""
+    again = engine.read(one.offset, 1)
+    if any(each.offset == one.offset and not _is_garbled(each, cluster) for each in again):
+        return ""
+    return f"Record {one.offset} does not match its CRC: {len(one.stored)} bytes are not what was written."
+
+
+def _is_garbled(one: Stored, cluster: bytes | None) -> bool:
+    try:
+        decode(one.stored, cluster)
+    except Garbled:
+        return True
+    except Foreign:
+        return False
+    return False
