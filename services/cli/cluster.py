@@ -163,6 +163,7 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         for name, lag in found["followers"].items()
     ]
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
+    rows += [("DAMAGED", sentence) for sentence in (found.get("scrub") or {}).get("faults", ())]
     output.print_table(("cluster", ""), rows)
 
 

@@ -23,6 +23,7 @@ from typing import Final
 import structlog
 
 from services.cluster.errors import EngineTrouble
+from services.process.event_loop import watched
 from sharedlog.errors import Halted, Refused, Unknown
 
 CHECK_SECONDS: Final = 60.0
@@ -54,19 +55,11 @@ class EngineCheck:
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
         """Watch while the block lasts, which is as long as this node leads; `broken` is told of a bug."""
-
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (bug := task.exception()) is not None:
-                broken(bug)
-
         self._stop = stop
-        task = asyncio.create_task(self._watch())
-        task.add_done_callback(ended)
         try:
-            yield
+            async with watched(self._watch(), broken):
+                yield
         finally:
-            task.cancel()
-            await asyncio.wait({task})
             self.trouble, self._stop = [], None
 
     async def _watch(self) -> None:

@@ -43,6 +43,7 @@ from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
 from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, Member, Role, monotonic_ms
 from services.cluster.peers import SECRET, OtherCertificate, connected_to
+from services.cluster.scrubbing import Scrubbing
 from services.cluster.unanswered import Unanswered
 from services.ops.bodies import Bodies
 from services.ops.gate import Demands, Gate
@@ -79,9 +80,10 @@ class ClusterHttp:
         refusals: Refusals,
         check: EngineCheck,
         unanswered: Unanswered,
+        scrubbing: Scrubbing,
     ) -> None:
         self._node, self._root = node, root
-        self.metrics = ClusterMetrics(node, check, unanswered)
+        self.metrics = ClusterMetrics(node, check, unanswered, scrubbing)
         self._gated = Gate(self._answer, demands, refusals)
         self._copy_count = 0
         self._bodies = Bodies()

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from services.cluster.engine_check import EngineCheck
 from services.cluster.node import ClusterNode, Role
+from services.cluster.scrubbing import Scrubbing
 from services.cluster.unanswered import Unanswered
 from services.live.live_broker import LiveBroker
 
@@ -18,8 +19,10 @@ from services.live.live_broker import LiveBroker
 class ClusterMetrics(Collector):
     """The families of one node."""
 
-    def __init__(self, node: ClusterNode, check: EngineCheck, unanswered: Unanswered) -> None:
-        self._node, self._check, self._unanswered = node, check, unanswered
+    def __init__(
+        self, node: ClusterNode, check: EngineCheck, unanswered: Unanswered, scrubbing: Scrubbing
+    ) -> None:
+        self._node, self._check, self._unanswered, self._scrubbing = node, check, unanswered, scrubbing
         self.live: LiveBroker | None = None
         """The broker, while this node leads."""
 
@@ -35,6 +38,7 @@ class ClusterMetrics(Collector):
             "unaccepted_bytes": unaccepted_bytes,
             "engine_trouble": self._check.trouble,
             "unanswered": self.unanswered,
+            "scrub": self._scrubbing.view(),
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -58,6 +62,7 @@ class ClusterMetrics(Collector):
         yield _gauge("unanswered", "1 while the shared log gives no answer.", int(bool(self.unanswered)))
         trouble = "Settings of the shared log for which a leader refuses new messages."
         yield _gauge("engine_trouble", trouble, len(self._check.trouble))
+        yield from self._scrubbed()
         unanswered = "How long a call to the shared log has waited; 0 for what is not worth a word."
         yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 
@@ -85,6 +90,16 @@ class ClusterMetrics(Collector):
             )
             took_over.add_metric((view["took_over"]["why"],), view["took_over"]["at_ms"] / 1000)
             yield took_over
+
+    def _scrubbed(self) -> Iterator[Metric]:
+        """Yield what a leader has found in the shared log's records, and how old that is."""
+        if (found := self._scrubbing.view()) is None:
+            return
+        faults = "Places at which the shared log has lost, doubled or changed records."
+        yield _gauge("log_faults", faults, len(found["faults"]))
+        for kind, what in (("counted", "counted by their numbers"), ("read", "checked by their CRC")):
+            help_text = f"How long ago all records of the shared log were {what}."
+            yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _followers(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
         """Yield how far each follower is behind, of a leader."""

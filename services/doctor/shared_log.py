@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from datetime import datetime
 from shlex import quote
+from typing import Final
 from urllib.parse import urlsplit
 
 from services.doctor.finding import Finding, fine, warning, wrong
@@ -13,6 +14,14 @@ from sharedlog.engine import Stored
 from sharedlog.engines import KAFKA, SharedLog, engine_of, without_password
 from sharedlog.errors import Halted, NoCluster, Refused, Unknown
 from sharedlog.record import Foreign, Garbled, Kind, SharedRecord, decode
+from sharedlog.scrub import Counted, read_range
+
+READS: Final = 16
+"""How many reads of `sharedlog.scrub.READ_BYTES` the doctor makes; a leader reads on, see its metrics."""
+AFTER_LOSS: Final = (
+    "Keep the --store of every node: what the log lacks may be there. See which nodes halt: tidewheel "
+    "cluster status. To begin anew with what one has: tidewheel cluster restore NEW-URL --from STORE"
+)
 
 
 def examined(url: str) -> Iterator[Finding]:
@@ -28,7 +37,7 @@ def examined(url: str) -> Iterator[Finding]:
         yield fine("connect", f"{shown} answers")
         try:
             is_ours = yield from _log(engine, shown)
-        except (Unknown, Halted) as error:
+        except (Unknown, Refused, Halted) as error:
             yield wrong("cluster", error.detail, "")
             is_ours = True
     if is_ours:
@@ -50,7 +59,7 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
     """
     try:
         first, end = engine.bounds()
-        found = [engine.read(offset, 1)[0] for offset in (first, end - 1)] if end > first else []
+        found = [one for at in (first, end - 1) for one in engine.read(at, 1)[:1]] if end > first else []
     except NoCluster as error:
         yield wrong("cluster", error.detail, f"To begin one: tidewheel cluster create {quote(shown)}")
         return True
@@ -59,6 +68,10 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
         advice = f"Name another log, or remove this one and run: tidewheel cluster create {quote(shown)}"
         yield wrong("cluster", f"the first record is {begin}", advice)
         return False
+    if len(found) < 2:
+        yield wrong("cluster", f"record {end - 1} is the last one of its head, and is not there", AFTER_LOSS)
+        yield from _records(engine, begin.cluster)
+        return True
     cluster = f"{begin.cluster.hex()}: records {first} ({_when(found[0])}) to {end - 1} ({_when(found[1])})"
     newest = _decoded(found[1])
     if isinstance(newest, str):
@@ -67,8 +80,28 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
         )
     else:
         yield fine("cluster", f"{cluster}, the last a {_kind(newest)} of epoch {newest.epoch}")
+    yield from _records(engine, begin.cluster)
     yield _written(engine)
     return True
+
+
+def _records(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
+    """Count the records of the log, and read the first of them; raise `Unknown` or `Refused`."""
+    faults, counting = list[str](), Counted([], 0, is_whole=False)
+    while not counting.is_whole:
+        counting = engine.count_rows(counting.next_record)
+        faults += counting.faults
+    reading = Counted([], 0, is_whole=False)
+    for _ in range(READS):
+        reading = read_range(engine, cluster, reading.next_record)
+        faults += reading.faults
+        if reading.is_whole:
+            break
+    if not faults:
+        upto = "each" if reading.is_whole else f"those before {reading.next_record}"
+        yield fine("records", f"each is there once, and {upto} matches its CRC")
+    for one in dict.fromkeys(faults):
+        yield wrong("records", one, AFTER_LOSS)
 
 
 def _written(engine: SharedLog) -> Finding:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
@@ -165,6 +165,8 @@ class LiveBroker:
         self._share: Share = always_alike
         self._flushing = Flushing(self, disk, executor)
         self._rebuilding = Rebuilding(self, self._open, call_later, executor)
+        self.warnings: Callable[[], Sequence[str]] = tuple
+        """What `/readyz` says beside: sentences of whoever runs the core."""
         self._told_of_health: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()

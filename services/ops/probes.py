@@ -71,7 +71,8 @@ class Probes:
         refuses = "" if refusal is None else f"{refusal.code} {refusal}\n"
         damage_count = len(self._live.core.damage)
         told = f"damaged: {damage_count} places, see: tidewheel timer ls --damaged\n" if damage_count else ""
-        return PlainTextResponse(f"ready\n{refuses}{told}")
+        warnings = "".join(f"{one}\n" for one in self._live.warnings())
+        return PlainTextResponse(f"ready\n{refuses}{told}{warnings}")
 
     async def scrape(self, request: Request) -> Response:
         """Show what Prometheus scrapes."""

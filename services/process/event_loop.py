@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 
@@ -21,6 +23,25 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     import uvloop
 
     return uvloop.new_event_loop()
+
+
+@asynccontextmanager
+async def watched(
+    coroutine: Coroutine[Any, Any, None], broken: Callable[[BaseException], None]
+) -> AsyncIterator[None]:
+    """Run a coroutine while the block lasts; `broken` is told what it raises."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            broken(bug)
+
+    task = asyncio.create_task(coroutine)
+    task.add_done_callback(ended)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 def let_end(future: asyncio.Future[Any]) -> None:

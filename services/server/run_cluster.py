@@ -28,6 +28,7 @@ from services.cluster.forwarding import Forwarding
 from services.cluster.http_forwarding import ClusterHttp
 from services.cluster.node import AFTER_HALT, ClusterNode, Member, monotonic_ms
 from services.cluster.peers import Shown, follow
+from services.cluster.scrubbing import Scrubbing
 from services.cluster.switch import Switch
 from services.cluster.unanswered import Unanswered, WatchedEngine
 from services.cluster.vouching import origin_of
@@ -60,6 +61,7 @@ from services.server.run import (
 from services.settings.config import HttpAddress, ServeSettings, is_loopback
 from sharedlog.engines import Beginning, SharedLog, beginning_of, engine_of, without_password
 from sharedlog.errors import NoCluster, Unknown
+from sharedlog.scrub import Scrub
 from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
 
@@ -93,6 +95,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
         watched = WatchedEngine(engine, monotonic_ms)
         unanswered = Unanswered(watched.waiting_ms, watched.answers, check.look)
+        scrubbing = Scrubbing(partial(Scrub, engine, began.cluster, monotonic_ms), executor)
 
         @asynccontextmanager
         async def serve(
@@ -107,9 +110,13 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             faces.metrics.watch(port)
             faces.metrics.add(app.metrics)
             switch.serve(faces.serving)
+            live.warnings = scrubbing.sentences
             app.leading, app.metrics.live = faces.app, live
             try:
-                async with check.watching(live.stop_new, live.break_down):
+                async with (
+                    check.watching(live.stop_new, live.break_down),
+                    scrubbing.watching(live.break_down),
+                ):
                     yield live
             finally:
                 switch.forward()
@@ -128,7 +135,8 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         refusals = Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
         switch = Switch(forwarding)
-        app = ClusterHttp(node, settings.store, http_demands(settings), refusals, check, unanswered)
+        watches = check, unanswered, scrubbing
+        app = ClusterHttp(node, settings.store, http_demands(settings), refusals, *watches)
         port = make_port(settings, switch, http, refusals, files_of_tls)
         node.reaches_clients = partial(port.reaches_anybody, CLIENT_SECONDS)
         await stack.enter_async_context(serving_port(port, listening, forwarding.leave))

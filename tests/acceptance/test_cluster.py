@@ -461,7 +461,8 @@ def test_the_doctor_says_what_lies_there_and_what_is_wrong(tmp_path: Path, datab
     assert f"tidewheel cluster create '{url}'" in cluster[2]
     made = tidewheel("cluster", "create", url)
     assert "look:  What is acknowledged is on one machine" in made.stderr
-    _, cluster, write, settings = found_by_doctor(url, 0)
+    _, cluster, records, write, settings = found_by_doctor(url, 0)
+    assert records == ("records", "ok", "each is there once, and each matches its CRC ")
     assert cluster[:2] == ("cluster", "ok")
     assert cluster[2].startswith(made.stderr.split()[1])
     assert "the last a GENESIS of epoch 0" in cluster[2]
@@ -471,6 +472,74 @@ def test_the_doctor_says_what_lies_there_and_what_is_wrong(tmp_path: Path, datab
         findings = found_by_doctor(f"{standby}&log={tmp_path.name}", 1)
         assert [one[:2] for one in findings if one[1] != "ok"] == [("write", "WRONG"), ("settings", "WRONG")]
         assert "Name the primary in the URL" in findings[-1][2]
+
+
+def rows_of(database: str, name: str, command: str) -> list[Any]:
+    """Run a statement on a log's tables, as an operator does; return its rows."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        cursor = connection.execute(command.format(log=name).encode())
+        return [] if cursor.description is None else cursor.fetchall()
+
+
+def test_rows_that_postgresql_has_doubled_stop_no_node(
+    nodes: list[Node], tmp_path: Path, database: str, eventually: Any
+) -> None:
+    leader = leader_of(nodes, eventually)
+    assert tidewheel("send", "orders", "before", "--http", leader.http).returncode == 0
+    for node in nodes:
+        assert node.stop() == 0
+    for command in (
+        "DROP INDEX {log}_record_record_idx",
+        "CREATE INDEX ON {log}_record (record)",  # as the version before made it
+        "INSERT INTO {log}_record SELECT * FROM {log}_record",
+    ):
+        rows_of(database, tmp_path.name, command)
+    for node in nodes:
+        node.start()
+    leader = leader_of(nodes, eventually)
+    assert tidewheel("send", "orders", "after", "--http", leader.http).returncode == 0
+    doubled = "SELECT count(*) - count(DISTINCT record) FROM {log}_record"
+    eventually(lambda: rows_of(database, tmp_path.name, doubled) == [(0,)])
+    of_table = "SELECT indisunique, indisvalid FROM pg_index WHERE indrelid = '{log}_record'::regclass"
+    eventually(lambda: rows_of(database, tmp_path.name, of_table) == [(True, True)])
+    for node in nodes:
+        eventually(lambda node=node: node.role() in ("leading", "following"))  # type: ignore[misc]
+        with urlopen(f"http://{node.http}/metrics") as answer:
+            assert "\ntidewheel_cluster_repeated_records " in answer.read().decode()
+
+
+def test_a_row_that_postgresql_has_lost_is_named_by_all(
+    tmp_path: Path, database: str, eventually: Any
+) -> None:
+    url = f"{database}&log={tmp_path.name}"
+    assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    leader, other = (Node(tmp_path, name, url) for name in "ab")
+    leader.start()
+    eventually(lambda: leader.role() == "leading")
+    assert tidewheel("send", "orders", "before", "--http", leader.http).returncode == 0
+    assert leader.stop() == 0  # it goes on from its checkpoint, and looks at the log as it leads
+    rows_of(database, tmp_path.name, "DELETE FROM {log}_record WHERE record = 1")
+    leader.start()
+    eventually(lambda: leader.role() == "leading")
+    eventually(lambda: (leader.view()["scrub"] or {}).get("faults"))
+    said = f"Record 1 of {tmp_path.name}_record is missing: 2 follows 0."
+    assert leader.view()["scrub"]["faults"] == [said]
+    for path, wanted in (
+        ("readyz", f"ready\nthe shared log is damaged: {said}"),
+        ("metrics", "_log_faults 1"),
+    ):
+        with urlopen(f"http://{leader.http}/{path}") as answer:
+            assert wanted in answer.read().decode()
+    assert "DAMAGED" in tidewheel("cluster", "status", "--http", leader.http).stdout
+    assert said in leader.log()
+    assert any(one[:2] == ("records", "WRONG") and said in one[2] for one in found_by_doctor(url, 1))
+    other.start()
+    eventually(lambda: other.role() == "halted")
+    halted = other.view()["halted"]
+    assert "lost, doubled or changed records" in halted
+    assert "Record 1 is missing" in halted
+    assert "tidewheel cluster restore" in halted
+    assert (leader.stop(), other.stop()) == (0, 0)
 
 
 @pytest.mark.parametrize(

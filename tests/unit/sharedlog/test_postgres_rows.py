@@ -245,8 +245,8 @@ def test_rows_with_one_number_come_together_whatever_is_asked_for(
         ),
         (
             "DELETE FROM {log}_record",
-            "Records 0 to 24 of {log}_record are missing: the table is empty, and {log}_head has 24 as the last "
-            "one.",
+            "Records 0 to 24 of {log}_record are missing: the table is empty, "
+            "and {log}_head has 24 as the last one.",
         ),
         (
             "UPDATE {log}_head SET last_record = 20",

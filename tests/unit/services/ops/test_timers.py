@@ -510,6 +510,10 @@ def test_what_is_damaged_is_listed_counted_and_told_by_the_probes(at_desk: Any) 
         ready = await desk.http.get("/readyz")
         assert ready.status_code == 200
         assert "damaged: 1" in ready.text
+        desk.live.warnings = lambda: ["the shared log is damaged: Record 7 is missing."]
+        assert (await desk.http.get("/readyz")).text.endswith(
+            "\nthe shared log is damaged: Record 7 is missing.\n"
+        )
         scraped = (await desk.http.get("/metrics")).text
         assert "mq_store_damage{" in scraped
         assert "mq_timers_unreadable{" in scraped

@@ -1,0 +1,103 @@
+"""What the looks at a log find, and for how long that counts."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from sharedlog.engine import Head, Stored
+from sharedlog.errors import Unknown
+from sharedlog.fold import Position
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.scrub import Counted, Scrub, read_range
+from tests.memory_engine import MemoryEngine
+
+CLUSTER = b"one cluster's id"
+NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+COUNT = 30
+
+
+class CountedEngine(MemoryEngine):
+    """An engine whose rows can be counted, as a test says."""
+
+    counted = Counted([], 0, is_whole=True)
+    differing: tuple[str, ...] = ()
+
+    def count_rows(self, from_record: int) -> Counted:
+        return self.counted
+
+    def make_unique(self) -> list[str]:
+        return list(self.differing)
+
+
+@pytest.fixture
+def engine() -> CountedEngine:
+    engine = CountedEngine(Random(1), NOWHERE)
+    engine.is_well = True
+    for number in range(COUNT):
+        hold = b'{"next_record":0,"node":"n%d"}' % number
+        engine.found(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, hold)))
+    return engine
+
+
+def faults_of(engine: CountedEngine) -> list[str]:
+    """What a pass through the log finds."""
+    found, looked = list[str](), Counted([], 0, is_whole=False)
+    while not looked.is_whole:
+        looked = read_range(engine, CLUSTER, looked.next_record)
+        found += looked.faults
+    return found
+
+
+def test_a_sound_log_has_no_fault(engine: CountedEngine) -> None:
+    assert faults_of(engine) == []
+    engine.trim(12)
+    assert faults_of(engine) == []
+
+
+def test_a_changed_record_is_named(engine: CountedEngine) -> None:
+    engine.spoil(20, engine.records[20][:-1] + b"X")
+    assert faults_of(engine) == ["Record 20 does not match its CRC: 109 bytes are not what was written."]
+
+
+def test_lines_of_others_are_no_fault(engine: CountedEngine) -> None:
+    engine.spoil(3, b"hello")
+    assert faults_of(engine) == []
+
+
+def test_a_record_that_was_garbled_on_its_way_is_no_fault(
+    engine: CountedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, reads = engine.read, iter([[Stored(0, engine.records[0][:-1] + b"X", 0)]])
+    monkeypatch.setattr(engine, "read", lambda *given: next(reads, None) or kept(*given))
+    assert read_range(engine, CLUSTER, 0) == ([], 1, False)
+
+
+def test_a_fault_counts_until_a_later_pass_is_whole(engine: CountedEngine) -> None:
+    now_ms = iter(range(0, 1_000_000, 1_000))
+    scrub = Scrub(engine, CLUSTER, now_ms.__next__)
+    engine.spoil(2, engine.records[2][:-1] + b"X")
+    while scrub.ages()["reads"] == 0:
+        scrub.look()
+    (said,) = scrub.faults
+    assert said.startswith("Record 2 does not match its CRC")
+    del engine.spoiled[2]
+    while scrub.ages()["reads"] < 2:
+        assert scrub.faults == [said]
+        scrub.look()
+    assert scrub.faults == []
+    engine.counted, engine.differing = Counted(["gone"], 0, is_whole=True), ("two", "gone")
+    scrub.look()
+    assert scrub.faults == ["two", "gone"], "each once"
+
+
+def test_ages_grow_while_the_engine_is_away(engine: CountedEngine) -> None:
+    now_ms = iter(range(0, 1_000_000, 1_000))
+    scrub = Scrub(engine, CLUSTER, now_ms.__next__)
+    before = scrub.ages()
+    engine.is_away = True
+    with pytest.raises(Unknown):
+        scrub.look()
+    assert scrub.ages()["read_ms_ago"] > before["read_ms_ago"]
+    assert scrub.ages()["reads"] == 0
