@@ -18,7 +18,7 @@ class TooOld(Halted):
 
 
 class LogDamaged(Halted):
-    """This node stopped: the engine has lost, doubled or changed records of the shared log."""
+    """This node stopped: the shared log has lost, doubled or changed records."""
 
     code, exit_code = "TW-269", 5
 

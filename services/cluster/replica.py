@@ -39,14 +39,17 @@ from services.broker.settings import BrokerSettings
 from services.broker.start_damage import missing_from
 from services.cluster import transfer
 from sharedlog.engine import Engine
-from sharedlog.errors import Trimmed
+from sharedlog.errors import LogDamaged, Trimmed
 from sharedlog.fold import Fold, Outcome, Step
+from sharedlog.record import SharedRecord
 from sharedlog.sink import SharedSink
 from sharedlog.versions import NAMED_EPOCHS
 
 LEASE_MS_MIN: Final = 30_000
 """How long a recorded lease stands at least after a takeover: nobody could acknowledge meanwhile."""
 _HEAD: Final = struct.Struct(">II")
+_PLACE: Final = struct.Struct(">q")
+_PLACE_AT: Final = 28
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
 """Parts of a store that are derived from nothing else (`services.broker.values.Damaged`)."""
 
@@ -110,6 +113,8 @@ class Replica:
     def take(self, offset: int, stored: bytes, now_ms: int) -> Step:
         """Take the next record of the shared log; raise `Halted`, or OSError: then the copy is void.
 
+        What a flush holds is held to the CRC and place of each record before anything is written.
+
         Raise `Trimmed` at a GENESIS that begins behind bytes that this node has not got.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
@@ -117,7 +122,7 @@ class Replica:
         if self.fold.end > self.core.end_offset and step.outcome is Outcome.NOTED:
             raise Trimmed(f"The cluster began with a store of {self.fold.end} bytes, and this node has none.")
         if step.outcome is Outcome.ACCEPTED:
-            encoded = [one for part in step.flush for one in records_in(part.body)]
+            encoded = [one for part in step.flush for one in sound_records(part, offset)]
             if any(map(_cuts, encoded)):
                 self._shared.is_before_flush = True
                 self.checkpoint(now_ms)
@@ -154,16 +159,49 @@ def go_back_to_checkpoint(disk: Disk) -> int:
     return offset
 
 
+def sound_records(part: SharedRecord, offset: int) -> list[bytes]:
+    """Return the CommitLog records in BYTES of a flush that ends with record `offset` of the shared log.
+
+    Raise `LogDamaged` where one does not match its CRC or its place.
+    """
+    try:
+        return [_sound(one, part.start + at) for at, one in _placed(part.body)]
+    except ValueError as error:
+        raise LogDamaged(
+            f"Record {offset} of the shared log: of bytes {part.start} to {part.end} of the history {error}. "
+            f"Their chain is right, so the leader of epoch {part.epoch} wrote them so: look at its memory."
+        ) from error
+
+
 def records_in(body: bytes) -> Iterator[bytes]:
-    """Yield the CommitLog records that lie in a body, without the blanks that close segments."""
+    """Yield the CommitLog records that lie in a body, without the blanks that close segments.
+
+    Raise ValueError where lengths do not add up.
+    """
+    return (one for _, one in _placed(body))
+
+
+def _placed(body: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(body):
+        if at + _HEAD.size > len(body):
+            raise ValueError(f"the last {len(body) - at} are no record")
         record_bytes, magic = _HEAD.unpack_from(body, at)
         if magic == record.MAGIC_BLANK:  # it names what is left of the segment, most of which is not sent
             at += record.BLANK_BYTES
             continue
-        yield body[at : at + record_bytes]
+        if not record.RECORD_BYTES_MIN <= record_bytes <= len(body) - at:
+            raise ValueError(f"a record at {at} has a length of {record_bytes}")
+        yield at, body[at : at + record_bytes]
         at += record_bytes
+
+
+def _sound(encoded: bytes, place: int) -> bytes:
+    if not record.crc_holds(encoded):
+        raise ValueError(f"the record at {place} does not match its CRC")
+    if (found := int(_PLACE.unpack_from(encoded, _PLACE_AT)[0])) != place:
+        raise ValueError(f"the record at {place} is that of {found}")
+    return encoded
 
 
 def _cuts(encoded: bytes) -> bool:

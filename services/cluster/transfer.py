@@ -23,6 +23,8 @@ store's place, in steps of which each may be the last before a kill or a power c
     fetched, no marker    deleted: a copy that is not whole counts for nothing
     fetched/whole         the old store is deleted (again), and the copy moved
     fetched/moving        what has not been moved is moved
+    fetched/whole, spoiled by the disk    as no marker: the store stays
+    fetched/moving, the same              the store is deleted, as no list tells which files are missing
 
 Files of two nodes are never mixed. Queues and key index are derived, and come along where that is cheaper
 than to make them anew (`services.store.copying_derived`).
@@ -39,7 +41,7 @@ import json
 import re
 import struct
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from http.client import HTTPException
 from itertools import chain
@@ -48,6 +50,7 @@ from typing import Any, Final, Protocol
 
 from commitlog import imported, layout, store_format
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
 from consumequeue import keyindex
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
@@ -157,15 +160,26 @@ def receive(source: Source, disk: Disk) -> None:
 
 
 def take_over(disk: Disk) -> bool:
-    """Let a copy that is whole take the store's place; return whether there was one. Raise OSError."""
+    """Let a copy that is whole take the store's place; return whether there was one.
+
+    Raise OSError, or `StoreDamaged` where the disk has spoiled the list of files that are being moved.
+    """
     if disk.size(_MOVING) < 0:
-        if disk.size(_WHOLE) < 0:
+        if _listed(disk, _WHOLE) is None:
+            disk.delete(_WHOLE)
             disk.delete(layout.FETCHED)
             return False
         for path in _REPLACED:
             disk.delete(path)
         disk.rename(_WHOLE, _MOVING)
-    paths = json.loads(disk.read(_MOVING, 0, disk.size(_MOVING)))
+    paths = _listed(disk, _MOVING)
+    if paths is None:
+        for path in (*_REPLACED, _MOVING, layout.FETCHED):
+            disk.delete(path)
+        raise StoreDamaged(
+            f"{_MOVING} does not list the files of the copy that was taking the store's place: the store was "
+            "deleted, and needs the copy of another node."
+        )
     for number, path in enumerate(paths):
         if disk.size(f"{layout.FETCHED}/{number}") >= 0:
             disk.rename(f"{layout.FETCHED}/{number}", path)
@@ -175,8 +189,27 @@ def take_over(disk: Disk) -> bool:
     return True
 
 
+def _listed(disk: Disk, path: str) -> list[str] | None:
+    """Return the files of the copy that a marker lists; None without one, or if it lists none."""
+    if (size := disk.size(path)) < 0:
+        return None
+    try:
+        found = json.loads(disk.read(path, 0, size))
+    except ValueError:
+        return None
+    is_list = isinstance(found, list) and all(isinstance(one, str) and _may_be_moved(one) for one in found)
+    return found if is_list else None
+
+
+def _may_be_moved(path: str) -> bool:
+    return path in (layout.DURABLE, layout.FORMAT) or _PATH.fullmatch(path) is not None
+
+
 def wipe(disk: Disk) -> None:
     """Let a node begin without a store; raise OSError."""
+    if disk.size(_MOVING) >= 0:  # killed amid a move: the rest first, as what is left would be a store
+        with suppress(StoreDamaged):
+            take_over(disk)
     _discard(disk)
     for path in _REPLACED:
         disk.delete(path)

@@ -536,7 +536,7 @@ def test_a_row_that_postgresql_has_lost_is_named_by_all(
     other.start()
     eventually(lambda: other.role() == "halted")
     halted = other.view()["halted"]
-    assert "lost, doubled or changed records" in halted
+    assert "the shared log has lost, doubled or changed records" in halted
     assert "Record 1 is missing" in halted
     assert "tidewheel cluster restore" in halted
     assert (leader.stop(), other.stop()) == (0, 0)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
+
+import pytest
 
 from commitlog import layout
 from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.cluster.replica import go_back_to_checkpoint, records_in
+from services.cluster.replica import Replica, go_back_to_checkpoint, records_in
+from sharedlog.engine import Head
+from sharedlog.errors import LogDamaged
+from sharedlog.fold import Position
+from sharedlog.leading import Candidate
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, decode, encode
 from tests.memory_disk import MemoryDisk
+from tests.memory_engine import MemoryEngine
 
+CLUSTER = b"one cluster's id"
+NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SETTINGS = BrokerSettings(segment_bytes=4096, queue_count=1)
 
 
@@ -51,3 +63,59 @@ def test_nothing_behind_the_newest_checkpoint_is_believed_at_a_start() -> None:
     assert layout.published(disk).offset > 0
     assert go_back_to_checkpoint(disk) == 0, "a checkpoint without the shared log's part is none"
     assert layout.published(disk).offset == 0
+
+
+def led() -> tuple[MemoryEngine, list[SharedRecord]]:
+    """An engine into which a leader has written messages; and its records."""
+    engine = MemoryEngine(Random(1), NOWHERE)
+    engine.is_well = True
+    engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+    leader = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
+    read_to(leader, engine, 1)
+    candidate = Candidate(leader.fold, b"who leads epoch1", {"node": "a"})
+    engine.append_if(NOWHERE, [encode(candidate.epoch)], Head(1, candidate.epoch.holder, NOWHERE.position))
+    read_to(leader, engine, 2)
+    leader.lead(engine, 0, lambda: 0)
+    for number in range(5):
+        leader.core.sending.send(Message(topic="t", body=b"x" * 900, message_id=f"M{number}"), 0)
+        while (flush := leader.core.take_flush()) is not None:
+            flush.write()
+            leader.core.flushed(flush, 0)
+    return engine, [decode(one, CLUSTER) for one in engine.records]
+
+
+def read_to(replica: Replica, engine: MemoryEngine, until: int) -> None:
+    for offset in range(replica.fold.next_offset, until):
+        replica.take(offset, engine.records[offset], 0)
+
+
+def flipped(body: bytes) -> bytes:
+    return body[:500] + bytes([body[500] ^ 4]) + body[501:]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (flipped, "the record at {0} does not match its CRC"),
+        (lambda body: bytes(len(body)), "a record at 0 has a length of 0"),
+        (lambda body: body[:3], "the last 3 are no record"),
+        (lambda body: body + body, "the record at {1} is that of {0}"),
+        (lambda body: b"\x7f" + body[1:], "a record at 0 has a length of 21"),
+    ],
+)
+def test_bytes_that_a_leader_spoiled_in_its_memory_halt_a_follower(
+    spoil: Callable[[bytes], bytes], said: str
+) -> None:
+    engine, records = led()
+    last = max(number for number, one in enumerate(records) if one.kind == Kind.BYTES)
+    follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
+    read_to(follower, engine, last)
+    one, before = records[last], follower.core.end_offset
+    body = spoil(one.body)
+    chain = chained(follower.fold.chain, one.start, body, one.zeros)
+    with pytest.raises(LogDamaged) as raised:
+        follower.take(last, encode(replace(one, body=body, chain=chain)), 0)
+    assert f"Record {last} of the shared log: of bytes {one.start} to" in str(raised.value)
+    assert said.format(one.start, one.start + len(one.body)) in str(raised.value)
+    assert "the leader of epoch 1 wrote them so" in str(raised.value)
+    assert follower.core.end_offset == before, "nothing of it was written"

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from commitlog import layout
+from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from services.broker.settings import BrokerSettings
@@ -250,3 +251,48 @@ def test_whatever_ends_a_copy_on_its_way_into_place_the_store_is_the_old_one_or_
             assert Replica.open(disk, SETTINGS, 0, CLUSTER).core.finding.queue_range("t", 0) == (0, 40)
         assert disk.list(layout.FETCHED) == []
     assert len(both) == 2, "old and new, each at some of the operations"
+
+
+@pytest.mark.parametrize(
+    "spoiled", [b"", b"[1, 2]", b'{"a": 1}', b'["../durable"]', b"\0" * 40, b'["durable']
+)
+def test_a_copy_whose_list_the_disk_has_spoiled_takes_nothing_over(store: Path, spoiled: bytes) -> None:
+    disk = RealDisk(store)
+    transfer.receive(io.BytesIO(sent(store)), disk)
+    before = contents_of(disk)
+    (store / layout.FETCHED / "whole").write_bytes(spoiled)
+    assert not transfer.take_over(disk)
+    assert contents_of(disk) == before
+    disk.close()
+
+
+def contents_of(disk: RealDisk) -> dict[str, bytes]:
+    """The files of the log, which a store may not lose."""
+    offsets = layout.segment_offsets(disk)
+    return {path: disk.read(path, 0, disk.size(path)) for path in map(layout.segment_path, offsets)}
+
+
+@pytest.mark.parametrize("spoiled", [b"", b"[1, 2]", b'["durable'])
+def test_a_list_that_is_spoiled_amid_a_move_is_no_store_any_more(store: Path, spoiled: bytes) -> None:
+    disk = half_moved(store)
+    (store / layout.FETCHED / "moving").write_bytes(spoiled)
+    with pytest.raises(StoreDamaged, match="moving does not list the files of the copy"):
+        Replica.open(disk, SETTINGS, 0, CLUSTER)
+    assert Replica.open(disk, SETTINGS, 0, CLUSTER).fold.next_offset == 0, "and begins anew"
+    disk.close()
+
+
+def half_moved(store: Path) -> RealDisk:
+    """A store that was killed while a copy took its place."""
+    disk = RealDisk(store)
+    transfer.receive(io.BytesIO(sent(store)), disk)
+    (store / layout.FETCHED / "whole").rename(store / layout.FETCHED / "moving")
+    return disk
+
+
+def test_a_store_that_is_half_moved_can_be_thrown_away(store: Path) -> None:
+    disk = half_moved(store)
+    transfer.wipe(disk)
+    assert not (store / layout.FETCHED).exists()
+    assert Replica.open(disk, SETTINGS, 0, CLUSTER).fold.next_offset == 0
+    disk.close()
