@@ -12,12 +12,17 @@ import pytest
 
 from sharedlog import kafka
 from sharedlog.engine import Head, Stored
+from sharedlog.engines import engine_of
 from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, Unknown
-from sharedlog.fold import Position
+from sharedlog.fold import Fold, Position
 from sharedlog.kafka import KafkaLog
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY
+from sharedlog.leading import Candidate, Leader
+from sharedlog.reading import steps
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
 from tests.kafka_cluster import JAVA, KafkaCluster, running_kafka
+from tidewheel.errors import ConfigurationError
 
+CLUSTER = b"one cluster's id"
 BEGIN = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 NAMES = (f"log{number}" for number in count())
 ALL = 1 << 24
@@ -346,3 +351,33 @@ def test_a_log_that_lost_its_end_and_has_grown_again_halts_who_reads_on(log: Kaf
     other.close()
     with pytest.raises(Halted, match="not what was read there before"):
         read_at_last(log, 2)
+
+
+def test_records_that_a_retry_has_doubled_count_once(log: KafkaLog) -> None:
+    fold, written = Fold(CLUSTER), list[bytes]()
+
+    def write(one: SharedRecord) -> bytes:
+        fold.take(len(written), encode(one))
+        written.append(encode(one))
+        return written[-1]
+
+    genesis = write(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS))
+    epoch = write(Candidate(fold, b"who leads epoch1", {"node": "a"}).epoch)
+    leader = Leader(fold)
+    (first,) = map(write, leader.flush([b"first"]))
+    forgets = write(leader.beat({"forget": "b"}))
+    (second,) = map(write, leader.flush([b"second"]))
+    # As a producer that is not idempotent does: at once, and behind what came after.
+    append(log, *[genesis] * 2, *[epoch] * 2, *[first] * 2, forgets, second, forgets, first)
+    reader = Fold(CLUSTER)
+    assert len(list(steps(log, reader))) == 10
+    assert (reader.end, reader.chain, reader.repeated_count) == (fold.end, fold.chain, 4)
+
+
+def test_the_producer_is_idempotent_and_no_url_says_otherwise() -> None:
+    engine = engine_of("kafka://h:1/topic?security.protocol=PLAINTEXT")
+    assert isinstance(engine, KafkaLog)
+    given = engine._client(kafka._PRODUCER)
+    assert (given["enable.idempotence"], given["acks"], given["max.in.flight"]) == (True, "all", 1)
+    with pytest.raises(ConfigurationError, match=r"enable.idempotence in the URL: it takes"):
+        engine_of("kafka://h:1/topic?enable.idempotence=false")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
@@ -96,6 +97,55 @@ def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() 
             await running
 
     asyncio.run(run())
+
+
+async def follows(
+    engine: MemoryEngine, is_so: Callable[[dict[str, Any]], bool]
+) -> tuple[dict[str, Any], list[Any]]:
+    """Let a node follow until it is as it should be; return what it tells of itself, and has logged."""
+    with ThreadPoolExecutor(4) as executor, capture_logs() as logs:
+        me, began = Member("a", "h:3", "http://h:4"), Beginning(CLUSTER, {"segment_bytes": 16 * 1024})
+        node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, never)
+        running = asyncio.create_task(node.run())
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not is_so(node.view()):
+                await asyncio.wait({running}, timeout=0.005)
+                assert not running.done(), running
+        view = node.view()
+        node.leave()
+        await running
+    return view, list(logs)
+
+
+def test_a_node_steps_over_records_that_the_engine_has_doubled() -> None:
+    engine, end = engine_with_messages()
+    count = len(engine.records)
+    for offset, stored in enumerate(engine.records):
+        engine.spoil(offset, stored, stored)
+    view, logs = asyncio.run(follows(engine, lambda view: view["repeated_records"] == count))
+    assert (view["end_offset"], view["halted"]) == (end, "")
+    assert any("has records twice" in one["event"] for one in logs)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (lambda stored: [], "Record 1 is missing: the log has records 0 to 3, and a gap before 2."),
+        (lambda stored: [stored, b"another"], "Record 1 of the shared log: the engine has two that differ"),
+        (
+            lambda stored: [stored[:-1] + b"X"],
+            "Record 1 of the shared log: 4 times it did not match its CRC.",
+        ),
+    ],
+)
+def test_a_node_halts_at_a_record_that_the_engine_has_spoiled(
+    rows: Callable[[bytes], list[bytes]], said: str
+) -> None:
+    engine, _ = engine_with_messages()
+    engine.spoil(1, *rows(engine.records[1]))
+    view, _ = asyncio.run(follows(engine, lambda view: view["role"] == Role.HALTED))
+    assert said in view["halted"]
+    assert "Keep this node's --store" in view["halted"]
 
 
 def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
