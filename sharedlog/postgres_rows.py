@@ -21,6 +21,7 @@ right number: its CRC or the chain tells (`sharedlog.scrub`).
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from sharedlog.errors import NoCluster
@@ -154,23 +155,32 @@ def _unique_of(connection: psycopg.Connection[Any], log: str) -> tuple[str, bool
 
 def _index_partitions(connection: psycopg.Connection[Any], log: str, name: str) -> list[str]:
     """Give partitions their part of the index; return a sentence for each record that differs from itself."""
+    from psycopg.errors import UndefinedTable
+
     faults: list[str] = []
     found = _do(connection, _WITHOUT_INDEX, (name, PARTITIONS_A_LOOK), log=log).fetchall()
     for (table,) in found:
-        if differing := _without_doubles(connection, table):
-            faults += differing
-            continue
-        own = dict(_do(connection, _OWN_INDEXES, (table,)).fetchall())
-        for one in [one for one, is_valid in own.items() if not is_valid]:
-            _do(connection, "DROP INDEX CONCURRENTLY {name}", name=one)
-            del own[one]
-        if not own:
-            _do(connection, "SET lock_timeout = {number}", number=INDEX_MS)  # it holds up no append
-            _do(connection, "CREATE UNIQUE INDEX CONCURRENTLY ON {table} (record)", table=table)
-            _do(connection, "SET lock_timeout = {number}", number=LOCK_MS)
-            own = dict(_do(connection, _OWN_INDEXES, (table,)).fetchall())
-        _do(connection, "ALTER INDEX {name} ATTACH PARTITION {own}", name=name, own=next(iter(own)))
+        with suppress(UndefinedTable):  # trimmed meanwhile
+            if differing := _without_doubles(connection, table):
+                faults += differing
+            else:
+                _index(connection, table, name)
     return faults
+
+
+def _index(connection: psycopg.Connection[Any], table: str, name: str) -> None:
+    """Give one partition its part of the index `name`."""
+    own = dict(_do(connection, _OWN_INDEXES, (table,)).fetchall())
+    for one in [one for one, is_valid in own.items() if not is_valid]:
+        _do(connection, "DROP INDEX CONCURRENTLY {name}", name=one)
+        del own[one]
+    if not own:
+        _do(connection, "SET lock_timeout = {number}", number=INDEX_MS)  # it holds up no append
+        _do(connection, "CREATE UNIQUE INDEX CONCURRENTLY ON {table} (record)", table=table)
+        _do(connection, "SET lock_timeout = {number}", number=LOCK_MS)
+        own = dict(_do(connection, _OWN_INDEXES, (table,)).fetchall())
+    for one in own:
+        _do(connection, "ALTER INDEX {name} ATTACH PARTITION {own}", name=name, own=one)
 
 
 def _without_doubles(connection: psycopg.Connection[Any], table: str) -> list[str]:

@@ -189,6 +189,22 @@ def test_making_the_index_waits_for_no_append_and_holds_none_up(
     made_unique(old_log, admin)
 
 
+def test_a_partition_that_is_trimmed_meanwhile_needs_no_index(
+    old_log: PostgresLog, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = postgres_rows._index
+
+    def trim_first(connection: psycopg.Connection[Any], table: str, name: str) -> None:
+        old_log.trim(10)
+        index(connection, table, name)
+
+    monkeypatch.setattr(postgres_rows, "_index", trim_first)
+    assert old_log.make_unique() == []
+    assert old_log.bounds() == (10, 25)
+    assert indexes(old_log, admin) == [(True, True)]
+    assert old_log.count_rows(0).faults == []
+
+
 def test_of_two_that_make_the_index_one_does(
     old_log: PostgresLog, conninfo: str, admin: psycopg.Connection[Any]
 ) -> None:
