@@ -154,6 +154,8 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
     rows += [(name.upper(), found[name]) for name in ("copying", "halted", "unanswered") if found[name]]
     if found["foreign_lines"]:
         rows.append(("foreign", f"{found['foreign_lines']} lines in the shared log that no node wrote"))
+    if count := found.get("repeated_records"):
+        rows.append(("doubled", f"{count} records that the shared log has twice, the second stepped over"))
     if found["unfit"]:
         rows.append(("UNFIT", f"{found['unfit']}: it leads only while no other can"))
     if (took_over := found["took_over"]) is not None:

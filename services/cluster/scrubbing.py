@@ -22,6 +22,8 @@ from sharedlog.errors import Halted, Refused, Unknown
 from sharedlog.scrub import DOCTOR, Scrub
 
 LOOK_SECONDS: Final = 60.0
+FIRST_SECONDS: Final = 5.0
+"""How long a leader leads before it looks: what waited for a leader comes first."""
 
 log = structlog.get_logger()
 
@@ -64,6 +66,7 @@ class Scrubbing:
 
     async def _watch(self, scrub: Scrub) -> None:
         told: list[str] = []
+        await self._pause(FIRST_SECONDS)
         while True:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._executor, scrub.look)

@@ -531,7 +531,7 @@ def test_a_row_that_postgresql_has_lost_is_named_by_all(
         with urlopen(f"http://{leader.http}/{path}") as answer:
             assert wanted in answer.read().decode()
     assert "DAMAGED" in tidewheel("cluster", "status", "--http", leader.http).stdout
-    assert said in leader.log()
+    eventually(lambda: said in leader.log())
     assert any(one[:2] == ("records", "WRONG") and said in one[2] for one in found_by_doctor(url, 1))
     other.start()
     eventually(lambda: other.role() == "halted")

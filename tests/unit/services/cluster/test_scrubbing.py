@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.cluster.metrics import ClusterMetrics
-from services.cluster.scrubbing import LOOK_SECONDS, Scrubbing
+from services.cluster.scrubbing import FIRST_SECONDS, LOOK_SECONDS, Scrubbing
 from sharedlog.engine import Head
 from sharedlog.fold import Position
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
@@ -53,12 +53,13 @@ class Stage:
         self._goes_on.clear()
 
     async def looked(self) -> None:
-        """Wait until a look is over."""
-        assert await self._paused.get() == LOOK_SECONDS
+        """Let the first look begin, and wait until it is over."""
+        assert await self._paused.get() == FIRST_SECONDS
+        await self.look_again()
 
     async def look_again(self) -> None:
         self._goes_on.set()
-        await self.looked()
+        assert await self._paused.get() == LOOK_SECONDS
 
     def scraped(self) -> list[str]:
         """The samples that the looks give Prometheus."""
@@ -128,6 +129,7 @@ def test_a_bug_in_a_look_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stage.engine, "count_rows", lambda _: [][0])
         met: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         async with stage.scrubbing.watching(met.set_result):
+            stage._goes_on.set()
             assert isinstance(await met, IndexError)
 
     play(scenario)
