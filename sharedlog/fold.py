@@ -13,7 +13,8 @@ read as far have come to the same.
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
-    GENESIS, CHECKPOINT and HOLD have no epoch: they are noted (`sharedlog.holdings`); a second GENESIS halts
+    GENESIS, CHECKPOINT and HOLD have no epoch: they are noted (`sharedlog.holdings`); a second GENESIS is
+    already had where it names the same beginning (its cluster's id is drawn once), and else halts
 
     BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
             begin there, chain wrong                        HALT: two histories
@@ -252,7 +253,7 @@ class Fold:
 
     def _genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
-            if Position(record.start, record.chain) == self._positions.first and self.epoch == record.epoch:
+            if Position(record.start, record.chain) == self._positions.first and record.epoch <= self.epoch:
                 return Step(Outcome.ALREADY_HAD, record)
             self._halt(offset, "a second GENESIS: the cluster was made twice")
         self._finalize(offset, record.facts.get("finalized", versions.OLDEST))

@@ -212,13 +212,14 @@ def test_a_candidate_stands_on_accepted_bytes_alone(log: Log) -> None:
 
 
 def test_a_log_has_one_beginning(log: Log) -> None:
-    log.halts(GENESIS, "a second GENESIS")
+    log.halts(replace(GENESIS, start=8), "a second GENESIS")
 
 
-def test_a_doubled_beginning_is_one() -> None:
-    log = Log()
-    log.take(GENESIS)
+def test_a_doubled_beginning_is_one_however_late_it_comes(log: Log) -> None:
+    end = log.fold.end
     assert log.outcome(GENESIS) is Outcome.ALREADY_HAD
+    assert (log.fold.end, log.fold.epoch, log.fold.repeated_count) == (end, 1, 1)
+    assert log.outcome(log.bytes(b"next")) is Outcome.ACCEPTED
 
 
 def test_a_log_begins_with_its_beginning() -> None:
