@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from shlex import quote
 from typing import Final
@@ -59,9 +59,14 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
     """
     try:
         first, end = engine.bounds()
-        found = [one for at in (first, end - 1) for one in engine.read(at, 1)[:1]] if end > first else []
+        found = engine.read(first, 1)[:1] if end > first else []
+        with suppress(Unknown):  # it is gone; what else is, the count tells
+            found += engine.read(end - 1, 1)[:1] if found else []
     except NoCluster as error:
         yield wrong("cluster", error.detail, f"To begin one: tidewheel cluster create {quote(shown)}")
+        return True
+    if not found and engine.count_rows(0).faults:
+        yield from _records(engine, b"")
         return True
     begin = _decoded(found[0]) if found else "missing"
     if isinstance(begin, str):
@@ -69,7 +74,7 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
         yield wrong("cluster", f"the first record is {begin}", advice)
         return False
     if len(found) < 2:
-        yield wrong("cluster", f"record {end - 1} is the last one of its head, and is not there", AFTER_LOSS)
+        yield wrong("cluster", f"record {end - 1}, the last one, is not there", AFTER_LOSS)
         yield from _records(engine, begin.cluster)
         return True
     cluster = f"{begin.cluster.hex()}: records {first} ({_when(found[0])}) to {end - 1} ({_when(found[1])})"
@@ -86,17 +91,19 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
 
 
 def _records(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
-    """Count the records of the log, and read the first of them; raise `Unknown` or `Refused`."""
+    """Count the records of the log and, if all are there, read the first of them.
+
+    Raise `Unknown` or `Refused`.
+    """
     faults, counting = list[str](), Counted([], 0, is_whole=False)
     while not counting.is_whole:
         counting = engine.count_rows(counting.next_record)
         faults += counting.faults
-    reading = Counted([], 0, is_whole=False)
+    reading = Counted([], 0, is_whole=bool(faults))
     for _ in range(READS):
-        reading = read_range(engine, cluster, reading.next_record)
-        faults += reading.faults
-        if reading.is_whole:
-            break
+        if not reading.is_whole:
+            reading = read_range(engine, cluster, reading.next_record)
+            faults += reading.faults
     if not faults:
         upto = "each" if reading.is_whole else f"those before {reading.next_record}"
         yield fine("records", f"each is there once, and {upto} matches its CRC")

@@ -1,0 +1,69 @@
+"""What the doctor says of a shared log whose PostgreSQL has lost, doubled or changed records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+
+import psycopg
+import pytest
+
+from services.doctor.finding import Verdict
+from services.doctor.shared_log import examined
+from sharedlog.engines import create, engine_of
+from sharedlog.record import NOBODY, Kind, SharedRecord, encode
+from tests.postgresql import running_postgresql
+
+NAMES = (f"doctored{number}" for number in count())
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with running_postgresql() as url:
+        yield url.replace("postgresql+psycopg", "postgresql")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("SELECT 1", ""),
+        ("DELETE FROM {log}_record WHERE record = 2", "Record 2 of {log}_record is missing: 3 follows 1."),
+        (
+            "DELETE FROM {log}_record WHERE record >= 4",
+            "Records 4 to 5 of {log}_record are missing: {log}_head has 5 as the last one.",
+        ),
+        (
+            "DELETE FROM {log}_record",
+            "Records 0 to 5 of {log}_record are missing: the table is empty, "
+            "and {log}_head has 5 as the last one.",
+        ),
+        (
+            "UPDATE {log}_record SET stored = set_byte(stored, 80, 7) WHERE record = 3",
+            "Record 3 does not match its CRC: 102 bytes are not what was written.",
+        ),
+        (
+            "DROP INDEX {log}_record_record_idx; INSERT INTO {log}_record SELECT * FROM {log}_record "
+            "WHERE record = 3",
+            "Record 3 is in {log}_record more than once.",
+        ),
+    ],
+)
+def test_what_a_log_has_lost_is_said_with_what_to_do(database: str, command: str, said: str) -> None:
+    name = next(NAMES)
+    url = f"{database}&log={name}"
+    with closing(engine_of(url)) as engine:
+        cluster = create(engine, {})
+        for _ in range(5):
+            engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"x":1}')))
+    with psycopg.connect(database, autocommit=True) as connection:
+        for one in command.format(log=name).split(";"):
+            connection.execute(one.encode())
+    found = [one for one in examined(url) if one.step == "records"]
+    if not said:
+        assert [(one.verdict, one.seen) for one in found] == [
+            (Verdict.FINE, "each is there once, and each matches its CRC")
+        ]
+        return
+    assert [(one.verdict, one.seen) for one in found] == [(Verdict.WRONG, said.format(log=name))]
+    assert "Keep the --store of every node" in found[0].advice
