@@ -22,7 +22,7 @@ import io
 import zlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from commitlog.limits import BODY_UNPACKED_BYTES_MAX, BODY_UNPACKED_FOR_CLIENT_BYTES_MAX
 from commitlog.record import COMPRESSED, COMPRESSION_TYPE
@@ -81,12 +81,19 @@ def _load(library: str) -> ModuleType:
 
 def _unpack_zlib(body: bytes, bytes_max: int) -> bytes:
     """Unpack zlib or gzip: with 32 added to the window bits, zlib tells them apart by the head."""
-    return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, bytes_max + 1)
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    return _whole(unpacker, unpacker.decompress(body, bytes_max + 1))
 
 
 def _unpack_lz4(body: bytes, bytes_max: int) -> bytes:
     unpacker = _load("lz4.frame").LZ4FrameDecompressor()
-    unpacked: bytes = unpacker.decompress(body, max_length=bytes_max + 1)
+    return _whole(unpacker, unpacker.decompress(body, max_length=bytes_max + 1))
+
+
+def _whole(unpacker: Any, unpacked: bytes) -> bytes:
+    """Return what was unpacked of a whole body; raise `ValueError` for one that is cut off, or goes on."""
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("the body does not end where its compression does")
     return unpacked
 
 

@@ -26,31 +26,31 @@ def body_fields(said: str) -> dict[str, str]:
     return {"body_base64": b64encode(text.encode()).decode()}
 
 
-def body_text(said: str) -> str:
+def body_text(said: str, bytes_max: int = limits.BODY_BYTES_MAX) -> str:
     """Return the body that was meant; raise `InputUnreadable` or `BodyTooLarge`."""
     if said.startswith("@@"):
         return said[1:]
     if said in ("-", "@-"):
-        return decoded(sys.stdin.buffer.read(limits.BODY_BYTES_MAX + 1), "stdin")
+        return decoded(sys.stdin.buffer.read(bytes_max + 1), "stdin", bytes_max)
     if said.startswith("@"):
-        return decoded(read(Path(said[1:])), said[1:])
+        return decoded(read(Path(said[1:]), bytes_max), said[1:], bytes_max)
     return said
 
 
-def read(path: Path) -> bytes:
+def read(path: Path, bytes_max: int) -> bytes:
     """Return what a file holds, as far as a body may go and a byte more."""
     try:
         with path.open("rb") as file:
-            return file.read(limits.BODY_BYTES_MAX + 1)
+            return file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputUnreadable(f"{path}: {reason}. A text that begins with @ is written @@.") from error
 
 
-def decoded(body: bytes, where: str) -> str:
+def decoded(body: bytes, where: str, bytes_max: int) -> str:
     """Return bytes as the text that the HTTP interface takes."""
-    if len(body) > limits.BODY_BYTES_MAX:
-        raise BodyTooLarge(f"{where} is longer than {limits.BODY_BYTES_MAX} bytes.")
+    if len(body) > bytes_max:
+        raise BodyTooLarge(f"{where} is longer than {bytes_max} bytes.")
     try:
         return body.decode()
     except UnicodeDecodeError as error:

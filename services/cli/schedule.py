@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
+from commitlog import limits
 from services.broker.errors import IllegalSchedule
 from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
@@ -98,7 +99,7 @@ def set_schedule(
         "cron": cron,
         "time_zone": zone,
         "topic": topic,
-        "body": bodies.body_text(body),
+        "body": bodies.body_text(body, limits.SCHEDULE_BODY_BYTES_MAX),
         "keys": key or [],
         "tag": tag,
         "properties": dict(pair(text) for text in properties or []),

@@ -220,6 +220,11 @@ class Unpacking:
             self.plain += self._gzip.decompress(piece, self._most + 1 - len(self.plain))
         except zlib.error as error:
             raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
+        if self._gzip.eof and (self.left_bytes or self._gzip.unused_data):
+            # A second member would be dropped, and zlib copies all bytes behind the first with each piece.
+            raise Refused(
+                Status.INTERNAL, "A message in gzip goes on behind its end. Send one member of gzip."
+            )
         if len(self.plain) > self._most:
             raise too_long(len(self.plain), self._most)
 

@@ -26,6 +26,7 @@ LIMIT_MAX = 1_000
 NUMBER_MAX = (1 << 63) - 1
 _BEFORE_VALUES = (b",", b":", b"[", b"{")
 _PIECE_BYTES = 256 * 1024
+_DISCARDED_BYTES_MAX = 32 * 1024 * 1024
 _QUOTED_MAX = 80
 _NAMED_MAX = 200
 
@@ -91,17 +92,29 @@ async def said_by(request: Request) -> Any:
 
 
 async def body_of(request: Request) -> bytes:
-    """Return a request's body; raise `RequestTooLarge` above the bound of its route."""
+    """Return a request's body; raise `RequestTooLarge` above the bound of its route.
+
+    Of a larger body up to _DISCARDED_BYTES_MAX are read and dropped: many clients read no answer before they
+    have sent a body, and find a reset connection where it is not read to its end.
+    """
     bound = bound_of(request.method, request.url.path)
     declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared) > bound.bytes_max:
+    size = int(declared) if declared.isascii() and declared.isdigit() else 0
+    is_too_large = size > bound.bytes_max
+    if size > _DISCARDED_BYTES_MAX:
         raise _too_large(bound)
     parts, size = list[bytes](), 0
     async for part in request.stream():
         size += len(part)
-        if size > bound.bytes_max:
-            raise _too_large(bound)
-        parts.append(part)
+        is_too_large |= size > bound.bytes_max
+        if size > _DISCARDED_BYTES_MAX:
+            break
+        if is_too_large:
+            parts.clear()
+        else:
+            parts.append(part)
+    if is_too_large:
+        raise _too_large(bound)
     body = b"".join(parts)
     await check_values(body, bound.values_max)
     return body

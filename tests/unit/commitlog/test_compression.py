@@ -45,6 +45,14 @@ def test_what_does_not_unpack_is_given_out_as_stored(sys_flag: int) -> None:
     assert for_client(b"no such format", sys_flag) == (b"no such format", sys_flag == 0x1)
 
 
+@pytest.mark.parametrize("sys_flag", [0x1, LZ4])
+def test_what_is_cut_off_or_goes_on_behind_its_end_is_given_out_as_stored(sys_flag: int) -> None:
+    packed = compressed(sys_flag, TEXT)
+    for stored in (packed[: len(packed) // 2], packed[:-1], packed + b"more", packed + packed, packed[:1]):
+        assert for_client(stored, sys_flag)[0] == stored
+        assert plain(stored, sys_flag) == stored
+
+
 @pytest.mark.parametrize("sys_flag", [0x1, LZ4, ZSTD])
 def test_a_body_that_would_fill_the_memory_stays_packed(sys_flag: int) -> None:
     bomb = compressed(sys_flag, bytes(limits.BODY_UNPACKED_BYTES_MAX + 1))

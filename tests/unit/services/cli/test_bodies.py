@@ -49,3 +49,5 @@ def test_what_cannot_be_a_body_is_refused_with_a_reason(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=said):
             body_text(f"@{tmp_path / name}")
+    with pytest.raises(BodyTooLarge, match="longer than 65536 bytes"):  # of a schedule
+        body_text(f"@{tmp_path / 'large'}", limits.SCHEDULE_BODY_BYTES_MAX)

@@ -93,6 +93,24 @@ def test_a_compressed_message_is_unpacked_as_it_comes() -> None:
     messages.end()
 
 
+@pytest.mark.parametrize("behind", [gzip.compress(b"b"), b"\0", b"no gzip"], ids=["member", "zero", "text"])
+@pytest.mark.parametrize("piece_bytes", [1, 1_000])
+def test_a_compressed_message_that_goes_on_behind_its_end_is_refused_there(
+    behind: bytes, piece_bytes: int
+) -> None:
+    packed = gzip.compress(b"a") + behind
+    said, messages = b"\x01" + len(packed).to_bytes(4, "big") + packed, Messages(MOST, is_gzip=True)
+
+    def take_in_pieces() -> None:
+        for at in range(0, len(said), piece_bytes):
+            messages.add(said[at : at + piece_bytes])
+            messages.next()
+
+    with pytest.raises(Refused, match="behind its end") as refused:
+        take_in_pieces()
+    assert refused.value.status is Status.INTERNAL
+
+
 def test_a_request_that_ends_within_a_compressed_message_is_refused() -> None:
     messages = Messages(MOST, is_gzip=True)
     assert taken(messages, compressed(b"a" * 900)[:-8]) == []

@@ -156,11 +156,11 @@ def test_the_key_of_a_timer_becomes_its_property() -> None:
     assert NewMessage(topic="t", body="x", in_ms=1).to_message("1", NOW_MS).properties == {}
 
 
-def test_a_request_beyond_every_bound_is_refused_before_it_is_whole() -> None:
+def test_a_request_of_any_length_is_refused_before_it_is_whole() -> None:
     async def scenario(stage: Stage) -> None:
         async def endless() -> AsyncIterator[bytes]:
             for sent in range(100):
-                assert sent <= 7, "it goes on reading"
+                assert sent <= 33, "it goes on reading"
                 yield b"x" * 1024 * 1024
 
         refused = await stage.http.post("/api/timers", content=endless(), headers=JSON)

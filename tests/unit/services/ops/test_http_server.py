@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -120,6 +121,22 @@ def test_a_body_that_never_ends_is_answered_and_its_memory_given_back() -> None:
         writer.close()
 
     play(scenario, HttpLimits(head_ms_max=50), Bodies(ms_max=50))
+
+
+def test_a_client_that_sends_all_of_a_body_first_reads_that_it_was_too_large() -> None:
+    def posted(number: int) -> tuple[int, bytes]:
+        calling = http.client.HTTPConnection("127.0.0.1", number)
+        calling.request("POST", "/echo", bytes(7 << 20), {"content-type": "application/json"})
+        answer = calling.getresponse()
+        return answer.status, answer.read()
+
+    async def scenario(port: Port) -> None:
+        status, said = await asyncio.to_thread(posted, port.number)
+        assert status == 413
+        assert b"TW-235" in said
+        assert port.bodies.held_bytes == 0
+
+    play(scenario)
 
 
 def test_unfinished_bodies_hold_so_many_bytes_together_and_the_next_is_told_to_come_later() -> None:

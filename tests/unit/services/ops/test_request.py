@@ -37,7 +37,7 @@ def test_a_short_name_is_told_whole() -> None:
         ("/api/cluster/move", limits.HTTP_BODY_BYTES_MAX, "less at once"),
     ],
 )
-def test_a_body_that_is_declared_too_large_for_its_route_is_refused_unread(
+def test_a_body_that_is_declared_too_large_for_its_route_is_refused_and_far_too_large_unread(
     path: str, bytes_max: int, advice: str
 ) -> None:
     async def receive() -> Any:
@@ -53,7 +53,9 @@ def test_a_body_that_is_declared_too_large_for_its_route_is_refused_unread(
 
     assert asyncio.run(body_of(request(bytes_max, receive))) == b""
     with pytest.raises(RequestTooLarge, match=f"more than {bytes_max} bytes.*{advice}"):
-        asyncio.run(body_of(request(bytes_max + 1, unread)))
+        asyncio.run(body_of(request(bytes_max + 1, receive)))
+    with pytest.raises(RequestTooLarge, match=f"more than {bytes_max} bytes.*{advice}"):
+        asyncio.run(body_of(request((32 << 20) + 1, unread)))
 
 
 def test_a_part_with_more_values_than_can_be_told_as_wrong_is_refused_for_their_number() -> None:
