@@ -178,7 +178,10 @@ class Checks(Machine):
         assert any(one.is_crowded for one in queues), "refused for nothing"
 
     def _see_buried(self, course: Course, before: int) -> None:
-        """A receive or a tick moves to the dead letters what has had all its attempts, and nothing else."""
+        """A receive or a tick moves to the dead letters what has had all its attempts, and nothing else.
+
+        Also a message that no filter wants any more: one wanted it when it was given out.
+        """
         topic = DEAD_LETTER_PREFIX + course.group
         for record in self._appended(topic, before):
             dead_letter = stored_of(record)
@@ -190,7 +193,7 @@ class Checks(Machine):
                     one
                     for place, one in self.oracle.messages[course.topic].items()
                     if one.message_id == dead_letter.message_id
-                    and self.wants(course.group, one)
+                    and (self.wants(course.group, one) or place in course.ever_given)
                     and course.is_open(place)
                     and place not in course.held
                     and self._is_done(course, one)
