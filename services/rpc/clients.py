@@ -99,7 +99,7 @@ class Clients:
     ) -> NotifyClientTerminationResponse:
         """Say goodbye to a client: its leases are free at once, and it subscribes to nothing."""
         streams = self._farewell(self._sessions.find(caller.client_id))
-        self._leave(caller.client_id)
+        self._leave(caller.client_id, said_goodbye=True)
         self._live.receivers.said_goodbye(caller.client_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
@@ -130,6 +130,10 @@ class Clients:
         session.describe(described)
         for topic in described.publishing.topics:
             self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
+        asked_for, session.asked_for = session.asked_for, {}
+        if session.is_producer:
+            for name, namespace in asked_for.items():
+                self._producers.add(name, session.client_id, namespace)
         self._note_filters(described, session)
         stream.write(settings.answer(described, self._live, self._metric_for(described, session)))
         self._producers.can_be_asked(session)
@@ -192,7 +196,7 @@ class Clients:
             if session.user == user:
                 self._leave(session.client_id)
 
-    def _leave(self, client_id: str) -> None:
-        self._sessions.gone(client_id)
+    def _leave(self, client_id: str, *, said_goodbye: bool = False) -> None:
+        self._sessions.gone(client_id, said_goodbye=said_goodbye)
         self._live.receivers.client_gone(client_id)
         log.info("client left", client=client_id)

@@ -6,7 +6,7 @@ from commitlog.message import MessageType
 from services.broker.values import Topic
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
-from services.rpc.endpoints import Advertised
+from services.rpc.endpoints import DECODES_PERCENT, Advertised
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.service_pb2 import (
     QueryAssignmentRequest,
@@ -15,6 +15,7 @@ from services.rpc.generated.service_pb2 import (
     QueryRouteResponse,
 )
 from services.rpc.names import stored_name
+from services.rpc.producers import Producers
 from services.rpc.sessions import Sessions
 from services.rpc.statuses import OK
 
@@ -27,12 +28,17 @@ ACCEPTED = [kind.value for kind in MessageType if kind not in APART]
 class Routing:
     """Answers where to send and where to receive."""
 
-    def __init__(self, live: LiveBroker, sessions: Sessions, advertised: Advertised) -> None:
+    def __init__(
+        self, live: LiveBroker, sessions: Sessions, advertised: Advertised, producers: Producers
+    ) -> None:
         self._live, self._sessions, self._advertised = live, sessions, advertised
+        self._producers = producers
 
     async def query_route(self, request: QueryRouteRequest, caller: Caller) -> QueryRouteResponse:
-        """Return every queue of a topic."""
+        """Return every queue of a topic; a producer that asks can be asked how its transactions ended."""
         topic = await self._live.call(self._live.core.topics.route, stored_name(request.topic))
+        if self._sessions.seen(caller).asks_for(topic.name, request.topic.resource_namespace):
+            self._producers.add(topic.name, caller.client_id, request.topic.resource_namespace)
         broker = self._broker(request.endpoints, caller)
         queues = [
             self._queue(request.topic, topic, broker, queue_id) for queue_id in range(topic.queue_count)
@@ -55,7 +61,12 @@ class Routing:
         return QueryAssignmentResponse(status=OK, assignments=[wire.Assignment(message_queue=queue)])
 
     def _broker(self, dialled: wire.Endpoints, caller: Caller) -> wire.Broker:
-        endpoints = self._advertised.endpoints(dialled, self._sessions.redials(caller))
+        endpoints = self._advertised.endpoints(
+            dialled,
+            self._sessions.redials(caller),
+            decodes_percent=caller.language in DECODES_PERCENT,
+            known=self._sessions.dialled(caller),
+        )
         return wire.Broker(name=self._live.settings.broker_name, id=MASTER, endpoints=endpoints)
 
     @staticmethod

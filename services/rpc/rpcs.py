@@ -46,7 +46,7 @@ def all_rpcs(
     live.transactions.producers = producers.views
     live.renew_with(sessions.present)
     rpcs = table(
-        Routing(live, sessions, advertised),
+        Routing(live, sessions, advertised, producers),
         Producing(live, sessions, producers),
         Consuming(live, sessions),
         LiteConsuming(live, sessions),

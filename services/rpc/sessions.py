@@ -4,11 +4,11 @@ Nothing here is durable. After a restart every client is unknown until it calls,
 be known again; settings are never demanded (reference/wire-protocol.md 4.7).
 
 - A client may have several streams for a while; it is written to on the newest.
-- A client without a stream whose library opens none again by itself (`MUST_REDIAL`) is made to *redial*: at
-  a later refresh of its routes it gets the other spelling of our address, which makes it open one
-  (`services.rpc.endpoints`). It is left in peace while it has one and for `REDIAL_AFTER_MS` after its end,
-  also beyond a goodbye: what opens a stream while it shuts down may never end (Java's `close()` did not).
-  All other clients are told one address for ever.
+- A client without a stream whose library opens none again by itself (`MUST_REDIAL`) is made to *redial*: the
+  next refresh of its routes names another spelling of our address, which makes it open one
+  (`services.rpc.endpoints`). Not while it has one, nor for `REDIAL_AFTER_MS` after it was told another
+  spelling (the topics of one refresh agree) or has said goodbye: what opens a stream while it shuts down may
+  never end (Java's `close()` did not). All other clients are told one address always.
 - A client is forgotten when it says goodbye, when it does not come back after a connection of it broke off
   (`services.rpc.clients` sees to that), or after `FORGET_AFTER_MS` without stream and without call; sooner
   where its connection, its address or the broker has no room for others (`services.rpc.client_room`).
@@ -26,8 +26,9 @@ from commitlog import limits
 from commitlog.limits import LONG_POLL_MS
 from services.rpc.caller import Caller
 from services.rpc.client_room import ClientRoom
+from services.rpc.endpoints import DECODES_PERCENT
 from services.rpc.errors import TooManyPolls
-from services.rpc.generated.definition_pb2 import ClientType, Settings
+from services.rpc.generated.definition_pb2 import ClientType, Endpoints, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.handover import Lent
 from services.rpc.messages import span_ms
@@ -40,6 +41,8 @@ PRESENT_MS = 30_000
 REDIAL_AFTER_MS = 15_000
 FORGET_AFTER_MS = 120_000
 DEPARTED_MAX = 1_024
+ROUTES_NOTED_MAX = 64
+"""How many topics are kept that a client asked for before it said what it is."""
 MUST_REDIAL = frozenset(("PYTHON", "RUST", "DOTNET"))
 """Languages whose libraries open an ended Telemetry stream again only minutes later, or (.NET) never."""
 
@@ -161,6 +164,7 @@ class Session:
     `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups,
     `host` and `connection` are those of its last call, `described` is what it said last of itself, unless
     that was too much; `is_encrypted`: its stream came by TLS.
+    `asked_for` are topics whose routes it asked for before it said what it is, with their namespaces.
     `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
     last answer for each group and topic it receives from.
     """
@@ -171,6 +175,7 @@ class Session:
     seen_ms: int
     redialled_ms: int | None = None
     redials: int = 0
+    asked_for: dict[str, str] = field(default_factory=dict)
     receives: int = 0
     client_type: int = ClientType.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
@@ -188,6 +193,12 @@ class Session:
     def is_producer(self) -> bool:
         """Whether the client sends rather than receives."""
         return self.client_type == ClientType.PRODUCER
+
+    def asks_for(self, topic: str, namespace: str) -> bool:
+        """Take in that it asks for the route of a topic (stored name); return whether it produces to it."""
+        if self.client_type == ClientType.CLIENT_TYPE_UNSPECIFIED and len(self.asked_for) < ROUTES_NOTED_MAX:
+            self.asked_for[topic] = namespace
+        return self.is_producer
 
     def describe(self, settings: Settings) -> None:
         """Take over what the client says about itself.
@@ -294,18 +305,28 @@ class Sessions:
         """Return how often the client was made to redial, for an answer about routes; None: it never is.
 
         The first answer never asks for that: it has the boot's own spelling, which is news to a client that
-        knew the boot before. Answers within `REDIAL_AFTER_MS` agree: they belong to one refresh of several
+        knew the boots before. Answers within `REDIAL_AFTER_MS` agree: they belong to one refresh of several
         topics.
         """
         session = self.seen(caller)
         if caller.language not in MUST_REDIAL:
             return None
-        if session.redialled_ms is None or session.streams:
+        if session.redialled_ms is None:
             session.redialled_ms = session.seen_ms
-        elif session.seen_ms - session.redialled_ms >= REDIAL_AFTER_MS:
+        elif not session.streams and session.seen_ms - session.redialled_ms >= REDIAL_AFTER_MS:
             session.redials += 1
             session.redialled_ms = session.seen_ms
         return session.redials
+
+    def dialled(self, caller: Caller) -> Endpoints | None:
+        """Return the endpoints for which a client says that it has opened its stream; None without one.
+
+        Only libraries that open a stream for each endpoint set of their routes name it.
+        """
+        session = self.seen(caller)
+        if caller.language not in DECODES_PERCENT or not session.streams or session.described is None:
+            return None
+        return session.described.access_point
 
     def open_stream(self, caller: Caller) -> Stream:
         """Return a new stream to the client."""
@@ -321,7 +342,6 @@ class Sessions:
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         stream.session.streams.remove(stream)
-        stream.session.redialled_ms = self._clock()
         stream.drop()
         self._watch(stream.session)
 
@@ -359,10 +379,14 @@ class Sessions:
             if not self._receives[host]:
                 del self._receives[host]
 
-    def gone(self, client_id: str) -> None:
+    def gone(self, client_id: str, *, said_goodbye: bool = False) -> None:
         """Forget a client and end its streams."""
         session = self._sessions.get(client_id)
+        if session is None and said_goodbye and client_id in self._departed:
+            self._departed[client_id] = self._departed[client_id][0], self._clock()
         if session is not None:
+            if said_goodbye and session.redialled_ms is not None:
+                session.redialled_ms = self._clock()
             self._displace(session)
             for stream in session.streams:
                 stream.write(None)
@@ -386,7 +410,7 @@ class Sessions:
     def _remember(self, session: Session) -> None:
         """Keep which address a client that leaves was told: it may ask for routes until its process ends."""
         if session.language in MUST_REDIAL and session.redialled_ms is not None:
-            self._departed[session.client_id] = session.redials, self._clock()
+            self._departed[session.client_id] = session.redials, session.redialled_ms
             if len(self._departed) > DEPARTED_MAX:
                 del self._departed[next(iter(self._departed))]
 

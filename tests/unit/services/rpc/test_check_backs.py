@@ -9,7 +9,9 @@ import pytest
 
 from commitlog import limits
 from services.rpc.caller import Caller
-from services.rpc.generated.definition_pb2 import Code
+from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated import service_pb2 as service
+from services.rpc.generated.definition_pb2 import Code, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.sessions import Sessions, Stream
 from tests.memory_disk import MemoryDisk
@@ -62,6 +64,29 @@ def test_halves_without_a_producer_are_neither_read_nor_looked_at_until_one_come
         front.pass_time(0)
         assert sorted([await asked(telemetry) for _ in range(HALVES)]) == [f"{n:03}" for n in range(HALVES)]
         assert front.live.core.statistics.checks_asked["declared"] == HALVES
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("says_first", [False, True], ids=["routes first", "settings first"])
+def test_a_producer_that_sends_nothing_and_declares_nothing_is_asked_once_it_asks_for_routes(
+    play: Any, says_first: bool
+) -> None:
+    """Python's client declares no topic, and after a restart or a takeover may wait without sending."""
+    silent = Settings(client_type="PRODUCER")
+
+    async def scenario(front: Any) -> None:
+        await send_halves(front)
+        front.pass_time(limits.CHECK_IMMUNITY_MS)
+        telemetry = Telemetry(front, "silent")
+        route = service.QueryRouteRequest(topic=wire.Resource(name="declared"))
+        if says_first:
+            await telemetry.introduce(silent)
+        await front.call("QueryRoute", route, Caller("silent", language="PYTHON", seconds_left=1.0))
+        if not says_first:
+            await telemetry.introduce(silent)
+        front.pass_time(0)
+        assert sorted([await asked(telemetry) for _ in range(HALVES)]) == [f"{n:03}" for n in range(HALVES)]
 
     play(scenario)
 

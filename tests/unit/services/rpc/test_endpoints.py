@@ -46,6 +46,38 @@ def test_the_next_boot_and_the_next_turn_are_new_to_the_client(asked: Endpoints)
     assert told == facade(next_boot.endpoints(asked, redials=1))
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        dialled(("127.0.0.1", 8081)),
+        dialled(("node-a", 8081)),
+        dialled(("10.0.0.1", 8081), ("10.0.0.2", 8081)),
+    ],
+    ids=["ipv4", "name", "several"],
+)
+def test_no_boot_repeats_what_the_python_client_was_told_by_one_of_the_last(asked: Endpoints) -> None:
+    """A client asks for routes each 30 s only, so it may miss boots, and each boot may make it redial."""
+    boots = range(100, 103)
+    told = [
+        facade(Advertised("h", 8081, boot).endpoints(asked, redials, decodes_percent=True))
+        for boot in boots
+        for redials in range(3)
+    ]
+    assert len(set(told)) == len(told)
+    hosts = [[unquote(one.partition(":")[0]) for one in text[2:].split(",")] for text in told]
+    assert all(sorted(one) == [address.host for address in asked.addresses] for one in hosts)
+
+
+def test_who_has_a_stream_is_told_the_address_for_which_it_has_opened_the_stream() -> None:
+    asked = dialled(("10.0.0.1", 8081), ("10.0.0.2", 8081))
+    before, now = (Advertised("h", 8081, boot) for boot in (3, 4))
+    known = before.endpoints(asked, 0, decodes_percent=True)
+    assert now.endpoints(asked, 0, decodes_percent=True) != known
+    assert now.endpoints(asked, 0, decodes_percent=True, known=known) == known
+    other = dialled(("10.0.0.9", 8081))
+    assert now.endpoints(asked, 0, decodes_percent=True, known=other) != other
+
+
 @pytest.mark.parametrize("hosts", [("10.0.0.1", "10.0.0.20"), ("::1", "2001:db8::2")])
 def test_each_spelling_of_several_addresses_names_them_all(hosts: tuple[str, str]) -> None:
     asked = dialled(*((host, 8081) for host in hosts))
@@ -65,9 +97,10 @@ async def reached_in_both_spellings() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         gone = closed.getsockname()[1]
     try:
-        for boot, order in product((6, 7), ((gone, lives), (lives, gone))):
+        for boot, order in product((6, 7, 30), ((gone, lives), (lives, gone))):
             asked = dialled(*(("127.0.0.1", number) for number in order))
-            told = facade(Advertised("127.0.0.1", lives, boot).endpoints(asked, redials=0)).partition(" ")[2]
+            node = Advertised("127.0.0.1", lives, boot)
+            told = facade(node.endpoints(asked, redials=0, decodes_percent=True)).partition(" ")[2]
             async with grpc.aio.insecure_channel(f"ipv4:{told}") as channel:
                 with pytest.raises(grpc.aio.AioRpcError) as answered:
                     await channel.unary_unary("/no/such")(b"", timeout=10)
@@ -93,6 +126,8 @@ def test_metrics_go_to_one_address_that_is_the_same_in_both_spellings(host: str)
     for boot, turn in ((6, 0), (6, 1), (7, 0)):
         advertised = Advertised("10.0.0.1", 8081, boot)
         told = advertised.endpoints(dialled((host, 8081)), turn)
+        assert advertised.steady(told) == advertised.steady(dialled((host, 8081), ("10.0.0.2", 1)))
+        told = advertised.endpoints(dialled((host, 8081)), turn, decodes_percent=True)
         assert advertised.steady(told) == advertised.steady(dialled((host, 8081), ("10.0.0.2", 1)))
     assert facade(Advertised("10.0.0.1", 8081, 0, fixed=True).steady(dialled((host, 1)))) == "1 10.0.0.1:8081"
 

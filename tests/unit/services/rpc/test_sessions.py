@@ -7,7 +7,7 @@ import pytest
 from commitlog import limits
 from services.rpc.caller import Caller
 from services.rpc.errors import TooManyClients
-from services.rpc.generated.definition_pb2 import Settings
+from services.rpc.generated.definition_pb2 import Address, Endpoints, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.sessions import (
     DESCRIBED_BYTES_MAX,
@@ -55,8 +55,18 @@ def test_a_client_with_a_stream_is_left_in_peace_until_it_has_lost_it() -> None:
         clock.now_ms += REDIAL_AFTER_MS
         assert sessions.redials(PYTHON) == 0
     sessions.close_stream(stream)
-    assert sessions.redials(PYTHON) == 0, "its stream has just ended: it may be shutting down"
+    assert sessions.redials(PYTHON) == 1, "its routes are refreshed each 30 s only"
+    clock.now_ms += REDIAL_AFTER_MS - 1
+    assert sessions.redials(PYTHON) == 1, "the topics of one refresh agree"
+
+
+def test_a_client_that_was_given_up_as_absent_redials_when_it_is_back() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    sessions.redials(PYTHON)
+    sessions.close_stream(sessions.open_stream(PYTHON))
     clock.now_ms += REDIAL_AFTER_MS
+    sessions.gone(PYTHON.client_id)
     assert sessions.redials(PYTHON) == 1
 
 
@@ -79,7 +89,7 @@ def test_a_client_that_asks_for_routes_after_its_goodbye_is_told_what_it_knows()
     assert sessions.redials(PYTHON) == 1
     stream = sessions.open_stream(PYTHON)
     clock.now_ms += 3 * REDIAL_AFTER_MS
-    sessions.gone(PYTHON.client_id)
+    sessions.gone(PYTHON.client_id, said_goodbye=True)
     assert sessions.redials(PYTHON) == 1
     sessions.close_stream(stream)
     clock.now_ms += REDIAL_AFTER_MS - 1
@@ -98,7 +108,7 @@ def test_no_more_is_remembered_of_those_that_left_than_may_be(monkeypatch: pytes
             sessions.redials(caller)
         clock.now_ms += REDIAL_AFTER_MS
     for caller in crowd:
-        sessions.gone(caller.client_id)
+        sessions.gone(caller.client_id, said_goodbye=True)
     assert [sessions.redials(caller) for caller in crowd] == [0, 1, 1]
 
 
@@ -146,3 +156,15 @@ def test_no_more_clients_are_kept_than_may_be_until_some_are_forgotten(
     clock.now_ms += FORGET_AFTER_MS
     sessions.seen(Caller("fourth"))
     assert [session.client_id for session in sessions] == ["fourth"]
+
+
+def test_a_client_with_a_stream_keeps_the_address_for_which_it_opened_the_stream() -> None:
+    sessions = Sessions(Clock())
+    own = Endpoints(addresses=[Address(host="10.0.0.%37", port=8081)])
+    assert sessions.dialled(PYTHON) is None
+    stream = sessions.open_stream(PYTHON)
+    assert sessions.dialled(PYTHON) is None, "it has not said yet for which"
+    stream.session.describe(Settings(access_point=own))
+    assert sessions.dialled(PYTHON) == own
+    sessions.close_stream(stream)
+    assert sessions.dialled(PYTHON) is None
