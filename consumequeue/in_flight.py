@@ -73,6 +73,7 @@ class Lease:
     `consumer` is the client that has the message, in any case; `is_gone`: that client left. `is_changed`: the
     consumer asked for another time; `is_suspended`: this attempt is not to be counted. `attempt_id` is the
     name of the receive that leased the message: a receive of the same name has not heard of the lease.
+    `is_lengthened`: a takeover has moved its end, and nothing was heard of the consumer since.
     `handle` is what the consumer was given; unknown (empty) for a lease of before a restart. `set_back_ms`
     is by how much `visible_ms` was set back with the clock.
     """
@@ -91,6 +92,7 @@ class Lease:
     leased_ms: int = 0
     handle: str = ""
     set_back_ms: int = 0
+    is_lengthened: bool = False
 
 
 class InFlight:
@@ -325,6 +327,7 @@ def _lease(entry: LeaseEntry) -> Lease:
         is_suspended=entry.is_suspended,
         attempt_id=entry.attempt_id,
         leased_ms=entry.leased_ms,
+        is_lengthened=entry.is_lengthened,
     )
 
 

@@ -17,7 +17,8 @@ The body of a `TW_SYS_LEASE` record, big-endian, repeated until its end:
     8      when it was leased, if leased
     1 + c  client length, client id UTF-8: whose it is
     1      bits: 1 the broker renews it for that client, 2 its consumer asked for another time,
-           4 this attempt is not to be counted
+           4 this attempt is not to be counted, 8 a takeover has moved its end: a reader that does not know
+           this bit passes over it, and moves the end again where it leads (`sharedlog.versions`)
     1 + m  message group length, message group UTF-8
     1 + a  attempt id length, attempt id UTF-8: what the receive that leased it called itself
 
@@ -62,6 +63,7 @@ class LeaseEntry(NamedTuple):
     is_changed: bool = False
     is_suspended: bool = False
     attempt_id: str = ""
+    is_lengthened: bool = False
 
 
 Key = tuple[str, str, int]
@@ -100,7 +102,7 @@ def _encoded(one: LeaseEntry) -> bytes:
     fixed = _ENTRY.pack(
         one.kind, one.cause, attempts, one.queue_offset, one.generation, one.at_ms, one.leased_ms
     )
-    bits = one.is_renewed | one.is_changed << 1 | one.is_suspended << 2
+    bits = one.is_renewed | one.is_changed << 1 | one.is_suspended << 2 | one.is_lengthened << 3
     return b"".join(
         (fixed, text(one.client_id), bytes((bits,)), text(one.message_group), text(one.attempt_id))
     )
@@ -113,5 +115,6 @@ def _decoded(body: bytes, position: int) -> tuple[LeaseEntry, int]:
     message_group, position = read_text(body, position + 1)
     attempt_id, position = read_text(body, position)
     flags = bool(bits & 1), bool(bits & 2), bool(bits & 4)
+    is_lengthened = bool(bits & 8)
     fixed = Kind(kind), cause, attempts, queue_offset, generation, at_ms, leased_ms, client_id
-    return LeaseEntry(*fixed, flags[0], message_group, *flags[1:], attempt_id), position
+    return LeaseEntry(*fixed, flags[0], message_group, *flags[1:], attempt_id, is_lengthened), position

@@ -135,7 +135,10 @@ class GroupOffsets:
         assert self.committed_offset <= offsets[0], "what was taken back is committed again"
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: committed offset, what is done above it, attempts, FIFO leases."""
+        """Return what a snapshot keeps: committed offset, what is done above it, attempts, FIFO leases.
+
+        Which leases a takeover has lengthened is said apart: programs that do not know of it pass over it.
+        """
         return kept(self.taken())
 
     def taken(self) -> int | dict[str, Any]:
@@ -149,7 +152,9 @@ class GroupOffsets:
         attempts = [[offset, *one] for offset, one in sorted(self._attempts.items())]
         leases = [_frozen(one) for one in self.leases.values()]
         done = list(self._done)
-        return {"low": self.committed_offset, "done": done, "attempts": attempts, "leases": leases}
+        lengthened = [offset for offset, one in self.leases.items() if one.is_lengthened]
+        frozen = {"low": self.committed_offset, "done": done, "attempts": attempts, "leases": leases}
+        return frozen | ({"lengthened": lengthened} if lengthened else {})
 
     @classmethod
     def thaw(cls, frozen: Any) -> GroupOffsets:
@@ -162,6 +167,8 @@ class GroupOffsets:
         for one in frozen.get("leases", ()):
             offsets.leases[one[1]] = _thawed(one, offsets.attempts(one[1]).made)
             offsets._attempts.setdefault(one[1], NEVER)
+        for offset in frozen.get("lengthened", ()):
+            offsets.leases[offset] = offsets.leases[offset]._replace(is_lengthened=True)
         return offsets
 
     def _forget(self, first: int, end: int) -> None:
@@ -191,7 +198,7 @@ def kept(taken: int | dict[str, Any]) -> dict[str, Any]:
 
 
 def _frozen(one: LeaseEntry) -> list[Any]:
-    _, _, _, offset, generation, visible_ms, leased_ms, consumer, is_renewed, *others, attempt_id = one
+    _, _, _, offset, generation, visible_ms, leased_ms, consumer, is_renewed, *others, attempt_id, _ = one
     renewed_for = consumer if is_renewed else ""
     return [generation, offset, visible_ms, renewed_for, consumer, *others, attempt_id, leased_ms]
 

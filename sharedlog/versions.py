@@ -8,6 +8,7 @@ has one version that is *finalized*, and nobody writes what the finalized one ha
     1         the kinds and bodies of the first clusters; a log that does not say has it
     2         an epoch record of the CommitLog names the node that leads, and this version, by which records
               are applied from there on (`services.broker.epoch`)
+    3         a lease record says that a takeover has lengthened the lease (`consumequeue.lease_records`)
 
     where it stands                                     what it says
     GENESIS, a checkpoint's fold: `finalized`           the finalized version there
@@ -35,10 +36,12 @@ from typing import Final
 from sharedlog.record import Kind, SharedRecord
 
 OLDEST: Final = 1
-SUPPORTED: Final = 2
+SUPPORTED: Final = 3
 """Up to which version this program supports records."""
 NAMED_EPOCHS: Final = 2
 """From which version on epoch records of the CommitLog name a node and the version."""
+MARKED_LEASES: Final = 3
+"""From which version on a takeover lengthens a lease once."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}
 """The version that must be finalized for a kind with a version of its body to be written."""
 

@@ -261,6 +261,7 @@ class Groups:
             lease.is_changed,
             lease.is_suspended,
             acks.clipped(lease.attempt_id),
+            lease.is_lengthened,
         )
         self._take_lease(key, entry, now_ms)
         return self.open_records.durable_at

@@ -10,6 +10,9 @@ in memory: after a restart, what was not acknowledged is given out again. Those 
 are records, too (`consumequeue.lease_records`), and stand again after a restart. Generations begin anew above
 all earlier ones at each start, since they grow from the clock.
 
+A takeover lengthens those that would end before anyone could acknowledge, once: it marks them in records, and
+the next one lengthens none that is marked, unless its consumer was heard meanwhile, which is a record, too.
+
 Of a message group a receive takes one message, or a run of as many as the group's policy allows. What was not
 acknowledged of a run comes again before anything later (`ReceiveState.may_join_run`).
 
@@ -172,6 +175,8 @@ class Leases:
         self._leases: dict[int, tuple[GroupQueue, Lease]] = {}
         self._generations_of: defaultdict[str, set[int]] = defaultdict(set)
         self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+        self._lengthened_of: defaultdict[str, list[int]] = defaultdict(list)
+        """The leases kept for a client that a takeover has lengthened, until the client is heard."""
 
     def begin_above(self, store_ms: int, now_ms: int) -> None:
         """Make generations others than before, also if the clock was set back, behind the last store time.
@@ -207,19 +212,32 @@ class Leases:
                 self._generations_of[first.client_id].update(generations)
 
     def restore(
-        self, key: GroupQueue, lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int = 0
+        self,
+        key: GroupQueue,
+        lease: Lease,
+        now_ms: int,
+        renewed_until_ms: int,
+        until_ms: int = 0,
+        *,
+        marks: bool = False,
     ) -> None:
         """Let a lease of before a restart stand again; a renewed one until its consumer can be heard.
 
-        It runs out no earlier than `until_ms`.
+        It runs out no earlier than `until_ms`. A lease that a takeover has lengthened stands as recorded:
+        lengthened by each takeover, the lease of a consumer that is gone would never end while leaders change
+        more often than each 30 s. `marks`: those that are lengthened now are marked.
         """
         self._generation = max(self._generation, lease.generation)
-        last_no_longer_than_given(lease, now_ms)
-        lease.visible_ms = max(lease.visible_ms, until_ms)
+        if lease.is_lengthened:
+            # Recorded in the time of the leader that lengthened it, whose clock may have been ahead.
+            lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
+            lease.set_back_ms = max(0, lease.leased_ms - now_ms)
+        else:
+            _lengthen(lease, now_ms, renewed_until_ms, until_ms, marks=marks)
         if lease.client_id:
-            stands_ms = 0 if lease.leased_ms > now_ms else lease.visible_ms
-            lease.visible_ms = max(stands_ms, renewed_until_ms, until_ms)
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
+            if lease.is_lengthened:
+                self._lengthened_of[lease.client_id].append(lease.generation)
         if lease.attempt_id:
             self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
         self._stand([(key, lease)])
@@ -263,9 +281,16 @@ class Leases:
         """Forget the timers of leases that are over, so that they do not run out."""
         self._scheduler.cancel_many(Purpose.LEASE, generations)
 
-    def extend(self, client_id: str, visible_ms: int) -> None:
-        """Move the end of all leases kept for a client, but never beyond what a lease may last."""
+    def extend(self, client_id: str, visible_ms: int) -> list[tuple[GroupQueue, Lease]]:
+        """Move the end of all leases kept for a client, but never beyond what a lease may last.
+
+        Return those that a takeover had lengthened: their consumer is heard, so the next one may do so, too.
+        """
         self._move(client_id, visible_ms, is_gone=False)
+        heard = [self._leases[one] for one in self._lengthened_of.pop(client_id, ()) if one in self._leases]
+        for _, lease in heard:
+            lease.is_lengthened = False
+        return heard
 
     def forsake(self, client_id: str, now_ms: int) -> None:
         """End all leases kept for a client that is gone, with the next tick."""
@@ -277,6 +302,15 @@ class Leases:
             lease.is_gone = is_gone
             lease.visible_ms = min(visible_ms, lease.renewed_until_ms)
             self._scheduler.schedule(Purpose.LEASE, generation, lease.visible_ms)
+
+
+def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int, *, marks: bool) -> None:
+    """Let a lease of before a restart last to `until_ms` at least, a renewed one to `renewed_until_ms`."""
+    last_no_longer_than_given(lease, now_ms)
+    least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
+    stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms
+    lease.is_lengthened = marks and stands_ms < least_ms
+    lease.visible_ms = max(stands_ms, least_ms)
 
 
 def last_no_longer_than_given(lease: Lease, now_ms: int) -> bool:

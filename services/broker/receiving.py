@@ -27,7 +27,7 @@ the message back or finishes it in the others (`Groups`), without anything in be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -94,6 +94,8 @@ class Receiving:
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[tuple[str, str]] = Counter()
+        self._lengthened: list[tuple[GroupQueue, Lease]] = []
+        """The leases that this takeover has lengthened, to be recorded."""
 
     def receive(
         self,
@@ -250,7 +252,8 @@ class Receiving:
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Renew the leases that the broker keeps for a client, and its subscriptions."""
-        self._leases.extend(client_id, now_ms + self._settings.auto_renew_lease_ms)
+        heard = self._leases.extend(client_id, now_ms + self._settings.auto_renew_lease_ms)
+        self._keep_leases(heard, now_ms)
         self._groups.filters.client_alive(client_id, now_ms)
         self._lite.subscriptions.client_alive(client_id, now_ms)
 
@@ -289,13 +292,31 @@ class Receiving:
             self._end(lease.generation)
             self._give_back(key, lease, None, now_ms)
 
-    def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Let the leases that were recorded stand again after a restart, at least until `leases_until_ms`."""
+    def resume(self, now_ms: int, leases_until_ms: int = 0, *, marks_leases: bool = False) -> None:
+        """Let the leases that were recorded stand again after a restart, at least until `leases_until_ms`.
+
+        `marks_leases`: `keep_lengthened` is to be called once records may be appended.
+        """
         self._leases.begin_above(self._store.last_store_ms, now_ms)
         for key, lease in self._groups.resume():
-            renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
-            self._leases.restore(key, lease, now_ms, renewed_until_ms, leases_until_ms)
+            renewed_until_ms, was_lengthened = (
+                now_ms + self._settings.auto_renew_lease_ms,
+                lease.is_lengthened,
+            )
+            self._leases.restore(key, lease, now_ms, renewed_until_ms, leases_until_ms, marks=marks_leases)
+            if lease.is_lengthened and not was_lengthened:
+                self._lengthened.append((key, lease))
         self._burying.look_for()
+
+    def keep_lengthened(self, now_ms: int) -> None:
+        """Record which leases this takeover has lengthened, so that the next one does not do so again."""
+        lengthened, self._lengthened = self._lengthened, []
+        self._keep_leases(lengthened, now_ms)
+
+    def _keep_leases(self, leases: Iterable[tuple[GroupQueue, Lease]], now_ms: int) -> None:
+        for key, lease in leases:
+            attempts = self._groups.look(key).attempts(lease.queue_offset).made
+            self._groups.keep_lease(key, lease, attempts, now_ms)
 
     def clock_was_set_back(self, now_ms: int) -> None:
         """Let no lease stand longer from now on than it was given for."""

@@ -43,10 +43,12 @@ from sharedlog.errors import LogDamaged, Trimmed
 from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.record import SharedRecord
 from sharedlog.sink import SharedSink
-from sharedlog.versions import NAMED_EPOCHS
+from sharedlog.versions import MARKED_LEASES, NAMED_EPOCHS
 
 LEASE_MS_MIN: Final = 30_000
-"""How long a recorded lease stands at least after a takeover: nobody could acknowledge meanwhile."""
+"""How long a recorded lease stands at least after a takeover: nobody could acknowledge meanwhile.
+
+A lease is lengthened so once; see `services.broker.leases`."""
 _HEAD: Final = struct.Struct(">II")
 _PLACE: Final = struct.Struct(">q")
 _PLACE_AT: Final = 28
@@ -145,10 +147,13 @@ class Replica:
         """
         self.sink = SharedSink(self.core.local_sink, engine, self.fold, clock)
         self.core.write_to(self.sink)
-        self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN)
         finalized = self.fold.finalized
+        marks = finalized >= MARKED_LEASES
+        self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN, marks_leases=marks)
         named = (node, finalized) if finalized >= NAMED_EPOCHS else ("", 0)
         self.core.epoch.raise_to(self.fold.epoch, now_ms, *named)
+        if marks:
+            self.core.receiving.keep_lengthened(now_ms)
 
 
 def go_back_to_checkpoint(disk: Disk) -> int:

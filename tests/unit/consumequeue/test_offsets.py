@@ -46,6 +46,7 @@ leased = st.builds(
     st.booleans(),
     st.booleans(),
     st.sampled_from(["", "r1"]),
+    st.booleans(),
 )
 spans = st.tuples(st.integers(0, QUEUE_END - 1), st.integers(1, 5)).map(lambda one: [one[0], sum(one)])
 
@@ -89,6 +90,17 @@ def test_a_snapshot_of_before_attempts_and_leases_opens() -> None:
     offsets = GroupOffsets.thaw({"low": 3, "done": [[5, 2]]})
     assert [at for at in range(9) if not offsets.is_done(at)] == [3, 4, 7, 8]
     assert offsets.freeze() == {"low": 3, "done": [(5, 2)], "attempts": [], "leases": []}
+
+
+def test_a_snapshot_says_apart_which_leases_a_takeover_has_lengthened() -> None:
+    """So that a program that does not know of it reads the rest as ever."""
+    offsets = GroupOffsets()
+    entry = LeaseEntry(Kind.LEASED, 0, 1, 4, 77, 9_000, 5, "c", True, "a", attempt_id="r", is_lengthened=True)
+    offsets.take(entry)
+    frozen = offsets.freeze()
+    assert frozen["leases"] == [[77, 4, 9_000, "c", "c", "a", False, False, "r", 5]]
+    assert frozen.pop("lengthened") == [4]
+    assert GroupOffsets.thaw(frozen).leases[4] == entry._replace(is_lengthened=False)
 
 
 def test_a_lease_of_a_snapshot_of_before_its_later_members_opens() -> None:

@@ -233,6 +233,72 @@ def test_a_lease_may_be_made_to_outlast_the_time_in_which_nobody_could_acknowled
     assert bench.ids() == ["M1"]
 
 
+TAKEOVER_MS = 30_000
+
+
+def take_over(bench: Bench, epoch: int, *, marks: bool = True) -> None:
+    """Let the next leader begin as a node of a cluster does."""
+    bench.broker = Broker.recover(bench.disk, bench.settings, bench.now_ms)
+    bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms + TAKEOVER_MS, marks_leases=marks)
+    bench.broker.epoch.raise_to(epoch, bench.now_ms)
+    if marks:
+        bench.broker.receiving.keep_lengthened(bench.now_ms)
+    bench.flush()
+
+
+@pytest.mark.parametrize("is_push", [True, False], ids=["renewed", "for a time"])
+def test_the_lease_of_a_consumer_that_is_gone_ends_however_often_leaders_change(
+    bench: Bench, is_push: bool
+) -> None:
+    bench.send("a")
+    bench.receive(auto_renew=is_push, client_id="gone")
+    bench.advance(10_000)
+    for epoch in range(1, 4):
+        take_over(bench, epoch)
+        assert bench.ids() == [], "a takeover lengthens it, once"
+        bench.advance(TAKEOVER_MS // 3 - 1)
+    bench.advance(3)
+    assert bench.ids() == ["M1"]
+
+
+def test_nodes_that_do_not_know_the_mark_lengthen_a_lease_each_time(bench: Bench) -> None:
+    bench.send("a")
+    bench.receive()
+    for epoch in range(1, 4):
+        take_over(bench, epoch, marks=epoch == 2)
+        bench.advance(TAKEOVER_MS - 1_000)
+        assert (bench.ids() == []) is (epoch < 3), "the third leader reads the mark of the second"
+
+
+def test_each_takeover_lengthens_the_lease_of_a_consumer_that_each_leader_hears(bench: Bench) -> None:
+    bench.send("a")
+    (held,) = bench.receive(auto_renew=True, client_id="alive")
+    for epoch in range(1, 6):
+        bench.advance(1_000)
+        take_over(bench, epoch)
+        bench.advance(20_000)
+        bench.broker.receiving.client_alive("alive", bench.now_ms)
+        before = bench.broker.end_offset
+        bench.flush()
+        assert bench.broker.end_offset > before, "that it was heard is a record"
+        bench.advance(5_000)
+        bench.broker.receiving.client_alive("alive", bench.now_ms)
+        bench.flush()
+        assert bench.ids() == []
+    bench.ack(held)
+
+
+def test_a_lease_lengthened_by_a_leader_whose_clock_was_ahead_ends_all_the_same(bench: Bench) -> None:
+    bench.send("a")
+    bench.receive(auto_renew=True, client_id="gone")
+    bench.advance(3_600_000)
+    take_over(bench, 1)
+    bench.now_ms -= 3_600_000
+    take_over(bench, 2)
+    bench.advance(TAKEOVER_MS + 1)
+    assert bench.ids() == ["M1"]
+
+
 def test_a_receive_whose_answer_was_lost_in_a_restart_is_answered_again(bench: Bench) -> None:
     bench.send("a")
     bench.send("b")
