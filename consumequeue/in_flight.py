@@ -308,7 +308,7 @@ class InFlight:
         assert lease.queue_offset not in self._leases, f"{lease.queue_offset} is leased already"
         self._leases[lease.queue_offset] = lease
         if lease.message_group:
-            self.message_groups.leased(lease.message_group, lease.queue_offset)
+            self.message_groups.leased(lease.message_group, lease.queue_offset, lease.leased_ms)
 
     def _give_turn(self, offset: int | None) -> None:
         if offset is not None:
@@ -333,10 +333,14 @@ def _lease(entry: LeaseEntry) -> Lease:
 
 @dataclass(slots=True)
 class MessageGroup:
-    """One message group: the number of leased messages, and a heap of the offsets that wait."""
+    """One message group: the number of leased messages, and a heap of the offsets that wait.
+
+    `given_ms` is when one was given out last; 0 if that is not known.
+    """
 
     in_flight: int = 0
     waiting: list[int] = field(default_factory=list)
+    given_ms: int = 0
 
 
 class MessageGroups:
@@ -376,10 +380,20 @@ class MessageGroups:
         self.parked_count -= 1
         assert self.parked_count >= len(waiting), "fewer are parked than in one message group"
 
-    def leased(self, name: str, offset: int) -> None:
+    def waiting_since(self) -> list[int]:
+        """Return when each message group of which a message waits was given one of, in ms; not if unknown."""
+        has_turn = set(self._turns.values())
+        return [
+            one.given_ms
+            for name, one in self._groups.items()
+            if one.given_ms and (one.waiting or name in has_turn)
+        ]
+
+    def leased(self, name: str, offset: int, leased_ms: int) -> None:
         """Count a message as leased: it neither waits nor has the turn any more."""
         group = self._groups.setdefault(name, MessageGroup())
         group.in_flight += 1
+        group.given_ms = leased_ms
         self._turns.pop(offset, None)
         if group.waiting and group.waiting[0] == offset:
             heapq.heappop(group.waiting)

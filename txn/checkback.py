@@ -73,6 +73,10 @@ class Unasked:
         """Return whether a half waits."""
         return half_offset in self._halves.get(topic, ())
 
+    def oldest(self) -> list[int]:
+        """Return the half of each topic that has waited longest."""
+        return [next(iter(halves)) for halves in self._halves.values()]
+
     def of(self, topic: str) -> Iterator[int]:
         """Return the halves of a topic that wait, as they are at this moment."""
         return iter(tuple(self._halves.get(topic, ())))

@@ -135,7 +135,8 @@ class Broker:
         self._ticked_ms = now_ms
         self._has_new_plan, self._was_behind = True, False
         self._planned_ms: int | None = None
-        self._checkpoint_offset = log.first_offset
+        self._checkpoint_offset = self.written_offset = log.first_offset
+        """Where the newest checkpoint was taken, and where the newest that is on disk was."""
         self.shared_in_checkpoint: Any = None
         """What the newest checkpoint on disk keeps of the part of a shared log; None if it keeps none."""
         self._scheduler = Scheduler(now_ms)
@@ -352,6 +353,7 @@ class Broker:
             log_first_offset=self._log.first_offset,
             log_end_offset=self._log.end_offset,
             durable_offset=self._log.durable_offset,
+            written_offset=self.written_offset,
             disk_used=self.housekeeping.disk_used,
             disk_free_bytes=self.housekeeping.free_bytes,
             is_full=self.housekeeping.is_full,
@@ -542,6 +544,7 @@ class Broker:
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """Learn that a checkpoint is on disk."""
         self._has_new_plan = True
+        self.written_offset = checkpoint.snapshot.offset
         self.shared_in_checkpoint = checkpoint.snapshot.parts.get(SHARED)
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)
@@ -582,12 +585,12 @@ class Broker:
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
         """Take over a snapshot, and what is derived from the log up to it."""
-        self._checkpoint_offset = scan.first_offset
+        self._checkpoint_offset = self.written_offset = scan.first_offset
         if start is None:
             derived.drop(self.store)
             self.timers.drop()
             return
-        self._checkpoint_offset = start.offset
+        self._checkpoint_offset = self.written_offset = start.offset
         self.shared_in_checkpoint = start.parts.get(SHARED)
         for name, part in self._parts.items():
             if name in start.parts or name not in LATER_PARTS:

@@ -323,6 +323,10 @@ class Groups:
                 for lease in self.in_flight(key).leases():
                     yield key, lease
 
+    def flights(self) -> list[InFlight]:
+        """Return what each group has out of each queue, as far as anything was, at this moment."""
+        return list(self._in_flight.values())
+
     def leases(self) -> Iterator[tuple[GroupQueue, Lease]]:
         """Yield everything that is leased."""
         for key, flight in self._in_flight.items():

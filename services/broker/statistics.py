@@ -81,6 +81,8 @@ class Gauges:
     log_first_offset: int
     log_end_offset: int
     durable_offset: int
+    written_offset: int
+    """Where the newest checkpoint lies: a start reads the log from there on."""
     disk_used: float
     disk_free_bytes: int
     is_full: bool

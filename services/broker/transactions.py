@@ -336,6 +336,11 @@ class Transactions:
         """Let the halves be due that wait for a producer of a topic: one can be asked, perhaps again."""
         self._wake(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
+    def unasked_since_ms(self) -> int | None:
+        """Return since when a half is due of which no producer can be asked; None if there is none."""
+        oldest = (self.outcomes.waiting(offset) for offset in self.unasked.oldest())
+        return min((one.next_check_ms for one in oldest if one is not None), default=None)
+
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
         """Set how a topic's halves are asked about; None: as the settings say. Raise `TopicNotFound`.
 

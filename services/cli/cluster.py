@@ -164,6 +164,7 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         (f"follower {name}", f"{lag['lag_bytes']} bytes behind, {heard(lag)}")
         for name, lag in found["followers"].items()
     ]
+    rows += progressed(found)
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
     rows += [("DAMAGED", sentence) for sentence in (found.get("scrub") or {}).get("faults", ())]
     output.print_table(("cluster", ""), rows)
@@ -183,6 +184,25 @@ def behind(found: dict[str, Any]) -> str:
     if found["lag_ms"] is None:
         return "nothing was read yet"
     return f"{found['lag_records']} records, {span(found['lag_ms'])}"
+
+
+def progressed(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Say what is not in a checkpoint, and of a leader what is due and is not done."""
+    beyond_bytes, progress = found.get("beyond_checkpoint_bytes"), found.get("progress")
+    rows = [] if beyond_bytes is None else [("beyond", f"{beyond_bytes} bytes behind the newest checkpoint")]
+    if progress is None:
+        return rows
+    unasked, stalled = progress["unasked_halves"], progress["stalled_message_groups"]
+    waited = span(progress["waiting_message_group_age_ms"])
+    age = f", the oldest for {span(progress['unasked_age_ms'])}" if unasked else ""
+    return [
+        *rows,
+        ("halves", f"{unasked} are due and have no producer to be asked{age}"),
+        (
+            "groups",
+            f"{stalled} message groups wait and were given nothing for 45 s, the longest for {waited}",
+        ),
+    ]
 
 
 def heard(lag: dict[str, Any]) -> str:

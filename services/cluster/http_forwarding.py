@@ -114,7 +114,8 @@ class ClusterHttp:
         if path in _ORDERS:
             response = await self._ordered(request)
         elif path == "/api/cluster":
-            response = JSONResponse(self._node.view() | self.metrics.view())
+            progress = await self.metrics.progress()
+            response = JSONResponse(self._node.view() | self.metrics.view() | progress)
         else:
             response = self._own(path)
         await response(scope, receive, send)

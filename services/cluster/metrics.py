@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.cluster.engine_check import EngineCheck
-from services.cluster.node import ClusterNode, Role
+from services.cluster.node import ClusterNode, Role, monotonic_ms
 from services.cluster.scrubbing import Scrubbing
 from services.cluster.unanswered import Unanswered
 from services.live.live_broker import LiveBroker
+from services.live.progress import measured
+
+LOOK_EACH_MS: Final = 2_000
+"""How seldom progress is measured for `cluster status`: each look costs a look at all message groups."""
 
 
 class ClusterMetrics(Collector):
@@ -25,6 +29,8 @@ class ClusterMetrics(Collector):
         self._node, self._check, self._unanswered, self._scrubbing = node, check, unanswered, scrubbing
         self.live: LiveBroker | None = None
         """The broker, while this node leads."""
+        self._looked_ms: int | None = None
+        self._progress: dict[str, Any] | None = None
 
     @property
     def unanswered(self) -> str:
@@ -40,6 +46,16 @@ class ClusterMetrics(Collector):
             "unanswered": self.unanswered,
             "scrub": self._scrubbing.view(),
         }
+
+    async def progress(self) -> dict[str, Any]:
+        """Return what is due and is not done where this node leads, as JSON can hold it; looked at seldom."""
+        live, now_ms = self.live, monotonic_ms()
+        if live is None or live.unwell is not None or live.broken.done():
+            self._looked_ms, self._progress = None, None
+        elif self._looked_ms is None or now_ms - self._looked_ms >= LOOK_EACH_MS:
+            self._looked_ms = now_ms
+            self._progress = (await measured(live.core, live.clock.now_ms())).told()
+        return {"progress": self._progress}
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""
@@ -78,6 +94,9 @@ class ClusterMetrics(Collector):
             if value is not None:
                 yield _gauge(name, help_text, value / 1000)
         yield _gauge("clock_off", "1 where the clock is off by more than 2 s.", int(view["clock_is_off"]))
+        beyond = "Accepted bytes that lie behind the node's newest checkpoint."
+        if view["beyond_checkpoint_bytes"] is not None:
+            yield _gauge("beyond_checkpoint_bytes", beyond, view["beyond_checkpoint_bytes"])
         unfit = "1 where the node leads only while no other can: its clock is off, or its disk has no room."
         yield _gauge("unfit", unfit, int(bool(view["unfit"])))
         unaccepted = "Bytes that the leader has appended and nobody has accepted."

@@ -293,6 +293,9 @@ class ClusterNode:
             "read_ms_ago": monotonic_ms() - self._read_ms if self._read_ms else None,
             "takeovers": self.takeovers,
             "nodes": sorted(self._names),
+            "beyond_checkpoint_bytes": None
+            if self._replica is None
+            else self._replica.beyond_checkpoint_bytes,
             "finalized_version": None if self._replica is None else self._replica.fold.finalized,
             "supported_version": self.me.supports,
             "took_over": None if self.took_over is None else self.took_over._asdict(),

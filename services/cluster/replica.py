@@ -100,6 +100,11 @@ class Replica:
         """What this node has read of the shared log."""
         return self._shared.fold
 
+    @property
+    def beyond_checkpoint_bytes(self) -> int:
+        """The accepted bytes behind the newest checkpoint on disk: this node reads them again at a start."""
+        return self.core.durable_offset - self.core.written_offset
+
     def require_sound(self, *, has_read_all: bool = False) -> None:
         """Raise `StoreDamaged` if something of the copy is gone that nothing on this machine replaces.
 

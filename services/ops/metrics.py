@@ -31,6 +31,7 @@ from services.broker.values import TimerFilter
 from services.live.client_metrics import ClientMetrics
 from services.live.consumers import ConsumersOf, no_consumers
 from services.live.live_broker import LiveBroker
+from services.live.progress import STALLED_MS, measuring
 from services.ops.client_metrics import families
 from services.ops.group_metrics import group_families, labels_of
 from services.ops.horizon import counts_within
@@ -150,6 +151,7 @@ class Metrics(Collector):
         yield from self._transactions(statistics, gauges)
         yield from self._timers(statistics, gauges)
         yield from self._storage(statistics, gauges)
+        yield from self._progress()
         yield from self._connections()
         if self._port is not None:
             tables = self._port.table_count
@@ -279,6 +281,37 @@ class Metrics(Collector):
         yield from self._counters(
             "mq_colliding_ids", "Messages whose id another one had lately.", (), colliding
         )
+
+    def _progress(self) -> Iterator[Metric | None]:
+        found = yield from measuring(self._live.core, self._live.clock.now_ms())
+        for name, help_text, value in (
+            (
+                "mq_checkback_unasked",
+                "Half messages that are due for a check-back, while no producer can be asked.",
+                found.unasked_halves,
+            ),
+            (
+                "mq_checkback_unasked_age_seconds",
+                "How long the oldest of them has been due.",
+                found.unasked_age_ms / 1000,
+            ),
+            (
+                "mq_message_groups_stalled",
+                f"Message groups with a message that waits, given nothing of for {STALLED_MS // 1000} s.",
+                found.stalled_message_groups,
+            ),
+            (
+                "mq_message_group_age_seconds",
+                "The longest time since a message group with a message that waits was given one of.",
+                found.waiting_message_group_age_ms / 1000,
+            ),
+            (
+                "mq_beyond_checkpoint_bytes",
+                "Durable bytes of the log behind the newest checkpoint.",
+                found.beyond_checkpoint_bytes,
+            ),
+        ):
+            yield from self._gauge(name, help_text, value)
 
     def _connections(self) -> Iterator[Metric | None]:
         producers: Tally[tuple[str, str]] = Tally()

@@ -126,9 +126,14 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
             "lag_seconds",
             "clock_skew_seconds",
             "unaccepted_bytes",
+            "beyond_checkpoint_bytes",
             "engine_trouble",
         ):
             assert f"\ntidewheel_cluster_{name} " in scraped
+        shown = tidewheel("cluster", "status", "--http", node.http).stdout
+        assert " bytes behind the newest checkpoint" in shown
+        for line in ("0 are due and have no producer", "0 message groups wait"):
+            assert (line in shown) == (node is leader)
         took_over = 'tidewheel_cluster_last_takeover_timestamp_seconds{why="nobody led"}'
         assert (took_over in scraped) == (node is leader)
 
@@ -826,7 +831,8 @@ def test_a_version_is_finalized_once_all_nodes_support_it_and_shuts_older_progra
     assert (code, "never goes down" in said) == (4, True), said
     assert set_version(0)[0] == 2
     told = tidewheel("cluster", "nodes", "--http", newer.http).stdout
-    assert [line.split()[-3:-1] for line in told.splitlines()[-2:]] == [["version", "2"], ["version", "3"]]
+    versions = [["version", str(version)] for version in (SUPPORTED, SUPPORTED + 1)]
+    assert [line.split()[-3:-1] for line in told.splitlines()[-2:]] == versions
 
     assert older.stop() == 0
     started(older, SUPPORTED + 1)
