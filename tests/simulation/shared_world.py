@@ -379,7 +379,7 @@ class World:
         try:
             copy.read(self.engine, self.engine.end_offset)
             if self.is_broken and all_of_it.fold.epoch:
-                for offset, record in enumerate(said_next(all_of_it.fold, copy.fold), self.engine.end_offset):
+                for offset, record in enumerate(self._said_next(all_of_it.fold), self.engine.end_offset):
                     copy.fold.take(offset, encode(record))
         except Halted as error:
             assert self.is_broken, f"{node.name} halts, and its engine kept its promise"
@@ -387,25 +387,26 @@ class World:
             return
         assert copy.operations == all_of_it.operations, f"{node.name} has another history, in silence"
 
+    def _said_next(self, fold: Fold) -> list[SharedRecord]:
+        """Return what readers of the log hear next: a BEAT of its leader, or the EPOCH and BEAT of another.
+
+        Raise `Halted` where whoever has read the log halts at the BEAT, as the leader knows of lost records.
+        """
+        following = Fold.thaw(fold.freeze())
+        for leader in [one.leader for one in self.nodes if one.leader is not None]:
+            if (leader._epoch, leader._holder) == (fold.epoch, fold.holder) and not fold.gathered_count:
+                beat = leader.beat({})
+                following.take(fold.next_offset, encode(beat))
+                return [beat]
+        epoch = Candidate(following, b"who leads next".ljust(16), {}).epoch
+        following.take(fold.next_offset, encode(epoch))
+        return [epoch, Leader(following).beat({})]
+
     def _can_be_rebuilt(self) -> bool:
         first = self.engine.first_offset
         kept = [Reader.of(one).fold.next_offset for one in self.checkpoints()]
         running = [one.reader.fold.next_offset for one in self.nodes if one.is_up and not one.is_stuck]
         return first == 0 or any(at >= first for at in kept + running)
-
-
-def said_next(fold: Fold, hears: Fold) -> list[SharedRecord]:
-    """Return what readers of a log hear next: a BEAT of its leader, or first the EPOCH of the next one.
-
-    The flush that a leader leaves unfinished, or a reader takes for that, says nothing of where the history
-    ends: the EPOCH drops it.
-    """
-    if not (fold.gathered_count or hears.gathered_count):
-        return [Leader(fold).beat({})]
-    following = Fold.thaw(fold.freeze())
-    epoch = Candidate(following, b"who leads next".ljust(16), {}).epoch
-    following.take(fold.next_offset, encode(epoch))
-    return [epoch, Leader(following).beat({})]
 
 
 def operations_of(body: bytes) -> list[int]:
