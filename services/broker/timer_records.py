@@ -97,9 +97,14 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
+    go_by(new, names)
+    return new
+
+
+def go_by(new: Record, names: list[TimerName]) -> None:
+    """Let a timer record that is about to be appended go by these of its names alone."""
     said = " ".join(_KEY if one.key else _ID for one in names) or "none"
     new.properties += properties.encode({properties.TIMER_NAMES: said})
-    return new
 
 
 def is_rebuilt(timer: Record) -> bool:

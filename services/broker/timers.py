@@ -250,7 +250,11 @@ class Timers:
         return self._appended(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int) -> TimerVerdict:
-        """Give a timer that waits another due time (ms since 1970); raise `IllegalDeliveryTime`."""
+        """Give a timer that waits another due time (ms since 1970); raise `IllegalDeliveryTime`.
+
+        It keeps the names that still mean it: another timer may have its key, set while this one was late by
+        more than the history, as that was then or by the clock of then.
+        """
         if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
             raise IllegalDeliveryTime(
                 f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
@@ -261,6 +265,9 @@ class Timers:
             return found
         timer = self.read(found)
         new = timer_records.moved_record(timer, found.timer_offset, found.due_ms, due_ms)
+        names = self._names_kept(timer, found.timer_offset, now_ms)
+        if names != timer_records.names_of(properties.decode(new.properties)):
+            timer_records.go_by(new, names)
         message_id = properties.value_of(timer.properties, properties.MESSAGE_ID)
         verdict = self._appended(Verdict.MOVED, message_id, new, found.due_ms, now_ms)
         return replace(verdict, ended_ms=due_ms)
@@ -282,10 +289,8 @@ class Timers:
         one was late by more than the history, its key was forgotten, and a timer that has the key by now
         keeps it.
         """
-        store_ms = max(now_ms, self._store.last_store_ms)
-        names = timer_records.names_of(properties.decode(timer.properties))
-        free = [name for name in names if self._is_free(name, timer_offset, store_ms)]
-        self._store.append(timer_records.rebuilt_record(timer, timer_offset, free, path), now_ms)
+        names = self._names_kept(timer, timer_offset, now_ms)
+        self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
 
     def unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
         """End a timer whose record is lost; `topic` is empty where it is not known."""
@@ -439,8 +444,14 @@ class Timers:
             is_passed &= ~np.isin(timer_offsets, list(self.near.deviating))
         return ~is_passed
 
+    def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
+        """Return the names of a timer that the one in its place gets."""
+        store_ms = max(now_ms, self._store.last_store_ms)
+        names = timer_records.names_of(properties.decode(timer.properties))
+        return [name for name in names if self._is_free(name, timer_offset, store_ms)]
+
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
-        """Return whether a name means the timer that is rebuilt, or no timer that is remembered."""
+        """Return whether a name means the timer at an offset, or no timer that is remembered."""
         with suppress(StoreDamaged):
             found = self.ends.named(name)
             if found is not None and found.timer_offset != old_offset:

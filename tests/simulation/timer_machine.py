@@ -116,7 +116,8 @@ class Machine:
                 continue
             for ending in endings(record):
                 if is_rebuilt(record):
-                    self.oracle.rebuilt(ending.timer_offset, record.physical_offset, record.store_ms)
+                    due_ms = self.oracle.timers[ending.timer_offset].due_ms
+                    self.oracle.moved(ending.timer_offset, record, due_ms, record.store_ms)
                     self.rebuilt_count += 1
                 elif ending.end is End.UNREADABLE:
                     self.oracle.lost(ending.timer_offset, record, self.broker.store.log.first_offset)

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
+from commitlog import properties
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Damage
+from services.broker.timer_records import names_of
 from services.broker.values import PendingTimer, TimerFilter, TimerName, Verdict
 
 VERDICTS = {
@@ -119,22 +121,27 @@ class Oracle:
         name = TimerName(timer.topic, key=timer.key)
         return timer.offset in self.names[name] and timer.offset not in self.forgotten[name]
 
-    def rebuilt(self, old_offset: int, new_offset: int, now_ms: int) -> None:
-        """A timer of a damaged file takes the place of the one that was there, for the same time.
+    def moved(self, old_offset: int, by: Record, due_ms: int, now_ms: int) -> None:
+        """A timer, set `by` a record, takes the place of another, be it one of a damaged file.
 
-        And its names, but for those that another one has by now, since it was forgotten.
+        And its names, but for those that another one has by now, since it was forgotten: whether that is
+        forgotten itself, so that the name is free, hangs on the history of this moment, and the record says.
         """
-        old = self.timers[old_offset]
+        old, new_offset = self.timers[old_offset], by.physical_offset
         self.end(old, "MOVED", new_offset, now_ms)
         new = replace(
-            old, offset=new_offset, stored_ms=now_ms, armed_at=None, is_late_set=False, ended="",
-            ended_offset=-1, ended_ms=0, is_seen=False,
+            old, offset=new_offset, due_ms=due_ms, stored_ms=now_ms, armed_at=None, is_late_set=False,
+            ended="", ended_offset=-1, ended_ms=0, is_seen=False,
         )  # fmt: skip
-        free = [name for name in old.names() if self._is_free(name, old_offset, now_ms)]
-        for name in free:
+        given = names_of(properties.of_record(by))
+        names = [name for name in old.names() if old_offset in self.names[name]]
+        assert {name for name in names if self.names[name][-1] == old_offset} <= set(given), "a name is lost"
+        for name in given:
+            assert name in names, f"{name} was none of {old}"
+            assert self._is_free(name, old_offset, by.store_ms), f"{name} is not free for {new}"
             if self.names[name][-1] != old_offset:
                 self.forget(name)  # whoever had it since is late by more than the history
-        self._add(new, free)
+        self._add(new, given)
 
     def _is_free(self, name: TimerName, old_offset: int, now_ms: int) -> bool:
         """Whether a name means a timer that is rebuilt, or nobody that is remembered."""

@@ -7,7 +7,7 @@ can be looked at is compared; `drain` then lets time go on until nothing is left
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from commitlog.message import Message
@@ -269,12 +269,11 @@ class World(Machine):
             return
         assert told.verdict in (Verdict.CANCELLED, Verdict.MOVED, Verdict.FIRED), (timer, told)
         assert told.due_ms == timer.due_ms
-        self.oracle.end(timer, told.verdict.value, told.ended_offset, self.now_ms)
         if told.verdict is Verdict.MOVED:
-            self.oracle.set(replace(
-                timer, offset=told.ended_offset, due_ms=to_ms, stored_ms=self.now_ms, armed_at=None,
-                is_late_set=False, ended="", ended_offset=-1, ended_ms=0, is_seen=False,
-            ))  # fmt: skip
+            by = self.broker.store.read_appended(told.ended_offset)
+            self.oracle.moved(timer.offset, by, to_ms, self.now_ms)
+        else:
+            self.oracle.end(timer, told.verdict.value, told.ended_offset, self.now_ms)
 
     def _carried(self, topic: str, verb: Verb | None, at: int) -> None:
         """A message that carried a verb is stored at an offset; a move or fire lies before it."""

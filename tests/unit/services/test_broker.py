@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -26,7 +27,17 @@ from services.broker.errors import (
     TopicNotFound,
 )
 from services.broker.settings import BrokerSettings
-from services.broker.values import CheckBack, Delivery, Notify, ReadTimers, Resolution, SendReceipt, Verdict
+from services.broker.values import (
+    CheckBack,
+    Delivery,
+    Notify,
+    PendingTimer,
+    ReadTimers,
+    Resolution,
+    SendReceipt,
+    TimerName,
+    Verdict,
+)
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import BodyEmpty, BodyTooLarge, IllegalTopic, TidewheelError, TransactionEnded
 from txn.checkback import CheckBackPolicy
@@ -161,6 +172,24 @@ def test_pending_timers_survive_a_restart_and_come_once(bench: Bench) -> None:
     assert bench.broker.gauges().pending_timers == 1
     bench.advance(100_000)
     assert [one.message.message_id for one in bench.receive()] == ["M1", "M2"]
+
+
+def test_a_timer_that_is_known_again_takes_its_key_from_no_other() -> None:
+    hour_ms = 3_600_000
+    bench = Bench(replace(SETTINGS, timer_history_ms=hour_ms))
+    key = {properties.TIMER_KEY: "k"}
+    bench.send(message_id="late", delivery_ms=NOW_MS + 1, properties=dict(key))
+    bench.now_ms += 2 * hour_ms  # nothing is delivered: the broker was away
+    bench.send(message_id="other", delivery_ms=bench.now_ms + hour_ms, properties=dict(key))
+    bench.settings = replace(SETTINGS, timer_history_ms=168 * hour_ms)
+    bench.reopen()
+    timers, now_ms = bench.broker.timers, bench.now_ms
+    assert timers.move(TimerName("t", "late"), now_ms + hour_ms, now_ms).verdict is Verdict.MOVED
+    found = timers.get(TimerName("t", key="k"), now_ms)
+    assert isinstance(found, PendingTimer)
+    assert found.message_id == "other"
+    assert timers.move(TimerName("t", "late"), now_ms + 2 * hour_ms, now_ms).verdict is Verdict.MOVED
+    assert timers.cancel(TimerName("t", key="k"), "", now_ms).message_id == "other"
 
 
 def test_recall_tells_the_truth(bench: Bench) -> None:
