@@ -174,9 +174,9 @@ def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
 
 def table_bytes(repeats: Any) -> int:
     """Return the memory of the table of ids, also of one of before."""
-    if not hasattr(repeats, "_ids"):
+    if not hasattr(repeats, "ids"):
         return len(repeats._slots)
-    return int(repeats.ids._array.nbytes) + 230 * int(repeats._ids.spilled_count)
+    return int(repeats.ids._array.nbytes) + 230 * int(repeats.ids.spilled_count)
 
 
 if __name__ == "__main__":
