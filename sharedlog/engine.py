@@ -8,7 +8,7 @@
     trouble     what it is set to that would lose what it has accepted
 
 An engine keeps what it has accepted when any one of its machines is lost. It may answer late, twice or never;
-`Unknown` says that nobody knows. Offsets only grow; an engine that is not dense may leave gaps.
+`Unknown` is raised where the outcome is not known. Offsets ascend; an engine that is not dense may have gaps.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Rules
    partition by partition, over a connection of its own. A partition that a node of either version attaches
    meanwhile gets its index from PostgreSQL.
 2. No append waits for it longer than LOCK_MS, which is how long a lock is waited for; once, to drop the older
-   index, DROP_MS. What did not succeed is tried at the next look; an index left invalid is made again.
+   index, DROP_MS. A step that fails is repeated at the next look; an invalid index is made again.
 3. Of equal rows with one number all but one are deleted: readers step over the second anyway. Rows that
    differ are kept and named; their partition has no index until an operator has deleted the wrong one.
 

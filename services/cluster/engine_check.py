@@ -54,7 +54,7 @@ class EngineCheck:
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Watch while the block lasts, which is as long as this node leads; `broken` is told of a bug."""
+        """Watch during the block, in which this node leads; `broken` receives a bug."""
         self._stop = stop
         try:
             async with watched(self._watch(), broken):

@@ -46,9 +46,9 @@ from sharedlog.sink import SharedSink
 from sharedlog.versions import MARKED_LEASES, NAMED_EPOCHS
 
 LEASE_MS_MIN: Final = 30_000
-"""How long a recorded lease stands at least after a takeover: nobody could acknowledge meanwhile.
+"""The least time for which a recorded lease stands after a takeover, in which no consumer could acknowledge.
 
-A lease is lengthened so once; see `services.broker.leases`."""
+A takeover lengthens a lease once; see `services.broker.leases`."""
 _HEAD: Final = struct.Struct(">II")
 _PLACE: Final = struct.Struct(">q")
 _PLACE_AT: Final = 28

@@ -39,7 +39,7 @@ class Scrubbing:
     ) -> None:
         self._begin, self._executor, self._pause = begin, executor, pause
         self._scrub: Scrub | None = None
-        """What is known while this node leads."""
+        """The state of the looks; None while this node does not lead."""
 
     @property
     def faults(self) -> list[str]:
@@ -56,7 +56,7 @@ class Scrubbing:
 
     @asynccontextmanager
     async def watching(self, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Look while the block lasts, which is as long as this node leads; `broken` is told of a bug."""
+        """Look during the block, in which this node leads; `broken` receives a bug."""
         self._scrub = scrub = self._begin()
         try:
             async with watched(self._watch(scrub), broken):

@@ -166,7 +166,7 @@ class LiveBroker:
         self._flushing = Flushing(self, disk, executor)
         self._rebuilding = Rebuilding(self, self._open, call_later, executor)
         self.warnings: Callable[[], Sequence[str]] = tuple
-        """What `/readyz` says beside: sentences of whoever runs the core."""
+        """Return sentences that the owner of the core adds to `/readyz`."""
         self._told_of_health: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()

@@ -1,4 +1,4 @@
-"""Whether work goes on: what is due and is not done, since when.
+"""Whether work goes on: the work that is due and not done, and its age.
 
     check-backs        halves that are due, and whose topic has no producer that can be asked
     message groups     those with a message that waits, come upon by a receive, and none given out lately
@@ -28,7 +28,7 @@ FLIGHTS_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is due and is not done; ages in ms, 0 where there is nothing."""
+    """Work that is due and not done; ages in ms, 0 for none."""
 
     unasked_halves: int
     unasked_age_ms: int

@@ -1,9 +1,9 @@
 """Bodies of requests, bounded in time and in bytes: each by its route, and all under way together.
 
-A body that has not come to its end in time ends its request, and what the requests under way have sent is
-counted together: nobody fills the memory with bodies that are begun and never ended. `bound_of` has the
-bound of a single body, which is kept where it is read (`services.ops.request.body_of`), on the node that
-forwards it too. Cost: an addition for each piece that comes.
+A request whose body is incomplete after a time-out is ended, and the bytes of all requests under way are
+counted together, which bounds the memory of unfinished bodies. `bound_of` has the bound of a single body,
+which `services.ops.request.body_of` enforces, also on a node that forwards the request. Cost: an addition for
+each piece of a body.
 
 The parser of JSON reads a body in one call, and holds the interpreter meanwhile, so no thread helps: a body
 costs up to 2.7 ms for each MiB (texts of escapes and characters of 4 bytes), and 0.02 ms for each value

@@ -13,10 +13,10 @@ Measured, 3 million timers due within 18 s, from their reading to the last deliv
     177       275,000      20.4       one heap, 1 MiB, 4 MiB: what each tick and flush uses is faulted in anew
 
 Python looks for cycles each 700 objects that are new and still held, of which a batch of messages makes
-thousands, none in a cycle: a look at 2,000 costs half a millisecond. What outlives that look is looked at a
-second time with that of the next, and a third time after `LOOKS_FOR_CYCLES`. Then it is frozen: no look comes
-to it any more, however large the heap is. Without freezing each third look went through all that came since
-the start (measured: 150,000 objects 28 to 34 ms, one in the middle of a call):
+thousands, none in a cycle: a look at 2,000 costs half a millisecond. The survivors are examined a second
+time with those of the next look, and a third time after `LOOKS_FOR_CYCLES`. Then they are frozen, and no
+further look examines them, however large the heap is. Without freezing each third look examined all objects
+since the start (measured: 150,000 objects 28 to 34 ms, one in the middle of a call):
 
     at the third look    longest look of 256 calls with 1,024 messages each
     nothing frozen       22 to 34 ms, growing with the heap

@@ -27,8 +27,8 @@ The bits of the number say which characters, the last one first: 2 to the number
 512 for 127.0.0.1. gRPC's core, which the Python client uses, decodes an address as any URI. A client that has
 a stream keeps the spelling for which it opened the stream (its settings name it), whichever boot answers.
 
-Of several addresses, as the nodes of a cluster have, each spelling names all: a client that is told of one
-node alone fails with that. Of other clients that are told a second spelling, Rust's takes one address, and
+Each spelling of several addresses, as of the nodes of a cluster, names all of them: a client with the address
+of one node fails with that node. Of the other clients with a second spelling, Rust's takes one address, and
 .NET's uses the first.
 
 Weak spot: with two spellings a client that missed a boot may need one refresh more.

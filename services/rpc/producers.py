@@ -2,8 +2,8 @@
 
 A producer of a topic is a client that declared it, sent to it, or asks for its route as a producer: the
 Python client declares nothing for topics it was not built with (reference/wire-protocol.md 4.8), and one that
-waits for the ends of its halves sends nothing, but refreshes its routes each 30 s. Who is asked goes to the
-end of the line, so a producer that cannot answer does not keep the others from being asked next time.
+waits for the ends of its halves sends nothing, but refreshes its routes each 30 s. A producer that was asked
+goes to the end of the line, so that one without an answer does not keep the others from being asked.
 
 Whoever is gone is forgotten in time: for as many that come as there are places in lines, one look at all.
 There are PLACES_MAX in all, PLACES_PER_ADDRESS_MAX of them for the clients of one address, so that one

@@ -508,6 +508,7 @@ def test_rows_that_postgresql_has_doubled_stop_no_node(
     of_table = "SELECT indisunique, indisvalid FROM pg_index WHERE indrelid = '{log}_record'::regclass"
     eventually(lambda: rows_of(database, tmp_path.name, of_table) == [(True, True)])
     for node in nodes:
+        # mypy infers no type for a default of a lambda.
         eventually(lambda node=node: node.role() in ("leading", "following"))  # type: ignore[misc]
         with urlopen(f"http://{node.http}/metrics") as answer:
             assert "\ntidewheel_cluster_repeated_records " in answer.read().decode()

@@ -32,6 +32,7 @@ class Bench:
             self.broker.flushed(flush, self.now_ms)
 
     def send(self, message_id: str, **attributes: object) -> str:
+        # Attributes of several types: no one type of `**attributes` fits all.
         message = Message(body=b"x", message_id=message_id, **attributes)  # type: ignore[arg-type]
         receipt = self.broker.sending.send(message, self.now_ms)
         self.flush()
