@@ -116,6 +116,7 @@ CHECK_COUNT_MAX = 10_000
 CHECK_IMMUNITY_MS_MAX = 24 * 3_600_000
 CHECKS_WOKEN_MAX = 32  # halves that one producer's coming wakes; each that is asked wakes one more
 HALVES_LOOKED_AT_ONCE = 250
+HALVES_KEPT_LOOKED_AT_ONCE = 20_000  # that a cut has passed: whether their records are kept
 CHECKS_READ_PER_TICK_BYTES_MAX = 8 * 1024 * 1024
 
 DELAY_MS_MAX = 10 * 366 * 86_400_000

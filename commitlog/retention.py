@@ -117,19 +117,22 @@ class Keeping:
     cut_offset: int
     segments: Segments
     needed_offsets: Sequence[int]
+    kept: keep.Keep
+    """Has the offsets that an attempt before has kept; asked in the worker, since there may be a million."""
     durable_at: int
     places: keep.Places = field(default_factory=dict)
     """Where in the file the records lie, once it is written."""
 
     def run(self, disk: Disk) -> None:
         """Write the keep file, in a worker thread; raise OSError."""
-        if not self.needed_offsets:
+        needed = [offset for offset in self.needed_offsets if offset not in self.kept]
+        if not needed:
             return
         imported_until = imported.read(disk)
         path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
         kept = [before[at : at + length] for _, at, length in keep.records(before, imported_until)]
-        kept += (self._read(disk, offset) for offset in self.needed_offsets)
+        kept += (self._read(disk, offset) for offset in needed)
         content = b"".join(one for one in kept if keep.is_sound(one, imported_until))
         self.places.update(keep.places_in(path, content, imported_until))
         disk.delete(fresh)

@@ -17,15 +17,17 @@ Open halves lie in the order of their offsets, and of their times. The tables ar
                  |                         |
                  +-- committed or rolled back: ended --> forgotten here, still in the log
 
-A half is in one of the three tables at most. Weak spot: expired halves are not in the order of their offsets,
-so `between` looks at all of them.
+A half is in one of the three tables at most. Halves come into the table of expired ones in the order of their
+expiry; the order of their offsets is in `SortedOffsets` beside it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from commitlog.table import Row, Table
+from txn.sorted_offsets import SortedOffsets
 from txn.states import State
 
 
@@ -83,6 +85,7 @@ class Outcomes:
         """The fields of each `OpenHalf`."""
         self.expired: Table[int] = Table()
         """The fields of each `Expired`."""
+        self._expired_offsets = SortedOffsets()
         self._ended: Table[int] = Table()
 
     def stored(self, half_offset: int, waiting: OpenHalf) -> None:
@@ -106,10 +109,20 @@ class Outcomes:
         first = self.open.first()
         return None if first is None else OpenHalf(*first[1]).stored_ms
 
-    def between(self, first_offset: int, end_offset: int) -> list[int]:
+    def between(self, first_offset: int, end_offset: int) -> Sequence[int]:
         """Return the offsets of the open and expired halves of a part of the log, ascending."""
-        expired = [offset for offset in self.expired if first_offset <= offset < end_offset]
-        return sorted([*self.open.between(first_offset, end_offset), *expired])
+        expired = self._expired_offsets.between(first_offset, end_offset)
+        open_halves = self.open.between(first_offset, end_offset)
+        return sorted([*open_halves, *expired]) if open_halves else expired
+
+    def some_from(self, state: State | None, first_offset: int, count: int) -> list[int]:
+        """Return the offsets of up to `count` halves from an offset on, ascending; of both states if None."""
+        found = list[int]()
+        if state in (None, State.OPEN):
+            found += self.open.some_from(first_offset, count)
+        if state in (None, State.EXPIRED):
+            found += self._expired_offsets.some_from(first_offset, count)
+        return sorted(found)[:count]
 
     def state(self, half_offset: int) -> State | None:
         """Return a half's state; None if nothing is remembered of it."""
@@ -143,10 +156,12 @@ class Outcomes:
         assert outcome is not State.OPEN, "no end leaves a half open"
         waiting = self.waiting(half_offset) or self.expiry(half_offset) or _LOST
         self.open.pop(half_offset)
-        self.expired.pop(half_offset)
+        if self.expired.pop(half_offset) is not None:
+            self._expired_offsets.remove(half_offset)
         if outcome is State.EXPIRED:
             kept = (waiting.stored_ms, waiting.check_count, waiting.topic)
             self.expired.put(half_offset, (ended_ms, ended_offset, *kept, ()))
+            self._expired_offsets.add(half_offset)
         else:
             self._ended.put(half_offset, (outcome.value, ended_ms, ended_offset, waiting.topic))
 
@@ -187,6 +202,7 @@ class Outcomes:
             expired = Expired(ended_ms, *(fields or [-1]))
             late = tuple((asked_for, ms) for asked_for, ms in expired.late)
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
+        self._expired_offsets = SortedOffsets(self.expired)
 
 
 def _row(half_offset: int, fields: Row) -> Row:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import nsmallest
 from itertools import islice
 
 from commitlog import limits, properties
@@ -41,7 +40,8 @@ class HalfViews:
         `after` is where to look on, also if none matched; None if there are no more.
         """
         found: list[HalfView] = []
-        offsets = self._offsets(wanted, 0 if after is None else after + 1)
+        first = 0 if after is None else after + 1
+        offsets = self._outcomes.some_from(wanted.state, first, limits.HALVES_LOOKED_AT_ONCE)
         for offset in offsets:
             if len(found) == count_max:
                 return HalfPage(found, found[-1].half_offset)
@@ -63,15 +63,6 @@ class HalfViews:
         records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
         named = (record for record in records if _carries(record, topic, key))
         return [self._view(record) for record in islice(named, count_max)]
-
-    def _offsets(self, wanted: HalfFilter, first: int) -> list[int]:
-        """Return the offsets of the next halves of the wanted states, ascending, from `first` on."""
-        count, found = limits.HALVES_LOOKED_AT_ONCE, list[int]()
-        if wanted.state in (None, State.OPEN):
-            found += self._outcomes.open.some_from(first, count)
-        if wanted.state in (None, State.EXPIRED):
-            found += nsmallest(count, (offset for offset in self._outcomes.expired if offset >= first))
-        return sorted(found)[:count]
 
     def _half_at(self, offset: int) -> Record | None:
         if not self._transactions.is_known(offset):

@@ -140,19 +140,18 @@ class Housekeeping:
         log, cut_offset = self._store.log, self._cut_offset(now_ms)
         if cut_offset <= log.first_offset or not self._is_covered(cut_offset, now_ms):
             return None
+        return self._keeping_below(cut_offset, log.end_offset)
+
+    def _keeping_below(self, cut_offset: int, durable_at: int) -> Keeping:
+        log = self._store.log
         segments = Segments(log.segments.first_offsets, log.segment_bytes)
-        return Keeping(cut_offset, segments, self._needed_below(cut_offset), log.end_offset)
+        needed = self._transactions.outcomes.between(log.first_offset, cut_offset)
+        return Keeping(cut_offset, segments, needed, log.keep, durable_at)
 
     def is_needed(self, offset: int) -> bool:
         """Return whether something still waits for a record: whether it is an open or expired half."""
         outcomes = self._transactions.outcomes
         return offset in outcomes.open or offset in outcomes.expired
-
-    def _needed_below(self, cut_offset: int) -> list[int]:
-        """Return the offsets that are needed below the cut, without those that a failed retirement kept."""
-        log = self._store.log
-        needed = self._transactions.outcomes.between(log.first_offset, cut_offset)
-        return [one for one in needed if one not in log.keep]
 
     def retired(self, done: Retirement, now_ms: int) -> None:
         """Cut the log after a keeping, whose keep file is read from now on; or note that segments are gone.
@@ -184,11 +183,9 @@ class Housekeeping:
         said, log = json.loads(record.body), self._store.log
         if said.get("queues") is None or not said["done"] or said["cut_offset"] <= log.first_offset:
             return
-        segments = Segments(log.segments.first_offsets, log.segment_bytes)
-        cut_offset = said["cut_offset"]
-        keeping = Keeping(cut_offset, segments, self._needed_below(cut_offset), log.durable_offset)
+        keeping = self._keeping_below(said["cut_offset"], log.durable_offset)
         keeping.run(self._disk)
-        log.keep.add(cut_offset, keeping.places)
+        log.keep.add(keeping.cut_offset, keeping.places)
 
     def delete_covered(self) -> None:
         """Delete what a cut has taken from the log, once both snapshots cover it; raise OSError."""

@@ -272,11 +272,15 @@ class Transactions:
         return questions
 
     def end_lost(self, now_ms: int) -> list[int]:
-        """Roll back the halves whose records are neither in the log nor kept; return their offsets."""
-        log, searched_from = self._store.log, self._searched_offset
-        assert searched_from <= log.first_offset, "the log begins before where it began"
-        self._searched_offset = log.first_offset
-        below = self.outcomes.between(searched_from, log.first_offset)
+        """Roll back halves whose records are neither in the log nor kept; return their offsets.
+
+        A call looks at `HALVES_KEPT_LOOKED_AT_ONCE` of the halves below the log, and the next one goes on.
+        """
+        log, count = self._store.log, limits.HALVES_KEPT_LOOKED_AT_ONCE
+        assert self._searched_offset <= log.first_offset, "the log begins before where it began"
+        looked_at = self.outcomes.some_from(None, self._searched_offset, count)
+        below = [half_offset for half_offset in looked_at if half_offset < log.first_offset]
+        self._searched_offset = below[-1] + 1 if len(below) == count else log.first_offset
         lost = [half_offset for half_offset in below if half_offset not in log.keep]
         for half_offset in lost:
             self._end_unreadable(half_offset, now_ms)

@@ -336,6 +336,27 @@ def test_keep_files_go_when_nobody_needs_them() -> None:
     assert bench.broker.gauges().open_halves == 0
 
 
+def test_halves_whose_keep_file_is_gone_are_rolled_back_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    for _ in range(7):
+        bench.send(transactional=True, check_immunity_ms=3_600_000)
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+    bench.advance(10_000)
+    for name in bench.disk.list("keep"):
+        bench.disk.delete(f"keep/{name}")
+    bench.reopen(KEEP_ONE)
+    monkeypatch.setattr(limits, "HALVES_KEPT_LOOKED_AT_ONCE", 3)
+    left = [bench.broker.gauges().open_halves]
+    for _ in range(3):
+        bench.broker.tick(bench.now_ms)  # a look at the house is due with each
+        bench.flush()
+        left.append(bench.broker.gauges().open_halves)
+        bench.now_ms += bench.settings.housekeeping_ms
+    assert left == [7, 4, 1, 0]
+
+
 def test_a_lagging_group_holds_the_log_for_its_time_and_is_then_moved_on() -> None:
     bench = Bench()
     bench.receive("slow")

