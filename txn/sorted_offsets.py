@@ -49,9 +49,8 @@ class SortedOffsets:
         """Remove an offset of the set."""
         place = bisect_right(self._firsts, offset) - 1
         one = self._arrays[place]
-        at = bisect_left(one, offset)
-        assert one[at : at + 1] == array(_TYPE, (offset,)), "an offset is removed that is not in the set"
-        del one[at]
+        removed = one.pop(bisect_left(one, offset))
+        assert removed == offset, "an offset is removed that is not in the set"
         if one:
             self._firsts[place] = one[0]
         else:

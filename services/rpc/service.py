@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -65,13 +65,16 @@ def nothing(request: Any) -> int:
     return 0
 
 
-def single(request: Any) -> int:
-    """Be about one thing."""
-    return 1
-
-
 Decide = Callable[[Sequence[Asked]], Sequence[Decided | Exception]]
 """Decides calls of one RPC, in order; a call gets what it would get alone, or the error that refuses it."""
+
+
+class Entries(NamedTuple):
+    """A request's field of messages, of which it may have several, each answered by an entry of the reply."""
+
+    name: str
+    refused: Callable[[Any, Status], Any]
+    """Makes the entry of the reply that tells of a message why it was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,8 @@ class Prompt:
     """An RPC of one request and one reply which is decided at once, and then waits for nothing but the disk.
 
     `decide` is given all calls that came in a turn of the loop, one after the other. `appends` tells how many
-    bytes a request may append, if they are many (`services.live.room`); `entries`, how many messages it is
-    about, each of which costs as much as a call of one; `takes_new`, whether what it appends
+    bytes a request may append, if they are many (`services.live.room`); `entries`, where its messages are if
+    it may have several, each of which costs as much as a call of one; `takes_new`, whether what it appends
     are new messages, which `decide` refuses while these are stopped.
     """
 
@@ -88,7 +91,7 @@ class Prompt:
     reply: Any
     decide: Decide
     appends: Callable[[Any], int] = nothing
-    entries: Callable[[Any], int] = single
+    entries: Entries | None = None
     takes_new: bool = False
 
 
@@ -140,7 +143,7 @@ def table(
             wire.SendMessageResponse,
             producing.send_messages,
             body_bytes,
-            sent_count,
+            entries=Entries("messages", send_refused),
             takes_new=True,
         ),
         "EndTransaction": Prompt(
@@ -159,7 +162,7 @@ def table(
             wire.AckMessageRequest,
             wire.AckMessageResponse,
             consuming.ack_messages,
-            entries=acknowledged_count,
+            entries=Entries("entries", acknowledgement_refused),
         ),
         "ChangeInvisibleDuration": Prompt(
             wire.ChangeInvisibleDurationRequest,
@@ -197,14 +200,16 @@ def body_bytes(request: wire.SendMessageRequest) -> int:
     return max(sum([len(message.body) for message in sent]), len(sent) * CALLERS_UNFLUSHED_RECORD_BYTES)
 
 
-def sent_count(request: wire.SendMessageRequest) -> int:
-    """Return how many messages a request sends."""
-    return len(request.messages)
+def send_refused(sent: Any, status: Status) -> wire.SendResultEntry:
+    """Return the entry for a message that is not stored."""
+    return wire.SendResultEntry(status=status, message_id=sent.system_properties.message_id)
 
 
-def acknowledged_count(request: wire.AckMessageRequest) -> int:
-    """Return how many deliveries a request acknowledges."""
-    return len(request.entries)
+def acknowledgement_refused(asked: wire.AckMessageEntry, status: Status) -> wire.AckMessageResultEntry:
+    """Return the entry for a delivery that is not acknowledged."""
+    return wire.AckMessageResultEntry(
+        status=status, message_id=asked.message_id, receipt_handle=asked.receipt_handle
+    )
 
 
 def a_copy(request: Any) -> int:

@@ -25,6 +25,7 @@ from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
 from services.front.header_fields import CompressionError, Head
 from services.rpc.caller import Caller, Origin
+from services.rpc.gathering import Gathering
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.request_shape import TOO_MANY, has_too_many_fields
 from services.rpc.service import (
@@ -39,7 +40,7 @@ from services.rpc.service import (
     reply_to,
     stream_to,
 )
-from services.rpc.turns import Call, Gathering, Turns
+from services.rpc.turns import Call, Turns
 
 REFUSED = {
     Code.UNAUTHORIZED: Status.UNAUTHENTICATED,

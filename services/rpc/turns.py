@@ -25,7 +25,6 @@ from typing import Any
 
 import structlog
 
-from commitlog.limits import CALLS_PER_TURN_MAX
 from services.live.durability import rests_on
 from services.live.errors import DiskBehind
 from services.live.live_broker import LiveBroker
@@ -151,37 +150,3 @@ def refused(rpc: Prompt, status: Status) -> bytes:
     """Return the reply that says no more than a status."""
     reply: bytes = rpc.reply(status=status).SerializeToString()
     return reply
-
-
-class Gathering:
-    """The calls that a transport has taken in this turn of the loop, for `turns` to take in one list.
-
-    Those beyond `CALLS_PER_TURN_MAX` wait for the next turn: what is due, or durable, is seen to in between.
-    A call of several messages counts as so many; one with more than a turn may take has a turn of its own.
-    """
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns, self._loop = turns, asyncio.get_running_loop()
-        self._calls: list[Call] = []
-
-    def add(self, call: Call) -> None:
-        """Have a call taken with all others of this turn."""
-        if not self._calls:
-            self._loop.call_soon(self._take)
-        self._calls.append(call)
-
-    def _take(self) -> None:
-        count = self._count_of_turn()
-        calls, self._calls = self._calls[:count], self._calls[count:]
-        if self._calls:
-            self._loop.call_soon(self._take)
-        self._turns.take(calls)
-
-    def _count_of_turn(self) -> int:
-        """Return how many calls are taken in this turn: one at least."""
-        entries = 0
-        for number, call in enumerate(self._calls):
-            entries += max(1, call.rpc.entries(call.request))
-            if entries > CALLS_PER_TURN_MAX:
-                return max(1, number)
-        return len(self._calls)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from services.rpc.generated.definition_pb2 import Code
 from services.rpc.replies import Decided
 from services.rpc.service import Prompt, one_by_one
 from services.rpc.statuses import name_of
-from services.rpc.turns import Call, Gathering, Turns
+from services.rpc.turns import Call, Turns
 from tidewheel.errors import TidewheelError
 
 BODY = b"." * 1_000
@@ -226,36 +225,3 @@ def test_a_bug_that_hits_acknowledgements_of_one_turn_is_told_to_each(
         assert {one.status.code for one in replies} == {Code.INTERNAL_SERVER_ERROR}
 
     play(scenario)
-
-
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        ([1, 1, 1, 1, 1], [[1, 1], [1, 1], [1]]),
-        ([0, 2, 1, 1, 9, 1], [[0], [2], [1, 1], [9], [1]]),
-        ([9, 9], [[9], [9]]),
-    ],
-)
-def test_calls_beyond_those_of_a_turn_wait_for_the_next(
-    monkeypatch: pytest.MonkeyPatch, entries: list[int], expected: list[list[int]]
-) -> None:
-    monkeypatch.setattr("services.rpc.turns.CALLS_PER_TURN_MAX", 2)
-
-    class Taking(Turns):
-        def __init__(self) -> None:
-            self.taken: list[list[Any]] = []
-
-        def take(self, calls: Any) -> None:
-            self.taken.append([call.request for call in calls])
-
-    async def scenario() -> None:
-        turns = Taking()
-        gathering = Gathering(turns)
-        rpc = SimpleNamespace(entries=lambda request: request)
-        for count in entries:
-            gathering.add(SimpleNamespace(rpc=rpc, request=count))  # type: ignore[arg-type]  # as a call
-        for turn in range(len(expected) + 1):
-            await asyncio.sleep(0)
-            assert turns.taken == expected[: turn + 1]
-
-    asyncio.run(scenario())
