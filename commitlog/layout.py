@@ -16,6 +16,9 @@
     format                                     version and size of segments, see `commitlog.store_format`
     cluster                                    only of a node: its cluster's id and its name, JSON
     fetched/                                   only of a node: a copy on its way, `services.cluster.transfer`
+    evidence                                   only of a node: see `services.cluster.evidence_file`
+    aside/<20 digits>                          only of a node: see `services.cluster.tail`
+    refetch                                    only of a node: another's copy is to take its place
     lock                                       see `commitlog.lock`
     tls/, users.key, .gitignore                the broker's certificate; the key of users, hidden from git
 
@@ -62,6 +65,9 @@ CLOCK: Final = "clock"
 FORMAT: Final = "format"
 CLUSTER: Final = "cluster"
 FETCHED: Final = "fetched"
+EVIDENCE: Final = "evidence"
+ASIDE: Final = "aside"
+REFETCH: Final = "refetch"
 OFFSET_DIGITS: Final = 20
 
 
@@ -235,6 +241,10 @@ KNOWN_NAMES: Final = frozenset(
         f"{DURABLE}.new",
         CLUSTER,
         FETCHED,
+        EVIDENCE,
+        f"{EVIDENCE}.new",
+        ASIDE,
+        REFETCH,
         "lock",
         "boots",
     }

@@ -241,6 +241,10 @@ class Fold:
         fold.leads, fold.finalized = frozen.get("leads", {}), finalized
         return fold
 
+    def knows(self, position: Position) -> bool | None:
+        """Return whether a position, not beyond the end, is of this history; None if it was forgotten."""
+        return self._positions.knows(position)
+
     def relation(self, record: SharedRecord) -> EpochRelation:
         """Return how the right of a record compares with the newest one."""
         if record.epoch < self.epoch:
@@ -422,6 +426,14 @@ class Positions:
         """Return the chain at a position; None if no record ended there, or too long ago."""
         at = bisect_left(self._ends, end)
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
+
+    def knows(self, position: Position) -> bool | None:
+        """Return whether a position is one of these; None of one that is older than the oldest remembered."""
+        if position == self.first:
+            return True
+        if not self._ends or position.end < self._ends[0]:
+            return None
+        return self.chain_at(position.end) == position.chain
 
     def cut(self, end: int) -> None:
         """Forget the positions behind `end`."""

@@ -1,0 +1,122 @@
+"""What a copy proves: the machine against an oracle that knows both histories byte by byte."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.cluster import evidence
+from services.cluster.evidence import CopyProof, Evidence, InPlace, Look, Read, State, Trace, Verdict
+from sharedlog.errors import Halted
+
+CLUSTER = b"one cluster's id"
+NOWHERE = Read(0, 0, 0, None)
+
+
+def history(values: list[int]) -> list[Read]:
+    """What a fold is behind each record of a log; 0 stands for a BEAT, another value for so many bytes."""
+    reads, end, chain = [], 0, 0
+    for offset, value in enumerate(values):
+        end, chain = end + value, hash((chain, value)) & 0xFFFF if value else chain
+        reads.append(Read(end, chain, offset + 1, (offset, hash((chain, value)) & 0xFFFF)))
+    return reads
+
+
+def claim_of(read: Read) -> Evidence:
+    assert read.last is not None
+    return Evidence(CLUSTER, read.end, read.chain, 1, *read.last)
+
+
+logs = st.lists(st.integers(0, 5), min_size=1, max_size=12)
+
+
+@given(logs, st.data())
+def test_a_copy_agrees_with_a_log_that_has_all_that_it_had_read_and_with_no_other(
+    before: list[int], data: st.DataObject
+) -> None:
+    had = history(before)
+    kept = data.draw(st.integers(0, len(before)))
+    now = before[:kept] + data.draw(logs)
+    at = data.draw(st.integers(0, len(before) - 1))
+    begins = data.draw(st.integers(0, min(at, kept)))
+    claimed = claim_of(had[at])
+    proof = CopyProof(CLUSTER, claimed, had[begins - 1] if begins else NOWHERE, Trace.NOT_READ)
+    is_kept = now[: at + 1] == before[: at + 1]
+    said = ""
+    try:
+        for read in history(now)[begins:]:
+            proof.read(read)
+    except Halted as error:
+        said = str(error)
+    has_reached = len(now) > at
+    assert proof.may_lead is (is_kept and has_reached), "a copy may lead that the log does not agree with"
+    assert bool(said) is (has_reached and not is_kept), "another history in silence"
+    assert not said or f"--accept-loss-of {claimed.end}." in said
+
+
+@given(logs, st.integers(0, 11), st.integers(0, 11))
+def test_evidence_only_grows_and_is_not_written_before_the_log_agrees(
+    values: list[int], at: int, begins: int
+) -> None:
+    reads = history(values)
+    at = min(at, len(reads) - 1)
+    begins = min(begins, len(reads))
+    claimed = claim_of(reads[at])
+    checkpoint = reads[begins - 1] if begins else NOWHERE
+    proof = CopyProof(CLUSTER, claimed, checkpoint, Trace.SAME if begins > at else Trace.NOT_READ)
+    written = [claimed]
+    for read in reads[begins:]:
+        proof.read(read)
+        fresh = proof.accepted(1, read.end, read.chain, read.last)
+        if fresh is not None:
+            written.append(fresh)
+    assert written == sorted(written, key=lambda one: one.record)
+    assert len({one.record for one in written}) == len(written)
+    assert written[-1] == (
+        claim_of(reads[-1]) if begins <= len(reads) - 1 or at == len(reads) - 1 else claimed
+    )
+
+
+@given(st.integers(0, 100), st.integers(0, 100), st.sampled_from(InPlace))
+def test_bytes_below_the_accepted_end_are_never_cut(end: int, offset: int, in_place: InPlace) -> None:
+    proof = CopyProof(CLUSTER, Evidence(CLUSTER, end, 7, 1, 9, 1), NOWHERE, Trace.NOT_READ)
+    if (in_place, offset < end) == (InPlace.OTHER, True):
+        with pytest.raises(Halted, match=rf"at byte {offset} .* byte {end} .*--accept-loss-of {end}\."):
+            proof.meet(in_place, offset)
+        return
+    verdict = proof.meet(in_place, offset)
+    assert offset >= end or verdict in (Verdict.ADVANCE, Verdict.WRITE)
+    assert in_place is not InPlace.EQUAL or verdict is Verdict.ADVANCE
+    assert in_place is not InPlace.OTHER or verdict is Verdict.SET_ASIDE, "what was sound is kept apart"
+
+
+def test_every_case_has_its_row() -> None:
+    assert set(evidence.MEETS) == set(product(InPlace, (True, False)))
+    assert set(evidence.REPLACES) == set(product(Trace, Look))
+
+
+@pytest.mark.parametrize(("trace", "look"), list(product(Trace, Look)))
+def test_only_a_copy_that_brings_back_the_evidence_is_taken(trace: Trace, look: Look) -> None:
+    claimed = Evidence(CLUSTER, 5, 7, 1, 9, 1)
+    assert evidence.covers(None, trace, look) is Verdict.TAKE
+    brings_it = trace is Trace.SAME or (trace is Trace.NOT_READ and look is Look.SAME)
+    expected = Verdict.TAKE if brings_it else Verdict.REFUSE
+    assert evidence.covers(claimed, trace, look) is (
+        Verdict.COMPARE if trace is Trace.FORGOTTEN else expected
+    )
+
+
+def test_evidence_of_the_cluster_before_a_restore_proves_nothing() -> None:
+    claimed = Evidence(b"another's 16 byt", 5, 7, 1, 9, 1)
+    proof = CopyProof(CLUSTER, claimed, NOWHERE, Trace.NOT_READ)
+    assert proof.state is State.AGREED
+    assert proof.accepted_end == 0
+
+
+@pytest.mark.parametrize("checkpoint", [Read(4, 1, 10, None), Read(6, 1, 10, None)])
+def test_a_checkpoint_of_another_history_halts(checkpoint: Read) -> None:
+    with pytest.raises(Halted, match="Record 9"):
+        CopyProof(CLUSTER, Evidence(CLUSTER, 5, 7, 1, 9, 1), checkpoint, Trace.ANOTHER)
