@@ -81,7 +81,7 @@ class CommitLog:
         under_way = self._gathered or self._flying
         assert not under_way, "records under way would lie behind another end"
         self.end_offset = self.durable_offset = self.synced_offset = end_offset
-        self.segments.look_again(self._disk)
+        self.segments.look_again(self._disk, end_offset)
         self.segments.cut(self.first_offset)
         self._tail_offset, self._tail_end = self._tail()
 

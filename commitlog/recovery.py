@@ -21,6 +21,9 @@ end then: nothing is deleted or cut but what lies behind it, a short segment is 
 its length is allocated again. Step 2 is there because pages that a failed sync gave up read as if nothing had
 happened and would never reach the disk (see `commitlog.disk`): their writer may be long dead.
 
+Of a node's log (`services.cluster.replica`) the tail may be what only this disk has left. So it stays in
+place (`keep_tail` instead of `cut`), and is compared with what is appended there (`services.cluster.tail`).
+
 A scan may start at any record; with a snapshot it starts there. Who wants no records, only what is damaged,
 lets it `check`: the same pass, that steps over sound records by their lengths and CRCs without reading them.
 
@@ -147,6 +150,17 @@ class LogScan:
         self._finish(kept)
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
+    def keep_tail(self, epoch: int = 0) -> None:
+        """Make the files before `end_offset` whole and publish that, and leave what lies behind it in place.
+
+        Raise OSError; a new start goes on from there.
+        """
+        kept = [
+            first_offset for first_offset in self.segments.first_offsets if first_offset < self.end_offset
+        ]
+        self._finish(kept, keeps_tail=True)
+        layout.republish_durable(self._disk, self.end_offset, epoch)
+
     def _write_again(self, first_offset: int) -> None:
         """Take to disk what was read of a segment and may so far be in memory only."""
         path, end = layout.segment_path(first_offset), min(self.end_offset, self._end_of(first_offset))
@@ -157,14 +171,14 @@ class LogScan:
         if start < end:
             self._disk.sync(path)
 
-    def _finish(self, kept: list[int]) -> None:
-        """Give each segment its whole length; what lies behind the log's end becomes zeros."""
+    def _finish(self, kept: list[int], *, keeps_tail: bool = False) -> None:
+        """Give each segment its whole length; what lies behind the log's end becomes zeros, or stays."""
         # The last one ends where its size in `format` says, others where the next one's name says.
         ends = [*map(self._end_of, kept[:-1]), *(one + self.segment_bytes for one in kept[-1:])]
         for first_offset, end in zip(kept, ends, strict=True):
             path = layout.segment_path(first_offset)
             # Cut and allocated rather than overwritten with zeros: a gigabyte of these would delay the start.
-            if first_offset == kept[-1] and self.end_offset < end:
+            if first_offset == kept[-1] and self.end_offset < end and not keeps_tail:
                 self._disk.truncate(path, self.end_offset - first_offset)
             if self._disk.size(path) < end - first_offset:
                 self._disk.allocate(path, end - first_offset)
@@ -264,6 +278,16 @@ class LogScan:
         blank_at = max(0, size - record.BLANK_BYTES)
         end = self._disk.read(path, blank_at, record.BLANK_BYTES)
         return size >= following - first_offset or end == record.blank(following - first_offset - blank_at)
+
+
+def holds_other(view: View, position: int, offset: int, imported_until: int) -> bool:
+    """Return whether a sound record of log offset `offset`, or a blank, lies at a position."""
+    if _record_at(view, position, offset, imported_until) is not None:
+        return True
+    if position + record.BLANK_BYTES > len(view):
+        return False
+    left_bytes, magic = _HEAD.unpack(view[position : position + _HEAD.size])
+    return bool(magic == record.MAGIC_BLANK and left_bytes >= record.BLANK_BYTES)
 
 
 def _missing(first_offset: int) -> StoreError:

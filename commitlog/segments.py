@@ -30,9 +30,12 @@ class Segments:
         """Return the segments whose files are on disk; raise `StoreError` on any other name."""
         return cls(layout.segment_offsets(disk), segment_bytes)
 
-    def look_again(self, disk: Disk) -> None:
-        """Take over the segments that are on disk now; raise `StoreError` on any other name."""
-        self._firsts = layout.segment_offsets(disk)
+    def look_again(self, disk: Disk, end_offset: int) -> None:
+        """Take over the segments that are on disk now and begin before the log's end.
+
+        Behind it may lie a tail that was not cut (`LogScan.keep_tail`). Raise `StoreError` on any other name.
+        """
+        self._firsts = [first for first in layout.segment_offsets(disk) if first < end_offset]
 
     @property
     def first_offsets(self) -> list[int]:

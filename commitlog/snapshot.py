@@ -119,19 +119,27 @@ def unsound(disk: Disk) -> list[str]:
 
 def read(disk: Disk, offset: int) -> Snapshot | None:
     """Return the snapshot at `offset`; None if its file is not what was written."""
-    body = _body(disk, offset)
+    return decode(_stored(disk, offset), offset)
+
+
+def decode(stored: bytes, offset: int) -> Snapshot | None:
+    """Return the snapshot at `offset` whose file has these bytes; None if they are not what was written."""
+    body = _body(stored, offset)
     return None if body is None else Snapshot(offset, json.loads(zlib.decompress(body)))
 
 
 def is_sound(disk: Disk, offset: int) -> bool:
     """Return whether there is a snapshot at `offset` whose file is what was written."""
-    return _body(disk, offset) is not None
+    return _body(_stored(disk, offset), offset) is not None
 
 
-def _body(disk: Disk, offset: int) -> bytes | None:
-    """Return the packed state in a snapshot's file; None if that is not what was written."""
+def _stored(disk: Disk, offset: int) -> bytes:
     path = path_of(offset)
-    stored = disk.read(path, 0, max(0, disk.size(path)))
+    return disk.read(path, 0, max(0, disk.size(path)))
+
+
+def _body(stored: bytes, offset: int) -> bytes | None:
+    """Return the packed state in the bytes of a snapshot's file; None if they are not what was written."""
     body = stored[_HEAD.size :]
     return body if stored[: _HEAD.size] == _HEAD.pack(_MAGIC, offset, zlib.crc32(body)) else None
 

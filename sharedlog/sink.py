@@ -38,13 +38,20 @@ from sharedlog.versions import may_write
 class SharedSink:
     """Where the leader of a cluster writes; `fold` has just read that this node leads.
 
-    `clock` is any clock, in ms, that never goes back.
+    `clock` is any clock, in ms, that never goes back. `accepted`, called after each proof, raises OSError.
     """
 
-    def __init__(self, local: LogSink, engine: Engine, fold: Fold, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        local: LogSink,
+        engine: Engine,
+        fold: Fold,
+        clock: Callable[[], int],
+        accepted: Callable[[], None] = lambda: None,
+    ) -> None:
         self.appends_max = 1
         self._local, self._engine, self._fold, self._clock = local, engine, fold, clock
-        self._leader = Leader(fold)
+        self._accepted, self._leader = accepted, Leader(fold)
         self._right = fold.epoch, fold.holder
         self._lock = Lock()
         self.proven_ms = clock()
@@ -92,6 +99,10 @@ class SharedSink:
         except (Refused, Unknown, Halted, Trimmed) as error:  # trimmed: another one has led for long
             raise NotAccepted(f"{error}") from error
         self.is_over, self.proven_ms = False, began_ms
+        try:
+            self._accepted()
+        except OSError as error:  # the right to lead is still this node's, so it may say that it leaves
+            raise NotAccepted(f"The disk of this node has failed ({error}).") from error
 
     def _append_and_prove(self, records: list[SharedRecord]) -> None:
         position = Position(self._fold.end, self._fold.chain)

@@ -6,16 +6,17 @@
 A copy that is void is opened at its checkpoint, and reads again what is there. Where the engine has lost what
 this node had read (a standby that lacked it was promoted, an unclean election), the copy would come to an
 older end and the node lead on, as if what it had acknowledged had never been. So what is known lies outside
-of the copy: the newest record that this process has read, and after a restart where its checkpoint reads on.
+of the copy: the newest record that this process has read, and after a restart what a file keeps of that
+(`recall`), and where its checkpoint reads on.
 Words of what nodes hold (`Fold.last_led` leaves them out) are the same in two histories, and said again.
 
 A server that was deposed and does not know so answers of the past: nothing is concluded until that has been
 so for LOST_MS. An engine that knows better, as of a standby that is behind, raises `Unknown` where it is read
 on: so it is read before its bounds are believed.
 
-Cost: two reads at each opening, and whenever another was first. Weak spot: a node whose process and
-checkpoint know nothing of what was lost cannot tell, and leads; those that know halt when they meet what it
-has written.
+Cost: two reads at each opening, and whenever another was first. Weak spot: a node whose process,
+file and checkpoint know nothing of what was lost cannot tell, and leads; those that know halt when they meet
+what it has written.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sharedlog.errors import Halted, Unknown
 from sharedlog.fold import Fold
 
 LOST_MS: Final = 20_000
-_GONE: Final = 0
+GONE: Final = 0
 """In the place of the CRC-32 of a record that is not there."""
 
 
@@ -44,7 +45,10 @@ class Witness:
 
     def note(self, fold: Fold) -> None:
         """Take in how far a fold has read."""
-        last = fold.last_led
+        self.recall(fold.last_led)
+
+    def recall(self, last: tuple[int, int] | None) -> None:
+        """Take in what a file says was read: the offset and the CRC-32 of a leader's record."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
@@ -70,7 +74,7 @@ class Witness:
         """
         if self.last_led is not None:
             offset, crc = self.last_led
-            if crc_at(engine, offset) not in (None, _GONE, crc):
+            if crc_at(engine, offset) not in (None, GONE, crc):
                 raise Halted(
                     f"Record {offset} of the shared log was read before, and is another one now: the engine "
                     "has lost its end, with what may have been acknowledged, and has grown again."
@@ -95,4 +99,4 @@ def crc_at(engine: Engine, offset: int) -> int | None:
     if found and found[0].offset == offset:
         return zlib.crc32(found[0].stored)
     first, _ = engine.bounds()
-    return None if first > offset else _GONE
+    return None if first > offset else GONE

@@ -261,10 +261,14 @@ class Broker:
         now_ms: int,
         acknowledged_offset: int | None = None,
         shared: Part | None = None,
+        *,
+        keeps_tail: bool = False,
     ) -> Broker:
         """Recover the store on `disk` without beginning: the core may follow (`take_in`), or `begin`.
 
-        `shared` is a part whose state lies in the core's snapshots. Raise `AssertionsOff` under `python -O`.
+        `shared` is a part whose state lies in the core's snapshots. With `keeps_tail` the bytes behind the
+        end of the log stay in its files, and the caller clears them before anything is appended. Raise
+        `AssertionsOff` under `python -O`.
         """
         require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
@@ -286,7 +290,7 @@ class Broker:
                 broker.store.keys.spill(log.first_offset)
                 broker.timers.spill()
         broker.timers.gaps = []
-        scan.cut(log.epoch)
+        scan.keep_tail(log.epoch) if keeps_tail else scan.cut(log.epoch)
         log.resume(scan.end_offset)
         broker.timers.resume()
         broker.store.dispatch.write()

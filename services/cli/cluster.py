@@ -73,18 +73,24 @@ def restore(
     accepted_loss: Annotated[
         int | None, typer.Option("--accept-loss-after", help="The offset behind which all is lost.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Begin a cluster anew, in a new shared log, with the newest checkpoint of a node of one that is lost.
+    """Begin a cluster anew, in a new shared log, with all that the store of a node of a lost one has left.
 
-    Without --accept-loss-after it says behind which offset nothing is left, and changes nothing.
+    That is the log up to the last sound record that the node has seen accepted. Without --accept-loss-after
+    it says how much that is and what is missing, and changes nothing.
 
     Example: tidewheel cluster restore postgresql://tidewheel@db/orders2 --from /var/lib/tidewheel
     """
     from services.cluster.founding import restore_from
 
     with _engine_at(url) as engine:
-        cluster, end = restore_from(engine, store, node, now_ms(), accepted_loss)
+        cluster, end, left = restore_from(engine, store, node, now_ms(), accepted_loss)
+    if as_json:
+        output.print_json({"cluster": cluster.hex(), "store": str(store)} | left.facts())
+        return
     output.say(f"Cluster {cluster.hex()} begins with {store} up to byte {end}; what came behind is lost.")
+    output.say(f"It had {left.said()}.")
     _say_next(url, node, store)
 
 
@@ -297,23 +303,25 @@ def set_version(
 
 
 @app.command()
-def refetch(store: StoreOption) -> None:
-    """Throw the copy of a stopped node away: at its next start it gets another node's, or reads the log.
+def refetch(
+    store: StoreOption,
+    accepted_loss: Annotated[
+        int | None,
+        typer.Option("--accept-loss-of", help="Give up what only this node has, up to this byte of the log."),
+    ] = None,
+) -> None:
+    """Let a stopped node replace its copy: at its next start it gets another node's, or reads the log anew.
+
+    The copy is thrown away once the other one has all that this node has seen accepted. With --accept-loss-of
+    it is thrown away at once; give the byte that the node names where it refuses a copy, or halts.
 
     Example: tidewheel cluster refetch --store /var/lib/tidewheel
     """
-    from commitlog.lock import StoreLock
-    from commitlog.real_disk import RealDisk
-    from services.cluster.transfer import wipe
+    from services.cluster.founding import locked
+    from services.cluster.refetching import refetch as mark
 
     if not (store / layout.CLUSTER).exists():
         raise NotAStore(f"{store} is no store of a cluster's node: nothing was changed.")
-    lock = StoreLock(store, is_node=True)
-    lock.acquire()
-    disk = RealDisk(store)
-    try:
-        wipe(disk)
-    finally:
-        disk.close()
-        lock.release()
-    output.say(f"The copy in {store} is gone. Start the node: it gets another's.")
+    with locked(store, is_node=True) as disk:
+        mark(disk, accepted_loss)
+    output.say(f"The copy in {store} is to be replaced. Start the node: it gets another's.")

@@ -11,6 +11,8 @@ Rules
 1. A word that the engine did not take is said again (`OwnCopy`); a trim is tried again at the next look.
 2. Of several copies the newest is asked for first, at the next try the one after it: it may be bad.
 3. A copy of a version that this program does not support is not fetched.
+4. What replaces the own copy, another node's or the log from its beginning, must cover its evidence
+   (`services.cluster.evidence`).
 
 All of it waits for the engine, the disk or another node: it runs in a worker thread, one call at a time.
 
@@ -20,21 +22,28 @@ Cost: a copy is read twice and written once; see `copies` and `transfer` for wha
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
 
 import structlog
 
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
-from services.cluster import transfer
+from services.cluster import evidence_file, transfer
 from services.cluster.copies import Found, OwnCopy, damage_in_log, look_for_copies
 from services.cluster.errors import CopyRefused
+from services.cluster.evidence import ACCEPT, Look, Trace, Verdict, covers, traced
 from services.cluster.replica import Replica
+from services.cluster.transfer import FetchedCopy
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
 from sharedlog.errors import Refused, TooOld, Unknown
 from sharedlog.fold import Fold
 from sharedlog.versions import unsupported
+from sharedlog.witness import GONE, crc_at
 
+COMPARED_BYTES: Final = 1024 * 1024
+"""How much of the log before the evidence is compared, where a copy has forgotten the chain there."""
+_LOOKS: Final = {None: Look.TRIMMED, GONE: Look.GONE}
 log = structlog.get_logger()
 
 
@@ -86,17 +95,38 @@ class Copying:
         for node, held in found.copies[turn:] + found.copies[:turn]:
             self._engine.note(self._own.hold(held.next_record, found.finalized))
             try:
-                transfer.fetch(held.http, held.certificate, held.secret, self._disk)
+                transfer.fetch(held.http, held.certificate, held.secret, self._disk, self._require_covered)
             except CopyRefused as error:
                 refusals.append(f"{node}: {error}")
                 continue
             self._is_fetched = True
             return f"node {node}, {held.http}"
         if found.first == 0 and not self._began.facts.get("begins_at"):
+            self._require_covered(None)
             transfer.wipe(self._disk)
             return "the shared log, from its beginning"
         told = " ".join(refusals) or "No other node has told of one that reaches so far."
         raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
+
+    def _require_covered(self, copy: FetchedCopy | None) -> None:
+        """Raise `CopyRefused` if a copy, or the whole log, lacks what the own copy has seen accepted."""
+        claimed = evidence_file.read(self._disk)
+        if claimed is None or claimed.cluster != self._began.cluster:
+            return
+        trace = Trace.NOT_READ if copy is None else traced(copy.fold(), claimed)
+        look = _LOOKS.get(crc := crc_at(self._engine, claimed.record), Look.ANOTHER)
+        verdict = covers(claimed, trace, Look.SAME if crc == claimed.crc else look)
+        if verdict is Verdict.COMPARE:
+            start = max(0, claimed.end - COMPARED_BYTES)
+            is_same = copy is not None and copy.same_bytes(start, claimed.end)
+            verdict = Verdict.TAKE if is_same else Verdict.REFUSE
+        if verdict is Verdict.REFUSE:
+            has = "The shared log" if copy is None else f"The copy, which ends at byte {copy.end},"
+            raise CopyRefused(
+                f"{has} lacks what this node has seen accepted, up to byte {claimed.end} of the log and "
+                f"record {claimed.record} of the shared log: it does not take this node's place."
+                + ACCEPT.format(end=claimed.end)
+            )
 
     def opened(self, replica: Replica) -> None:
         """Read through what was fetched, the first time that it is open; raise `StoreDamaged`."""

@@ -367,6 +367,7 @@ class ClusterNode:
     def _open(self) -> Replica:
         self._has_read_all, self._must_ask_witness = False, True
         replica = Replica.open(self._disk, self._settings, self._clock(), self._began.cluster)
+        self._witness.recall(replica.last_led)
         self._copying.opened(replica)
         return replica
 
@@ -565,6 +566,7 @@ class ClusterNode:
             pass
         if not fold.is_founded:
             return False
+        replica.require_may_stand()
         self.shown = self._show()
         me = self.me._replace(certificate=self.shown.certificate)
         candidate = Candidate(fold, secrets.token_bytes(HOLDER_BYTES), me._asdict())
@@ -616,6 +618,7 @@ class ClusterNode:
         if self.role is Role.FOLLOWING:
             self._has_room = fitness.has_room(self._disk, replica.core.segment_bytes)
         replica.require_sound(has_read_all=self._has_read_all)
+        replica.sync()
         self._copying.tell(replica, self._looked_ms)
 
     async def _copy(self, why: str) -> None:

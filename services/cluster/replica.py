@@ -6,8 +6,9 @@
 
 Rules
 1. At a start nothing behind the newest checkpoint is believed, whatever its CRC: sound bytes may lie there
-   that the cluster never accepted, and after a power cut holes. The log is cut there, and the rest folded
-   again from the shared log. So a follower need not sync what it writes.
+   that the cluster never accepted, and after a power cut holes. The core begins there, and the rest is folded
+   again from the shared log. Until that agrees the bytes stay in place (`tail`): they may be all there is.
+   What they prove is decided by `evidence`, which each accepted flush writes anew.
 2. A checkpoint holds the fold (`SHARED`) and the core at one place of the history. It is taken between two
    flushes, of accepted records only.
 3. A core that follows appends nothing and does nothing that is due: both are the leader's to decide, and come
@@ -38,8 +39,11 @@ from services.broker.broker import SHARED, Broker
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import missing_from
 from services.cluster import transfer
+from services.cluster.evidence import CopyProof, Read, traced
+from services.cluster.evidence_file import EvidenceFile
+from services.cluster.tail import Tail
 from sharedlog.engine import Engine
-from sharedlog.errors import LogDamaged, Trimmed
+from sharedlog.errors import LogDamaged, Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.record import SharedRecord
 from sharedlog.sink import SharedSink
@@ -52,6 +56,8 @@ A takeover lengthens a lease once; see `services.broker.leases`."""
 _HEAD: Final = struct.Struct(">II")
 _PLACE: Final = struct.Struct(">q")
 _PLACE_AT: Final = 28
+_EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
+"""What became of records after which the evidence is written anew."""
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
 """Parts of a store that are derived from nothing else (`services.broker.values.Damaged`)."""
 
@@ -76,21 +82,29 @@ class SharedPart:
 class Replica:
     """A node's copy of the cluster's store; make it with `Replica.open`."""
 
-    def __init__(self, disk: Disk, core: Broker, shared: SharedPart) -> None:
-        self._disk, self.core, self._shared = disk, core, shared
+    def __init__(self, disk: Disk, core: Broker, shared: SharedPart, evidence: EvidenceFile) -> None:
+        self._disk, self.core, self._shared, self._evidence = disk, core, shared, evidence
+        fold, self._synced_end = shared.fold, core.end_offset
+        assert fold.cluster is not None, "a copy is of a cluster"
+        begins = Read(fold.end, fold.chain, fold.next_offset, None)
+        self._proof = CopyProof(fold.cluster, evidence.written, begins, traced(fold, evidence.written))
+        self._tail = Tail(disk, core.segment_bytes, core.end_offset)
         self.sink: SharedSink | None = None
         """Where the core writes while this node leads."""
 
     @classmethod
     def open(cls, disk: Disk, settings: BrokerSettings, now_ms: int, cluster: bytes) -> Replica:
-        """Open the copy on `disk`, at its newest checkpoint; raise a `StoreError`, or OSError.
+        """Open the copy on `disk`, at its newest checkpoint; raise a `StoreError`, `Halted`, or OSError.
 
         Raise `StoreDamaged` where something is gone that nothing on this machine replaces.
         """
         transfer.take_over(disk)
-        shared = SharedPart(Fold(cluster))
-        core = Broker.recover(disk, settings, now_ms, go_back_to_checkpoint(disk), shared)
-        replica = cls(disk, core, shared)
+        if disk.size(layout.REFETCH) >= 0:
+            raise StoreDamaged("Another node's copy is to take this one's place: cluster refetch was called.")
+        shared, evidence = SharedPart(Fold(cluster)), EvidenceFile.open(disk)
+        end = go_back_to_checkpoint(disk)
+        core = Broker.recover(disk, settings, now_ms, end, shared, keeps_tail=True)
+        replica = cls(disk, core, shared, evidence)
         replica.require_sound()
         assert core.end_offset == shared.fold.end, "a checkpoint's fold and core are of one place"
         return replica
@@ -104,6 +118,12 @@ class Replica:
     def beyond_checkpoint_bytes(self) -> int:
         """The accepted bytes behind the newest checkpoint on disk: this node reads them again at a start."""
         return self.core.durable_offset - self.core.written_offset
+
+    @property
+    def last_led(self) -> tuple[int, int] | None:
+        """The offset and the CRC-32 of the newest record of a leader's that this copy has ever folded."""
+        claimed = self._proof.claimed
+        return None if claimed is None else (claimed.record, claimed.crc)
 
     def require_sound(self, *, has_read_all: bool = False) -> None:
         """Raise `StoreDamaged` if something of the copy is gone that nothing on this machine replaces.
@@ -126,6 +146,8 @@ class Replica:
         """
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.take(offset, stored)
+        fold = self.fold
+        self._proof.read(Read(fold.end, fold.chain, fold.next_offset, fold.last_read))
         if self.fold.end > self.core.end_offset and step.outcome is Outcome.NOTED:
             raise Trimmed(f"The cluster began with a store of {self.fold.end} bytes, and this node has none.")
         if step.outcome is Outcome.ACCEPTED:
@@ -134,9 +156,37 @@ class Replica:
                 self._shared.is_before_flush = True
                 self.checkpoint(now_ms)
                 self._shared.is_before_flush = False
+            self._tail.meet(step.flush, self._proof)
             self.core.take_in(encoded, step.flush[-1].end, now_ms)
             assert self.core.end_offset == self.fold.end, "the core is elsewhere than the fold"
+        if step.outcome in _EVIDENT:
+            self._keep_evidence()
         return step
+
+    def sync(self) -> None:
+        """Take what was accepted to disk, then the evidence of it; raise OSError: then the copy is void.
+
+        Any thread may call this, one at a time.
+        """
+        written = self._evidence.written
+        if written is None:
+            return
+        for first in self.core.store.log.segments.touched(self._synced_end, written.end):
+            self._disk.sync(layout.segment_path(first))
+        self._evidence.sync()
+        self._synced_end = max(self._synced_end, written.end)
+
+    def require_may_stand(self) -> None:
+        """Make the copy one that may lead, once its fold has read all; raise `Unknown` if it may not.
+
+        What lies behind the end was never accepted, and is set aside. Raise OSError: then the copy is void.
+        """
+        if not self._proof.may_lead:
+            raise Unknown(
+                f"The shared log was not read up to byte {self._proof.accepted_end} of the log, which this "
+                "node has read before."
+            )
+        self._tail.end_at(self.core.end_offset)
 
     def checkpoint(self, now_ms: int) -> None:
         """Write a checkpoint, and delete the segments that two of them cover; raise OSError."""
@@ -150,7 +200,9 @@ class Replica:
 
         Its first record is the epoch, which names `node` and the finalized version if that version allows it.
         """
-        self.sink = SharedSink(self.core.local_sink, engine, self.fold, clock)
+        self.require_may_stand()
+        local = self.core.local_sink
+        self.sink = SharedSink(local, engine, self.fold, clock, self._keep_evidence)
         self.core.write_to(self.sink)
         finalized = self.fold.finalized
         marks = finalized >= MARKED_LEASES
@@ -160,9 +212,16 @@ class Replica:
         if marks:
             self.core.receiving.keep_lengthened(now_ms)
 
+    def _keep_evidence(self) -> None:
+        """Write what the shared log has accepted, once it is in this log's files; raise OSError."""
+        fold = self.fold
+        fresh = self._proof.accepted(fold.epoch, fold.end, fold.chain, fold.last_led)
+        if fresh is not None:
+            self._evidence.write(fresh)
+
 
 def go_back_to_checkpoint(disk: Disk) -> int:
-    """Let a clustered store end at its newest checkpoint; return the log offset there. Raise OSError."""
+    """Let readers of a node's store stop at its newest checkpoint; return its offset. Raise OSError."""
     start = snapshot.newest(disk)
     offset = start.offset if start is not None and SHARED in start.parts else 0
     layout.republish_durable(disk, offset, may_go_back=True)

@@ -40,7 +40,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from http.client import HTTPException
@@ -48,7 +48,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from commitlog import imported, layout, store_format
+from commitlog import imported, layout, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from consumequeue import keyindex
@@ -58,6 +58,7 @@ from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.store.copying import FileCopy, hold_store
 from services.store.copying_derived import HeldDerived
 from services.store.reading import StoreFiles
+from sharedlog.fold import Fold
 
 PATH: Final = "/api/cluster/copy"
 READ_SECONDS: Final = 30.0
@@ -72,14 +73,46 @@ _MOVING: Final = f"{layout.FETCHED}/moving"
 _REPLACED: Final = (
     *(layout.COMMITLOG, layout.CONSUMEQUEUE, layout.QUEUES_WHOLE, layout.KEYINDEX, layout.SNAPSHOTS),
     *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
-    imported.PATH,
+    *(imported.PATH, layout.REFETCH),
 )
-"""All that a store holds, save what says whose it is."""
+"""All that a store holds, save what says whose it is, and up to where it has seen the log accepted."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
     rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.QUEUES_WHOLE}"
     rf"|{layout.CONSUMEQUEUE}/(?!\.\.?/)[^/\0]{{1,255}}/[0-9]{{1,10}}/[0-9]{{{layout.OFFSET_DIGITS}}}"
 )
+
+
+class FetchedCopy:
+    """A copy that is whole and has not taken the store's place: files 0, 1, ... have these paths there."""
+
+    def __init__(self, disk: Disk, paths: list[str], end: int) -> None:
+        self._disk, self._numbers, self.end = disk, {path: n for n, path in enumerate(paths)}, end
+
+    def fold(self) -> Fold:
+        """Return the fold of its checkpoint; raise `CopyRefused`."""
+        path = snapshot.path_of(self.end)
+        kept = f"{layout.FETCHED}/{self._numbers.get(path)}"
+        found = snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
+        if found is None or SHARED not in found.parts:
+            raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
+        return Fold.thaw(found.parts[SHARED])
+
+    def same_bytes(self, start: int, end: int) -> bool:
+        """Return whether its log has the bytes of this store's from `start` to `end`, where it has any."""
+        for first in layout.segment_offsets(self._disk):
+            number = self._numbers.get(layout.segment_path(first))
+            until = min(end, first + self._disk.size(layout.segment_path(first)))
+            if number is None or start >= until or end <= first:
+                continue
+            at = max(start, first)
+            ours = self._disk.read(layout.segment_path(first), at - first, until - at)
+            if ours != self._disk.read(f"{layout.FETCHED}/{number}", at - first, until - at):
+                return False
+        return True
+
+
+Require = Callable[[FetchedCopy], None]
 
 
 class Source(Protocol):
@@ -108,10 +141,10 @@ def stream(root: Path) -> Generator[bytes]:
         yield end + digest.digest()
 
 
-def fetch(url: str, certificate: str, secret: str, disk: Disk) -> None:
+def fetch(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
     """Get the copy of the node whose HTTP interface is `url`; it takes the store's place (`take_over`).
 
-    `certificate` is what that node is known by, where it serves HTTP over TLS.
+    `certificate` is what that node is known by, where it serves HTTP over TLS; see `receive` for `require`.
     Raise `CopyRefused` if it is not to be had, or OSError of the disk.
     """
     try:
@@ -129,13 +162,16 @@ def fetch(url: str, certificate: str, secret: str, disk: Disk) -> None:
                 raise CopyRefused(f"{url} gives no copy ({answer.status}): {said}")
         except (OSError, HTTPException) as error:
             raise CopyRefused(f"{url} does not answer ({error or type(error).__name__}).") from error
-        receive(_Checked(answer, url), disk)
+        receive(_Checked(answer, url), disk, require)
     finally:
         connection.close()
 
 
-def receive(source: Source, disk: Disk) -> None:
-    """Keep a copy apart until it is whole; raise `CopyRefused`, or OSError of the disk."""
+def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
+    """Keep a copy apart until it is whole; raise `CopyRefused`, or OSError of the disk.
+
+    `require` raises `CopyRefused` of a copy that must not take the store's place.
+    """
     _discard(disk)
     received = _Received(source)
     if received.exactly(len(MAGIC)) != MAGIC:
@@ -149,6 +185,7 @@ def receive(source: Source, disk: Disk) -> None:
         paths.append(header["path"])
     if header["files"] != len(paths):
         raise CopyRefused(f"The copy has {len(paths)} files, and {header['files']} were sent.")
+    require(FetchedCopy(disk, paths, header["end"]))
     for path, content in (
         (layout.DURABLE, layout.durable_lines(header["end"])),
         (layout.FORMAT, store_format.encode(header["segment_bytes"])),

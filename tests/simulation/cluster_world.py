@@ -224,6 +224,7 @@ class ClusterWorld(World):
         """The replica of a node, which is started if it is down."""
         if node.replica is None:
             node.replica = Replica.open(node.disk, self.settings, self._clock(node), CLUSTER)
+            node.witness.recall(node.replica.last_led)
             node.must_ask_witness = True
             node.own_copy = OwnCopy(node.name, f"http://{node.name}", BEGAN, node.disk, str)
         return node.replica
@@ -380,12 +381,14 @@ class ClusterWorld(World):
         elif chance < 0.605:
             self._lose_disk(self.random.choice(self.nodes))
         elif chance < 0.65:
+            self.leader.disk.well()
             self._beat()
         elif chance < 0.75:
             self._tell_of(self.random.choice(self.nodes))
         elif chance < 0.80:
             self._trim()
         elif chance < 0.81 and self._lost is None:
+            self.leader.disk.well()
             self._beat({"forget": self.random.choice(self.nodes).name})
         elif chance < 0.85:
             self._ask(self.broker, self.answers)

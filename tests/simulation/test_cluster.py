@@ -21,6 +21,7 @@ from services.broker.store import Store
 from services.broker.timer_delivery import TimerDelivery
 from services.broker.values import Resolution
 from services.cluster import replica
+from services.cluster.evidence_file import EvidenceFile
 from services.live.durability import OWN_MEANS, Answers, Waiting
 from sharedlog.errors import Halted, NotAccepted
 from sharedlog.fold import Position
@@ -32,7 +33,7 @@ from sharedlog.witness import Witness
 from tests.simulation.cluster_world import ClusterWorld, NobodyLeft
 from tidewheel.errors import TidewheelError
 
-FOUND_WITHIN = 24
+FOUND_WITHIN = 80
 
 
 @pytest.fixture(autouse=True)
@@ -148,8 +149,9 @@ def no_is_told_without_proof(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_end_is_read_over(patch: pytest.MonkeyPatch) -> None:
-    """A node opens its copy again, and does not ask whether all is there that it had read."""
+    """A node opens its copy again, and neither witness nor evidence tells what it had read."""
     patch.setattr(Witness, "require_kept", lambda *_: None)
+    patch.setattr(EvidenceFile, "open", lambda disk: EvidenceFile(disk, None))
 
 
 def newest_record_is_a_clock(patch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def test_a_copy_is_fetched_from_no_other_node(tmp_path: Path) -> None:
             (self_signed(["x"])[0].decode(), "does not show"),
         ):
             with pytest.raises(CopyRefused, match=said):
-                transfer.fetch(f"https://{address}", told, "secret", disk)
+                transfer.fetch(f"https://{address}", told, "secret", disk, lambda _: None)
     disk.close()
 
 

@@ -1,0 +1,180 @@
+"""The bytes of a node's log behind its checkpoint, until the shared log has shown what they are worth.
+
+    checkpoint          accepted end                      end of the files
+        |--- read before, accepted ---|--- written, not known to be accepted ---|000
+        ^ flushes from the shared log are compared with what lies in their place, then written there
+
+`services.cluster.evidence` decides; here is what it decides about, and what is done:
+
+    advance, write   the flush is written where it belongs, also over the same bytes: these may be in memory
+                     only. Zeros that close a segment are made zeros
+    set aside        the sound records from there on go to the file `aside/<20 digits of their offset>`, up to
+                     ASIDE_BYTES_MAX, synced; the file before is deleted. Then they are cut
+    cut              later segments are deleted, the last one first; the segment is cut there and allocated
+
+After a cut, as after the last byte of the files, nothing is compared any more.
+
+Cost: a read of each flush that the checkpoint does not cover, once for each opening. Weak spot: only the last
+tail that was set aside is kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from commitlog import imported, layout, record
+from commitlog.disk import Disk
+from commitlog.recovery import LogScan, holds_other
+from commitlog.segments import Segments
+from services.cluster.evidence import CopyProof, InPlace, Verdict
+from sharedlog.record import SharedRecord
+
+ASIDE_BYTES_MAX: Final = 64 * 1024 * 1024
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
+_HEAD: Final = struct.Struct(">II")
+
+log = structlog.get_logger()
+
+
+class Tail:
+    """What lies behind the checkpoint at `end_offset`, in segments of `segment_bytes`."""
+
+    def __init__(self, disk: Disk, segment_bytes: int, end_offset: int) -> None:
+        self._disk, self._segment_bytes = disk, segment_bytes
+        self._segments = Segments.of(disk, segment_bytes)
+        self._imported_until = imported.read(disk)
+        self.is_there = self._end > end_offset
+        """Whether there is anything to compare with."""
+
+    def meet(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
+        """Make room for a flush that the shared log has accepted, whose bytes are written next.
+
+        Raise `Halted` if the tail is of another history, or OSError.
+        """
+        if not self.is_there:
+            return
+        in_place, offset = self._compare(flush)
+        verdict = proof.meet(in_place, offset)
+        if verdict is Verdict.WRITE:
+            self._clear_closed(flush)
+        elif verdict in (Verdict.SET_ASIDE, Verdict.CUT):
+            self.end_at(offset)
+        self.is_there = self.is_there and self._end > flush[-1].end
+
+    def end_at(self, offset: int) -> None:
+        """Cut the tail at `offset`, which no accepted record reaches beyond, and set aside what was sound."""
+        if not self.is_there:
+            return
+        if offset < self._end:
+            scan = LogScan(self._disk, self._segment_bytes, offset)
+            scan.check()
+            if scan.end_offset > offset:
+                self._set_aside(offset, scan.end_offset)
+        for first in reversed([one for one in self._segments.first_offsets if one >= offset]):
+            self._disk.delete(layout.segment_path(first))
+        self._disk.sync_folder(layout.COMMITLOG)
+        self._clear_from(offset)
+        self.is_there = False
+
+    @property
+    def _end(self) -> int:
+        """The log offset where the files end."""
+        firsts = self._segments.first_offsets
+        last_bytes = self._disk.size(layout.segment_path(firsts[-1])) if firsts else 0
+        return max(self._segments.end_offset, firsts[-1] + last_bytes) if firsts else 0
+
+    def _compare(self, flush: Sequence[SharedRecord]) -> tuple[InPlace, int]:
+        """Return what lies in a flush's place, and the offset of the first piece that differs."""
+        unsound_at: int | None = None
+        differing = (part for part in flush if not self._is_equal(part))
+        for offset, piece, zeros in (one for part in differing for one in _pieces(part)):
+            path, position = self._place(offset)
+            if self._disk.read(path, position, len(piece)) == piece and self._is_zero(
+                path, position, piece, zeros
+            ):
+                continue
+            if self._holds_other(path, position, offset, piece):
+                return InPlace.OTHER, offset
+            unsound_at = offset if unsound_at is None else unsound_at
+        return (InPlace.EQUAL, flush[-1].end) if unsound_at is None else (InPlace.UNSOUND, unsound_at)
+
+    def _is_equal(self, part: SharedRecord) -> bool:
+        """Return whether BYTES without zeros lie in one segment; False where that is not sure."""
+        path, position = self._place(part.start)
+        is_in_one = not part.zeros and part.end <= self._segments.end_of(part.start)
+        return is_in_one and self._disk.read(path, position, len(part.body)) == part.body
+
+    def _place(self, offset: int) -> tuple[str, int]:
+        firsts = self._segments.first_offsets
+        return (
+            self._segments.place(offset)
+            if firsts and offset >= firsts[0]
+            else (layout.segment_path(offset), 0)
+        )
+
+    def _is_zero(self, path: str, position: int, piece: bytes, zeros: int) -> bool:
+        """Return whether the zeros behind a piece are there, or the file ends before."""
+        at, end = position + len(piece), position + len(piece) + zeros
+        chunks = range(at, end, _CHUNK_BYTES)
+        return not any(
+            self._disk.read(path, one, min(_CHUNK_BYTES, end - one)).strip(b"\0") for one in chunks
+        )
+
+    def _holds_other(self, path: str, position: int, offset: int, piece: bytes) -> bool:
+        if self._disk.size(path) <= position or self._disk.read(path, position, len(piece)) == piece:
+            return False
+        return holds_other(self._disk.view(path), position, offset, self._imported_until)
+
+    def _clear_closed(self, flush: Sequence[SharedRecord]) -> None:
+        """Make zeros of what a flush leaves unused at the ends of segments."""
+        for part in flush:
+            if part.zeros:
+                self._clear_from(part.end - part.zeros)
+
+    def _clear_from(self, offset: int) -> None:
+        """Make the rest of the segment zeros in which an offset lies, if that begins before it."""
+        firsts = self._segments.first_offsets
+        if not firsts or offset <= self._segments.first_of(offset):
+            return
+        path, position = self._segments.place(offset)
+        file_bytes = self._disk.size(path)
+        if position < file_bytes:
+            self._disk.truncate(path, position)
+            self._disk.allocate(path, file_bytes)
+
+    def _set_aside(self, offset: int, end_offset: int) -> None:
+        """Keep records that no reader has seen accepted; where the disk has no room, say so and go on."""
+        path = f"{layout.ASIDE}/{offset:0{layout.OFFSET_DIGITS}d}"
+        self._disk.delete(layout.ASIDE)
+        end = min(end_offset, offset + ASIDE_BYTES_MAX)
+        try:
+            at = offset
+            while at < end:
+                segment, position = self._segments.place(at)
+                until = min(end, self._segments.end_of(at), at + _CHUNK_BYTES)
+                self._disk.write(path, at - offset, self._disk.read(segment, position, until - at))
+                at = until
+            self._disk.sync(path)
+        except OSError as error:
+            with suppress(OSError):
+                self._disk.delete(layout.ASIDE)
+            log.warning("the tail was not set aside", offset=offset, end_offset=end_offset, reason=str(error))
+            return
+        log.warning("records that were not seen accepted are set aside", path=path, end_offset=end)
+
+
+def _pieces(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
+    """Yield (log offset, bytes, zeros behind them) of each record of BYTES, blanks too."""
+    at, body = 0, part.body
+    while at < len(body):
+        length, magic = _HEAD.unpack_from(body, at)
+        if magic == record.MAGIC_BLANK:
+            length = record.BLANK_BYTES
+        end = at + length
+        yield part.start + at, body[at:end], part.zeros if end == len(body) else 0
+        at = end

@@ -1,0 +1,278 @@
+"""The engine is lost, or restored from a backup: what was acknowledged on the nodes' disks counts."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from commitlog import layout
+from commitlog.message import Message
+from commitlog.real_disk import RealDisk
+from services.broker.settings import BrokerSettings
+from services.cluster import evidence_file
+from services.cluster.errors import LossNotAccepted
+from services.cluster.founding import restore_from
+from services.cluster.refetching import refetch
+from services.cluster.replica import Replica
+from sharedlog.engine import Head
+from sharedlog.errors import Halted, Unknown
+from sharedlog.fold import Position
+from sharedlog.leading import Candidate
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.witness import LOST_MS, Witness
+from tests.memory_disk import MemoryDisk
+from tests.memory_engine import MemoryEngine
+
+CLUSTER = b"one cluster's id"
+NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+SETTINGS = BrokerSettings(segment_bytes=64 * 1024, queue_count=1, sync_flush=False)
+SENT = 300
+STEP = 20
+
+
+class FoundedEngine(MemoryEngine):
+    """A new shared log that `cluster restore` begins with."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(1), NOWHERE)
+        self.is_well = True
+
+    def found(self, head: object) -> None:  # type: ignore[override]
+        """Be empty: the GENESIS comes by `append_if`."""
+
+
+class Pair:
+    """A leader and a follower; `send` acknowledges messages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engine = MemoryEngine(Random(1), NOWHERE)
+        self.engine.is_well = True
+        self.engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+        self.roots = [folder / "leader", folder / "follower"]
+        for root in self.roots:
+            root.mkdir()
+            (root / layout.CLUSTER).write_text("{}")
+        self.disks = [RealDisk(root) for root in self.roots]
+        self.leader, self.follower = self.open(0), self.open(1)
+        self.lead(self.leader, b"who leads epoch1")
+        self.acknowledged = 0
+
+    def open(self, number: int) -> Replica:
+        return Replica.open(self.disks[number], SETTINGS, 0, CLUSTER)
+
+    def read_on(self, replica: Replica) -> None:
+        while found := self.engine.read(replica.fold.next_offset, 1):
+            for one in found:
+                replica.take(one.offset, one.stored, 0)
+
+    def lead(self, replica: Replica, holder: bytes) -> None:
+        self.read_on(replica)
+        fold = replica.fold
+        candidate = Candidate(fold, holder, {"node": "a"})
+        head = Head(fold.epoch, fold.holder, Position(fold.end, fold.chain))
+        self.engine.append_if(
+            head, [encode(candidate.epoch)], Head(candidate.epoch.epoch, holder, head.position)
+        )
+        self.read_on(replica)
+        replica.lead(self.engine, 0, lambda: 0)
+
+    def send(self, number: int = SENT) -> None:
+        core = self.leader.core
+        for _ in range(0, number, STEP):
+            for _ in range(STEP):
+                message = Message(topic="t", body=b"x" * 900, message_id=f"M{self.acknowledged}")
+                core.sending.send(message, 0)
+                self.acknowledged += 1
+            while (one := core.take_flush()) is not None:
+                one.write()
+                core.flushed(one, 0)
+        self.read_on(self.follower)
+
+    def close(self) -> None:
+        for disk in self.disks:
+            disk.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    pair = Pair(tmp_path)
+    pair.send()
+    return pair
+
+
+def recovered(root: Path) -> int:
+    """How many messages a cluster has that begins with a store."""
+    engine = FoundedEngine()
+    with pytest.raises(LossNotAccepted) as refused:
+        restore_from(engine, root, "c", 0, None)  # type: ignore[arg-type]
+    end = int(str(refused.value).split("--accept-loss-after ")[1].rstrip("."))
+    restored = restore_from(engine, root, "c", 0, end)  # type: ignore[arg-type]
+    assert restored.left.missing_bytes == 0
+    disk = RealDisk(root)
+    replica = Replica.open(disk, SETTINGS, 0, restored.cluster)
+    while found := engine.read(replica.fold.next_offset, 1):
+        for one in found:
+            replica.take(one.offset, one.stored, 0)
+    first, last = replica.core.finding.queue_range("t", 0)
+    disk.close()
+    return last - first
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("opened", [0, 1, 3])
+def test_all_that_was_acknowledged_is_restored_however_often_nodes_were_opened(
+    pair: Pair, number: int, opened: int
+) -> None:
+    for _ in range(opened):
+        pair.open(number)
+    pair.close()
+    assert recovered(pair.roots[number]) == SENT
+
+
+def test_a_node_that_reads_again_keeps_what_it_has_not_reached_yet(pair: Pair) -> None:
+    again = pair.open(1)
+    for one in pair.engine.read(again.fold.next_offset, 1)[:2]:
+        again.take(one.offset, one.stored, 0)
+    again = pair.open(1)
+    pair.read_on(again)
+    assert again.fold.end == again.core.end_offset == pair.leader.fold.end
+    again = pair.open(1)
+    pair.close()
+    assert recovered(pair.roots[1]) == SENT
+
+
+def witness_of(replica: Replica) -> Witness:
+    """A process that begins, and is never early to say that a record is gone."""
+    witness = Witness(count(0, LOST_MS).__next__)
+    witness.recall(replica.last_led)
+    return witness
+
+
+def look(pair: Pair, replica: Replica) -> None:
+    witness = witness_of(replica)
+    for _ in range(2):
+        try:
+            witness.require_kept(pair.engine, replica.fold)
+        except Unknown:
+            continue
+
+
+def stand(pair: Pair, replica: Replica) -> None:
+    """Read all there is, and ask to lead, though no witness was asked before."""
+    pair.read_on(replica)
+    replica.require_may_stand()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_restored_backup_is_found_after_a_restart_also_when_it_has_grown_again(
+    pair: Pair, number: int, grows: bool
+) -> None:
+    before = len(pair.engine.records)
+    pair.send(60)
+    del pair.engine.records[before:], pair.engine._taken_ms[before:], pair.engine._heads[before:]
+    pair.engine._head = pair.engine._heads[-1]
+    if grows:  # under a node that knows nothing of what was lost
+        other = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
+        pair.lead(other, b"who leads epoch2")
+        while pair.engine.end_offset < before + 20:
+            other.core.sending.send(Message(topic="t", body=b"y", message_id=f"N{before}"), 0)
+            while (one := other.core.take_flush()) is not None:
+                one.write()
+                other.core.flushed(one, 0)
+            assert other.sink is not None
+            other.sink.beat({})
+    again = pair.open(number)
+    with pytest.raises(Halted, match="is another one now" if grows else "is gone or is another one"):
+        look(pair, again)
+    with pytest.raises((Halted, Unknown), match=r"--accept-loss-of \d+|was not read up to byte \d+"):
+        stand(pair, again)
+    pair.close()
+    assert recovered(pair.roots[number]) == SENT + 60
+
+
+def test_what_a_leader_wrote_and_nobody_accepted_is_set_aside_for_what_was(pair: Pair) -> None:
+    accepted, next_offset = pair.leader.fold.end, pair.leader.fold.next_offset
+    core = pair.leader.core
+    core.sending.send(Message(topic="t", body=b"z", message_id="nobody's"), 0)
+    pair.engine.is_away = True
+    flush = core.take_flush()
+    assert flush is not None
+    with pytest.raises(OSError, match="away"):
+        flush.write()
+    pair.engine.is_away = False
+    pair.lead(pair.follower, b"who leads epoch2")
+    pair.leader = pair.follower
+    core = pair.leader.core
+    core.sending.send(Message(topic="t", body=b"w", message_id="another"), 0)
+    while (one := core.take_flush()) is not None:
+        one.write()
+        core.flushed(one, 0)
+    again = pair.open(0)
+    pair.read_on(again)
+    assert again.fold.next_offset > next_offset
+    assert again.core.finding.queue_range("t", 0) == (0, SENT + 1)
+    (aside,) = pair.disks[0].list(layout.ASIDE)
+    assert int(aside) == accepted
+    kept = pair.disks[0].read(f"{layout.ASIDE}/{aside}", 0, 1 << 20)
+    assert b"nobody's" in kept
+    pair.close()
+
+
+def test_bytes_that_a_power_cut_took_below_the_evidence_are_read_again(pair: Pair) -> None:
+    end, path = pair.follower.fold.end, layout.segment_path(2 * SETTINGS.segment_bytes)
+    size = pair.disks[1].size(path)
+    pair.disks[1].truncate(path, 3_000)
+    pair.disks[1].allocate(path, size)
+    again = pair.open(1)
+    pair.read_on(again)
+    again.require_may_stand()
+    assert again.core.finding.queue_range("t", 0) == (0, SENT)
+    assert again.core.end_offset == end
+    pair.close()
+    assert recovered(pair.roots[1]) == SENT
+
+
+def test_a_restore_tells_what_of_the_evidence_is_missing(pair: Pair) -> None:
+    path = layout.segment_path(2 * SETTINGS.segment_bytes)
+    size = pair.disks[1].size(path)
+    pair.disks[1].truncate(path, 3_000)
+    pair.disks[1].allocate(path, size)
+    pair.close()
+    with pytest.raises(LossNotAccepted, match=r"[1-9]\d+ bytes that this node has seen accepted are missing"):
+        restore_from(FoundedEngine(), pair.roots[1], "c", 0, None)  # type: ignore[arg-type]
+
+
+def test_another_record_below_the_accepted_end_halts_before_anything_is_overwritten(pair: Pair) -> None:
+    disk = pair.disks[1]
+    before = disk.read(layout.segment_path(0), 0, SETTINGS.segment_bytes)
+    other = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
+    del pair.engine.records[1:], pair.engine._taken_ms[1:], pair.engine._heads[1:]
+    pair.engine._head = NOWHERE
+    pair.leader = other
+    pair.lead(other, b"who leads epoch9")
+    pair.follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
+    pair.send()
+    again = pair.open(1)
+    with pytest.raises(Halted, match=r"another record lies at byte \d+ .*--accept-loss-of \d+"):
+        pair.read_on(again)
+    assert disk.read(layout.segment_path(0), 0, SETTINGS.segment_bytes) == before
+    pair.close()
+
+
+def test_a_copy_is_thrown_away_at_once_only_by_the_number_of_its_evidence(pair: Pair) -> None:
+    disk = pair.disks[1]
+    claimed = evidence_file.read(disk)
+    assert claimed is not None
+    assert claimed.end == pair.follower.fold.end
+    with pytest.raises(LossNotAccepted, match=f"--accept-loss-of {claimed.end}"):
+        refetch(disk, claimed.end - 1)
+    refetch(disk, None)
+    assert disk.list(layout.COMMITLOG), "another copy is not here yet"
+    refetch(disk, claimed.end)
+    assert not disk.list(layout.COMMITLOG)
+    assert evidence_file.read(disk) is None
+    pair.close()
