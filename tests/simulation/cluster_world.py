@@ -41,7 +41,7 @@ from commitlog.record import Record, decode
 from services.broker.broker import SHARED, Broker
 from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
-from services.cluster import transfer
+from services.cluster import evidence_file, transfer
 from services.cluster.copies import TELL_AGAIN_MS, OwnCopy, look_for_copies
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica, records_in
@@ -83,6 +83,8 @@ class Node:
     is_halted: bool = False
     has_read_before_loss: int = 0
     """Behind which record of a leader's it had read when the engine lost its end, while it knows."""
+    synced_end: int = 0
+    """Up to where a power cut takes nothing of its log, nor the evidence of that."""
 
     @staticmethod
     def new_witness() -> Witness:
@@ -477,7 +479,15 @@ class ClusterWorld(World):
     def _tell_of(self, node: Node) -> None:
         if not self._is_paused(node) and node.replica is not None:
             node.disk.well()
+            end = node.replica.fold.end if node.replica.last_led is not None else 0
+            node.replica.sync()
+            node.synced_end = end if self._has_evidence_to(node, end) else node.synced_end
             self._announce(node)
+
+    def _has_evidence_to(self, node: Node, end: int) -> bool:
+        """Whether a node's file tells that the log was accepted up to an end."""
+        claimed = evidence_file.read(node.disk)
+        return claimed is not None and claimed.end == end
 
     def _follow(self, node: Node) -> None:
         if node is self.leader or node.is_halted or self._is_paused(node):
@@ -564,7 +574,7 @@ class ClusterWorld(World):
             return
         self._lost = node
         self._end_process(node)
-        node.disk = MemoryDisk()
+        node.disk, node.synced_end = MemoryDisk(), 0
         if self.random.random() < 0.3:
             self._copy_if_trimmed(node)
 
