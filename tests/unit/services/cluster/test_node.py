@@ -19,6 +19,7 @@ from services.cluster import node as node_module
 from services.cluster import silence
 from services.cluster.node import ClusterNode, Member, Role
 from services.cluster.replica import Replica
+from sharedlog import witness
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
 from sharedlog.errors import Unknown
@@ -292,3 +293,31 @@ def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
 def never(*_: Any) -> NoReturn:
     """Serve: a node that only follows is never asked to."""
     raise AssertionError("the node leads")
+
+
+def test_a_node_that_begins_again_over_a_restored_backup_halts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness, "LOST_MS", 0)
+    (engine, end), disk = engine_with_messages(), MemoryDisk()
+
+    async def run(is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        with ThreadPoolExecutor(4) as executor:
+            me = Member("a", "h:3", "http://h:4")
+            began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
+            node = ClusterNode(me, began, engine, disk, SETTINGS, lambda: 0, executor, never)
+            running = asyncio.create_task(node.run())
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not is_so(node.view()):
+                    await asyncio.sleep(0)
+            seen = node.view()
+            node.leave()
+            await running
+            return seen
+
+    asyncio.run(run(lambda view: view["end_offset"] == end))
+    count = engine.end_offset
+    del engine.records[1:], engine._taken_ms[1:], engine._heads[1:]
+    while engine.end_offset < count + 5:
+        engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body_of({"node": "c"}))))
+    seen = asyncio.run(run(lambda view: view["role"] == Role.HALTED))
+    assert "of the shared log was read before, and is gone or is another one now" in seen["halted"]
+    assert "tidewheel cluster restore NEW-URL --from STORE" in seen["halted"]
