@@ -65,6 +65,8 @@ class EvidenceFile:
         self._number = number
         self._slot = 0
         """Where writes go. The one before it is on disk, or the sync that takes it there is under way."""
+        self._is_unsynced = False
+        """Whether the slot was written since it became that; a sync of nothing must not go on to the next."""
         self.written = evidence
         """What was written last."""
         if evidence is not None:
@@ -83,15 +85,16 @@ class EvidenceFile:
                 self._begin(evidence)
             else:
                 self._number += 1
+                self._is_unsynced = True
                 self._disk.write(layout.EVIDENCE, self._slot * SLOT_BYTES, encode(self._number, evidence))
             self.written = evidence
 
     def sync(self) -> None:
         """Take what was written to disk; raise `SyncFailed`, after which the file is to be opened anew."""
         with self._lock:
-            if self.written is None:
+            if not self._is_unsynced:
                 return
-            self._slot = (self._slot + 1) % SLOT_COUNT
+            self._slot, self._is_unsynced = (self._slot + 1) % SLOT_COUNT, False
         self._disk.sync(layout.EVIDENCE)
 
     def _begin(self, evidence: Evidence) -> None:

@@ -67,6 +67,17 @@ def test_no_order_of_losses_of_unsynced_writes_takes_what_was_synced() -> None:
         assert found.record >= 2
 
 
+@pytest.mark.parametrize("syncs", range(7))
+def test_syncs_between_which_nothing_was_written_do_not_come_round_to_the_newest_slot(syncs: int) -> None:
+    disk, file = begun()
+    file.write(one(2))
+    for _ in range(1 + syncs):
+        file.sync()
+    file.write(one(3))
+    disk.crash(lambda count: count // 2)
+    assert read(disk) == one(2)
+
+
 class SlowDisk(MemoryDisk):
     """A disk during whose sync another thread writes; the power may go before the sync ends."""
 
