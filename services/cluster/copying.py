@@ -31,7 +31,7 @@ from commitlog.errors import StoreDamaged, StoreError
 from services.cluster import evidence_file, transfer
 from services.cluster.copies import Found, OwnCopy, damage_in_log, look_for_copies
 from services.cluster.errors import CopyRefused
-from services.cluster.evidence import ACCEPT, Look, Trace, Verdict, covers, traced
+from services.cluster.evidence import Look, Trace, Verdict, covers, traced
 from services.cluster.replica import Replica
 from services.cluster.transfer import FetchedCopy
 from sharedlog.engine import Engine
@@ -124,8 +124,9 @@ class Copying:
             has = "The shared log" if copy is None else f"The copy, which ends at byte {copy.end},"
             raise CopyRefused(
                 f"{has} lacks what this node has seen accepted, up to byte {claimed.end} of the log and "
-                f"record {claimed.record} of the shared log: it does not take this node's place."
-                + ACCEPT.format(end=claimed.end)
+                f"record {claimed.record} of the shared log: it does not take this node's place. To give "
+                "up what only this copy has: tidewheel cluster refetch --store STORE "
+                f"--accept-loss-of {claimed.end}."
             )
 
     def opened(self, replica: Replica) -> None:

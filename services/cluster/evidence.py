@@ -47,12 +47,6 @@ from typing import Final, NamedTuple
 from sharedlog.errors import Halted
 from sharedlog.fold import Fold, Position
 
-ACCEPT: Final = (
-    " To give up what only this copy has, and get another node's: tidewheel cluster refetch --store STORE "
-    "--accept-loss-of {end}."
-)
-"""What an operator may do about a halt, beside `cluster restore`."""
-
 
 class Evidence(NamedTuple):
     """What a node has seen accepted: `record` is that of a leader which the fold took last.
@@ -175,7 +169,6 @@ class CopyProof:
             raise Halted(
                 f"The shared log has another history than this copy: another record lies at byte {offset} of "
                 f"the log, and up to byte {self.accepted_end} this node has read it accepted."
-                + ACCEPT.format(end=self.accepted_end)
             )
         return verdict
 
@@ -214,7 +207,7 @@ class CopyProof:
         return Halted(
             f"Record {self.claimed.record} of the shared log was read before, with byte {self.claimed.end} "
             f"of the log accepted, and is another one now, at byte {read.end}: the engine has lost what it "
-            "had accepted." + ACCEPT.format(end=self.claimed.end)
+            "had accepted."
         )
 
 

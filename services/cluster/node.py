@@ -60,6 +60,7 @@ from services.cluster.one_name import OneName
 from services.cluster.pace import Pace
 from services.cluster.peers import Shown
 from services.cluster.reach import Leaving, Reach
+from services.cluster.refetching import ways_on
 from services.cluster.replica import Replica
 from services.cluster.silence import BEAT_MS, Silence
 from services.live.durability import Answers, Proving
@@ -89,13 +90,6 @@ TOLD_SECONDS: Final = 2.0
 """How long a follower waits until the leader has taken in how far it is."""
 EPOCH_SECONDS: Final = 3.0
 """How long a candidate waits for its EPOCH to be read back."""
-AFTER_HALT: Final = (
-    "Keep this node's --store: it may have what no other has. If all nodes halt, stop them, and begin anew "
-    "with what the one that has most has: tidewheel cluster restore NEW-URL --from STORE. If this one alone "
-    "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
-    "--store STORE"
-)
-"""What an operator does whose shared log is not one history."""
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
@@ -253,7 +247,7 @@ class ClusterNode:
 
     async def _halt(self, error: Exception) -> None:
         """Do nothing more, until the node leaves, but say why."""
-        self.halted = f"{error} {AFTER_HALT}" if is_no_history(error) else str(error)
+        self.halted = f"{error} {ways_on(self._disk)}" if is_no_history(error) else str(error)
         log.error("halted", reason=self.halted)
         self._become(Role.HALTED)
         await self._leaving

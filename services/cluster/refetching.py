@@ -1,4 +1,4 @@
-"""To replace a node's copy by another's, as an operator orders; without a loss, unless that is accepted.
+"""What an operator may do with the copy of a node that halts: keep it, restore from it, or have it replaced.
 
 refetch                     the file `refetch` is written; the copy goes once another one covers its evidence
 refetch, loss accepted      evidence and copy go at once; the byte must be the one up to which, by the
@@ -7,11 +7,40 @@ refetch, loss accepted      evidence and copy go at once; the byte must be the o
 
 from __future__ import annotations
 
+from typing import Final
+
 from commitlog import layout
 from commitlog.disk import Disk
 from services.cluster import evidence_file, transfer
 from services.cluster.errors import LossNotAccepted
+from services.cluster.evidence import Evidence
 from services.cluster.evidence_file import EvidenceSpoiled
+
+AFTER_HALT: Final = (
+    "Keep this node's --store: it may have what no other has. If all nodes halt, stop them, and begin anew "
+    "with what the one that has most has: tidewheel cluster restore NEW-URL --from STORE. If this one alone "
+    "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
+    "--store STORE"
+)
+"""What an operator does whose shared log is not one history."""
+_SEEN: Final = (
+    "This node has seen the log accepted up to byte {end}, with record {record} of the shared log. {after}. "
+    "A copy that lacks some of that is refused; to give it up: --accept-loss-of {end}."
+)
+
+
+def ways_on(disk: Disk) -> str:
+    """Return how much of the log a node that halts has seen accepted, and what an operator does."""
+    claimed = _claimed(disk)
+    return AFTER_HALT if claimed is None else _SEEN.format(after=AFTER_HALT, **claimed._asdict())
+
+
+def _claimed(disk: Disk) -> Evidence | None:
+    """Return what the node has seen accepted; None where that is not known."""
+    try:
+        return evidence_file.read(disk)
+    except (EvidenceSpoiled, OSError):
+        return None
 
 
 def refetch(disk: Disk, accepted_loss: int | None) -> None:

@@ -26,8 +26,9 @@ from services.broker.broker import Broker
 from services.cluster.engine_check import EngineCheck
 from services.cluster.forwarding import Forwarding
 from services.cluster.http_forwarding import ClusterHttp
-from services.cluster.node import AFTER_HALT, ClusterNode, Member, monotonic_ms
+from services.cluster.node import ClusterNode, Member, monotonic_ms
 from services.cluster.peers import Shown, follow
+from services.cluster.refetching import AFTER_HALT
 from services.cluster.scrubbing import Scrubbing
 from services.cluster.switch import Switch
 from services.cluster.unanswered import Unanswered, WatchedEngine

@@ -15,7 +15,7 @@ from services.broker.settings import BrokerSettings
 from services.cluster import evidence_file
 from services.cluster.errors import LossNotAccepted
 from services.cluster.founding import restore_from
-from services.cluster.refetching import refetch
+from services.cluster.refetching import AFTER_HALT, refetch, ways_on
 from services.cluster.replica import Replica
 from sharedlog.engine import Head
 from sharedlog.errors import Halted, Unknown
@@ -188,7 +188,8 @@ def test_a_restored_backup_is_found_after_a_restart_also_when_it_has_grown_again
     again = pair.open(number)
     with pytest.raises(Halted, match="is another one now" if grows else "is gone or is another one"):
         look(pair, again)
-    with pytest.raises((Halted, Unknown), match=r"--accept-loss-of \d+|was not read up to byte \d+"):
+    said = r"with byte \d+ of the log accepted|up to byte \d+"
+    with pytest.raises((Halted, Unknown), match=said):
         stand(pair, again)
     pair.close()
     assert recovered(pair.roots[number]) == SENT + 60
@@ -257,7 +258,7 @@ def test_another_record_below_the_accepted_end_halts_before_anything_is_overwrit
     pair.follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
     pair.send()
     again = pair.open(1)
-    with pytest.raises(Halted, match=r"another record lies at byte \d+ .*--accept-loss-of \d+"):
+    with pytest.raises(Halted, match=r"another record lies at byte \d+ .* up to byte \d+ "):
         pair.read_on(again)
     assert disk.read(layout.segment_path(0), 0, SETTINGS.segment_bytes) == before
     pair.close()
@@ -276,3 +277,21 @@ def test_a_copy_is_thrown_away_at_once_only_by_the_number_of_its_evidence(pair: 
     assert not disk.list(layout.COMMITLOG)
     assert evidence_file.read(disk) is None
     pair.close()
+
+
+def test_a_node_that_halts_names_what_it_has_seen_accepted_and_the_ways_on(pair: Pair) -> None:
+    claimed = evidence_file.read(pair.disks[1])
+    assert claimed is not None
+    said = ways_on(pair.disks[1])
+    pair.close()
+    assert f"up to byte {claimed.end}, with record {claimed.record} of the shared log" in said
+    assert f"to give it up: --accept-loss-of {claimed.end}." in said
+    assert "tidewheel cluster restore NEW-URL --from STORE" in said
+
+
+@pytest.mark.parametrize("is_spoiled", [False, True])
+def test_a_node_without_evidence_names_the_ways_on(*, is_spoiled: bool) -> None:
+    disk = MemoryDisk()
+    if is_spoiled:
+        disk.write(layout.EVIDENCE, 0, b"spoiled")
+    assert ways_on(disk) == AFTER_HALT
