@@ -127,6 +127,20 @@ class PostgresServer:
             self._process.wait()
             self._process = None
 
+    def back_up(self) -> None:
+        """Take a backup of all it has (pg_basebackup), in place of the one before; it goes on meanwhile."""
+        shutil.rmtree(self._backup, ignore_errors=True)
+        source = f"host={self.host} user={USER}"
+        command = [program("pg_basebackup"), "-D", str(self._backup), "-c", "fast", "-d", source]
+        subprocess.run([*as_owner(), *command], check=True, cwd=self.folder)
+
+    def restore_backup(self) -> None:
+        """End it, and start it again with what the backup has."""
+        self.stop()
+        shutil.rmtree(self._data)
+        self._backup.rename(self._data)
+        self.start()
+
     def forget(self) -> None:
         """Delete what it has written."""
         shutil.rmtree(self.folder)
@@ -134,6 +148,10 @@ class PostgresServer:
     @property
     def _data(self) -> Path:
         return self.folder / "data"
+
+    @property
+    def _backup(self) -> Path:
+        return self.folder / "backup"
 
     @property
     def _log(self) -> Path:
