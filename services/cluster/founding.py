@@ -14,6 +14,8 @@ Rules
 1. The store is written before the log is, and named last: whoever is killed on the way has a broker's store,
    and a shared log without a record, which is no cluster.
 2. The epoch goes on from the store's: handles of an older one stay what they were.
+3. A copy of another node that was about to take a store's place (`transfer`) takes it where it has begun to,
+   or has no less; else it is deleted, as is an order to refetch: what was restored is not replaced.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from commitlog.real_disk import RealDisk
 from commitlog.recovery import LogScan
 from services.broker.broker import SHARED, Broker
 from services.broker.settings import BrokerSettings
+from services.cluster import transfer
 from services.cluster.errors import LossNotAccepted
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.evidence_file import read as read_evidence
@@ -123,6 +126,7 @@ def restore_from(
     if not (root / layout.CLUSTER).exists():
         raise NotAStore(f"{root} is no store of a cluster's node: tidewheel cluster create --from takes it.")
     with locked(root, is_node=True) as disk:
+        _finish_copy(disk)
         left = what_is_left(disk)
         if accepted_loss != left.end:
             raise LossNotAccepted(
@@ -171,6 +175,13 @@ def what_is_left(disk: Disk) -> Left:
     return Left(checkpoint, end, accepted_end, beyond_end, evidence.epoch if evidence is not None else 0)
 
 
+def _finish_copy(disk: Disk) -> None:
+    """Let another node's copy take the store's place where it has begun to, or waits and has no less."""
+    copy_end = transfer.waiting_end(disk)
+    if transfer.is_moving(disk) or 0 <= copy_end >= what_is_left(disk).end:
+        transfer.take_over(disk)
+
+
 def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Broker:
     """Recover a store up to what it has left, and cut its log there; raise a `StoreError`, or OSError."""
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
@@ -200,6 +211,8 @@ def _found(
         core = recover_left(disk, left, shared, now_ms)
     replica = Replica(disk, core, shared, EvidenceFile(disk, None))
     replica.require_sound(has_read_all=True)
+    transfer.discard(disk)
+    disk.delete(layout.REFETCH)
     position = Position(core.end_offset, CHAIN_AT_GENESIS)
     epoch = max(core.epoch.number, 0 if left is None else left.epoch)
     # What is left of a cluster goes on at its version: nodes of it may not have been upgraded.

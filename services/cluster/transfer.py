@@ -172,7 +172,7 @@ def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> No
 
     `require` raises `CopyRefused` of a copy that must not take the store's place.
     """
-    _discard(disk)
+    discard(disk)
     received = _Received(source)
     if received.exactly(len(MAGIC)) != MAGIC:
         raise CopyRefused("What was sent is no copy of a store.")
@@ -201,7 +201,7 @@ def take_over(disk: Disk) -> bool:
 
     Raise OSError, or `StoreDamaged` where the disk has spoiled the list of files that are being moved.
     """
-    if disk.size(_MOVING) < 0:
+    if not is_moving(disk):
         if _listed(disk, _WHOLE) is None:
             disk.delete(_WHOLE)
             disk.delete(layout.FETCHED)
@@ -242,19 +242,30 @@ def _may_be_moved(path: str) -> bool:
     return path in (layout.DURABLE, layout.FORMAT) or _PATH.fullmatch(path) is not None
 
 
+def is_moving(disk: Disk) -> bool:
+    """Return whether a copy has begun to take the store's place."""
+    return disk.size(_MOVING) >= 0
+
+
+def waiting_end(disk: Disk) -> int:
+    """Return where the log of a copy ends that is whole and waits for the store's place; -1 without one."""
+    found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _listed(disk, _WHOLE) or [])
+    return max((int(one) for one in found if one.isdecimal()), default=-1)
+
+
 def wipe(disk: Disk) -> None:
     """Let a node begin without a store; raise OSError."""
-    if disk.size(_MOVING) >= 0:  # killed amid a move: the rest first, as what is left would be a store
+    if is_moving(disk):  # killed amid a move: the rest first, as what is left would be a store
         with suppress(StoreDamaged):
             take_over(disk)
-    _discard(disk)
+    discard(disk)
     for path in _REPLACED:
         disk.delete(path)
 
 
-def _discard(disk: Disk) -> None:
+def discard(disk: Disk) -> None:
     """Forget a copy that nobody wants; its marker goes first, for a folder may be deleted in part."""
-    assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
+    assert not is_moving(disk), "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
 

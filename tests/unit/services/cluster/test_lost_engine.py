@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from itertools import count
 from pathlib import Path
 from random import Random
+from shutil import copytree
 
 import pytest
 
@@ -12,7 +14,7 @@ from commitlog import layout
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from services.broker.settings import BrokerSettings
-from services.cluster import evidence_file
+from services.cluster import evidence_file, transfer
 from services.cluster.errors import LossNotAccepted
 from services.cluster.founding import restore_from
 from services.cluster.refetching import AFTER_HALT, refetch, ways_on
@@ -295,3 +297,36 @@ def test_a_node_without_evidence_names_the_ways_on(*, is_spoiled: bool) -> None:
     if is_spoiled:
         disk.write(layout.EVIDENCE, 0, b"spoiled")
     assert ways_on(disk) == AFTER_HALT
+
+
+def copy_of(root: Path) -> io.BytesIO:
+    """The copy that a node sends."""
+    return io.BytesIO(b"".join(transfer.stream(root)))
+
+
+def test_what_is_restored_is_not_replaced_by_an_older_copy_that_an_operator_had_wanted(pair: Pair) -> None:
+    pair.leader.checkpoint(0)
+    older = copy_of(pair.roots[0])
+    pair.send(60)
+    refetch(pair.disks[1], None)
+    transfer.receive(older, pair.disks[1])
+    pair.close()
+    assert recovered(pair.roots[1]) == SENT + 60
+
+
+@pytest.mark.parametrize("is_moving", [False, True])
+def test_a_store_is_restored_that_a_copy_with_more_was_about_to_replace(
+    pair: Pair, tmp_path: Path, *, is_moving: bool
+) -> None:
+    stale = copytree(pair.roots[1], tmp_path / "stale")
+    pair.send(60)
+    pair.leader.checkpoint(0)
+    disk = RealDisk(stale)
+    transfer.receive(copy_of(pair.roots[0]), disk)
+    if is_moving:
+        for path in (layout.COMMITLOG, layout.SNAPSHOTS, layout.DURABLE):
+            disk.delete(path)
+        disk.rename(f"{layout.FETCHED}/whole", f"{layout.FETCHED}/moving")
+    disk.close()
+    pair.close()
+    assert recovered(stale) == SENT + 60
