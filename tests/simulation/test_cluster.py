@@ -30,10 +30,11 @@ from sharedlog.record import SharedRecord
 from sharedlog.sink import SharedSink
 from sharedlog.versions import SUPPORTED
 from sharedlog.witness import Witness
-from tests.simulation.cluster_world import ClusterWorld, NobodyLeft
+from tests.simulation.cluster_world import ClusterWorld, NobodyLeft, Node
+from tests.simulation.test_broker import HOUR_MS
 from tidewheel.errors import TidewheelError
 
-FOUND_WITHIN = 80
+FOUND_WITHIN = 24
 
 
 @pytest.fixture(autouse=True)
@@ -178,6 +179,20 @@ def repeats_are_aged_by_the_new_clock(patch: pytest.MonkeyPatch) -> None:
 def times_of_another_clock_are_believed(patch: pytest.MonkeyPatch) -> None:
     """The id of a timer or half is old, and sent again another message, as its leader's clock was behind."""
     patch.setattr(Repeats, "may_be_misdated", lambda *_: False)
+    clocks_are_hours_apart(patch)
+
+
+def clocks_are_hours_apart(patch: pytest.MonkeyPatch) -> None:
+    """Each takeover is one by another hour, as only some are by themselves."""
+    kept, hours = ClusterWorld._set_clock, {"a": 0, "b": HOUR_MS, "c": -HOUR_MS}
+
+    def set_clock(world: ClusterWorld, node: Node) -> None:
+        before = node.ahead_ms
+        kept(world, node)
+        if node.ahead_ms != before and not (world.takeover_count and node is world.leader):
+            node.ahead_ms += hours[node.name]
+
+    patch.setattr(ClusterWorld, "_set_clock", set_clock)
 
 
 def repeats_are_refused(patch: pytest.MonkeyPatch) -> None:
