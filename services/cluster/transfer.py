@@ -265,7 +265,7 @@ def wipe(disk: Disk) -> None:
 
 def discard(disk: Disk) -> None:
     """Forget a copy that nobody wants; its marker goes first, for a folder may be deleted in part."""
-    assert not is_moving(disk), "a copy that is moving is the store"
+    assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
 
