@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.real_disk import RealDisk
+from services.cluster import evidence_file
 from tests.acceptance.test_cluster import Node
 from tests.command import tidewheel
 from tests.endurance.conftest import OK, Client
@@ -89,9 +91,19 @@ def told_followers(nodes: list[Node]) -> tuple[Node, Node]:
     """Return the leader and its follower, once that has read all."""
     leader = leader_of(nodes)
     (other,) = (node for node in nodes if node is not leader)
-    end = leader.view()["end_offset"]
-    until(lambda: other.view()["end_offset"] >= end)
+    end = accepted_end(leader)  # which a view tells a beat later
+    until(lambda: accepted_end(other) >= end)
     return leader, other
+
+
+def accepted_end(node: Node) -> int:
+    """Return up to where a node has seen the log accepted, by its file."""
+    disk = RealDisk(node.store)
+    try:
+        claimed = evidence_file.read(disk)
+        return 0 if claimed is None else claimed.end
+    finally:
+        disk.close()
 
 
 def say(disaster: str, before: int, after: int, by: str, seconds: float) -> None:
