@@ -7,6 +7,7 @@
     folding.py          which of these are the accepted history, and which are dead
     stored_records.py   the CommitLog records in it
     ledger.py           what they say, in tables
+    progress.py         what waited while nothing was in its way
     judging.py          what is wrong, by kind
 
 A broker that is wrong in how it reads its own log cannot mislead this program, which shares no code with it:
@@ -62,6 +63,8 @@ def _report(case: Case, wrong: dict[str, list[str]], shown: int) -> dict[str, An
         },
         "calls": told_counts(case.history),
         "seen": len(case.history.seen),
+        "calm_seconds": case.history.waiting.calm_ms // 1000,
+        "longest_wait_ms": case.history.waiting.longest_ms,
         "counts": {kind: len(sentences) for kind, sentences in wrong.items()},
         "cases": {kind: sentences[:shown] for kind, sentences in wrong.items()},
     }

@@ -17,6 +17,7 @@
     again          given to a group by a receive that began after its acknowledgement was told ok
     order          in a message group: behind a later one, or before an earlier one was acknowledged
     never shown    all has settled, and a group has not got what stands in the history
+    stalled        a check-back, a message group or all sends waited too long while no fault lasted (`progress`)
 
 What a history leaves open binds nobody: an unknown call may have happened or not. Where the log is broken or
 trimmed, what it does not show is judged as far as it can be seen.
@@ -31,6 +32,7 @@ from itertools import pairwise
 
 from folding import Folded
 from ledger import CANCELLED, COMMIT, DELIVERED, EXPIRED, OTHER, REPLACED, ROLLBACK, Ledger
+from progress import told_late
 from raw_log import RawLog
 from stored_records import Record, What, records_of
 from told import FAIL, OK, Call, History, Seen
@@ -425,6 +427,10 @@ def _never_due(case: Case, topics: list[str]) -> Iterator[str]:
             yield f"All has settled, and the timer of {timer.message_id} has not ended."
 
 
+def _stalled(case: Case) -> Iterator[str]:
+    yield from told_late(case.history.waiting.late)
+
+
 KINDS: dict[str, Callable[[Case], Iterator[str]]] = {
     "broken": _broken,
     "trimmed": _trimmed,
@@ -443,6 +449,7 @@ KINDS: dict[str, Callable[[Case], Iterator[str]]] = {
     "again": _again,
     "order": _order,
     "never shown": _never_shown,
+    "stalled": _stalled,
 }
 
 

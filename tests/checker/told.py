@@ -4,7 +4,8 @@ One JSON object a line; `time_ms` is the observer's clock, ms since 1970.
 
     type        and
     invoke      call (a number, its own), process, time_ms, verb, and as the verb needs
-                  send      kind (plain, fifo, delayed, half), id, topic, hash, line (message group), due_ms
+                  send      kind (plain, fifo, delayed, half), id, topic, hash, line (message group), due_ms;
+                            asks: whether the producer of a half answers check-backs
                   end       id, topic, resolution (commit, rollback)
                   recall    id, topic
                   receive   topic, group
@@ -17,6 +18,8 @@ One JSON object a line; `time_ms` is the observer's clock, ms since 1970.
     checkpoint  node, next_offset (in the engine), epoch, holder, end, chain: what a machine holds, synced;
                 lost: true where it has lost what it held
     clock       node, offset_ms, from_ms, until_ms: so long the node's clock was off by so much
+    asked       id, time_ms: the producer of a half was asked how it ends
+    calm        is_calm, time_ms: from here on no fault lasts and a node leads, or no more (`progress.py`)
     settled     group, topics: all that had to come to the group has come
 
 The order of the lines decides what was before what; times only say what was due. `hash` is the first 16 hex
@@ -32,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from folding import Place
+from progress import Waiting
 from raw_log import BadInput
 
 OK, FAIL, UNKNOWN = "ok", "fail", "unknown"
@@ -119,6 +123,8 @@ class History:
     """Up to which record two machines have held a checkpoint at one time, in the engine."""
     settled: list[tuple[str, list[str]]] = field(default_factory=list)
     clocks: list[Off] = field(default_factory=list)
+    waiting: Waiting = field(default_factory=Waiting)
+    """What did not go on while nothing was in its way."""
 
     def of(self, verb: str, outcome: str = "") -> list[Call]:
         """Return the calls of a verb, perhaps only those that ended so."""
@@ -155,6 +161,7 @@ class _Reading:
     def take(self, line: int, said: dict[str, Any]) -> None:
         """Take what a line says."""
         kind = said["type"]
+        self.history.waiting.take(said)
         if kind == "invoke":
             self._invoke(line, said)
         elif kind in (OK, FAIL, UNKNOWN):
@@ -171,7 +178,7 @@ class _Reading:
             self.history.clocks.append(Off(said["node"], *numbers))
         elif kind == "settled":
             self.history.settled.append((said["group"], said["topics"]))
-        else:
+        elif kind not in ("asked", "calm"):
             raise ValueError(f"{kind!r} is no type of line")
 
     def _invoke(self, line: int, said: dict[str, Any]) -> None:

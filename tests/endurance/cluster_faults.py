@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from subprocess import TimeoutExpired
+from threading import Event, Thread
 from typing import Final, NamedTuple, Protocol
 
 from tests.endurance.carrier import Carrier
@@ -23,6 +24,12 @@ from tests.endurance.hosts import TESTER, Hosts
 from tests.endurance.sick_disk import KINDS
 
 Mend = Callable[[], None]
+EXTRA: Final = "extra"
+"""The name of the node that comes and goes."""
+MOVES_SECONDS: Final = (0.5, 5.0)
+FLAPPING_SECONDS: Final = (0.3, 3.0)
+LOSSY_SECONDS: Final = (0.02, 0.3)
+CAUGHT_UP_SECONDS: Final = 60.0
 ALWAYS_PPM: Final = 1_000_000
 PAUSE_SECONDS: Final = ((70, 0.1, 3.0), (25, 3.0, 10.0), (5, 10.0, 60.0))
 """How long pauses last: of a hundred so many between two lengths."""
@@ -59,6 +66,8 @@ class Scene(NamedTuple):
     """Takes what the fault has drawn."""
     stepped: Callable[[str, int], None]
     """Takes by how many ms a node's clock is off from now on."""
+    add: Callable[[], Node]
+    """Makes a node, `EXTRA`, that has no store yet; it is not started."""
     hosts: Hosts | None = None
     """Where they run, if each has a host of its own."""
 
@@ -66,7 +75,13 @@ class Scene(NamedTuple):
     def engine(self) -> Sequence[str]:
         """The hosts of the engine's servers."""
         assert self.hosts is not None, "a network is cut between hosts"
-        return self.hosts.names[len(self.nodes) :]
+        nodes = {EXTRA, *(node.name for node in self.nodes)}
+        return [name for name in self.hosts.names if name not in nodes]
+
+    @property
+    def others(self) -> Sequence[str]:
+        """The names of all nodes but the leader."""
+        return [node.name for node in self.nodes if node is not self.leader]
 
     def cut(self, some: Sequence[str], others: Sequence[str], ways: str) -> Mend:
         """Cut hosts off from others: both "to and from", or one way, "to" or "from" the others."""
@@ -116,6 +131,11 @@ def pause_seconds(chance: random.Random) -> float:
 def cut_seconds(chance: random.Random) -> float:
     """Return how long a network is cut."""
     return chance.uniform(0.5, 20.0)
+
+
+def long_seconds(chance: random.Random) -> float:
+    """Return how long a fault lasts that comes again and again meanwhile."""
+    return chance.uniform(5.0, 30.0)
 
 
 def drawn(chance: random.Random, table: Sequence[tuple[int, float, float]]) -> float:
@@ -198,6 +218,58 @@ def move(scene: Scene) -> Mend:
     """Let the other one lead."""
     scene.leader.move()
     return nothing
+
+
+def promote(scene: Scene) -> Mend:
+    """Let a node lead that is named."""
+    scene.says(scene.other.name)
+    scene.leader.move(scene.other.name)
+    return nothing
+
+
+def move_often(scene: Scene) -> Mend:
+    """Let the lead move again and again, more often than leases and routes last."""
+    nodes = scene.nodes
+
+    def move_on() -> None:
+        for node in [one for one in nodes if one.role() == "leading"]:
+            node.move()
+
+    return repeated(scene, move_on, nothing, MOVES_SECONDS)
+
+
+def add_and_forget(scene: Scene) -> Mend:
+    """Add a node, which gets a copy and now and then leads; then stop it for good, and forget it."""
+    node = scene.add()
+    node.start()
+    await_so(lambda: is_caught_up(node), f"{node.name} does not follow")
+    if scene.chance.random() < 0.5:
+        scene.says("it leads")
+        scene.leader.move(node.name)
+
+    def forget() -> None:
+        node.terminate()
+        node.wait_for_death()
+        node.lose_disk()
+        await_so(
+            lambda: any(not one.forget(node.name) for one in scene.nodes), f"{node.name} is not forgotten"
+        )
+
+    return forget
+
+
+def is_caught_up(node: Node) -> bool:
+    """Return whether a node follows, and has read all."""
+    view = node.view()
+    return view.get("role") == "following" and view["lag_records"] == 0
+
+
+def await_so(is_so: Callable[[], bool], otherwise: str) -> None:
+    """Wait until something is so, up to `CAUGHT_UP_SECONDS`."""
+    ends = time.monotonic() + CAUGHT_UP_SECONDS
+    while not is_so():
+        assert time.monotonic() < ends, otherwise
+        time.sleep(0.2)
 
 
 def nothing() -> None:
@@ -362,7 +434,61 @@ def pause_clients(scene: Scene) -> Mend:
     return carrier.go_on
 
 
+def flap_clients(scene: Scene) -> Mend:
+    """Reset the connections of one node's clients again and again."""
+    carrier = scene.chance.choice(scene.carriers)
+    return repeated(scene, carrier.kill, carrier.start, FLAPPING_SECONDS)
+
+
+def lose_of_clients(scene: Scene) -> Mend:
+    """Let what one node's clients and it send stand still for moments, as where packets are lost."""
+    carrier = scene.chance.choice(scene.carriers)
+    return repeated(scene, carrier.pause, carrier.go_on, LOSSY_SECONDS)
+
+
 # Networks.
+
+
+def repeated(scene: Scene, down: Mend, up: Mend, seconds: tuple[float, float]) -> Mend:
+    """Let something be down and up in turn, each for a time between bounds; mended it is up."""
+    is_over, chance, failed = Event(), random.Random(scene.chance.random()), list[Exception]()
+
+    def go_on() -> None:
+        try:
+            while not is_over.is_set():
+                down()
+                is_over.wait(chance.uniform(*seconds))
+                up()
+                is_over.wait(chance.uniform(*seconds))
+        except Exception as error:
+            failed.append(error)
+
+    thread = Thread(target=go_on)
+    thread.start()
+
+    def mend() -> None:
+        is_over.set()
+        thread.join()
+        if failed:
+            raise failed[0]
+
+    return mend
+
+
+def unsteady(seconds: tuple[float, float]) -> Strike:
+    """Cut one link again and again: for moments a link that loses packets, for seconds one that flaps."""
+
+    def strike(scene: Scene) -> Mend:
+        node, far = scene.any_node(), scene.chance.choice(("engine", "nodes", "clients"))
+        scene.says(far)
+        ends = {"engine": scene.engine, "clients": [TESTER]}.get(
+            far, [one.name for one in scene.nodes if one is not node]
+        )
+        ways = scene.any_ways()
+        assert scene.hosts is not None, "a network is cut between hosts"
+        return repeated(scene, lambda: scene.cut([node.name], ends, ways), scene.hosts.heal, seconds)
+
+    return strike
 
 
 def cut_from_engine(scene: Scene, ways: str) -> Mend:
@@ -382,7 +508,7 @@ def cut_both_from_engine(scene: Scene) -> Mend:
 
 def cut_from_each_other(scene: Scene) -> Mend:
     """Cut the nodes off from each other: the engine and clients reach both."""
-    return scene.cut([scene.leader.name], [scene.other.name], scene.any_ways())
+    return scene.cut([scene.leader.name], scene.others, scene.any_ways())
 
 
 def cut_from_clients(scene: Scene) -> Mend:
@@ -391,8 +517,8 @@ def cut_from_clients(scene: Scene) -> Mend:
 
 
 def cut_from_all_but_engine(scene: Scene) -> Mend:
-    """Cut the leader off from the other node and from clients: it can write, and answer nobody."""
-    return scene.cut([scene.leader.name], [scene.other.name, TESTER], scene.any_ways())
+    """Cut the leader off from the other nodes and from clients: it can write, and answer nobody."""
+    return scene.cut([scene.leader.name], [*scene.others, TESTER], scene.any_ways())
 
 
 def cut_server(scene: Scene) -> Mend:
@@ -417,6 +543,9 @@ FAULTS: Final[dict[str, Fault]] = {
     "pause": Fault(pause, pause_seconds, weight=8),
     "SIGTERM": Fault(terminate),
     "move": Fault(move),
+    "move to a named node": Fault(promote, before=Before.FOLLOWER),
+    "moves, one after another": Fault(move_often, long_seconds, before=Before.FOLLOWER),
+    "a node is added and forgotten": Fault(add_and_forget, before=Before.FOLLOWER),
     LOST: Fault(lose_disk, weight=0, before=Before.COPIES),
     "kill -9 as the log is trimmed": Fault(kill_as_it_trims),
     "power cut in a checkpoint": Fault(die_at("rename", 6)),
@@ -438,6 +567,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "pause of a server of the engine": Fault(pause_server, pause_seconds, weight=6),
     "kill -9 of clients": Fault(kill_clients),
     "pause of clients": Fault(pause_clients, pause_seconds),
+    "flapping link of clients": Fault(flap_clients, long_seconds),
+    "lossy link of clients": Fault(lose_of_clients, long_seconds),
     **{
         f"cut: the leader {ways} the engine": Fault(
             partial(cut_from_engine, ways=ways),
@@ -453,6 +584,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "cut: a node, clients": Fault(cut_from_clients, cut_seconds, 6, needs_hosts=True),
     "cut: the leader, all but the engine": Fault(cut_from_all_but_engine, cut_seconds, 6, needs_hosts=True),
     "cut: a server, the others": Fault(cut_server, cut_seconds, 6, needs_hosts=True),
+    "cut: a flapping link": Fault(unsteady(FLAPPING_SECONDS), cut_seconds, 8, needs_hosts=True),
+    "cut: a lossy link": Fault(unsteady(LOSSY_SECONDS), cut_seconds, 8, needs_hosts=True),
 }
 
 

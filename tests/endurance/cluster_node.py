@@ -20,6 +20,8 @@ JSON = {"Content-Type": "application/json"}
 OPTIONS = ("--invisible-ms-min", "500", "--attempts-max", "1000", "--housekeeping-ms", "500")
 OPEN = ("--insecure", "--http-tls", "off")
 DEATH_SECONDS = 20.0
+SMALL_CHECKPOINTS, PLAIN_CHECKPOINTS = "tests.endurance.small_checkpoint_node", "services.cli.main"
+"""Programs that a node may be: the second is what an operator starts, with production's intervals."""
 
 
 class Node(BrokerProcess):
@@ -28,7 +30,7 @@ class Node(BrokerProcess):
     With `hosts` it runs on the one of its name.
     """
 
-    module = "tests.endurance.small_checkpoint_node"
+    module = SMALL_CHECKPOINTS
 
     def __init__(
         self,
@@ -85,13 +87,26 @@ class Node(BrokerProcess):
         """Tell it to stop, as an operator does."""
         self.signal(signal.SIGTERM)
 
-    def move(self) -> None:
-        """Let another one lead, where that can be."""
+    def move(self, name: str = "") -> None:
+        """Let another one lead, or the one of that name, where that can be."""
+        body = json.dumps({"node": name} if name else {}).encode()
         try:
-            urlopen(Request(f"http://{self.http}/api/cluster/move", b"{}", JSON), timeout=30).close()
+            urlopen(Request(f"http://{self.http}/api/cluster/move", body, JSON), timeout=30).close()
         except HTTPError as refused:  # the other one may be down still, or get a copy
             said = refused.read().decode()
-            assert "leads again" in said or "no other node is known" in said, said
+            assert "leads again" in said or "There is no node" in said or "no node leads" in said.lower(), (
+                said
+            )
+
+    def forget(self, name: str) -> str:
+        """Forget a node that has ended; return why that was refused, if it was."""
+        body = json.dumps({"node": name}).encode()
+        try:
+            urlopen(Request(f"http://{self.http}/api/cluster/forget", body, JSON), timeout=30).close()
+        except OSError as refused:
+            said = refused.read().decode() if isinstance(refused, HTTPError) else str(refused)
+            return "" if "Nothing is kept" in said else said
+        return ""
 
     def lose_disk(self) -> None:
         """Delete its store; it does not run."""

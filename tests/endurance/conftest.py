@@ -30,6 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--engine", default="postgresql", help="shared log: postgresql, postgresql2, kafka, kafka3"
     )
+    parser.addoption("--nodes", type=int, default=2, help="how many nodes a cluster has")
+    parser.addoption("--clients", type=int, default=1, help="how many processes of clients a cluster has")
+    parser.addoption(
+        "--checkpoints",
+        default="small",
+        choices=["small", "plain", "both"],
+        help="nodes with small checkpoint intervals, with production's, or each in every second round",
+    )
     parser.addoption("--hosts", action="store_true", help="run a cluster on hosts, and cut them off (root)")
     parser.addoption("--seconds", type=float, default=8.0, help="how long to be hostile")
     parser.addoption("--soak-seconds", type=float, default=3.0, help="how long all clients go on")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +30,9 @@ SPAN_MS = (200, 3_000)
 FAR_MS = (16_000, 30_000)
 END_TRIES = 40
 BODY_BYTES_MAX = 12_000
+PROPERTIES_MAX = 6
+MESSAGES_FIELD = 0x0A
+"""How `messages` of a SendMessageRequest begins on the wire: field 1, with a length."""
 LINE_BACKLOG_MAX = 200
 """How many messages of a message group are sent ahead of one that is not acknowledged."""
 NOBODY_KNOWS = frozenset((wire.Code.INTERNAL_SERVER_ERROR, wire.Code.INTERNAL_ERROR))
@@ -45,12 +48,16 @@ def outcome_of(code: int) -> Outcome:
 class Load:
     """Clients of one broker until `is_over`; the far timers are set until `is_late`."""
 
-    def __init__(self, listen: str, seed: int) -> None:
+    def __init__(self, listen: str, seed: int, history: History | None = None, name: str = "") -> None:
         self._channel = grpc.aio.insecure_channel(listen, options=CHANNEL_OPTIONS)
         self._listen = listen
         self._chance = random.Random(seed)
         self._count = 0
-        self.history = History()
+        self._of = name
+        """What its ids and message groups have in their names, where several clients share topics."""
+        self.history = History() if history is None else history
+        self.repeats: tuple[Load, ...] = ()
+        """What sends again, in turn, what nobody knows of, as the same message; nothing by default."""
         self.is_over = self.is_late = False
         self.acknowledged_share = 0.9
         """How much of what comes is acknowledged."""
@@ -63,7 +70,7 @@ class Load:
 
     def senders(self) -> list[Callable[[], Awaitable[None]]]:
         """Return what each sender does, again and again."""
-        lines = [lambda group=f"line-{number}": self._send_line(group) for number in range(4)]
+        lines = [lambda group=f"line{self._of}-{number}": self._send_line(group) for number in range(4)]
         return [self._send_plain, self._send_plain, *[self._send_later] * 4, self._send_half, *lines]
 
     def receivers(self) -> list[Callable[[], Awaitable[None]]]:
@@ -193,10 +200,17 @@ class Load:
             topic=wire.Resource(name=sent.topic),
             body=_body_of(sent.message_id),
             system_properties=properties,
+            user_properties=_properties_of(sent.message_id),
         )
         request = service.SendMessageRequest(messages=[message])
         sent.outcome, reply = await self._call("SendMessage", request, service.SendMessageResponse)
         self._note("send", sent.outcome)
+        for other in self.repeats:
+            if sent.outcome is not Outcome.UNKNOWN:
+                break
+            outcome, reply = await other._call("SendMessage", request, service.SendMessageResponse)
+            self._note("send", outcome)
+            sent.outcome = outcome if outcome is Outcome.OK else Outcome.UNKNOWN
         return reply
 
     async def _call(self, name: str, request: Any, reply: Any) -> tuple[Outcome, Any]:
@@ -208,9 +222,10 @@ class Load:
 
     async def _ask(self, name: str, request: Any, reply: Any) -> tuple[Outcome, Any]:
         """Call an RPC; where no connection stood it was surely not carried, yet it counts as unknown."""
+        is_send = name == "SendMessage"
         call = self._channel.unary_unary(
             SERVICE + name,
-            request_serializer=type(request).SerializeToString,
+            request_serializer=self._shuffled if is_send else type(request).SerializeToString,
             response_deserializer=reply.FromString,
         )
         try:
@@ -224,9 +239,24 @@ class Load:
             await asyncio.sleep(0.05)
         return outcome, answer
 
+    def _shuffled(self, request: Any) -> bytes:
+        """Return the bytes of a send of one message, its properties in an order that chance draws.
+
+        An entry of a map is a field of its own, wherever it stands: so clients of other languages write it.
+        """
+        [message] = request.messages
+        names = list(message.user_properties)
+        self._chance.shuffle(names)
+        bare = wire.Message()
+        bare.CopyFrom(message)
+        bare.user_properties.clear()
+        entries = [wire.Message(user_properties={name: message.user_properties[name]}) for name in names]
+        packed = b"".join(one.SerializeToString() for one in [bare, *entries])
+        return bytes((MESSAGES_FIELD, *_varint(len(packed)))) + packed
+
     def _name(self, kind: str) -> str:
         self._count += 1
-        return f"{kind}{self._count}"
+        return f"{kind}{self._of}{self._count}"
 
     def stepped(self, node: str, offset_ms: int) -> None:
         """Note by how much a node's clock is off from now on."""
@@ -236,6 +266,21 @@ class Load:
         if verb == "send" and outcome is Outcome.OK:
             self.history.acknowledged_sends_s.append(time.monotonic())
         self.history.outcomes[f"{verb} {outcome.value}"] += 1
+
+
+def _varint(value: int) -> Iterator[int]:
+    """Yield the bytes of a number as protobuf writes it."""
+    while value >= 128:
+        yield value % 128 + 128
+        value //= 128
+    yield value
+
+
+def _properties_of(message_id: str) -> dict[str, str]:
+    """Properties of its own for each message, none to `PROPERTIES_MAX`, the same whenever that is sent."""
+    chance = random.Random(f"{message_id} properties")
+    names = [f"property-{number}" for number in range(chance.randint(0, PROPERTIES_MAX))]
+    return {name: chance.choice(("", "x", "zwölf", message_id * 5)) for name in names}
 
 
 def _body_of(message_id: str) -> bytes:
