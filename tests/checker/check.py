@@ -1,6 +1,7 @@
 """Judge what clients were told by the raw log of the engine, without a line of Tidewheel.
 
-    python tests/checker/check.py HISTORY.jsonl LOG.bin [--clock-ms N] [--needed OFFSET] [--cases N]
+    python tests/checker/check.py HISTORY.jsonl LOG.bin [--restored LOG.bin] [--clock-ms N] [--needed OFFSET]
+                                  [--cases N]
 
     told.py             HISTORY: what clients did, were told and saw
     raw_log.py          LOG: the records of the engine, as bytes
@@ -28,7 +29,7 @@ from typing import Any
 
 import raw_log
 import told
-from folding import fold
+from folding import continued, fold
 from judging import Case, judged, told_counts
 
 
@@ -37,10 +38,13 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parsed(arguments)
     try:
         history, log = told.load(given.history), raw_log.load(given.log)
+        folded = fold(log, history.checkpoints)
+        if given.restored:
+            folded = continued(folded, fold(raw_log.load(given.restored), []))
     except raw_log.BadInput as error:
         print(error, file=sys.stderr)
         return 2
-    case = Case(history, log, fold(log, history.checkpoints), given.clock_ms, given.needed)
+    case = Case(history, log, folded, given.clock_ms, given.needed)
     wrong = judged(case)
     print(json.dumps(_report(case, wrong, given.cases), indent=2))
     return 1 if wrong else 0
@@ -74,6 +78,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Judge a history of clients by the raw log of the engine.")
     parser.add_argument("history", type=Path, help="JSON lines; see told.py")
     parser.add_argument("log", type=Path, help="a raw log; see raw_log.py")
+    parser.add_argument("--restored", type=Path, help="the log of a cluster begun from a store of the other")
     parser.add_argument("--clock-ms", type=int, default=0, help="by how much clocks may differ")
     parser.add_argument("--needed", type=int, help="the first record of the engine that is still needed")
     parser.add_argument("--cases", type=int, default=5, help="how many cases of a kind to show")

@@ -6,6 +6,10 @@
     broken          what no right writer can have written: a missing EPOCH, missing bytes, another chain, a
                     wrong CRC. Nothing behind it is folded, and the log is judged as it stands there
 
+A record may lie at one offset more than once; equal ones count once, others break the log. The history of a
+cluster that was begun from a node's store, when the engine was lost, is that of the old log up to the place
+where the new one begins, and the new one's (`continued`).
+
     EPOCH   of the next epoch, of a place of the history    it counts
             of that epoch or an older one                   dead
             else                                            broken
@@ -81,11 +85,28 @@ def fold(log: RawLog, checkpoints: Iterable[Place]) -> Folded:
             folding.folded.broken = f"the log begins at record {log.first_offset}, without any checkpoint"
             return folding.folded
         folding.begin(min(usable, key=lambda one: one.next_offset))
+    before: Stored | None = None
     for stored in log.records:
         if stored.offset >= folding.next_offset and not folding.folded.broken:
-            folding.take(stored)
+            folding.take_once(before, stored)
+            before = stored
     folding.drop()
     return folding.folded
+
+
+def continued(old: Folded, new: Folded) -> Folded:
+    """Return the history of a cluster that begins, with its GENESIS, at a place of an old one's."""
+    kept = [one for one in old.accepted if one.start + len(one.body) + one.zeros <= new.begins_at]
+    return Folded(
+        accepted=kept + new.accepted,
+        dead=old.dead + new.dead,
+        epoch_count=old.epoch_count + new.epoch_count,
+        leaders=new.leaders,
+        foreign_count=old.foreign_count + new.foreign_count,
+        begins_at=old.begins_at,
+        is_whole=old.is_whole,
+        broken=old.broken or new.broken,
+    )
 
 
 def node_of(body: bytes) -> str:
@@ -117,6 +138,13 @@ class _Folding:
         self._gathered_end = self.folded.begins_at = place.end
         self._chains[place.end] = place.chain
         self.folded.is_whole = False
+
+    def take_once(self, before: Stored | None, stored: Stored) -> None:
+        """Take a record, unless it is the one before once more."""
+        if before is None or before.offset != stored.offset:
+            self.take(stored)
+        elif before.content != stored.content:
+            self.folded.broken = f"record {stored.offset} lies there twice, and once as another one"
 
     def take(self, stored: Stored) -> None:
         """Take the next record of the log."""

@@ -17,7 +17,7 @@
     again          given to a group by a receive that began after its acknowledgement was told ok
     order          in a message group: behind a later one, or before an earlier one was acknowledged
     never shown    all has settled, and a group has not got what stands in the history
-    stalled        a check-back, a message group or all sends waited too long while no fault lasted (`progress`)
+    stalled        a check-back, a message group or all sends waited too long without a fault (`progress`)
 
 What a history leaves open binds nobody: an unknown call may have happened or not. Where the log is broken or
 trimmed, what it does not show is judged as far as it can be seen.

@@ -97,7 +97,7 @@ def load(path: Path) -> RawLog:
         raise BadInput(f"{path} does not begin with {MAGIC.decode()}: it is no raw log.")
     records = list(_frames(path, content))
     for before, one in pairwise(records):
-        if one.offset <= before.offset:
+        if one.offset < before.offset:
             raise BadInput(f"{path}: record {one.offset} lies behind record {before.offset}.")
     return RawLog(number(content, 8, 8), records)
 

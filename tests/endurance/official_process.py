@@ -2,9 +2,9 @@
 
     python -m tests.endurance.official_process NUMBER HISTORY HOST:PORT[;HOST:PORT...]
 
-Sends a half each `PAUSE_SECONDS` and ends none; asked about it, it says commit. Of halves that are not its own
-it knows nothing, and says so. Notes sends, questions and answers in HISTORY. A send is noted once it has ended:
-its id is drawn in the client. Says "ready"; the end of stdin ends it.
+Sends a half each `PAUSE_SECONDS` and ends none; asked about it, it says commit. Of halves that are not its
+own it knows nothing, and says so. Notes sends, questions and answers in HISTORY. A send is noted once it has
+ended: its id is drawn in the client. Says "ready"; the end of stdin ends it.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ also one way (`hosts`). `--fault cut` lets only those faults happen that have it
 Nodes, the engine's servers and clients are killed and paused, disks fail and drop what was not synced, clocks
 step, the lead is moved; in every tenth round the leader's disk is lost: it must get the other one's copy.
 Clients (`client_process`) talk to all nodes, whoever leads; each message has up to 6 properties, whose order
-changes when it is sent again. An official producer (`official_process`) leaves halves to check-backs. All note
-what they are told in one file (`reading`); `histories` judges it at the end, and the checker by the engine's
-raw log, which is kept as it comes.
+changes when it is sent again. An official producer (`official_process`) leaves halves to check-backs. All
+note what they are told in one file (`reading`); `histories` judges it at the end, and the checker by the
+engine's raw log, which is kept as it comes.
 
 Between two faults there is calm: it lasts until everything that waited when it began has gone on
 (`checker/progress`: check-backs, message groups, sends), 48 s at most; the checker finds what took over 45 s.

@@ -20,8 +20,8 @@ OUTCOMES: Final = {"ok": "ok", "refused": "fail", "unknown": "unknown"}
 class Watcher:
     """Notes calls by their requests; what a receipt stands for it remembers from the answer before."""
 
-    def __init__(self) -> None:
-        self.file = HistoryFile()
+    def __init__(self, file: HistoryFile | None = None) -> None:
+        self.file = file or HistoryFile()
         self._places: dict[str, tuple[int, int]] = {}
         """Queue and queue offset, by receipt handle."""
         self._recalled: dict[str, str] = {}

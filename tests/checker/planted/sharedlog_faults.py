@@ -10,7 +10,7 @@ import pytest
 from sharedlog import record
 from sharedlog.fold import EpochRelation, Fold, Outcome, Step
 from sharedlog.record import SharedRecord
-from tests.simulation.shared_world import Rules
+from tests.simulation.shared_world import Node, Rules, World
 from tests.simulation.test_sharedlog import fold_takes
 
 
@@ -32,3 +32,19 @@ def chain_is_skipped(patch: pytest.MonkeyPatch) -> Rules:
     patch.setitem(fold_takes(), record.Kind.BYTES, any_bytes)
     patch.setitem(fold_takes(), record.Kind.EPOCH, any_epoch)
     return Rules(is_local_disk_believed=True)
+
+
+def restored_backup_is_believed(patch: pytest.MonkeyPatch) -> Rules:
+    """An engine that was restored from a backup is taken at its word: nodes drop what they had, and go on."""
+    act = World._act
+
+    def believe(world: World, node: Node, chance: float) -> None:
+        was_short = world.engine.is_short
+        act(world, node, chance)
+        if world.engine.is_short and not was_short:
+            for one in world.nodes:
+                one.kill()
+                one.checkpoints, one.written, one.is_halted = [], [], False
+
+    patch.setattr(World, "_act", believe)
+    return Rules(trims_below_count=1_000)  # a backup of all, so that nodes can begin anew
