@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -222,10 +223,10 @@ class Load:
 
     async def _ask(self, name: str, request: Any, reply: Any) -> tuple[Outcome, Any]:
         """Call an RPC; where no connection stood it was surely not carried, yet it counts as unknown."""
-        is_send = name == "SendMessage"
+        in_any_order = partial(shuffled, chance=self._chance)
         call = self._channel.unary_unary(
             SERVICE + name,
-            request_serializer=self._shuffled if is_send else type(request).SerializeToString,
+            request_serializer=in_any_order if name == "SendMessage" else type(request).SerializeToString,
             response_deserializer=reply.FromString,
         )
         try:
@@ -239,21 +240,6 @@ class Load:
             await asyncio.sleep(0.05)
         return outcome, answer
 
-    def _shuffled(self, request: Any) -> bytes:
-        """Return the bytes of a send of one message, its properties in an order that chance draws.
-
-        An entry of a map is a field of its own, wherever it stands: so clients of other languages write it.
-        """
-        [message] = request.messages
-        names = list(message.user_properties)
-        self._chance.shuffle(names)
-        bare = wire.Message()
-        bare.CopyFrom(message)
-        bare.user_properties.clear()
-        entries = [wire.Message(user_properties={name: message.user_properties[name]}) for name in names]
-        packed = b"".join(one.SerializeToString() for one in [bare, *entries])
-        return bytes((MESSAGES_FIELD, *_varint(len(packed)))) + packed
-
     def _name(self, kind: str) -> str:
         self._count += 1
         return f"{kind}{self._of}{self._count}"
@@ -266,6 +252,22 @@ class Load:
         if verb == "send" and outcome is Outcome.OK:
             self.history.acknowledged_sends_s.append(time.monotonic())
         self.history.outcomes[f"{verb} {outcome.value}"] += 1
+
+
+def shuffled(request: Any, chance: random.Random) -> bytes:
+    """Return the bytes of a send of one message, its properties in an order that chance draws.
+
+    An entry of a map is a field of its own, wherever it stands: so clients of other languages write it.
+    """
+    [message] = request.messages
+    names = list(message.user_properties)
+    chance.shuffle(names)
+    bare = wire.Message()
+    bare.CopyFrom(message)
+    bare.user_properties.clear()
+    entries = [wire.Message(user_properties={name: message.user_properties[name]}) for name in names]
+    packed = b"".join(one.SerializeToString() for one in [bare, *entries])
+    return bytes((MESSAGES_FIELD, *_varint(len(packed)))) + packed
 
 
 def _varint(value: int) -> Iterator[int]:
