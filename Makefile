@@ -45,7 +45,7 @@ test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs M
 test-cluster: install ## Spark on a standalone cluster, streams whose ends are killed; nodes of a cluster that are killed
 	$(BIN)/python -m pytest tests/cluster
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_wheel.py -k spark
-	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --rounds 6 -q -s
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --rounds 6 --nodes 3 --clients 2 --checkpoints both -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 6 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 3 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_cluster_bad_input.py -q
@@ -68,8 +68,8 @@ endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred
 	$(BIN)/python -m pytest tests/endurance/test_sick_disk.py --deaths 100 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_damage.py --bit-step 97 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_demo.py -q -k bug
-	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 50 -q -s
-	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 20 -q -s
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 50 --nodes 3 --clients 2 --checkpoints both -q -s
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 20 --nodes 3 --clients 2 --checkpoints both -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --hosts --fault cut: --rounds 50 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --hosts --fault cut: --rounds 20 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_kafka_kill.py --rounds 12 -q -s

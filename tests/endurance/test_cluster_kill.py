@@ -50,7 +50,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from sharedlog import postgres
-from tests.checker.progress import LATE_MS
+from tests.checker.progress import CLIENTS, LATE_MS
 from tests.checker_process import KEEPER, judged, kept_log
 from tests.command import tidewheel
 from tests.endurance import sick_clock, sick_disk
@@ -354,6 +354,7 @@ async def play_with(stage: Stage, rounds: int, processes: Sequence[Popen[str]]) 
     for _ in range(rounds):
         await asyncio.sleep(stage.chance.uniform(0.5, 2.0))
         stage.reading.read()
+        assert all(one.poll() is None for one in processes), "a process of clients has ended by itself"
         await stage.strike()
     await stage.leader()
     stage.be_calm(is_calm=False)
@@ -420,6 +421,7 @@ def judge(stage: Stage, rounds: int, clients: int) -> None:
     }
     print(json.dumps(shown, indent=2))
     assert not wrong
+    assert waiting.longest_ms.keys() == {"half", "group", CLIENTS}, "in no calm has one of these gone on"
     is_small = stage.modules == [SMALL_CHECKPOINTS]
     assert rounds < LOST_EACH or not is_small or (shown["copied"] and shown["trimmed_below"])
     for node in stage.nodes:
