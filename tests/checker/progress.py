@@ -55,6 +55,8 @@ class Waiting:
             self._sent(self._sends.pop(line["call"]), now_ms)
         elif kind == "seen" and (group := self._group_of.get(line["id"])) is not None:
             self._go_on("group", group, now_ms, is_waiting=bool(self._ready[group]))
+        elif kind == "came":
+            self._tried(line["id"], now_ms)
         elif kind == "asked":
             self._half_is_done(line["id"], now_ms)
         elif kind == "clock":
@@ -76,11 +78,17 @@ class Waiting:
             self._sends[line["call"]] = line
         elif verb == "end":
             self._half_is_done(line["id"], now_ms)
-        elif verb == "ack" and line["id"] not in self._done:
-            self._done.add(line["id"])
-            if (group := self._group_of.get(line["id"])) is not None:
-                self._ready[group].pop(line["id"], None)
-                self._go_on("group", group, now_ms, is_waiting=bool(self._ready[group]))
+        elif verb == "ack":
+            self._tried(line["id"], now_ms)
+
+    def _tried(self, name: str, now_ms: int) -> None:
+        """Note that a consumer has got a message, and is done with it or tries to be."""
+        if name in self._done:
+            return
+        self._done.add(name)
+        if (group := self._group_of.get(name)) is not None:
+            self._ready[group].pop(name, None)
+            self._go_on("group", group, now_ms, is_waiting=bool(self._ready[group]))
 
     def _sent(self, send: dict[str, Any], now_ms: int) -> None:
         self._go_on(CLIENTS, "", now_ms, is_waiting=True)

@@ -19,6 +19,7 @@ One JSON object a line; `time_ms` is the observer's clock, ms since 1970.
                 lost: true where it has lost what it held
     clock       node, offset_ms, from_ms, until_ms: so long the node's clock was off by so much
     asked       id, time_ms: the producer of a half was asked how it ends
+    came        id, time_ms: a push consumer got a message, of whose receive and end nothing is known
     calm        is_calm, time_ms: from here on no fault lasts and a node leads, or no more (`progress.py`)
     settled     group, topics: all that had to come to the group has come
 
@@ -178,7 +179,7 @@ class _Reading:
             self.history.clocks.append(Off(said["node"], *numbers))
         elif kind == "settled":
             self.history.settled.append((said["group"], said["topics"]))
-        elif kind not in ("asked", "calm"):
+        elif kind not in ("asked", "came", "calm"):
             raise ValueError(f"{kind!r} is no type of line")
 
     def _invoke(self, line: int, said: dict[str, Any]) -> None:

@@ -22,6 +22,8 @@ from tests.endurance.watching import Watcher
 from tests.history_file import HistoryFile
 
 END_SECONDS = 60
+OFFICIAL = "official"
+"""The topic of message groups, and the consumer group, of `official_process`; a property of what it sends."""
 
 
 def started(number: int, seed: int, history: Path, addresses: list[str]) -> subprocess.Popen[str]:

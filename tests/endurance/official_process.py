@@ -1,10 +1,11 @@
-"""The official client, unmodified, beside `client_process`: a producer that leaves its halves to check-backs.
+"""The official client, unmodified, beside `client_process`: what waits for a producer, or for a consumer.
 
     python -m tests.endurance.official_process NUMBER HISTORY HOST:PORT[;HOST:PORT...]
 
-Sends a half each `PAUSE_SECONDS` and ends none; asked about it, it says commit. Of halves that are not its
-own it knows nothing, and says so. Notes sends, questions and answers in HISTORY. A send is noted once it has
-ended: its id is drawn in the client. Says "ready"; the end of stdin ends it.
+Each `PAUSE_SECONDS` a producer sends a half, and ends none: asked about it, it says commit. Of halves that
+are not its own it knows nothing, and says so. It also sends to message groups of a topic of its own, which a
+push consumer gets. Notes sends, questions, answers and what came in HISTORY; a send is noted once it has
+ended, since its id is drawn in the client. Says "ready"; the end of stdin ends it.
 """
 
 from __future__ import annotations
@@ -18,18 +19,23 @@ from typing import Any
 
 from rocketmq import (
     ClientConfiguration,
+    ConsumeResult,
     Credentials,
+    FilterExpression,
     Message,
+    MessageListener,
     Producer,
+    PushConsumer,
     TransactionChecker,
     TransactionResolution,
 )
 
+from tests.endurance.client_process import OFFICIAL
 from tests.endurance.sick_load import HALVES
 from tests.history_file import HistoryFile, content_hash
 
 PAUSE_SECONDS = 0.7
-OWN = "official"
+LINES = 4
 
 
 class Checker(TransactionChecker):  # type: ignore[misc] # the official client carries no types
@@ -39,36 +45,61 @@ class Checker(TransactionChecker):  # type: ignore[misc] # the official client c
         self._notes = notes
 
     def check(self, message: Any) -> Any:
-        if message.properties.get(OWN) is None:
-            return TransactionResolution.UNKNOWN
+        if message.properties.get(OFFICIAL) is None:
+            return TransactionResolution.UNKNOFFICIAL
         self._notes.note("asked", id=message.message_id, time_ms=now_ms())
         fields = {"id": message.message_id, "topic": HALVES, "resolution": "commit"}
-        self._notes.invoke(OWN, now_ms(), "end", **fields)
+        self._notes.invoke(OFFICIAL, now_ms(), "end", **fields)
         return TransactionResolution.COMMIT
 
 
-def send(producer: Any, notes: HistoryFile, number: int) -> None:
-    """Send a half, and note what came of it."""
-    message = Message()
-    message.topic, message.body = HALVES, f"half {number}".encode()
-    for one in range(number % 6 + 1):
-        message.add_property(OWN if one == 0 else f"property-{one}", str(number))
-    began_ms, outcome = now_ms(), "unknown"
-    try:
-        producer.send(message, producer.begin_transaction())
-        outcome = "ok"
-    except Exception as error:  # whatever the client raises: nobody knows what came of it
-        print(f"send: {error}", file=sys.stderr)
-    fields = {
-        "kind": "half",
-        "id": message.message_id,
-        "topic": HALVES,
-        "line": "",
-        "due_ms": 0,
-        "asks": True,
-    }
-    call = notes.invoke(OWN, began_ms, "send", hash=content_hash(message.body), **fields)
-    notes.end(call, outcome, now_ms())
+class Listener(MessageListener):  # type: ignore[misc] # the official client carries no types
+    """Notes what comes."""
+
+    def __init__(self, notes: HistoryFile) -> None:
+        self._notes = notes
+
+    def consume(self, message: Any) -> Any:
+        self._notes.note("came", id=message.message_id, topic=OFFICIAL, time_ms=now_ms())
+        return ConsumeResult.SUCCESS
+
+
+class Sender:
+    """A producer, and what it has sent."""
+
+    def __init__(self, producer: Any, notes: HistoryFile) -> None:
+        self._producer, self._notes, self._count = producer, notes, 0
+
+    def send_half(self) -> None:
+        """Send a half, and leave it."""
+        message = self._message(HALVES)
+        self._send(message, "half", self._producer.begin_transaction(), asks=True)
+
+    def send_line(self) -> None:
+        """Send the next of a message group."""
+        message = self._message(OFFICIAL)
+        message.message_group = f"line-{self._count // 2 % LINES}"
+        self._send(message, "fifo", None, line=message.message_group, number=self._count)
+
+    def _message(self, topic: str) -> Any:
+        self._count += 1
+        message = Message()
+        message.topic, message.body = topic, f"{OFFICIAL} {self._count}".encode()
+        for one in range(self._count % 6 + 1):
+            message.add_property(OFFICIAL if one == 0 else f"property-{one}", str(self._count))
+        return message
+
+    def _send(self, message: Any, kind: str, transaction: Any, **fields: Any) -> None:
+        began_ms, outcome = now_ms(), "unknown"
+        try:
+            self._producer.send(message, transaction)
+            outcome = "ok"
+        except Exception as error:  # whatever the client raises: nobody knows what came of it
+            print(f"send: {error}", file=sys.stderr)
+        told = {"kind": kind, "id": message.message_id, "topic": message.topic, "line": "", "due_ms": 0}
+        told["hash"] = content_hash(message.body)
+        call = self._notes.invoke(OFFICIAL, began_ms, "send", **(told | fields))
+        self._notes.end(call, outcome, now_ms())
 
 
 def now_ms() -> int:
@@ -78,15 +109,17 @@ def now_ms() -> int:
 def main(number: str, history: str, addresses: str) -> None:
     """Send until stdin ends."""
     notes = HistoryFile(Path(history), int(number))
-    producer = Producer(ClientConfiguration(addresses, Credentials()), [HALVES], checker=Checker(notes))
+    configuration = ClientConfiguration(addresses, Credentials())
+    producer = Producer(configuration, [HALVES, OFFICIAL], checker=Checker(notes))
     producer.startup()
-    is_over = threading.Event()
+    consumer = PushConsumer(configuration, OFFICIAL, Listener(notes), {OFFICIAL: FilterExpression()})
+    consumer.startup()
+    sender, is_over = Sender(producer, notes), threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), is_over.set()), daemon=True).start()
     print("ready", flush=True)
-    count = 0
     while not is_over.wait(PAUSE_SECONDS):
-        count += 1
-        send(producer, notes, count)
+        sender.send_half()
+        sender.send_line()
     sys.stdout.flush()
     os._exit(0)  # its shutdown waits for streams that may be gone
 

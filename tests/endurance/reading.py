@@ -85,11 +85,17 @@ class Reading:
         seen = Delivered(told["id"], place, call["s"], told["s"], told["time_ms"])
         self.history.delivered.append(seen)
 
+    def _came(self, told: dict[str, Any]) -> None:
+        """Take what a push consumer got: nobody knows when its receive began, or how it was acknowledged."""
+        self.history.tried_s.setdefault(told["id"], told["s"])
+        place = told["topic"], 0, 0
+        self.history.delivered.append(Delivered(told["id"], place, 0.0, told["s"], told["time_ms"]))
+
 
 def _sent(told: dict[str, Any]) -> Sent:
     """Return a message as its first send tells of it."""
     group = told["line"]
-    number = int(told["id"].rpartition("-")[2]) if group else 0
+    number = told.get("number") or (int(told["id"].rpartition("-")[2]) if group else 0)
     sent = Sent(told["id"], told["topic"], Outcome.UNKNOWN, told["due_ms"], group, number)
     sent.is_half, sent.began_ms = told["kind"] == "half", told["time_ms"]
     return sent

@@ -14,9 +14,9 @@ also one way (`hosts`). `--fault cut` lets only those faults happen that have it
 Nodes, the engine's servers and clients are killed and paused, disks fail and drop what was not synced, clocks
 step, the lead is moved; in every tenth round the leader's disk is lost: it must get the other one's copy.
 Clients (`client_process`) talk to all nodes, whoever leads; each message has up to 6 properties, whose order
-changes when it is sent again. An official producer (`official_process`) leaves halves to check-backs. All
-note what they are told in one file (`reading`); `histories` judges it at the end, and the checker by the
-engine's raw log, which is kept as it comes.
+changes when it is sent again. An official client (`official_process`) leaves halves to check-backs, and has
+message groups of its own. All note what they are told in one file (`reading`); `histories` judges it at the
+end, and the checker by the engine's raw log, which is kept as it comes.
 
 Between two faults there is calm: it lasts until everything that waited when it began has gone on
 (`checker/progress`: check-backs, message groups, sends), 48 s at most; the checker finds what took over 45 s.
@@ -55,7 +55,7 @@ from tests.checker_process import KEEPER, judged, kept_log
 from tests.command import tidewheel
 from tests.endurance import sick_clock, sick_disk
 from tests.endurance.carrier import Carrier
-from tests.endurance.client_process import ended, started, started_module
+from tests.endurance.client_process import OFFICIAL, ended, started, started_module
 from tests.endurance.cluster_faults import EXTRA, FAULTS, LOST, Before, Scene, Server, chosen, is_caught_up
 from tests.endurance.cluster_node import JSON, PLAIN_CHECKPOINTS, SMALL_CHECKPOINTS, Node
 from tests.endurance.histories import History
@@ -440,6 +440,6 @@ def figures(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def create_topics(node: Node) -> None:
-    for name, kind in TOPICS.items():
+    for name, kind in {**TOPICS, OFFICIAL: "FIFO"}.items():
         body = json.dumps({"name": name, "message_type": kind}).encode()
         urlopen(Request(f"http://{node.http}/api/topics", body, JSON)).close()

@@ -125,3 +125,13 @@ def test_what_waits_outside_of_calms_is_not_late() -> None:
     assert not run.is_late("group", 900_000 + LATE_MS)
     assert run.waiting.longest_ms["group"] == LATE_MS
     assert (run.waiting.calm_count, run.waiting.calm_ms) == (2, 1_000 + LATE_MS)
+
+
+def test_what_a_push_consumer_got_is_done_even_before_its_send_is_noted() -> None:
+    run = Run()
+    run.calm(0)
+    run.line("came", 1, id="g-1")
+    run.send("g-1", 2, kind="fifo", line="g")
+    run.send("g-2", 3, kind="fifo", line="g")
+    run.line("came", 4, id="g-2")
+    assert not run.is_late("group", 10 * LATE_MS)
