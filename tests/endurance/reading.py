@@ -85,8 +85,12 @@ class Reading:
         seen = Delivered(told["id"], place, call["s"], told["s"], told["time_ms"])
         self.history.delivered.append(seen)
 
+    def _asked(self, _: dict[str, Any]) -> None:
+        self.history.outcomes["check-back"] += 1
+
     def _came(self, told: dict[str, Any]) -> None:
         """Take what a push consumer got: nobody knows when its receive began, or how it was acknowledged."""
+        self.history.outcomes["came to a push consumer"] += 1
         self.history.tried_s.setdefault(told["id"], told["s"])
         place = told["topic"], 0, 0
         self.history.delivered.append(Delivered(told["id"], place, 0.0, told["s"], told["time_ms"]))

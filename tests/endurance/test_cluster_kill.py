@@ -422,6 +422,7 @@ def judge(stage: Stage, rounds: int, clients: int) -> None:
     print(json.dumps(shown, indent=2))
     assert not wrong
     assert waiting.longest_ms.keys() == {"half", "group", CLIENTS}, "in no calm has one of these gone on"
+    assert {"check-back", "came to a push consumer"} <= history.outcomes.keys()
     is_small = stage.modules == [SMALL_CHECKPOINTS]
     assert rounds < LOST_EACH or not is_small or (shown["copied"] and shown["trimmed_below"])
     for node in stage.nodes:
