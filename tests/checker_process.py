@@ -16,7 +16,7 @@ from sharedlog.engines import beginning_of, engine_of
 from sharedlog.errors import Refused, Unknown
 from sharedlog.holdings import Holding
 from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
-from tests.history_file import HistoryFile, write_log
+from tests.history_file import write_log
 
 CHECKER: Final = Path(__file__).parent / "checker" / "check.py"
 KEEPER: Final = "keeper"
@@ -153,10 +153,3 @@ def judged(history: Path, log: Path, *options: str) -> tuple[int, dict[str, Any]
     command = [sys.executable, "-S", "-E", "-s", str(CHECKER), str(history), str(log), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     return done.returncode, json.loads(done.stdout) if done.stdout else {"said": done.stderr}
-
-
-def judged_by_log(history: HistoryFile, log: Path) -> tuple[int, dict[str, Any]]:
-    """Write the history beside the raw log, and let the checker judge both."""
-    path = log.with_name("history.jsonl")
-    history.write(path)
-    return judged(path, log)
