@@ -195,7 +195,7 @@ class Fold:
         except Garbled:
             self._reads += 1
             if self._reads >= READS_MAX:
-                self._halt(offset, f"{self._reads} times it did not match its CRC")
+                self._halt(offset, f"{self._reads} times it did not match its CRC", LogDamaged)
             return Step(Outcome.READ_AGAIN)
         self._check(offset, record)
         step = _TAKES[Kind(record.kind)](self, offset, record)
@@ -245,6 +245,20 @@ class Fold:
         """Return whether a position, not beyond the end, is of this history; None if it was forgotten."""
         return self._positions.knows(position)
 
+    def has_position(self, end: int) -> bool:
+        """Return whether a record of this history is known to end at a log offset."""
+        return self._positions.chain_at(end) is not None
+
+    def agrees(self, record: SharedRecord) -> bool | None:
+        """Return whether BYTES are of this history; None where that was forgotten, and of other kinds.
+
+        The chain covers the bytes, so those of the log are what this node has at their place.
+        """
+        before, behind = self._positions.chain_at(record.start), self._positions.chain_at(record.end)
+        if record.kind != Kind.BYTES or before is None or behind is None:
+            return None
+        return chained(before, record.start, record.body, record.zeros) == behind
+
     def relation(self, record: SharedRecord) -> EpochRelation:
         """Return how the right of a record compares with the newest one."""
         if record.epoch < self.epoch:
@@ -269,7 +283,8 @@ class Fold:
     def _epoch(self, offset: int, record: SharedRecord) -> Step:
         relation = self.relation(record)
         if relation is EpochRelation.BEYOND:
-            self._halt(offset, f"epoch {record.epoch} follows epoch {self.epoch}: an EPOCH is missing")
+            missing = f"epoch {record.epoch} follows epoch {self.epoch}: an EPOCH is missing"
+            self._halt(offset, missing, LogDamaged)
         if relation is not EpochRelation.NEXT:
             return self._dead(record)
         if record.start > self.end or self._positions.chain_at(record.start) != record.chain:
@@ -284,7 +299,7 @@ class Fold:
             return self._dead(record)
         at = self.gathered
         if record.start > at.end:
-            self._halt(offset, f"bytes {at.end} to {record.start} of the history are missing")
+            self._halt(offset, f"bytes {at.end} to {record.start} of the history are missing", LogDamaged)
         if record.start < at.end or record.end == record.start:
             if record.end > at.end or self._positions.chain_at(record.end) != record.chain:
                 self._halt(offset, f"two histories: bytes {record.start} to {record.end} are not the same")
@@ -375,7 +390,8 @@ class Fold:
         """Return whether a record is of the leader; halt if it is of one of whom no EPOCH tells."""
         relation = self.relation(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
-            self._halt(offset, f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing")
+            missing = f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing"
+            self._halt(offset, missing, LogDamaged)
         return relation is EpochRelation.OURS
 
     def _halt(self, offset: int, why: str, kind: type[Halted] = Halted) -> NoReturn:

@@ -7,6 +7,8 @@
     BEAT         forget                                 the leader was told that a node is gone for good
     either       unreached: epoch, number               beside what it holds a node says that clients call it,
                                                         and the leader of that epoch does not answer it
+                 unreadable: record, end, why           likewise, that it has read the log up to `end`, and
+                                                        cannot read on at that record
 
 Rules
 1. Records are trimmed before the least `next_record` of all nodes that are known, and only while two nodes
@@ -25,7 +27,7 @@ Cost: one record a checkpoint; at most NODES_MAX nodes are known. More than that
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sharedlog.versions import OLDEST
 
@@ -61,6 +63,14 @@ class Holding:
         return {"node": node} | asdict(self)
 
 
+class Unreadable(NamedTuple):
+    """A record of the shared log at which a node cannot read on: it has the history up to `end`, and why."""
+
+    record: int
+    end: int
+    why: str
+
+
 class Holdings:
     """What the nodes of a cluster hold."""
 
@@ -68,6 +78,8 @@ class Holdings:
         self._by_node: dict[str, Holding] = {}
         self.unreached: dict[str, tuple[int, int]] = {}
         """The newest complaint of each node: of which epoch, and its number. No checkpoint has it."""
+        self.unreadable: dict[str, Unreadable] = {}
+        """Where a node cannot read on, until it says what it holds without that. No checkpoint has it."""
 
     def told(self, facts: dict[str, Any]) -> None:
         """Take in a CHECKPOINT or HOLD."""
@@ -77,10 +89,15 @@ class Holdings:
             if "unreached" in facts:
                 epoch, number = facts["unreached"]
                 self.unreached[node] = (int(epoch), int(number))
+            self.unreadable.pop(node, None)
+            if "unreadable" in facts:
+                record, end, why = facts["unreadable"]
+                self.unreadable[node] = Unreadable(int(record), int(end), str(why))
 
     def forget(self, node: str) -> None:
         """Let go of a node that is gone for good."""
         self._by_node.pop(node, None)
+        self.unreadable.pop(node, None)
 
     def all(self) -> dict[str, Holding]:
         """Return what each node holds, by its name."""

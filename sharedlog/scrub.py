@@ -16,14 +16,19 @@ by the chain alone, that is by a reader of the history.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from sharedlog.engine import Engine, Stored
-from sharedlog.record import Foreign, Garbled, decode
+from sharedlog.fold import Fold
+from sharedlog.holdings import Unreadable
+from sharedlog.record import Foreign, Garbled, Kind, decode
 
 READ_BYTES: Final = 1024 * 1024
 """What one read returns: an append may wait for it."""
 READS: Final = 4
+BACK_RECORDS: Final = 1_000
+"""How many records before one are searched for bytes that another node has not found."""
 FAULTS_MAX: Final = 100
 """How many faults of a pass are kept."""
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
@@ -117,6 +122,45 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Count
     _, end = engine.bounds()
     is_whole = not found or found[-1].offset + 1 >= end
     return Counted(faults, 0 if is_whole else found[-1].offset + 1, is_whole)
+
+
+def fault_at(engine: Engine, fold: Fold, where: Unreadable) -> str:
+    """Return what is wrong where another node cannot read on; "" if the log is what `fold` has.
+
+    Raise `Unknown`, or `Refused`. What was trimmed is no fault.
+    """
+    record = where.record
+    found = next((one for one in engine.read(record, 1) if one.offset >= record), None)
+    first, end = engine.bounds()
+    if record < first or record >= end:
+        return ""
+    if found is None or (found.offset > record and engine.is_dense):
+        return f"Record {record} is missing: the log has records {first} to {end - 1}."
+    if fault := _fault_of(engine, fold.cluster, found):
+        return fault
+    try:
+        decoded = decode(found.stored, fold.cluster)
+    except Foreign:
+        return ""
+    if fold.agrees(decoded) is False:
+        return f"Record {record} holds other bytes than the leader has."
+    is_behind = decoded.kind == Kind.BYTES and decoded.start > where.end and fold.has_position(where.end)
+    if not is_behind or _has_bytes_from(engine, fold.cluster, where.end, found.offset):
+        return ""
+    return f"Bytes {where.end} to {decoded.start} of the history are missing before record {found.offset}."
+
+
+def _has_bytes_from(engine: Engine, cluster: bytes | None, start: int, until: int) -> bool:
+    """Return whether BYTES from a place of the history on lie among the last records before one."""
+    at = max(0, until - BACK_RECORDS)
+    while at < until and (found := engine.read(at, READ_BYTES)):
+        for one in found:
+            with suppress(Foreign, Garbled):
+                record = decode(one.stored, cluster)
+                if record.kind == Kind.BYTES and record.start == start and one.offset < until:
+                    return True
+        at = found[-1].offset + 1
+    return False
 
 
 def _fault_of(engine: Engine, cluster: bytes | None, one: Stored) -> str:

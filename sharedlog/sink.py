@@ -29,9 +29,11 @@ from commitlog.sink import LogSink, Part
 from sharedlog.engine import Engine, Head
 from sharedlog.errors import Halted, LogDamaged, NotAccepted, Refused, Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Position
+from sharedlog.holdings import Unreadable
 from sharedlog.leading import Leader, Proof
 from sharedlog.reading import read_to
 from sharedlog.record import Kind, SharedRecord, encode
+from sharedlog.scrub import fault_at
 from sharedlog.versions import may_write
 
 
@@ -86,6 +88,14 @@ class SharedSink:
             self._require_right()
             self._write([self._leader.beat({"leaves": True} | ({"to": to} if to else {}))])
             self.is_over = True
+
+    def fault_at(self, where: Unreadable) -> str:
+        """Return what is wrong where another node cannot read on; "" if the log is what this one has.
+
+        Raise `Unknown` or `Refused`.
+        """
+        with self._lock:  # an append moves the fold
+            return fault_at(self._engine, self._fold, where)
 
     def _require_right(self) -> None:
         if self.is_over:

@@ -27,7 +27,7 @@ from services.cluster.replica import Replica
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
 from sharedlog.fold import told_anew
-from sharedlog.holdings import Holding, Holdings
+from sharedlog.holdings import Holding, Holdings, Unreadable
 from sharedlog.reading import records
 from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.versions import OLDEST, SUPPORTED
@@ -88,6 +88,12 @@ class OwnCopy:
         """Return the record that repeats what the log knows of this node, and that it reaches no leader."""
         kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
         return self._record(kind, known, {"unreached": [epoch, number]})
+
+    def unreadable(self, known: Holding | None, finalized: int, where: Unreadable) -> bytes:
+        """Return the record that repeats what the log knows of this node, and that it cannot read on."""
+        held = known or Holding(0, supports=SUPPORTED, finalized=finalized)
+        kind = Kind.HOLD if held.end is None else Kind.CHECKPOINT
+        return self._record(kind, held, {"unreadable": list(where)})
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
         """Read what a checkpoint rests on, from what was told before; raise `StoreDamaged`.

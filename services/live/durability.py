@@ -10,6 +10,9 @@ of it, `prove` asks for one. One proof serves all that wait. A refusal is such a
 that no earlier call has stored it. For want of the node's own means (OWN_MEANS) it may be just proofs that do
 not come; so that one waits OWN_MS, and then its caller is told what is wrong, and that nobody knows.
 
+A leader whose shared log has lost a record that no other node has may tell nobody that anything was accepted:
+`hold` refuses all that waits and is going to, each time that the log moves, until `release`.
+
 Cost: one entry of a deque for each answer that waits; one that rests on durable records does not wait but for
 a proof, which only a cluster asks for.
 """
@@ -25,6 +28,8 @@ from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 OWN_MEANS: Final = -1
 """What a refusal rests on that tells of the node's own means: a proof, if one comes within OWN_MS."""
+_HELD: Final = OWN_MEANS - 1
+"""The durable end while answers are held: below what any of them rests on."""
 OWN_MS: Final = 1_000
 """How long it waits for that; proofs take some ms."""
 
@@ -67,6 +72,8 @@ class Answers:
         self._own: deque[tuple[int, Waiting, Any]] = deque()
         """Likewise, refusals for want of own means."""
         self._unprovable: TidewheelError | None = None
+        self._held: TidewheelError | None = None
+        """What all answers are refused with; None: none is."""
 
     def give(self, offset: int, waiting: Waiting, answer: Any) -> None:
         """Give an answer once the log is durable up to `offset`."""
@@ -113,7 +120,10 @@ class Answers:
             one.refuse(error)
 
     def advance(self, offset: int) -> None:
-        """Move the durable offset and give all answers it has reached."""
+        """Move the durable offset and give all answers it has reached; while they are held, refuse them."""
+        if self._held is not None:
+            self.hold(self._held)
+            return
         self.offset = offset
         waiting = self._waiting
         while waiting and waiting[0][0] <= offset:
@@ -122,9 +132,20 @@ class Answers:
 
     def refuse(self, error: TidewheelError, offset: int) -> None:
         """Fail everybody who waits, and start again from `offset`."""
-        refused, self._waiting, self.offset = [*self._waiting, *self._taken_unproven()], deque(), offset
+        self.offset = offset if self._held is None else _HELD
+        refused, self._waiting = [*self._waiting, *self._taken_unproven()], deque()
         for _, one, _ in refused:
             one.refuse(error)
+
+    def hold(self, error: TidewheelError) -> None:
+        """Refuse with `error` what waits, and what is going to at each call of `hold` or `advance`."""
+        self._held = error
+        self.refuse(error, _HELD)
+
+    def release(self, offset: int) -> None:
+        """Give answers again: the log is durable up to `offset`."""
+        self._held = None
+        self.advance(offset)
 
     def _taken_unproven(self) -> list[tuple[int, Waiting, Any]]:
         taken, self._unproven, self._own = [*self._unproven, *self._own], deque(), deque()

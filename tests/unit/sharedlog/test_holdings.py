@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sharedlog.fold import Fold, Outcome
-from sharedlog.holdings import NODES_MAX, Holding, Holdings
+from sharedlog.holdings import NODES_MAX, Holding, Holdings, Unreadable
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
 
 CLUSTER = b"one cluster's id"
@@ -82,3 +82,16 @@ def test_a_complaint_stands_beside_what_a_node_holds_and_outlives_its_next_word(
     holdings.told(held.facts("a") | {"unreached": [3, 2]})
     assert holdings.unreached == {"a": (3, 2)}
     assert Holdings.thaw(holdings.freeze()).unreached == {}
+
+
+def test_a_node_that_cannot_read_on_says_so_until_it_says_what_it_holds() -> None:
+    holdings = Holdings()
+    held = Holding(3, 300, "http://b")
+    holdings.told(held.facts("b") | {"unreadable": [7, 700, "Record 7 is missing."]})
+    assert holdings.unreadable == {"b": Unreadable(7, 700, "Record 7 is missing.")}
+    assert holdings.of("b") == held
+    holdings.told(Holding(9, 900, "http://b").facts("b"))
+    assert holdings.unreadable == {}
+    holdings.told(held.facts("b") | {"unreadable": [7, 700, "Record 7 is missing."]})
+    holdings.forget("b")
+    assert holdings.unreadable == {}

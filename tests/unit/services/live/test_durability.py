@@ -170,3 +170,30 @@ def test_where_nobody_proves_any_more_what_rests_on_no_record_is_refused_and_a_b
         assert answered == [200, 50]
 
     asyncio.run(scenario())
+
+
+def test_held_answers_are_refused_whatever_they_rest_on_until_they_are_given_again() -> None:
+    async def scenario() -> None:
+        asked, answered = list[int](), list[int]()
+        durable = Answers(100, Proving(lambda: 5, lambda: asked.append(1)))
+        before = asyncio.create_task(waiting(durable, 200, answered))
+        proof = asyncio.create_task(waiting(durable, 50, answered))
+        await asyncio.sleep(0)
+        damaged = ResultUnknown("a record is gone")
+        durable.hold(damaged)
+        during = [asyncio.create_task(waiting(durable, offset, answered)) for offset in (-1, 50, 300)]
+        await asyncio.sleep(0)
+        durable.proven(9)
+        durable.advance(300)
+        for task in (before, proof, *during):
+            with pytest.raises(ResultUnknown, match="a record is gone"):
+                await task
+        durable.refuse(ResultUnknown("the disk"), 300)
+        late = asyncio.create_task(waiting(durable, 300, answered))
+        await asyncio.sleep(0)
+        assert not late.done()
+        durable.release(300)
+        await late
+        assert answered == [300]
+
+    asyncio.run(scenario())

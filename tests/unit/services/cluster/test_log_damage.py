@@ -1,0 +1,51 @@
+"""What a leader does about a record that another node cannot read."""
+
+from __future__ import annotations
+
+from services.cluster.log_damage import LogDamage, State, Word
+from sharedlog.holdings import Holding, Unreadable
+
+SAID = {"b": Unreadable(7, 700, "Record 7 is missing.")}
+FAULT = "Record 7 is missing: the log has records 0 to 9."
+BEHIND = {"a": Holding(9, 900), "b": Holding(3, 300)}
+
+
+def found(fault: str) -> LogDamage:
+    damage = LogDamage("a")
+    (word,) = damage.to_look_into(SAID)
+    assert word == Word("b", SAID["b"])
+    damage.looked_into(word, fault, 1_000)
+    return damage
+
+
+def test_a_node_with_a_bad_disk_holds_nobody() -> None:
+    damage = found("")
+    assert damage.compare(SAID, BEHIND, {"b": 700}) is State.WHOLE
+    assert damage.sentences() == []
+    assert damage.to_look_into(SAID) == []
+    other = Unreadable(8, 800, "")
+    assert damage.to_look_into({"b": other}) == [Word("b", other)]
+
+
+def test_answers_are_held_until_another_node_has_what_follows() -> None:
+    damage = found(FAULT)
+    assert damage.compare(SAID, BEHIND, {"b": 700}) is State.HELD
+    assert damage.compare(SAID, BEHIND | {"a": Holding(90, 9_000)}, {}) is State.HELD, (
+        "its own copy is no other"
+    )
+    assert damage.sentences() == [
+        f"the shared log is damaged: {FAULT} Nothing is acknowledged until another node has a copy of what "
+        "follows."
+    ]
+    assert damage.compare(SAID, BEHIND | {"c": Holding(8)}, {}) is State.HELD, "a node without a copy"
+    assert damage.compare(SAID, BEHIND | {"c": Holding(8, 800)}, {}) is State.COPIED
+    assert "Another node has what follows" in damage.sentences()[0]
+    assert damage.compare(SAID, BEHIND, {"c": 1_000}) is State.COPIED
+    assert damage.compare({}, BEHIND | {"b": Holding(8, 800)}, {}) is State.WHOLE
+    assert damage.sentences() == []
+
+
+def test_what_this_node_said_of_itself_before_it_led_is_no_word() -> None:
+    damage = LogDamage("b")
+    assert damage.to_look_into(SAID) == []
+    assert damage.compare(SAID, BEHIND, {}) is State.WHOLE
