@@ -21,6 +21,8 @@ class LogDamaged(Halted):
     """This node stopped: the shared log has lost, doubled or changed records."""
 
     code, exit_code = "TW-269", 5
+    record: int | None = None
+    """The record that is wrong; None where that is the next one that was to be read."""
 
 
 class Refused(TidewheelError):

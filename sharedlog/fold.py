@@ -396,7 +396,10 @@ class Fold:
 
     def _halt(self, offset: int, why: str, kind: type[Halted] = Halted) -> NoReturn:
         self.halted = f"Record {offset} of the shared log: {why}."
-        raise kind(self.halted)
+        error = kind(self.halted)
+        if isinstance(error, LogDamaged):
+            error.record = offset
+        raise error
 
 
 _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {

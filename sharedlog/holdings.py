@@ -89,10 +89,16 @@ class Holdings:
             if "unreached" in facts:
                 epoch, number = facts["unreached"]
                 self.unreached[node] = (int(epoch), int(number))
-            self.unreadable.pop(node, None)
             if "unreadable" in facts:
                 record, end, why = facts["unreadable"]
                 self.unreadable[node] = Unreadable(int(record), int(end), str(why))
+            elif (waits := self.unreadable.get(node)) is not None and self._has_beyond(node, waits.record):
+                del self.unreadable[node]
+
+    def _has_beyond(self, node: str, record: int) -> bool:
+        """Return whether a node has a copy that needs no record up to one."""
+        held = self._by_node[node]
+        return held.end is not None and held.next_record > record
 
     def forget(self, node: str) -> None:
         """Let go of a node that is gone for good."""

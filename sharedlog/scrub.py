@@ -130,14 +130,16 @@ def fault_at(engine: Engine, fold: Fold, where: Unreadable) -> str:
     Raise `Unknown`, or `Refused`. What was trimmed is no fault.
     """
     record = where.record
-    found = next((one for one in engine.read(record, 1) if one.offset >= record), None)
-    first, end = engine.bounds()
+    rows = [one for one in engine.read(record, READ_BYTES) if one.offset >= record]
+    found, first, end = next(iter(rows), None), *engine.bounds()
     if record < first or record >= end:
         return ""
     if found is None or (found.offset > record and engine.is_dense):
         return f"Record {record} is missing: the log has records {first} to {end - 1}."
     if fault := _fault_of(engine, fold.cluster, found):
         return fault
+    if any(one.offset == record and one.stored != found.stored for one in rows):
+        return f"Record {record} is there more than once, with other bytes."
     try:
         decoded = decode(found.stored, fold.cluster)
     except Foreign:

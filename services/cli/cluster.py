@@ -172,6 +172,7 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
     ]
     rows += progressed(found)
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
+    rows += [("DAMAGED", sentence) for sentence in found.get("broken_records", ())]
     rows += [("DAMAGED", sentence) for sentence in (found.get("scrub") or {}).get("faults", ())]
     output.print_table(("cluster", ""), rows)
 

@@ -79,21 +79,23 @@ class OwnCopy:
         """Note that the log was read through up to `end`."""
         self._checked_end = end
 
-    def hold(self, next_record: int, finalized: int = OLDEST) -> bytes:
-        """Return the record that tells that this node has no copy, and will read on from `next_record`."""
+    def hold(self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None) -> bytes:
+        """Return the record that tells that this node has no copy, and will read on from `next_record`.
+
+        It tells, too, where the node cannot read on, until it has the copy.
+        """
         self._told, self._checked_end = None, 0
-        return self._record(Kind.HOLD, Holding(next_record, supports=SUPPORTED, finalized=finalized))
+        held = Holding(next_record, supports=SUPPORTED, finalized=finalized)
+        return self._record(Kind.HOLD, held, _beside(unreadable))
 
     def complaint(self, known: Holding, epoch: int, number: int) -> bytes:
         """Return the record that repeats what the log knows of this node, and that it reaches no leader."""
         kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
         return self._record(kind, known, {"unreached": [epoch, number]})
 
-    def unreadable(self, known: Holding | None, finalized: int, where: Unreadable) -> bytes:
+    def unreadable(self, known: Holding, where: Unreadable) -> bytes:
         """Return the record that repeats what the log knows of this node, and that it cannot read on."""
-        held = known or Holding(0, supports=SUPPORTED, finalized=finalized)
-        kind = Kind.HOLD if held.end is None else Kind.CHECKPOINT
-        return self._record(kind, held, {"unreadable": list(where)})
+        return self._record(Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _beside(where))
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
         """Read what a checkpoint rests on, from what was told before; raise `StoreDamaged`.
@@ -120,22 +122,31 @@ class OwnCopy:
         return encode(SharedRecord(self._began.cluster, kind, 0, NOBODY, holding.end or 0, 0, facts))
 
 
+def _beside(unreadable: Unreadable | None) -> dict[str, Any]:
+    """Return what is said of where a node cannot read on, beside what it holds."""
+    return {} if unreadable is None else {"unreadable": list(unreadable)}
+
+
 class Found(NamedTuple):
     """What the shared log tells a node without a fold.
 
-    The first record that is left, the copies of others from which that can be read on (the newest first),
-    the newest EPOCH, if it is left (with the certificate that its leader has told since), and the cluster's
-    version, as far as a node with a copy knew it.
+    The first record that is left, what the node itself holds, the copies of others from which the log can be
+    read on (the newest first), the newest EPOCH, if it is left (with the certificate that its leader has told
+    since), and the cluster's version, as far as a node with a copy knew it.
     """
 
     first: int
+    own: Holding | None
     copies: list[tuple[str, Holding]]
     epoch: SharedRecord | None
     finalized: int
 
 
-def look_for_copies(engine: Engine, cluster: bytes, name: str) -> Found:
-    """Return what the shared log tells the node `name`; raise `Unknown`."""
+def look_for_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> Found:
+    """Return what the shared log tells the node `name`, whose copy is to reach beyond a record.
+
+    Raise `Unknown`.
+    """
     first, _ = engine.bounds()
     holdings, epoch = Holdings(), None
     for record in records(engine, cluster):
@@ -148,7 +159,8 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str) -> Found:
                 continue
             epoch = replace(epoch, body=body_of(told_anew(epoch.facts, record.facts)))
     finalized = max((one.finalized for one in holdings.all().values()), default=OLDEST)
-    return Found(first, holdings.copies(name, first), epoch, finalized)
+    copies = holdings.copies(name, max(first, beyond + 1))
+    return Found(first, holdings.of(name), copies, epoch, finalized)
 
 
 def damage_in_log(disk: Disk, segment_bytes: int, since: int, end: int) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
     tell      a new checkpoint was read back (`copies`)   --> CHECKPOINT or HOLD in the shared log
     trim      all nodes have what lies before a record    --> the leader lets the engine trim that
     get       HOLD, so that nothing behind is trimmed     --> another node's copy (`transfer`), whole
+              a record cannot be read                     --> a copy beyond it (`log_damage`), or none
               no node gives one, the log is whole         --> an empty disk, and the log from its beginning
     opened    a copy was got, and the replica is open     --> read through, once: the sender's disk may have
                                                               spoiled what came along with sums that are right
@@ -38,7 +39,8 @@ from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
 from sharedlog.errors import Refused, TooOld, Unknown
 from sharedlog.fold import Fold
-from sharedlog.versions import unsupported
+from sharedlog.holdings import Holding, Unreadable
+from sharedlog.versions import SUPPORTED, unsupported
 from sharedlog.witness import GONE, crc_at
 
 COMPARED_BYTES: Final = 1024 * 1024
@@ -53,6 +55,8 @@ class Copying:
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
         self._tries = 0
+        self._told_unreadable: tuple[int, int] | None = None
+        """The record of which it was said that it cannot be read, and the epoch whose leader was told."""
         self._is_fetched = False
         self.trimmed_below = 0
         """The record before which this node has let the shared log be trimmed."""
@@ -78,14 +82,24 @@ class Copying:
                 self._engine.trim(below)
                 self.trimmed_below = below
 
-    def look(self) -> Found:
-        """Return what the shared log tells a node without a copy; raise `Unknown`, or `TooOld`."""
-        found = look_for_copies(self._engine, self._began.cluster, self._name)
+    def look(self, where: Unreadable | None = None) -> Found:
+        """Return what the shared log tells a node without a copy; raise `Unknown`, or `TooOld`.
+
+        Tell each leader once where this node cannot read on, if that is why it needs one.
+        """
+        beyond = -1 if where is None else where.record
+        found = look_for_copies(self._engine, self._began.cluster, self._name, beyond)
         if why := unsupported(found.finalized):
             raise TooOld(f"No copy was fetched: {why}.")
+        if where is not None:
+            told = where.record, 0 if found.epoch is None else found.epoch.epoch
+            if self._told_unreadable != told:
+                known = found.own or Holding(0, supports=SUPPORTED, finalized=found.finalized)
+                self._engine.note(self._own.unreadable(known, where))
+                self._told_unreadable = told
         return found
 
-    def get(self, found: Found) -> str:
+    def get(self, found: Found, where: Unreadable | None = None) -> str:
         """Get one of the copies that were found, or begin anew with the whole log; return from where.
 
         Raise `CopyRefused` if no node gives one, `Unknown`, or OSError.
@@ -93,7 +107,7 @@ class Copying:
         refusals, turn = [], self._tries % max(1, len(found.copies))
         self._tries += 1
         for node, held in found.copies[turn:] + found.copies[:turn]:
-            self._engine.note(self._own.hold(held.next_record, found.finalized))
+            self._engine.note(self._own.hold(held.next_record, found.finalized, where))
             try:
                 transfer.fetch(held.http, held.certificate, held.secret, self._disk, self._require_covered)
             except CopyRefused as error:
@@ -101,11 +115,16 @@ class Copying:
                 continue
             self._is_fetched = True
             return f"node {node}, {held.http}"
+        told = " ".join(refusals) or "No other node has told of one that reaches so far."
+        if where is not None:
+            raise CopyRefused(
+                f"{told} A leader makes one that reaches beyond record {where.record}. Where no node leads, "
+                "begin anew with what the nodes have: tidewheel cluster restore NEW-URL --from STORE"
+            )
         if found.first == 0 and not self._began.facts.get("begins_at"):
             self._require_covered(None)
             transfer.wipe(self._disk)
             return "the shared log, from its beginning"
-        told = " ".join(refusals) or "No other node has told of one that reaches so far."
         raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
 
     def _require_covered(self, copy: FetchedCopy | None) -> None:

@@ -102,6 +102,11 @@ class Followers:
         fit = {node: one for node, one in self._told.items() if one.unfit == "" and one.heard_ms >= since_ms}
         return max(fit, key=lambda node: (fit[node].end, node), default="")
 
+    def ends(self) -> dict[str, int]:
+        """Return how far each follower is that told it just now."""
+        since_ms = self._clock() - FRESH_MS
+        return {node: one.end for node, one in self._told.items() if one.heard_ms >= since_ms}
+
     def view(self, held: Mapping[str, Holding], besides: str) -> dict[str, dict[str, Any]]:
         """Return how far behind each node is of which the log tells, but for one, as JSON can hold it."""
         now_ms, found = self._clock(), {}

@@ -99,8 +99,12 @@ class LogDamage:
             self.state = State.HELD
         return self.state
 
+    def needs_checkpoint(self, own: Holding | None) -> bool:
+        """Return whether this node has told of no checkpoint yet from which others can read on."""
+        return own is None or own.end is None or own.next_record <= max(self.faults, default=-1)
+
     def sentences(self) -> list[str]:
-        """Return what `/readyz` says; nothing of a log that is whole."""
+        """Return what `cluster status` says; nothing of a log that is whole."""
         return [f"the shared log is damaged: {fault} {_THEN[self.state]}" for fault in self.faults.values()]
 
     def _is_copied(self, record: int, held: Mapping[str, Holding], ends: Mapping[str, int]) -> bool:

@@ -75,6 +75,8 @@ class ClusterMetrics(Collector):
         yield _gauge("foreign_lines", foreign, view["foreign_lines"])
         repeated = "Records that the shared log has twice, the second equal and stepped over."
         yield _gauge("repeated_records", repeated, view["repeated_records"])
+        broken = "Records of the shared log that another node cannot read: its leader acknowledges nothing."
+        yield _gauge("broken_records", broken, len(view["broken_records"]))
         yield _gauge("unanswered", "1 while the shared log gives no answer.", int(bool(self.unanswered)))
         trouble = "Settings of the shared log for which a leader refuses new messages."
         yield _gauge("engine_trouble", trouble, len(self._check.trouble))

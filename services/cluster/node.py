@@ -55,6 +55,7 @@ from services.cluster.copies import OwnCopy
 from services.cluster.copying import Copying
 from services.cluster.errors import CopyRefused, NameTaken, OrderRefused, OtherKey
 from services.cluster.followers import Followers
+from services.cluster.log_damage import LogDamage, State
 from services.cluster.one_key import check_key
 from services.cluster.one_name import OneName
 from services.cluster.pace import Pace
@@ -64,11 +65,13 @@ from services.cluster.refetching import ways_on
 from services.cluster.replica import Replica
 from services.cluster.silence import BEAT_MS, Silence
 from services.live.durability import Answers, Proving
+from services.live.errors import ResultUnknown
 from services.process.event_loop import let_end
 from sharedlog.engine import Engine, Head
 from sharedlog.engines import Beginning
-from sharedlog.errors import Halted, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
+from sharedlog.errors import Halted, LogDamaged, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Position, Step, told_anew
+from sharedlog.holdings import Unreadable
 from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES, require_next
 from sharedlog.record import Kind, encode
@@ -219,6 +222,8 @@ class ClusterNode:
         self._has_read_all = False
         self._silence = Silence(monotonic_ms())
         self._witness, self._must_ask_witness = Witness(monotonic_ms), True
+        self.log_damage = LogDamage(me.node)
+        """Records that other nodes cannot read, while this node leads."""
         self._changed = asyncio.Event()
         self._leaving: asyncio.Future[None] = self._loop.create_future()
 
@@ -239,6 +244,10 @@ class ClusterNode:
                     self._witness.note(replica.fold)
             except (Trimmed, StoreDamaged) as error:
                 await self._copy(str(error))
+            except LogDamaged as error:
+                fold = replica.fold
+                record = fold.next_offset if error.record is None else error.record
+                await self._copy(str(error), Unreadable(record, fold.end, error.detail))
             except (Halted, NoCluster, OtherKey, NameTaken) as error:
                 await self._halt(error)
             except (OSError, StoreError) as error:
@@ -301,6 +310,7 @@ class ClusterNode:
             "unfit": self.unfit(),
             "foreign_lines": self._foreign_count,
             "repeated_records": self._repeated_count,
+            "broken_records": self.log_damage.sentences(),
         } | self.pace.view(leads=self.role is Role.LEADING)
 
     def _copies(self) -> dict[str, dict[str, Any]]:
@@ -615,18 +625,21 @@ class ClusterNode:
         replica.sync()
         self._copying.tell(replica, self._looked_ms)
 
-    async def _copy(self, why: str) -> None:
-        """Get the copy of another node, or begin anew with the whole log; else wait a while."""
+    async def _copy(self, why: str, where: Unreadable | None = None) -> None:
+        """Get the copy of another node, or begin anew with the whole log; else wait a while.
+
+        `where` is the record of the shared log that this node cannot read, if that is why.
+        """
         self._become(Role.COPYING)
         self._replica, self.copying = None, why
         log.warning("needs a copy", reason=why)
         try:
             if monotonic_ms() < self._copied_ms + COPY_AGAIN_SECONDS * 1000:
                 raise CopyRefused("The copy before was no better.")
-            found = await self._work(self._copying.look)
+            found = await self._work(partial(self._copying.look, where))
             if found.epoch is not None:
                 self._know_leader(found.epoch.epoch, found.epoch.facts)
-            source = await self._work(partial(self._copying.get, found))
+            source = await self._work(partial(self._copying.get, found, where))
             self._copied_ms = monotonic_ms()
             log.info("copied", source=source)
         except (CopyRefused, Unknown, Refused, OSError) as error:
@@ -658,12 +671,13 @@ class ClusterNode:
             self._orders = orders = Orders(self._loop)
             self._followers = Followers(replica.fold.end, monotonic_ms)
             beating = self._loop.create_task(self._beat(replica, leading, wanted))
-            looking = self._loop.create_task(self._look(replica, orders))
+            looking = self._loop.create_task(self._look(replica, leading, orders))
             ends: set[asyncio.Future[Any]] = {over, self._leaving, leading.broken, orders.moving}
             await asyncio.wait(ends | {beating, looking}, return_when=asyncio.FIRST_COMPLETED)
             beating.cancel()
             looking.cancel()  # both at once: a look must not go on without the followers
             self._orders = self._followers = None
+            self.log_damage = LogDamage(self.me.node)
             for task in (beating, looking):
                 with suppress(asyncio.CancelledError, OSError, StoreError):
                     await task
@@ -685,13 +699,14 @@ class ClusterNode:
         with suppress(NotAccepted):
             await self._work(partial(sink.leave, orders.moving.result() if orders.moving.done() else ""))
 
-    async def _look(self, replica: Replica, orders: Orders) -> None:
+    async def _look(self, replica: Replica, leading: Leading, orders: Orders) -> None:
         """Look after the leader's copy, trim, clock and log.
 
         Raise `StoreDamaged` where the copy is none, `Halted` where the log has lost what was written.
         """
         assert replica.sink is not None, "a leader has a sink"
         began_ms = replica.sink.proven_ms
+        self.log_damage = LogDamage(self.me.node)
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._look_at_foreign(replica)
@@ -704,8 +719,30 @@ class ClusterNode:
                 await self._work(partial(self._compare_clock, replica))
             with suppress(Unknown):
                 await self._work(partial(self._witness.look_behind, self._engine, replica.fold))
+            await self._look_at_damage(replica, leading)
             self._look_for_fitter(replica, orders)
             await self._leave_if_unreached(replica, orders)
+
+    async def _look_at_damage(self, replica: Replica, leading: Leading) -> None:
+        """Hold all answers while other nodes cannot read on at a record that is broken (`log_damage`)."""
+        assert replica.sink is not None, "a leader has a sink"
+        assert self._followers is not None, "a leader hears its followers"
+        damage, holdings = self.log_damage, replica.fold.holdings
+        with suppress(Unknown, Refused):
+            for word in damage.to_look_into(dict(holdings.unreadable)):
+                fault = await self._work(partial(replica.sink.fault_at, word.where))
+                damage.looked_into(word, fault, replica.fold.end)
+                log.warning("a node cannot read on", node=word.node, why=word.where.why, fault=fault)
+        before = damage.state
+        state = damage.compare(dict(holdings.unreadable), holdings.all(), self._followers.ends())
+        if state is not before:
+            log.error("the shared log", state=state.value, faults=damage.sentences())
+        if state is State.HELD:
+            leading.answers.hold(ResultUnknown(" ".join(damage.sentences())))
+            if damage.needs_checkpoint(holdings.of(self.me.node)):
+                replica.core.want_checkpoint()
+        elif leading.answers.held is not None:
+            leading.answers.release(replica.core.durable_offset)
 
     def _look_for_fitter(self, replica: Replica, orders: Orders) -> None:
         """Hand over to a node that is fit, if this one is not."""

@@ -73,7 +73,6 @@ class Answers:
         """Likewise, refusals for want of own means."""
         self._unprovable: TidewheelError | None = None
         self._held: TidewheelError | None = None
-        """What all answers are refused with; None: none is."""
 
     def give(self, offset: int, waiting: Waiting, answer: Any) -> None:
         """Give an answer once the log is durable up to `offset`."""
@@ -136,6 +135,11 @@ class Answers:
         refused, self._waiting = [*self._waiting, *self._taken_unproven()], deque()
         for _, one, _ in refused:
             one.refuse(error)
+
+    @property
+    def held(self) -> TidewheelError | None:
+        """What all answers are refused with; None: none is."""
+        return self._held
 
     def hold(self, error: TidewheelError) -> None:
         """Refuse with `error` what waits, and what is going to at each call of `hold` or `advance`."""

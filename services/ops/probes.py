@@ -68,6 +68,8 @@ class Probes:
             refusal = housekeeping.stopped or housekeeping.refusal()
         except TidewheelError as error:
             return PlainTextResponse(f"{error.code} {error}\n", status_code=503)
+        if (held := self._live.answers.held) is not None:
+            return PlainTextResponse(f"{held.code} {held}\n", status_code=503)
         refuses = "" if refusal is None else f"{refusal.code} {refusal}\n"
         damage_count = len(self._live.core.damage)
         told = f"damaged: {damage_count} places, see: tidewheel timer ls --damaged\n" if damage_count else ""

@@ -91,6 +91,7 @@ def test_a_record_that_another_node_cannot_read_is_held_to_what_the_leader_has()
         ((kept[:-1] + b"X",), "Record 3 does not match its CRC: 85 bytes are not what was written."),
         ((encode(other),), "Record 3 holds other bytes than the leader has."),
         ((kept, kept), ""),
+        ((kept, encode(other)), "Record 3 is there more than once, with other bytes."),
         ((b"a line of somebody else's",), ""),
     ):
         engine.spoil(3, *rows)

@@ -19,12 +19,15 @@ from services.cluster import node as node_module
 from services.cluster import silence
 from services.cluster.node import ClusterNode, Member, Role
 from services.cluster.replica import Replica
+from services.live.durability import Answers, Proving
 from sharedlog import witness
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
 from sharedlog.errors import Unknown
 from sharedlog.fold import Outcome, Position, Step
+from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
+from sharedlog.reading import records
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
@@ -139,14 +142,68 @@ def test_a_node_steps_over_records_that_the_engine_has_doubled() -> None:
         ),
     ],
 )
-def test_a_node_halts_at_a_record_that_the_engine_has_spoiled(
+def test_a_node_needs_a_copy_beyond_a_record_that_the_engine_has_spoiled_and_says_so(
     rows: Callable[[bytes], list[bytes]], said: str
 ) -> None:
     engine, _ = engine_with_messages()
     engine.spoil(1, *rows(engine.records[1]))
-    view, _ = asyncio.run(follows(engine, lambda view: view["role"] == Role.HALTED))
-    assert said in view["halted"]
-    assert "Keep this node's --store" in view["halted"]
+    view, _ = asyncio.run(follows(engine, lambda view: "beyond record 1" in view["copying"]))
+    assert view["role"] == Role.COPYING
+    assert said in view["copying"]
+    assert "tidewheel cluster restore NEW-URL --from STORE" in view["copying"]
+    words = [one.facts for one in records(engine, CLUSTER) if one.kind == Kind.HOLD]
+    assert [(one["node"], one["unreadable"][:2]) for one in words if "unreadable" in one] == [("a", [1, 0])]
+
+
+def test_answers_are_held_while_no_other_node_can_read_what_follows_a_broken_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    monkeypatch.setattr(node_module, "LOOK_SECONDS", 0)
+    engine, _ = engine_with_messages()
+    answers: list[Answers] = []
+
+    def says(held: Holding, unreadable: list[Any] | None = None) -> None:
+        facts = held.facts("c") | ({} if unreadable is None else {"unreadable": unreadable})
+        kind = Kind.HOLD if held.end is None else Kind.CHECKPOINT
+        engine.note(encode(SharedRecord(CLUSTER, kind, 0, NOBODY, 0, 0, body_of(facts))))
+
+    def serves(served: Served) -> None:
+        answers.append(Answers(0, Proving(lambda: 0, lambda: None)))
+        served.answers = answers[0]
+
+    async def until(is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not is_so():
+                await asyncio.sleep(0.005)
+
+    async def play(node: ClusterNode) -> None:
+        says(Holding(1), [2, 0, "Record 2 is missing."])
+        await until(lambda: len(node.log_damage._looked) == 1)
+        assert answers[0].held is None, "the record is sound: the disk of the other is bad"
+        kept = engine.records[2]
+        engine.spoil(2, kept[:-1] + b"X")
+        says(Holding(1), [2, 1, "Record 2 does not match its CRC."])
+        await until(lambda: answers[0].held is not None)
+        assert "Record 2 does not match its CRC" in str(answers[0].held)
+        assert node.view()["broken_records"]
+        says(Holding(engine.end_offset), [2, 1, "Record 2 does not match its CRC."])
+        says(Holding(2, 1))
+        await asyncio.sleep(0.05)
+        assert answers[0].held is not None
+        says(Holding(3, 1))
+        await until(lambda: answers[0].held is None)
+        assert not node.view()["broken_records"]
+        node.leave()
+
+    played: list[asyncio.Task[None]] = []
+    then = lambda node: played.append(asyncio.ensure_future(play(node)))  # noqa: E731
+
+    async def run() -> None:
+        await leads(lambda _: None, then, serves, engine)
+        await played[0]
+
+    asyncio.run(run())
 
 
 def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
@@ -180,6 +237,8 @@ def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
 class Served:
     """A broker that nobody calls."""
 
+    held = None
+
     def __init__(self) -> None:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.answers: Any = self
@@ -195,6 +254,7 @@ async def leads(
     change: Callable[[ClusterNode], None],
     then: Callable[[ClusterNode], None],
     serves: Callable[[Served], None] = lambda _: None,
+    engine: MemoryEngine | None = None,
 ) -> None:
     """Let a node lead alone, with changes made before, as it serves and once it leads; wait for its end."""
 
@@ -204,7 +264,7 @@ async def leads(
         serves(served)
         yield served
 
-    engine, _ = engine_with_messages()
+    engine = engine or engine_with_messages()[0]
     began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
     with ThreadPoolExecutor(4) as executor:
         me = Member("b", "h:3", "http://h:4")
