@@ -28,8 +28,7 @@ def steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
     Raise `Unknown`, `Halted`, or `Trimmed` if the next one was trimmed.
     """
     while found := engine.read(fold.next_offset, READ_BYTES):
-        require_next(engine, fold, found)
-        for one in found:
+        for one in up_to_gap(engine, fold, found):
             step = fold.take(one.offset, one.stored)
             if step.outcome is Outcome.READ_AGAIN:
                 break
@@ -62,13 +61,19 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
         next_offset = found[-1].offset + 1
 
 
-def require_next(engine: Engine, fold: Fold, found: Sequence[Stored]) -> None:
-    """Raise `Trimmed` or `LogDamaged` if records are missing before or among those that a read returned."""
+def up_to_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
+    """Return the records of a read that follow each other.
+
+    Raise `Trimmed` or `LogDamaged` if the one that the fold is to take next is missing.
+    """
     expected = fold.next_offset
-    for one in found:
+    for number, one in enumerate(found):
         if one.offset > expected:
+            if number and engine.is_dense:
+                return found[:number]
             _explain_gap(engine, expected, one.offset, found)
         expected = one.offset + 1
+    return found
 
 
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
@@ -82,6 +87,13 @@ def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Sto
     if not engine.is_dense:
         return
     if any(expected <= one.offset < offset for one in found):
-        raise LogDamaged(f"Record {expected} came after record {offset}: the answer is out of order.")
+        raise _damaged(expected, f"Record {expected} came after record {offset}: the answer is out of order.")
     gone = f"Record {expected} is" if offset == expected + 1 else f"Records {expected} to {offset - 1} are"
-    raise LogDamaged(f"{gone} missing: the log has records {first} to {end - 1}, and a gap before {offset}.")
+    has = f"the log has records {first} to {end - 1}, and a gap before {offset}"
+    raise _damaged(expected, f"{gone} missing: {has}.")
+
+
+def _damaged(record: int, why: str) -> LogDamaged:
+    error = LogDamaged(why)
+    error.record = record
+    return error

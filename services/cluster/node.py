@@ -73,7 +73,7 @@ from sharedlog.errors import Halted, LogDamaged, NoCluster, NotAccepted, Refused
 from sharedlog.fold import Fold, Outcome, Position, Step, told_anew
 from sharedlog.holdings import Unreadable
 from sharedlog.leading import Candidate
-from sharedlog.reading import READ_BYTES, require_next
+from sharedlog.reading import READ_BYTES, up_to_gap
 from sharedlog.record import Kind, encode
 from sharedlog.sink import SharedSink
 from sharedlog.versions import OLDEST
@@ -484,8 +484,7 @@ class ClusterNode:
         fold = replica.fold
         found = self._engine.read(fold.next_offset, READ_BYTES)
         self._read_ms = monotonic_ms()
-        require_next(self._engine, fold, found)
-        for one in found:
+        for one in up_to_gap(self._engine, fold, found):
             step = replica.take(one.offset, one.stored, self._clock())
             if step.outcome is Outcome.READ_AGAIN:
                 break

@@ -24,7 +24,7 @@ from sharedlog.engine import Stored
 from sharedlog.errors import Halted, LogDamaged
 from sharedlog.fold import Fold, Outcome, Position, Step
 from sharedlog.leading import Candidate, Leader, Proof
-from sharedlog.reading import require_next
+from sharedlog.reading import up_to_gap
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
 from tests.memory_engine import MemoryEngine
 
@@ -60,10 +60,9 @@ class Reader:
         while self.fold.next_offset < until:
             offsets = range(self.fold.next_offset, until)
             found = [Stored(at, one, 0) for at in offsets for one in engine.rows(at)]
-            require_next(engine, self.fold, found)
             if not found:
                 raise LogDamaged(f"Record {until - 1} is missing: nothing lies from {offsets[0]} on.")
-            for one in found:
+            for one in up_to_gap(engine, self.fold, found):
                 step = self.fold.take(one.offset, one.stored)
                 if step.outcome is Outcome.READ_AGAIN:
                     break
