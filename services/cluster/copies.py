@@ -130,16 +130,16 @@ def _beside(unreadable: Unreadable | None) -> dict[str, Any]:
 class Found(NamedTuple):
     """What the shared log tells a node without a fold.
 
-    The first record that is left, what the node itself holds, the copies of others from which the log can be
-    read on (the newest first), the newest EPOCH, if it is left (with the certificate that its leader has told
-    since), and the cluster's version, as far as a node with a copy knew it.
+    The first record that is left, the copies of others from which the log can be read on (the newest first),
+    the newest EPOCH, if it is left (with the certificate that its leader has told since), the cluster's
+    version, as far as a node with a copy knew it, and what the node itself has said that it holds.
     """
 
     first: int
-    own: Holding | None
     copies: list[tuple[str, Holding]]
     epoch: SharedRecord | None
     finalized: int
+    own: Holding | None
 
 
 def look_for_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> Found:
@@ -160,7 +160,7 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1)
             epoch = replace(epoch, body=body_of(told_anew(epoch.facts, record.facts)))
     finalized = max((one.finalized for one in holdings.all().values()), default=OLDEST)
     copies = holdings.copies(name, max(first, beyond + 1))
-    return Found(first, holdings.of(name), copies, epoch, finalized)
+    return Found(first, copies, epoch, finalized, holdings.of(name))
 
 
 def damage_in_log(disk: Disk, segment_bytes: int, since: int, end: int) -> list[tuple[int, int]]:
