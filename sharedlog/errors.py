@@ -21,8 +21,11 @@ class LogDamaged(Halted):
     """This node stopped: the shared log has lost, doubled or changed records."""
 
     code, exit_code = "TW-269", 5
-    record: int | None = None
-    """The record that is wrong; None where that is the next one that was to be read."""
+
+    def __init__(self, detail: str = "", record: int | None = None) -> None:
+        super().__init__(detail)
+        self.record = record
+        """The record that is wrong; None where that is the next one that was to be read."""
 
 
 class Refused(TidewheelError):

@@ -396,10 +396,7 @@ class Fold:
 
     def _halt(self, offset: int, why: str, kind: type[Halted] = Halted) -> NoReturn:
         self.halted = f"Record {offset} of the shared log: {why}."
-        error = kind(self.halted)
-        if isinstance(error, LogDamaged):
-            error.record = offset
-        raise error
+        raise LogDamaged(self.halted, offset) if kind is LogDamaged else kind(self.halted)
 
 
 _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {

@@ -87,13 +87,8 @@ def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Sto
     if not engine.is_dense:
         return
     if any(expected <= one.offset < offset for one in found):
-        raise _damaged(expected, f"Record {expected} came after record {offset}: the answer is out of order.")
+        why = f"Record {expected} came after record {offset}: the answer is out of order."
+        raise LogDamaged(why, expected)
     gone = f"Record {expected} is" if offset == expected + 1 else f"Records {expected} to {offset - 1} are"
     has = f"the log has records {first} to {end - 1}, and a gap before {offset}"
-    raise _damaged(expected, f"{gone} missing: {has}.")
-
-
-def _damaged(record: int, why: str) -> LogDamaged:
-    error = LogDamaged(why)
-    error.record = record
-    return error
+    raise LogDamaged(f"{gone} missing: {has}.", expected)

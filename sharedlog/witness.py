@@ -2,6 +2,7 @@
 
     read up to record 9 --the engine loses 7 to 9--> its end is 7           --> HALT: 9 was read, and is gone
                                                      grown again, to 12     --> HALT: 9 is another record
+                       --the engine loses 9 alone--> 10 is there            --> a copy beyond 9 (a hole)
 
 A copy that is void is opened at its checkpoint, and reads again what is there. Where the engine has lost what
 this node had read (a standby that lacked it was promoted, an unclean election), the copy would come to an
@@ -26,7 +27,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sharedlog.engine import Engine
-from sharedlog.errors import Halted, Unknown
+from sharedlog.errors import Halted, LogDamaged, Unknown
 from sharedlog.fold import Fold
 
 LOST_MS: Final = 20_000
@@ -53,7 +54,10 @@ class Witness:
             self.last_led = last
 
     def require_kept(self, engine: Engine, fold: Fold) -> None:
-        """Raise `Unknown`, and in time `Halted`, if what this process, or `fold`, has read is not there."""
+        """Raise `Unknown`, and in time `Halted`, if what this process, or `fold`, has read is not there.
+
+        Raise `LogDamaged` if that record alone is gone, and `fold` has yet to read it.
+        """
         self.note(fold)
         missing = self._missing(engine, fold)
         if missing is None:
@@ -85,12 +89,22 @@ class Witness:
         """Return the offset of a record that was read and is not there; None if there is none."""
         if self.last_led is not None:
             offset, crc = self.last_led
-            if crc_at(engine, offset) not in (None, crc):
+            found = crc_at(engine, offset)
+            if found == GONE and _is_hole(engine, offset):
+                if fold.next_offset <= offset:
+                    why = f"Record {offset} is missing, which was read before, and others lie behind it."
+                    raise LogDamaged(why, offset)
+            elif found not in (None, crc):
                 return offset
         if engine.read(fold.next_offset, 1):
             return None
         _, end_offset = engine.bounds()
         return fold.next_offset - 1 if fold.next_offset > end_offset else None
+
+
+def _is_hole(engine: Engine, offset: int) -> bool:
+    """Return whether records lie behind one that is gone: then the engine has not lost its end."""
+    return engine.is_dense and any(one.offset > offset for one in engine.read(offset, 1))
 
 
 def crc_at(engine: Engine, offset: int) -> int | None:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import Halted, Unknown
+from sharedlog.errors import Halted, LogDamaged, Unknown
 from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Holding
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
@@ -49,6 +49,16 @@ class Play:
             self.witness.require_kept(self.engine, fold)
         self.now_ms += LOST_MS
         self.witness.require_kept(self.engine, fold)
+
+
+def test_a_record_that_is_gone_before_others_is_a_hole_for_a_fold_that_has_yet_to_read_it() -> None:
+    play = Play()
+    play.note(9)
+    play.engine.spoil(6)
+    with pytest.raises(LogDamaged, match="Record 6 is missing, which was read before") as raised:
+        play.witness.require_kept(play.engine, play.begun_again)
+    assert raised.value.record == 6
+    play.witness.require_kept(play.engine, play.fold)
 
 
 def test_a_log_that_has_all_is_no_matter() -> None:
