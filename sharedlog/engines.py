@@ -4,6 +4,7 @@ postgresql://USER@HOST:PORT/DATABASE?log=NAME    tables NAME_head and NAME_recor
                                                  NAME is `tidewheel` unless it is given
 kafka://HOST:PORT,HOST:PORT/TOPIC                the topic TOPIC (`sharedlog.kafka`). What lets in: before the
                                                  hosts USER:PASSWORD@, behind ? what `KAFKA_SETTINGS` lists
+?password_file=PATH                              of either: the password, read again for each connection
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sharedlog.engine import Engine, Head
 from sharedlog.errors import NoCluster
 from sharedlog.fold import Position
 from sharedlog.kafka import KafkaLog
+from sharedlog.password_file import PARAMETER, PasswordFile
 from sharedlog.postgres import PostgresLog
 from sharedlog.reading import records
 from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, encode
@@ -57,22 +59,39 @@ def engine_of(url: str) -> SharedLog:
         raise ConfigurationError(f"{without_password(url)!r} names no shared log: give {SHAPES}.")
     require("postgres")
     given = dict(parse_qsl(parts.query))
-    name = given.pop("log", LOG_USUAL)
+    name, file = given.pop("log", LOG_USUAL), _password_file(given)
     if not (name.isidentifier() and name.isascii()):
         raise ConfigurationError(f"log={name} in the URL: use letters, digits and _ for a shared log's name.")
     if parts.netloc.count("@") > 1:
         raise ConfigurationError("Two @ stand in the URL of the shared log: write that of a password as %40.")
     conninfo = _url(parts._replace(query=urlencode(given)))
-    _check_conninfo(conninfo)
-    return PostgresLog(conninfo, name)
+    if "password" in _check_conninfo(conninfo) and file is not None:
+        raise _two_passwords()
+    return PostgresLog(conninfo, name, file)
 
 
-def _check_conninfo(conninfo: str) -> None:
-    """Refuse what libpq cannot read, without its quotations: there may be a password in them."""
+def _password_file(given: dict[str, str]) -> PasswordFile | None:
+    """Take the file of the password out of what a URL says behind its ?; None where it names none."""
+    path = given.pop(PARAMETER, None)
+    return None if path is None else PasswordFile(path)
+
+
+def _two_passwords() -> ConfigurationError:
+    return ConfigurationError(
+        f"The URL of the shared log has a password and a {PARAMETER}: give one of them. What is in the file "
+        "can be changed without a restart."
+    )
+
+
+def _check_conninfo(conninfo: str) -> dict[str, Any]:
+    """Return what a URL says, as libpq reads it.
+
+    Refuse what it cannot read, without its quotations: there may be a password in them.
+    """
     import psycopg
 
     try:
-        psycopg.conninfo.conninfo_to_dict(conninfo)
+        return psycopg.conninfo.conninfo_to_dict(conninfo)
     except psycopg.Error as error:
         said = _QUOTED.sub("...", str(error).strip())
         raise ConfigurationError(
@@ -85,6 +104,7 @@ def _kafka(parts: SplitResult) -> KafkaLog:
     """Return the engine of a kafka URL."""
     login, _, servers = parts.netloc.rpartition("@")
     topic, given = parts.path.removeprefix("/"), dict(parse_qsl(parts.query, keep_blank_values=True))
+    file = _password_file(given)
     for server in servers.split(","):
         if not _SERVER.fullmatch(server):
             raise ConfigurationError(
@@ -96,12 +116,18 @@ def _kafka(parts: SplitResult) -> KafkaLog:
             "and '-'. It is the shared log, and `tidewheel cluster create URL` makes it."
         )
     if others := sorted(given.keys() - set(KAFKA_SETTINGS)):
-        raise ConfigurationError(f"{others[0]} in the URL: it takes {', '.join(KAFKA_SETTINGS)} only.")
+        raise ConfigurationError(
+            f"{others[0]} in the URL: it takes {', '.join((*KAFKA_SETTINGS, PARAMETER))} only."
+        )
     if login:
-        user, _, password = login.partition(":")
-        given |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
+        user, has_password, password = login.partition(":")
+        if has_password and file is not None:
+            raise _two_passwords()
+        given |= {"sasl.username": unquote(user)} | ({} if file else {"sasl.password": unquote(password)})
+    elif file is not None:
+        raise ConfigurationError(f"{PARAMETER} in the URL is of no user: give kafka://USER@HOST:PORT/TOPIC.")
     require("kafka")
-    return KafkaLog(servers, topic, given)
+    return KafkaLog(servers, topic, given, file)
 
 
 def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:

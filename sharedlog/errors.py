@@ -52,6 +52,12 @@ class Unknown(TidewheelError):
     code = "TW-252"
 
 
+class SessionRefused(Unknown):
+    """The engine of the shared log refuses new sessions."""
+
+    code = "TW-270"
+
+
 class Trimmed(TidewheelError):
     """The shared log begins behind what this node has read."""
 

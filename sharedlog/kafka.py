@@ -38,8 +38,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, Unknown
+from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, SessionRefused, Unknown
 from sharedlog.fold import READS_MAX
+from sharedlog.password_file import PasswordFile
 from sharedlog.scrub import Counted
 
 if TYPE_CHECKING:
@@ -131,15 +132,22 @@ class LastRead(NamedTuple):
 class KafkaLog:
     """A shared log in the topic `topic` of the Kafka whose servers are `servers` (`HOST:PORT,...`).
 
-    `settings` are those of librdkafka that tell how to get in. Calls may come from any thread: one appends
-    and one reads at a time.
+    `settings` are those of librdkafka that tell how to get in; with a `password_file` each connection has the
+    password that is in there by then. Calls may come from any thread: one appends and one reads at a time.
     """
 
     is_dense = False
     """A topic may have gaps: other writers' transactions leave them."""
 
-    def __init__(self, servers: str, topic: str, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        settings: Mapping[str, str] | None = None,
+        password_file: PasswordFile | None = None,
+    ) -> None:
         self._servers, self._topic, self._settings = servers, topic, dict(settings or {})
+        self._password_file = password_file
         self._writing, self._reading, self._making = Lock(), Lock(), Lock()
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
@@ -158,6 +166,8 @@ class KafkaLog:
         self._topic_id = ""
         self._heard = ""
         """What a connection has said last."""
+        self._is_refused = False
+        """Whether that was that this user is not let in."""
 
     def found(self, head: Head) -> None:
         """Make the topic of a log that has no record yet.
@@ -271,6 +281,11 @@ class KafkaLog:
                 f"{len(partition.isr)} of the {len(partition.replicas)} servers that have {self._topic} are "
                 f"in step, and it needs {needed}: start those that are away."
             )
+
+    def try_session(self) -> None:
+        """Open a connection beside those that stand, and end it; Kafka tells no time. Raise `Unknown`."""
+        with self._answered(), self._asking_admin() as admin:
+            admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
 
     def notes(self) -> list[str]:
         """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
@@ -574,7 +589,9 @@ class KafkaLog:
 
     def _client(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a connection."""
-        where = {"bootstrap.servers": self._servers, "error_cb": self._hear}
+        where: dict[str, Any] = {"bootstrap.servers": self._servers, "error_cb": self._hear}
+        if self._password_file is not None:
+            where["sasl.password"] = self._password_file.read()
         return {**_CLIENT, **own, **self._settings, **where}
 
     def _admin(self) -> AdminClient:
@@ -599,7 +616,7 @@ class KafkaLog:
         from confluent_kafka import KafkaError
 
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._heard:
-            self._heard = error.str()
+            self._heard, self._is_refused = error.str(), error.code() == KafkaError._AUTHENTICATION
 
     def _place(self, offset: int = 0) -> TopicPartition:
         from confluent_kafka import TopicPartition
@@ -650,7 +667,11 @@ class KafkaLog:
 
     def _unknown(self, reason: str) -> Unknown:
         heard = f" ({self._heard})" if self._heard and self._heard != reason else ""
-        return Unknown(f"Kafka at {self._servers} did not answer: {reason}{heard}")
+        if not (self._heard and self._is_refused):
+            return Unknown(f"Kafka at {self._servers} did not answer: {reason}{heard}")
+        file = self._password_file
+        where = f" Its password is read from {file} for each connection." if file is not None else ""
+        return SessionRefused(f"Kafka at {self._servers} says: {reason}{heard}.{where}")
 
 
 def _not_added(is_first: bool, reason: str) -> Refused | Unknown:

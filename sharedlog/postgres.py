@@ -33,6 +33,7 @@ node that was started again since its checkpoint, on a server without the rows b
 
 from __future__ import annotations
 
+import os
 import time
 import zlib
 from collections.abc import Sequence
@@ -41,8 +42,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import ClusterExists, Halted, LogDamaged, NoCluster, Refused, Unknown
+from sharedlog.errors import ClusterExists, Halted, LogDamaged, NoCluster, Refused, SessionRefused, Unknown
 from sharedlog.fold import Position
+from sharedlog.password_file import PasswordFile
 from sharedlog.postgres_rows import INDEX_MS, counted, make_unique
 from sharedlog.postgres_settings import COMMITS_KEPT, SETTINGS, Settings, notes_of, trouble_of
 from sharedlog.scrub import Counted
@@ -80,7 +82,7 @@ _OPTIONS: Final = (
     f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s -c tcp_user_timeout={SILENT_SECONDS}s "
     f"-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count={_PROBES}"
 )
-"""What a session asks of the server."""
+"""What a session asks of the server, behind what the URL (`options`) or PGOPTIONS asks: the last counts."""
 _CONNECTION: Final = {
     "connect_timeout": CONNECT_SECONDS,
     "tcp_user_timeout": SILENT_SECONDS * 1000,
@@ -156,11 +158,14 @@ SELECT pg_is_in_recovery(), current_user, current_database(), current_setting('s
     count(pid), count(pid) FILTER (WHERE sync_state IS NULL)
 FROM pg_stat_replication
 """
+_CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 
 
 class PostgresLog:
     """A shared log in the database that `conninfo` names (libpq); its tables begin with `log`.
+
+    With a `password_file` each connection has the password that is in there by then.
 
     Calls may come from any thread; they run one after the other over one connection, which is opened when it
     is needed, and anew after it broke.
@@ -169,9 +174,11 @@ class PostgresLog:
     is_dense = True
     """The head's row numbers the records, one after the other."""
 
-    def __init__(self, conninfo: str, log: str = "tidewheel") -> None:
+    def __init__(
+        self, conninfo: str, log: str = "tidewheel", password_file: PasswordFile | None = None
+    ) -> None:
         assert log.isidentifier(), f"{log!r} cannot begin the name of a table"
-        self._conninfo, self._log = conninfo, log
+        self._conninfo, self._log, self._password_file = conninfo, log, password_file
         self._lock = Lock()
         self._connection: psycopg.Connection[Any] | None = None
         self._warned = ""
@@ -288,6 +295,16 @@ class PostgresLog:
         """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
         return notes_of(self._settings())
 
+    def try_session(self) -> int:
+        """Open a session beside those that stand, and end it; return the server's clock, in ms since 1970.
+
+        Raise `Unknown`: of type `SessionRefused` where a server is there and lets nobody in.
+        """
+        with self._beside(CHECK_MS) as connection:
+            row = connection.execute(_CLOCK).fetchone()
+        assert row is not None, "a value without a row"
+        return int(row[0])
+
     def close(self) -> None:
         """Close the connection, if there is one."""
         with self._lock:
@@ -318,7 +335,7 @@ class PostgresLog:
         except psycopg.errors.UndefinedTable as error:
             raise self._no_tables() from error
         except psycopg.Error as error:
-            raise _unanswered(error) from error
+            raise self._unanswered(error) from error
 
     def _add(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...], count: int
@@ -424,7 +441,7 @@ class PostgresLog:
                 ) from error
             except psycopg.Error as error:
                 self._drop_connection()
-                raise _unanswered(error) from error
+                raise self._unanswered(error) from error
             if self._warned:
                 raise Unknown(f"PostgreSQL warned: {self._warned}")
 
@@ -506,8 +523,20 @@ class PostgresLog:
         import psycopg
 
         given = psycopg.conninfo.conninfo_to_dict(self._conninfo)
+        if self._password_file is not None:
+            given["password"] = self._password_file.read()
+        options = f"{given.pop('options', os.environ.get('PGOPTIONS', ''))} {_OPTIONS}".lstrip()
         asked = psycopg.conninfo.make_conninfo("", **(_CONNECTION | given))
-        return psycopg.connect(asked, autocommit=True, options=_OPTIONS)
+        return psycopg.connect(asked, autocommit=True, options=options)
+
+    def _unanswered(self, error: psycopg.Error) -> Unknown:
+        """Return what to raise for what a server has said, or libpq of one that is not there."""
+        said = _said(error)
+        if not _is_refusal(error):
+            return Unknown(f"PostgreSQL did not answer: {said}")
+        file = self._password_file
+        where = f" Its password is read from {file} for each connection." if file is not None else ""
+        return SessionRefused(f"PostgreSQL says: {said}.{where}")
 
     def _settings(self) -> Settings:
         """Return how this PostgreSQL is set, and how a session is; raise `Unknown`."""
@@ -533,8 +562,16 @@ class PostgresLog:
         return statement.format(log=self._log, **numbers)
 
 
-def _unanswered(error: psycopg.Error) -> Unknown:
-    return Unknown(f"PostgreSQL did not answer: {_said(error)}")
+def _is_refusal(error: psycopg.Error) -> bool:
+    """Return whether an error means that a server is there, and opens no session.
+
+    libpq gives no code for that, and the server's words are of its language: that it asked for a password is
+    certain, and FATAL most languages have.
+    """
+    failed = error.pgconn
+    if failed is None or error.sqlstate is not None:
+        return False
+    return failed.used_password or failed.needs_password or "FATAL" in str(error)
 
 
 def _said(error: psycopg.Error) -> str:

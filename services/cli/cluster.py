@@ -16,6 +16,7 @@ from commitlog.errors import NotAStore
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.times import both, span
+from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sharedlog.engines import SharedLog
@@ -30,13 +31,17 @@ app = typer.Typer(
 StoreOption = Annotated[Path, typer.Option("--store", help="Folder of the node.")]
 NodeOption = Annotated[str, typer.Option("--node", help="The name of the first node.")]
 UrlArgument = Annotated[
-    str, typer.Argument(help="postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC.")
+    str | None,
+    typer.Argument(
+        help="postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC; else TIDEWHEEL_CLUSTER."
+    ),
 ]
 
 
 @app.command()
 def create(
-    url: UrlArgument,
+    url: UrlArgument = None,
+    *,
     segment_bytes: Annotated[
         int, typer.Option("--segment-bytes", help="Size of one log file, the same on all nodes.", min=4 << 20)
     ] = 256 << 20,
@@ -51,6 +56,7 @@ def create(
     """
     from sharedlog.engines import create as begin
 
+    url = url_of(url)
     with _engine_at(url) as engine:
         if store is None:
             cluster = begin(engine, {"segment_bytes": segment_bytes})
@@ -67,7 +73,8 @@ def create(
 
 @app.command()
 def restore(
-    url: UrlArgument,
+    url: UrlArgument = None,
+    *,
     store: Annotated[Path, typer.Option("--from", help="The store of a stopped node: it becomes NODE's.")],
     node: NodeOption = "a",
     accepted_loss: Annotated[
@@ -84,6 +91,7 @@ def restore(
     """
     from services.cluster.founding import restore_from
 
+    url = url_of(url)
     with _engine_at(url) as engine:
         cluster, end, left = restore_from(engine, store, node, now_ms(), accepted_loss)
     if as_json:
@@ -92,6 +100,16 @@ def restore(
     output.say(f"Cluster {cluster.hex()} begins with {store} up to byte {end}; what came behind is lost.")
     output.say(f"It had {left.said()}.")
     _say_next(url, node, store)
+
+
+def url_of(url: str | None) -> str:
+    """Return the URL of the shared log, that of the settings where none is given."""
+    from services.settings.config import EngineSettings, load
+
+    found = load(EngineSettings, cluster=url).cluster
+    if not found:
+        raise ConfigurationError("Name the shared log: give its URL, or set TIDEWHEEL_CLUSTER to it.")
+    return found
 
 
 @contextmanager
@@ -105,7 +123,7 @@ def _engine_at(url: str) -> Iterator[SharedLog]:
             yield engine
         except Unknown as error:
             look = f"tidewheel cluster doctor {quote(without_password(url))}"
-            raise Unknown(f"{error.detail} What is wrong says: {look}") from error
+            raise type(error)(f"{error.detail} What is wrong says: {look}") from error
 
 
 def _say_next(url: str, node: str, store: Path | None) -> None:
@@ -123,7 +141,7 @@ def now_ms() -> int:
 
 
 @app.command()
-def doctor(url: UrlArgument, as_json: JsonOption = False) -> None:
+def doctor(url: UrlArgument = None, *, as_json: JsonOption = False) -> None:
     """Say whether a shared log can be reached and written, what lies there, and how its engine is set.
 
     Run it where a node runs. Nothing is left there. Exit code 1: something is wrong.
@@ -133,7 +151,7 @@ def doctor(url: UrlArgument, as_json: JsonOption = False) -> None:
     from services.cli.doctor import report
     from services.doctor.shared_log import examined
 
-    report(examined(url), as_json=as_json)
+    report(examined(url_of(url)), as_json=as_json)
 
 
 @app.command()
@@ -173,6 +191,8 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
     rows += progressed(found)
     rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
     rows += [("DAMAGED", sentence) for sentence in found.get("broken_records", ())]
+    for name, what in (("SESSIONS", "sessions_refused"), ("CLOCK", "engine_clock")):
+        rows += [(name, found[what])] if found.get(what) else []
     rows += [("DAMAGED", sentence) for sentence in (found.get("scrub") or {}).get("faults", ())]
     output.print_table(("cluster", ""), rows)
 

@@ -261,6 +261,13 @@ class ClientSettings:
 
 
 @dataclass(frozen=True)
+class EngineSettings:
+    """Which shared log the commands of a cluster begin, or look at."""
+
+    cluster: Annotated[str, Calling("URL of the cluster's shared log.")] = ""
+
+
+@dataclass(frozen=True)
 class UserSettings:
     """Who a client is, for a broker that asks: its access key, and the file with its secret."""
 

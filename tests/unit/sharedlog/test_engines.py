@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import psycopg
 import pytest
 
 from sharedlog.engines import beginning_of, create, engine_of, without_password
-from sharedlog.errors import ClusterExists, NoCluster
+from sharedlog.errors import ClusterExists, NoCluster, SessionRefused
 from sharedlog.holdings import Holding
 from sharedlog.kafka import KafkaLog
 from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
@@ -106,6 +107,9 @@ def test_what_another_cluster_wrote_before_the_genesis_tells_nothing() -> None:
         ("kafka://a:9092/orders/1", "'orders/1' in the URL is no topic"),
         ("kafka://a:9092/orders?acks=1", "acks in the URL: it takes security.protocol"),
         ("kafka://a:9092/orders?sasl.password=x", "sasl.password in the URL: it takes"),
+        ("kafka://a:9092/orders?password_file=x", "password_file in the URL is of no user"),
+        ("kafka://me:x@a:9092/orders?password_file=x", "has a password and a password_file: give one"),
+        ("postgresql://me:x@a/orders?password_file=x", "has a password and a password_file: give one"),
     ],
 )
 def test_what_is_wrong_with_a_url_of_kafka_is_told(url: str, said: str) -> None:
@@ -122,3 +126,17 @@ def test_a_url_names_a_topic_of_kafka_and_what_lets_in() -> None:
     assert (log._servers, log._topic) == ("a:9092,[::1]:9093", "orders.1")
     assert (log._settings["sasl.username"], log._settings["sasl.password"]) == ("me", "a@b")
     assert without_password(url).startswith("kafka://me@a:9092,[::1]:9093/orders.1?")
+
+
+def test_a_url_names_the_file_of_a_password_which_each_connection_reads(tmp_path: Path) -> None:
+    pytest.importorskip("confluent_kafka")
+    file = tmp_path / "password"
+    url = f"kafka://me@a:9092/orders?sasl.mechanism=PLAIN&password_file={file}"
+    log = engine_of(url)
+    assert isinstance(log, KafkaLog)
+    with pytest.raises(SessionRefused, match="cannot be read"):
+        log._client({})
+    for password in ("first", "second"):
+        file.write_text(f"{password}\n")
+        assert log._client({})["sasl.password"] == password
+    assert without_password(url) == url

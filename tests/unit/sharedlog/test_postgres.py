@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from threading import Barrier, Thread
 
 import psycopg
@@ -12,8 +13,9 @@ import pytest
 
 from sharedlog import postgres
 from sharedlog.engine import Head
-from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, Unknown
+from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, SessionRefused, Unknown
 from sharedlog.fold import Position
+from sharedlog.password_file import PasswordFile
 from sharedlog.postgres import IDLE_SECONDS, PostgresLog
 from sharedlog.postgres_settings import Settings
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY
@@ -571,4 +573,75 @@ def test_a_server_that_lets_nobody_in_is_asked_again(
     admin(f"ALTER ROLE {user} LOGIN CONNECTION LIMIT -1")
     with pytest.raises(NoCluster):
         log.bounds()
+    log.close()
+
+
+@pytest.fixture
+def asks(tmp_path: Path) -> Iterator[tuple[str, Callable[[str], object], Path]]:
+    """A server that asks `app` for a password: its URL, what changes that, and a file that has it."""
+    file = tmp_path / "password"
+    with running_servers() as servers, psycopg.connect(servers.url, autocommit=True) as asked:
+        asked.execute("CREATE ROLE app LOGIN PASSWORD 'first'")
+        asked.execute("CREATE DATABASE orders OWNER app")
+        access = servers.primary.folder / "data" / "pg_hba.conf"
+        access.write_text("local orders app scram-sha-256\n" + access.read_text())
+        asked.execute("SELECT pg_reload_conf()")
+        file.write_text("first\n")
+        yield f"postgresql://app@/orders?host={servers.primary.folder}", asked.execute, file
+
+
+def test_a_password_is_read_again_for_each_session(
+    asks: tuple[str, Callable[[str], object], Path],
+) -> None:
+    url, change, file = asks
+    without = PostgresLog(url)
+    until(lambda: refusal(without), lambda said: "no password supplied" in said)
+    log = PostgresLog(url, password_file=PasswordFile(str(file)))
+    log.found(BEGIN)
+    change("ALTER ROLE app PASSWORD 'second'")
+    assert log.append_if(BEGIN, [b"one"], at(1)) == 0, "the session that stands goes on"
+    with pytest.raises(SessionRefused, match=r"password authentication failed .* is read from .* for each"):
+        log.try_session()
+    file.write_text("second\n")
+    assert log.try_session() > 0
+    change("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+    with pytest.raises(Unknown):
+        log.bounds()
+    assert log.bounds() == (0, 1)
+    file.unlink()
+    with pytest.raises(SessionRefused, match=r"password_file .* cannot be read: No such file"):
+        log.try_session()
+    log.close()
+
+
+def refusal(log: PostgresLog) -> str:
+    """Return why no session is opened."""
+    try:
+        log.try_session()
+    except SessionRefused as error:
+        return str(error)
+    return ""
+
+
+def test_who_is_not_there_refuses_no_session() -> None:
+    with pytest.raises(Unknown) as raised:
+        PostgresLog("postgresql://app@127.0.0.1:9/orders").try_session()
+    assert not isinstance(raised.value, SessionRefused)
+
+
+def test_options_of_the_url_hold_and_what_commits_need_goes_before_them(
+    conninfo: str, admin: Callable[[str], object]
+) -> None:
+    schema = next(NAMES)
+    admin(f"CREATE SCHEMA {schema}")
+    options = f"-csearch_path%3D{schema}%20-csynchronous_commit%3Doff"
+    log = PostgresLog(f"{conninfo}&options={options}", schema)
+    log.found(BEGIN)
+    assert log.append_if(BEGIN, [b"one"], at(1)) == 0
+    assert log.make_unique() == []
+    assert log.count_rows(0).faults == []
+    assert log.trouble() == []
+    with psycopg.connect(conninfo) as asked:
+        where = "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE %s"
+        assert asked.execute(where, (f"{schema}_%",)).fetchall() == [(schema,)]
     log.close()
