@@ -15,6 +15,7 @@
     clock                                      only of a virtual clock: its offset, see below
     format                                     version and size of segments, see `commitlog.store_format`
     cluster                                    only of a node: its cluster's id and its name, JSON
+    access/                                    only of a node: how commands reach all nodes
     fetched/                                   only of a node: a copy on its way, `services.cluster.transfer`
     evidence                                   only of a node: see `services.cluster.evidence_file`
     aside/<20 digits>                          only of a node: see `services.cluster.tail`
@@ -60,6 +61,8 @@ TIMER_ENDS: Final = "timers-ends"
 KEEP: Final = "keep"
 TIMERS: Final = "timers"
 RESERVE: Final = "reserve"
+TLS: Final = "tls"
+ACCESS: Final = "access"
 DURABLE: Final = "durable"
 CLOCK: Final = "clock"
 FORMAT: Final = "format"
@@ -229,6 +232,8 @@ KNOWN_NAMES: Final = frozenset(
         SNAPSHOTS,
         TIMER_NAMES,
         TIMER_ENDS,
+        TLS,
+        ACCESS,
         KEEP,
         TIMERS,
         RESERVE,

@@ -44,6 +44,7 @@ from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, Member, Role, monotonic_ms
 from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.cluster.scrubbing import Scrubbing
+from services.cluster.sessions import Sessions
 from services.cluster.unanswered import Unanswered
 from services.ops.bodies import Bodies
 from services.ops.gate import Demands, Gate
@@ -81,9 +82,10 @@ class ClusterHttp:
         check: EngineCheck,
         unanswered: Unanswered,
         scrubbing: Scrubbing,
+        sessions: Sessions,
     ) -> None:
         self._node, self._root = node, root
-        self.metrics = ClusterMetrics(node, check, unanswered, scrubbing)
+        self.metrics = ClusterMetrics(node, check, unanswered, scrubbing, sessions)
         self._gated = Gate(self._answer, demands, refusals)
         self._copy_count = 0
         self._bodies = Bodies()
@@ -135,7 +137,7 @@ class ClusterHttp:
         unanswered, leader = self.metrics.unanswered, self._node.known_leader
         if unanswered and self._node.role in (Role.LEADING, Role.STANDING):
             return PlainTextResponse(f"{unanswered}\n", status_code=503)
-        away = f"{unanswered}\n" if unanswered else ""
+        away = f"{unanswered}\n" if unanswered else "".join(f"{one}\n" for one in self.metrics.warnings())
         if leader is None:
             return PlainTextResponse(f"no node of the cluster leads\n{away}", status_code=503)
         return PlainTextResponse(f"ready\nfollows {leader.node}\n{away}")
@@ -211,6 +213,8 @@ class ClusterHttp:
                 raise Unauthorized("A position is for the leader, from its followers.")
             told = json.loads(await body_of(request))
             self._node.position_told(str(told["node"]), int(told["end_offset"]), told.get("unfit"))
+            if (skew_ms := told.get("clock_skew_ms")) is not None:
+                self._node.clocks.told(f"node {told['node']}", int(skew_ms))
         except (ValueError, TypeError, KeyError) as error:
             return await refuse(request, NoNode(f"The body is no position of a node ({error})."))
         except TidewheelError as error:

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from services.cluster.engine_check import EngineCheck
 from services.cluster.node import ClusterNode, Role, monotonic_ms
 from services.cluster.scrubbing import Scrubbing
+from services.cluster.sessions import Sessions
 from services.cluster.unanswered import Unanswered
 from services.live.live_broker import LiveBroker
 from services.live.progress import measured
@@ -24,9 +25,15 @@ class ClusterMetrics(Collector):
     """The families of one node."""
 
     def __init__(
-        self, node: ClusterNode, check: EngineCheck, unanswered: Unanswered, scrubbing: Scrubbing
+        self,
+        node: ClusterNode,
+        check: EngineCheck,
+        unanswered: Unanswered,
+        scrubbing: Scrubbing,
+        sessions: Sessions,
     ) -> None:
-        self._node, self._check, self._unanswered, self._scrubbing = node, check, unanswered, scrubbing
+        self._node, self._check, self._unanswered = node, check, unanswered
+        self._scrubbing, self._sessions = scrubbing, sessions
         self.live: LiveBroker | None = None
         """The broker, while this node leads."""
         self._looked_ms: int | None = None
@@ -37,6 +44,11 @@ class ClusterMetrics(Collector):
         """Why the shared log does not answer, or what it says instead; empty if it does."""
         return self._unanswered.sentence or self._node.refusal
 
+    def warnings(self) -> list[str]:
+        """Return what `/readyz` says beside that the node is ready."""
+        clock = self._node.clocks.engine_is_off()
+        return [*self._scrubbing.sentences(), *self._sessions.sentences(), *([clock] if clock else [])]
+
     def view(self) -> dict[str, Any]:
         """Return what is known beside the node's own view, as JSON can hold it."""
         unaccepted_bytes = 0 if self.live is None else self.live.unflushed_bytes()
@@ -45,7 +57,8 @@ class ClusterMetrics(Collector):
             "engine_trouble": self._check.trouble,
             "unanswered": self.unanswered,
             "scrub": self._scrubbing.view(),
-        }
+            "engine_clock": self._node.clocks.engine_is_off(),
+        } | self._sessions.view()
 
     async def progress(self) -> dict[str, Any]:
         """Return what is due and is not done where this node leads, as JSON can hold it; looked at seldom."""
@@ -81,6 +94,10 @@ class ClusterMetrics(Collector):
         trouble = "Settings of the shared log for which a leader refuses new messages."
         yield _gauge("engine_trouble", trouble, len(self._check.trouble))
         yield from self._scrubbed()
+        refused = "1 while the engine opens no new session, for this node's user, with its password of now."
+        yield _gauge("sessions_refused", refused, int(bool(self._sessions.refused)))
+        clock = "1 where the engine's clock is off, and those of nodes agree."
+        yield _gauge("engine_clock_off", clock, int(bool(self._node.clocks.engine_is_off())))
         unanswered = "How long a call to the shared log has waited; 0 for what is not worth a word."
         yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 

@@ -51,6 +51,7 @@ from commitlog.errors import StoreDamaged, StoreError
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.cluster import fitness, followers, peers
+from services.cluster.clocks import Clocks
 from services.cluster.copies import OwnCopy
 from services.cluster.copying import Copying
 from services.cluster.errors import CopyRefused, NameTaken, OrderRefused, OtherKey
@@ -205,6 +206,7 @@ class ClusterNode:
         self.took_over: TookOver | None = None
         """The last time when this node began to lead."""
         self.pace = Pace(clock, monotonic_ms)
+        self.clocks = Clocks(self.pace, monotonic_ms)
         self._told_off, self._has_room, self._handed_over_ms = False, True, -fitness.HAND_OVER_AGAIN_MS
         self.reach, self._leaves_for = Reach(), Leaving()
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
@@ -406,6 +408,7 @@ class ClusterNode:
             if leader is None or leader.node == self.me.node:
                 continue
             facts = {"node": self.me.node, "end_offset": fold.end, "unfit": self.unfit()}
+            facts["clock_skew_ms"] = self.pace.skew_ms
             where, secret = (leader.http, leader.certificate), followers.secret_of(fold)
             # By a thread of the node's own: clients' requests that wait for the leader may have all others.
             await self._work(partial(peers.told, *where, followers.PATH, secret, facts, TOLD_SECONDS))
@@ -488,6 +491,7 @@ class ClusterNode:
             step = replica.take(one.offset, one.stored, self._clock())
             if step.outcome is Outcome.READ_AGAIN:
                 break
+            self.clocks.led(one, step.record)
             self._loop.call_soon_threadsafe(self._note, step, monotonic_ms())
         self._end, self._next_offset = fold.end, fold.next_offset
         self.pace.read(found, lambda: self._engine.bounds()[1])
@@ -776,7 +780,7 @@ class ClusterNode:
             return
         self._told_off = not self._told_off
         if self._told_off:
-            log.error("the clock is off: keep the machines' clocks together", skew_ms=self.pace.skew_ms)
+            log.error("the clock is off the engine's: keep clocks together", skew_ms=self.pace.skew_ms)
         else:
             log.info("the clock is right again", skew_ms=self.pace.skew_ms)
 

@@ -1,7 +1,8 @@
 """The composition root of a node: a broker that follows the shared log of its cluster, or leads.
 
-Start: lock the store, find the cluster in its shared log, serve both ports at once (as long as another node
-leads, calls go on to that one), follow. Stop: stop leading or following, let calls end, unlock.
+Start: lock the store, find the cluster in its shared log (`waiting`, while that is away), serve both ports at
+once (as long as another node leads, calls go on to that one), follow. Stop: stop leading or following, let
+calls end, unlock.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from services.cluster.node import ClusterNode, Member, monotonic_ms
 from services.cluster.peers import Shown, follow
 from services.cluster.refetching import AFTER_HALT
 from services.cluster.scrubbing import Scrubbing
+from services.cluster.sessions import Sessions
 from services.cluster.switch import Switch
 from services.cluster.unanswered import Unanswered, WatchedEngine
 from services.cluster.vouching import origin_of
@@ -59,9 +61,10 @@ from services.server.run import (
     told_to_stop,
     wall_clock_ms,
 )
+from services.server.waiting import answered
 from services.settings.config import HttpAddress, ServeSettings, is_loopback
 from sharedlog.engines import Beginning, SharedLog, beginning_of, engine_of, without_password
-from sharedlog.errors import NoCluster, Unknown
+from sharedlog.errors import NoCluster
 from sharedlog.scrub import Scrub
 from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
@@ -86,7 +89,14 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         address = advertised(settings, listen, boot)
         engine = engine_of(settings.cluster)
         stack.callback(engine.close)
-        began = await asyncio.to_thread(found_in, engine, settings.store)
+        files_of_tls = tls_files(settings)
+        tls = https_context(files_of_tls) if http.is_tls else None
+        began = await answered(
+            partial(found_in, engine, settings.store),
+            lambda waiting: serving_http(http_socket.dup(), waiting, tls, nothing),
+        )
+        if began is None:
+            return
         join(settings.store, began.cluster, settings.node)
         core = replace(core_settings(settings, began.facts["segment_bytes"]), sync_flush=False)
         store_format.open_format(
@@ -96,6 +106,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
         watched = WatchedEngine(engine, monotonic_ms)
         unanswered = Unanswered(watched.waiting_ms, watched.answers, check.look)
+        sessions = Sessions(engine.try_session, executor)
         scrubbing = Scrubbing(partial(Scrub, engine, began.cluster, monotonic_ms), executor)
 
         @asynccontextmanager
@@ -111,7 +122,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             faces.metrics.watch(port)
             faces.metrics.add(app.metrics)
             switch.serve(faces.serving)
-            live.warnings = scrubbing.sentences
+            live.warnings = app.metrics.warnings
             app.leading, app.metrics.live = faces.app, live
             try:
                 async with (
@@ -129,23 +140,24 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         where, key = (str(settings.advertise or listen), http.url), shared_key(settings)
         origin_key = key or began.cluster
         me = Member(settings.node, *where, version("tidewheel"), id_of(key), supports=SUPPORTED)
-        files_of_tls = tls_files(settings)
         show = follow(files_of_tls) if is_over_tls(settings, http) else Shown
         node = ClusterNode(me, began, watched, disk, core, wall_clock_ms, executor, serve, show)
         forwarding = Forwarding(node, key, wall_clock_ms, origin_key)
         refusals = Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
         switch = Switch(forwarding)
-        watches = check, unanswered, scrubbing
+        watches = check, unanswered, scrubbing, sessions
         app = ClusterHttp(node, settings.store, http_demands(settings), refusals, *watches)
         port = make_port(settings, switch, http, refusals, files_of_tls)
         node.reaches_clients = partial(port.reaches_anybody, CLIENT_SECONDS)
         await stack.enter_async_context(serving_port(port, listening, forwarding.leave))
-        tls = https_context(files_of_tls) if http.is_tls else None
         await stack.enter_async_context(serving_http(http_socket, app, tls, nothing))
         running = asyncio.create_task(node.run())
-        watching = asyncio.create_task(unanswered.watch())
-        stack.push_async_callback(ended, watching)
+        watching = [
+            asyncio.create_task(one) for one in (unanswered.watch(), sessions.watch(), node.clocks.watch())
+        ]
+        for one in watching:
+            stack.push_async_callback(ended, one)
         stack.push_async_callback(left, node, running)
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, began.facts["segment_bytes"])
@@ -153,9 +165,9 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         memory.WholeLooks(loop.call_later)
         log.info("node serves", node=settings.node, cluster=without_password(settings.cluster))
         announce(ready)
-        ends: set[asyncio.Future[Any]] = {told, running, watching}
+        ends: set[asyncio.Future[Any]] = {told, running, *watching}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for one in (running, watching):
+        for one in (running, *watching):
             if one.done():
                 one.result()
 
@@ -217,14 +229,9 @@ def shared_key(settings: ServeSettings) -> bytes:
 
 
 def found_in(engine: SharedLog, store: Path) -> Beginning:
-    """Return which cluster a shared log is of; raise `NoCluster` or `Unknown` with what to do."""
+    """Return which cluster a shared log is of; raise `NoCluster` with what to do, or `Unknown`."""
     try:
         return beginning_of(engine)
-    except Unknown as error:
-        raise Unknown(
-            f"{error.detail} This node has not started: start it again once the shared log answers. What is "
-            "wrong says: tidewheel cluster doctor URL"
-        ) from error
     except NoCluster as error:
         begin = "To begin one there: tidewheel cluster create URL."
         if (store / layout.CLUSTER).exists():

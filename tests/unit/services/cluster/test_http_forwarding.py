@@ -98,7 +98,7 @@ async def asked(
     node: Any = Node(first, second)
     demands = Demands()
     nothing: Any = None
-    app = ClusterHttp(node, Path(), demands, Refusals(lambda: 0), nothing, nothing, nothing)
+    app = ClusterHttp(node, Path(), demands, Refusals(lambda: 0), *[nothing] * 4)
     scope = {"type": "http", "method": method, "path": "/api/x", "query_string": b"", "headers": []}
 
     async def receive() -> dict[str, Any]:
@@ -155,7 +155,7 @@ def test_of_a_position_nothing_is_read_before_its_secret_is_right() -> None:
 
     nothing: Any = None
     node: Any = Lead()
-    app = ClusterHttp(node, Path(), Demands(), Refusals(lambda: 0), nothing, nothing, nothing)
+    app = ClusterHttp(node, Path(), Demands(), Refusals(lambda: 0), *[nothing] * 4)
     read: list[bytes] = []
 
     async def receive() -> dict[str, Any]:
@@ -180,7 +180,7 @@ def test_of_a_position_nothing_is_read_before_its_secret_is_right() -> None:
 @pytest.mark.parametrize("bound", ["of one", "of all"])
 def test_a_body_that_is_to_go_on_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
-    app = ClusterHttp(nothing, Path(), Demands(), Refusals(lambda: 0), nothing, nothing, nothing)
+    app = ClusterHttp(nothing, Path(), Demands(), Refusals(lambda: 0), *[nothing] * 4)
     if bound == "of one":
         monkeypatch.setattr(limits, "HTTP_BODY_BYTES_MAX", 10)
     else:
@@ -241,7 +241,7 @@ def given(root: Path) -> tuple[int, bytes]:
     """What a node with this store answers to who asks for its copy."""
     node: Any = SimpleNamespace(own_copy=SimpleNamespace(secret="s"))
     nothing: Any = None
-    app = ClusterHttp(node, root, Demands(), Refusals(lambda: 0), nothing, nothing, nothing)
+    app = ClusterHttp(node, root, Demands(), Refusals(lambda: 0), *[nothing] * 4)
     headers = [(SECRET.encode(), b"s")]
     scope = {
         "type": "http",

@@ -64,7 +64,7 @@ class Stage:
     def scraped(self) -> list[str]:
         """The samples that the looks give Prometheus."""
         node: Any = SimpleNamespace()
-        metrics = ClusterMetrics(node, node, node, self.scrubbing)
+        metrics = ClusterMetrics(node, node, node, self.scrubbing, node)
         return [f"{one.name} {one.value}" for family in metrics._scrubbed() for one in family.samples]
 
 

@@ -1,0 +1,86 @@
+"""A node that is started while the engine of its shared log is away waits for it, and says so.
+
+    /livez             alive
+    anything else      503, what the engine said last
+
+What only a person can mend (no cluster there, a store of another one) ends the start at once: the engine's
+answer tells that. A wrong password may be one that is being changed, so it is waited out, too.
+
+Weak spot: the protocol port takes connections meanwhile, and answers nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, TypeVar
+
+import structlog
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from services.server.run import told_to_stop
+from sharedlog.errors import Unknown
+
+AGAIN_SECONDS: Final = 2.0
+DOCTOR: Final = "To look: tidewheel cluster doctor URL"
+
+log = structlog.get_logger()
+Answer = TypeVar("Answer")
+
+
+class Waiting:
+    """What a node that waits answers over HTTP."""
+
+    def __init__(self) -> None:
+        self.sentence = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "http":
+            is_alive = scope["path"] == "/livez"
+            said = "alive" if is_alive else self.sentence
+            await PlainTextResponse(f"{said}\n", 200 if is_alive else 503)(scope, receive, send)
+
+    def told(self, error: Unknown) -> None:
+        """Take in what the engine says instead of an answer."""
+        sentence = f"waits for the shared log: {error} {DOCTOR}"
+        if sentence != self.sentence:
+            log.error("the shared log does not answer: this node waits for it", reason=str(error), see=DOCTOR)
+        self.sentence = sentence
+
+
+async def answered(
+    ask: Callable[[], Answer],
+    serving: Callable[[ASGIApp], AbstractAsyncContextManager[None]],
+    again_seconds: float = AGAIN_SECONDS,
+) -> Answer | None:
+    """Return what the engine answers, asked in a thread again and again; None if told to stop before.
+
+    `serving` serves an application over HTTP meanwhile. Raise what `ask` does but for `Unknown`.
+    """
+    try:
+        return await asyncio.to_thread(ask)
+    except Unknown as error:
+        waiting = Waiting()
+        waiting.told(error)
+    with told_to_stop() as told:
+        async with serving(waiting):
+            asking = asyncio.create_task(_asked_again(ask, waiting, again_seconds))
+            ends: set[asyncio.Future[Any]] = {told, asking}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                log.info("the shared log answers: this node starts")
+                return asking.result()
+            asking.cancel()
+    return None
+
+
+async def _asked_again(ask: Callable[[], Answer], waiting: Waiting, again_seconds: float) -> Answer:
+    while True:
+        await asyncio.sleep(again_seconds)
+        try:
+            return await asyncio.to_thread(ask)
+        except Unknown as error:
+            waiting.told(error)
