@@ -282,10 +282,11 @@ class KafkaLog:
                 f"in step, and it needs {needed}: start those that are away."
             )
 
-    def try_session(self) -> None:
-        """Open a connection beside those that stand, and end it; Kafka tells no time. Raise `Unknown`."""
+    def try_session(self) -> int | None:
+        """Open a connection beside those that stand, and end it; raise `Unknown`. Kafka tells no time: None."""
         with self._answered(), self._asking_admin() as admin:
             admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
+        return None
 
     def notes(self) -> list[str]:
         """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""

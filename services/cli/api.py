@@ -47,7 +47,10 @@ SEARCH_SECONDS = 600
 
 HttpOption = Annotated[
     str | None,
-    typer.Option("--http", help="[https://]HOST:PORT of the broker's HTTP interface; else TIDEWHEEL_HTTP."),
+    typer.Option(
+        "--http",
+        help="[https://]HOST:PORT of the broker's HTTP interface, of nodes with commas; else TIDEWHEEL_HTTP.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -84,5 +84,5 @@ def pushes(
     from services.shop import push_service
 
     logs.configure()
-    address = load(ClientSettings, http=http).http
+    address = load(ClientSettings, http=http).http.all[0]
     push_service.run(broker, address.url, database, listen, ready_file)

@@ -364,6 +364,15 @@ class ClusterNode:
         held = set() if self._replica is None else self._replica.fold.holdings.all().keys()
         return self._names | held
 
+    @property
+    def reached_at(self) -> dict[str, str]:
+        """The URL of each node's HTTP interface, this one's first, and what it shows there, as PEM."""
+        held = {} if self._replica is None else self._replica.fold.holdings.all()
+        others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
+        leader = [(self.leader.http, self.leader.certificate)] if self.leader is not None else []
+        found = [(self.me.http, self._shown_over_http()), *sorted({*others, *leader})]
+        return {http: shown if http.startswith("https:") else "" for http, shown in found if http}
+
     def forgot(self, node: str) -> None:
         """Take in that a node is gone for good."""
         self._names.discard(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from datetime import datetime
@@ -18,6 +19,9 @@ from sharedlog.scrub import Counted, read_range
 
 READS: Final = 16
 """How many reads of `sharedlog.scrub.READ_BYTES` the doctor makes; a leader reads on, see its metrics."""
+CLOCK_OFF_MS: Final = 2_000
+BEATS: Final = 20
+"""Among how many of the newest records a BEAT is looked for."""
 AFTER_LOSS: Final = (
     "Keep the --store of every node: what the log lacks may be there. See which nodes halt: tidewheel "
     "cluster status. To begin anew with what one has: tidewheel cluster restore NEW-URL --from STORE"
@@ -35,6 +39,7 @@ def examined(url: str) -> Iterator[Finding]:
             yield wrong("connect", error.detail, _by_hand(shown))
             return
         yield fine("connect", f"{shown} answers")
+        yield from _clock(engine)
         try:
             is_ours = yield from _log(engine, shown)
         except (Unknown, Refused, Halted) as error:
@@ -42,6 +47,43 @@ def examined(url: str) -> Iterator[Finding]:
             is_ours = True
     if is_ours:
         yield from settings or [fine("settings", "as they must be")]
+
+
+def _clock(engine: SharedLog) -> Iterator[Finding]:
+    """Compare the engine's clock with this machine's, and the leader's if it has said its own last.
+
+    Say nothing where they agree, and of an engine that tells no time.
+    """
+    began_ms = time.time_ns() // 1_000_000
+    try:
+        engine_ms = engine.try_session()
+    except (Unknown, Refused, Halted) as error:
+        yield wrong("session", error.detail, "")
+        return
+    ended_ms = time.time_ns() // 1_000_000
+    if engine_ms is None:
+        return
+    ahead_ms = engine_ms - min(max(engine_ms, began_ms), ended_ms)
+    if abs(ahead_ms) <= CLOCK_OFF_MS:
+        return
+    leader_ms = _ahead_of_leader_ms(engine)
+    whose = "set one of the two right; cluster status of the nodes tells which"
+    if leader_ms is not None:
+        agrees = abs(leader_ms - ahead_ms) <= CLOCK_OFF_MS
+        whose = "and of the leader's: set the engine's right" if agrees else "set this machine's right"
+    which = "ahead of" if ahead_ms > 0 else "behind"
+    yield wrong("clock", f"the engine's is {abs(ahead_ms) / 1000:.1f} s {which} this machine's, {whose}", "")
+
+
+def _ahead_of_leader_ms(engine: SharedLog) -> int | None:
+    """Return by how much the engine's clock was ahead of the leader's at the newest record, if that tells."""
+    with suppress(Unknown, Refused, Halted):
+        _, end = engine.bounds()
+        for one in engine.read(max(0, end - BEATS), 1 << 20)[::-1]:
+            record = _decoded(one)
+            if isinstance(record, SharedRecord) and record.kind == Kind.BEAT and "clock_ms" in record.facts:
+                return one.appended_ms - int(record.facts["clock_ms"])
+    return None
 
 
 def _asked(ask: Callable[[], list[str]]) -> list[str]:

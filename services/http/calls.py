@@ -2,25 +2,37 @@
 
 Over TLS the broker must show a certificate that the authorities of the system vouch for, or those in the file
 that `TIDEWHEEL_HTTP_CA` names: for a certificate that a broker has made for itself, that very certificate
-(`<store>/tls/certificate.pem`). There is no way to look past a wrong one.
+(`<store>/tls/certificate.pem`), and of nodes those in `<store>/access/nodes.pem`. There is no way to look
+past a wrong one. Of several addresses, of nodes, the first is called that takes a connection.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from services.http.errors import AnswerLate, BrokerUnreachable, TokenAstray
-from services.settings.config import ClientSettings, HttpAddress, is_loopback, look_up, secret_in
+from services.settings.config import (
+    ClientSettings,
+    HttpAddress,
+    HttpAddresses,
+    is_loopback,
+    look_up,
+    secret_in,
+)
 from services.settings.setting import settings_of
 from services.settings.sources import FILE_NAME, FILE_VARIABLE
 from tidewheel.errors import ConfigurationError
 
 JSON = "application/json"
+CONNECT_SECONDS = 2
 EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -29,7 +41,7 @@ class HttpCalls:
 
     def __init__(self, http: str | None) -> None:
         settings = client_settings(http)
-        self.address: HttpAddress = settings.http
+        self.address: HttpAddress = reachable(settings.http.all)
         self._token = secret_in(settings.http_token, "http_token")
         self._tls = trusting(settings.http_ca) if self.address.is_tls else None
 
@@ -70,28 +82,40 @@ def client_settings(http: str | None) -> ClientSettings:
     token nowhere else. Raises `ConfigurationError`, `TokenAstray`.
     """
     found = look_up(settings_of(ClientSettings), {"http": http})
-    address: HttpAddress = found["http"].value
-    if address.host in EVERY_ADDRESS:
-        address = address._replace(host=EVERY_ADDRESS[address.host])
+    addresses = tuple(
+        one._replace(host=EVERY_ADDRESS.get(one.host, one.host)) for one in found["http"].value.all
+    )
     token = found["http_token"].value
     is_unnamed = found["http"].origin == f"http in {FILE_NAME}" and not os.environ.get(FILE_VARIABLE)
-    if token and is_unnamed and not is_loopback(address.host):
+    away = [one for one in addresses if not is_loopback(one.host)]
+    if token and is_unnamed and away:
         raise TokenAstray(
-            f"http in {FILE_NAME} would have {token} sent to {address}. If that is your broker, say so by "
+            f"http in {FILE_NAME} would have {token} sent to {away[0]}. If that is your broker, say so by "
             f"--http, or name the file: export {FILE_VARIABLE}={FILE_NAME}."
         )
-    return ClientSettings(address, token, found["http_ca"].value)
+    return ClientSettings(HttpAddresses(addresses), token, found["http_ca"].value)
+
+
+def reachable(addresses: Sequence[HttpAddress]) -> HttpAddress:
+    """Return the first address that takes a connection; the first of all if none does, or it is alone."""
+    for address in addresses if len(addresses) > 1 else ():
+        with suppress(OSError), socket.create_connection(address.bare, timeout=CONNECT_SECONDS):
+            return address
+    return addresses[0]
 
 
 def trusting(authorities: Path | None) -> ssl.SSLContext:
     """Return a context that trusts a file's certificates, or the system's; raises `ConfigurationError`."""
     try:
-        return ssl.create_default_context(cafile=str(authorities) if authorities else None)
+        context = ssl.create_default_context(cafile=str(authorities) if authorities else None)
     except OSError as error:  # an SSLError is one
         raise ConfigurationError(
             f"TIDEWHEEL_HTTP_CA is {str(authorities)!r}: {error.strerror or error}."
             " Name a file of certificates (PEM)."
         ) from error
+    if authorities:
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # one in the file is trusted, whoever signed it
+    return context
 
 
 def untrusted(address: HttpAddress, error: ssl.SSLCertVerificationError) -> BrokerUnreachable:

@@ -24,6 +24,7 @@ from commitlog import layout, store_format
 from services.auth.refusals import Refusals
 from services.auth.vault import id_of
 from services.broker.broker import Broker
+from services.cluster import access
 from services.cluster.engine_check import EngineCheck
 from services.cluster.forwarding import Forwarding
 from services.cluster.http_forwarding import ClusterHttp
@@ -154,7 +155,11 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         await stack.enter_async_context(serving_http(http_socket, app, tls, nothing))
         running = asyncio.create_task(node.run())
         watching = [
-            asyncio.create_task(one) for one in (unanswered.watch(), sessions.watch(), node.clocks.watch())
+            asyncio.create_task(one)
+            for one in (
+                *(unanswered.watch(), sessions.watch(), node.clocks.watch()),
+                access.keep(settings.store, lambda: node.reached_at),
+            )
         ]
         for one in watching:
             stack.push_async_callback(ended, one)

@@ -90,6 +90,24 @@ class HttpAddress(NamedTuple):
         return HttpAddress(host, port, scheme == "https")
 
 
+class HttpAddresses(NamedTuple):
+    """Where HTTP interfaces are of which any will do: the nodes of a cluster."""
+
+    all: tuple[HttpAddress, ...]
+
+    def __str__(self) -> str:
+        return ",".join(one.url if one.is_tls else str(one) for one in self.all)
+
+    @staticmethod
+    def parse(text: object) -> HttpAddresses:
+        """Read addresses with commas between; raise ValueError with a sentence that says what is missing."""
+        if isinstance(text, HttpAddresses):
+            return text
+        if isinstance(text, HttpAddress):
+            return HttpAddresses((text,))
+        return HttpAddresses(tuple(HttpAddress.parse(one.strip()) for one in str(text).split(",")))
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches an address; of names only `localhost` is known to be one."""
     try:
@@ -100,6 +118,7 @@ def is_loopback(host: str) -> bool:
 
 LISTEN_USUAL: Final = Address("127.0.0.1", 8081)
 HTTP_USUAL: Final = HttpAddress("127.0.0.1", 8088)
+CALLED_USUAL: Final = HttpAddresses((HTTP_USUAL,))
 
 Stored = partial(About, heading="What it stores")
 Where = partial(About, heading="Where it listens")
@@ -253,7 +272,10 @@ class ServeSettings:
 class ClientSettings:
     """Which broker the commands talk to, the file with the token that it wants, and who vouches for it."""
 
-    http: Annotated[HttpAddress, Calling("[https://]HOST:PORT of the broker's HTTP interface.")] = HTTP_USUAL
+    http: Annotated[
+        HttpAddresses,
+        Calling("[https://]HOST:PORT of the broker's HTTP interface; of nodes, with commas, any."),
+    ] = CALLED_USUAL
     http_token: Annotated[Path | None, Calling("File with the token that it wants.")] = None
     http_ca: Annotated[
         Path | None, Calling("PEM file of its certificate or authority, for https; else the system's.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
@@ -12,7 +13,7 @@ import pytest
 from services.doctor.finding import Verdict
 from services.doctor.shared_log import examined
 from sharedlog.engines import create, engine_of
-from sharedlog.record import NOBODY, Kind, SharedRecord, encode
+from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
 from tests.postgresql import running_postgresql
 
 NAMES = (f"doctored{number}" for number in count())
@@ -67,3 +68,29 @@ def test_what_a_log_has_lost_is_said_with_what_to_do(database: str, command: str
         return
     assert [(one.verdict, one.seen) for one in found] == [(Verdict.WRONG, said.format(log=name))]
     assert "Keep the --store of every node" in found[0].advice
+
+
+@pytest.mark.parametrize(
+    ("leader_ms", "said"),
+    [
+        (None, "the engine's is 10.0 s behind this machine's, set one of the two right; cluster status"),
+        (10_000, "the engine's is 10.0 s behind this machine's, and of the leader's: set the engine's right"),
+        (0, "the engine's is 10.0 s behind this machine's, set this machine's right"),
+    ],
+)
+def test_whose_clock_is_off_is_said(
+    database: str, monkeypatch: pytest.MonkeyPatch, leader_ms: int | None, said: str
+) -> None:
+    name = next(NAMES)
+    url = f"{database}&log={name}"
+    with closing(engine_of(url)) as engine:
+        cluster = create(engine, {})
+        now_ms = time.time_ns() // 1_000_000
+        facts = {} if leader_ms is None else {"clock_ms": now_ms + leader_ms}
+        engine.note(encode(SharedRecord(cluster, Kind.BEAT, 1, NOBODY, 0, 0, body_of(facts))))
+    assert [one for one in examined(url) if one.step == "clock"] == []
+    ahead = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: ahead() + 10_000_000_000)
+    (found,) = [one for one in examined(url) if one.step == "clock"]
+    assert found.verdict is Verdict.WRONG
+    assert found.seen.startswith(said)
