@@ -283,7 +283,7 @@ class KafkaLog:
             )
 
     def try_session(self) -> int | None:
-        """Open a connection beside those that stand, and end it; raise `Unknown`. Kafka tells no time: None."""
+        """Open a connection beside those that stand, and end it; Kafka tells no time. Raise `Unknown`."""
         with self._answered(), self._asking_admin() as admin:
             admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         return None

@@ -102,6 +102,26 @@ def restore(
     _say_next(url, node, store)
 
 
+@app.command()
+def rejoin(
+    url: UrlArgument = None,
+    *,
+    store: Annotated[Path, typer.Option("--from", help="A copy of a node's store: it becomes NODE's.")],
+    node: NodeOption = "a",
+) -> None:
+    """Make a copy that `store snapshot` took of a node a node's store again; it reads on in the shared log.
+
+    Example: tidewheel cluster rejoin postgresql://tidewheel@db/orders --from ./backup
+    """
+    from services.cluster.rejoining import rejoin as joined
+
+    url = url_of(url)
+    with _engine_at(url) as engine:
+        record = joined(engine, store, node)
+    output.say(f"{store} is the store of node {node} again, and reads on from record {record}.")
+    _say_next(url, node, store)
+
+
 def url_of(url: str | None) -> str:
     """Return the URL of the shared log, that of the settings where none is given."""
     from services.settings.config import EngineSettings, load

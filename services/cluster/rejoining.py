@@ -1,0 +1,62 @@
+"""A copy of a node's store (`store snapshot`) becomes a node's again: it reads on where its checkpoint ends.
+
+    the copy's checkpoint --reads on from record N--> the shared log --has N, and all behind--> a node's store
+
+A snapshot opens as a broker's alone, so that nobody takes it for the node beside the one that it was made of.
+With the shared log, or its engine's own backup, it is more than that: what came after it lies there.
+
+    the log begins behind N    it was trimmed: nothing joins the two (`Trimmed`)
+    the log ends before N      the engine's backup is older than the snapshot (`Halted`)
+    another cluster's          `Halted`
+
+Weak spot: of another history of the same cluster the node tells when it reads on, and halts then. What the
+copy holds behind its checkpoint counts for nothing: the shared log has it, or nothing has.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from commitlog import layout, snapshot
+from commitlog.errors import NotAStore
+from services.broker.broker import SHARED
+from services.cluster.founding import locked
+from services.process.private_files import GROUP_READS, write_whole
+from sharedlog.engines import SharedLog, beginning_of
+from sharedlog.errors import Halted, Trimmed
+from sharedlog.fold import Fold
+
+
+def rejoin(engine: SharedLog, root: Path, node: str) -> int:
+    """Make a copy of a node's store that of `node`; return from which record on it reads.
+
+    Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown`, with nothing changed.
+    """
+    with locked(root, is_node=False) as disk:
+        start = snapshot.newest(disk)
+        if start is None or SHARED not in start.parts:
+            raise NotAStore(f"{root} has no checkpoint of a node: tidewheel cluster create --from takes it.")
+        fold, cluster = Fold.thaw(start.parts[SHARED]), beginning_of(engine).cluster
+        if fold.cluster != cluster:
+            raise Halted(f"{root} is of another cluster than {cluster.hex()}, which the shared log is of.")
+        _require_joined(engine, fold, root)
+        write_whole(
+            root / layout.CLUSTER, json.dumps({"cluster": cluster.hex(), "node": node}) + "\n", GROUP_READS
+        )
+    return fold.next_offset
+
+
+def _require_joined(engine: SharedLog, fold: Fold, root: Path) -> None:
+    first, end = engine.bounds()
+    anew = f"begin anew with this one: tidewheel cluster create NEW-URL --from {root}"
+    if fold.next_offset < first:
+        raise Trimmed(
+            f"The checkpoint of {root} reads on from record {fold.next_offset}, and the log begins at {first}: "
+            f"take a newer copy of a node, or {anew}"
+        )
+    if fold.next_offset > end:
+        raise Halted(
+            f"The checkpoint of {root} has read up to record {fold.next_offset - 1}, and the log ends at "
+            f"{end - 1}: the engine's backup is older than the copy. To keep what the copy has, {anew}"
+        )
