@@ -45,6 +45,7 @@ test-rocketmq: install ## stores to and from Apache RocketMQ's own code; needs M
 test-cluster: install ## Spark on a standalone cluster, streams whose ends are killed; nodes of a cluster that are killed
 	$(BIN)/python -m pytest tests/cluster
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_wheel.py -k spark
+	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_cluster_page.py -q
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --rounds 6 --nodes 3 --clients 2 --checkpoints both -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 6 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 3 -q -s

@@ -5,14 +5,16 @@
 
 A node makes its certificate for itself, so that no authority vouches for it, and another machine has not got
 it. What nodes trust of each other stands in the shared log (`peers`); here that is given to commands. Both
-files are the same on all nodes but for the order, hold no secret, and may be copied to another machine.
+files are the same on all nodes but for the order, hold no secret (of the token only where it lies, which
+should be the same on all), and may be copied to another machine.
 
-Weak spot: a node of which no checkpoint tells yet is missing at the others, unless it leads.
+Weak spot: a node that has told nothing of itself yet is missing at the others, unless it leads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -33,23 +35,28 @@ Nodes = Mapping[str, str]
 """The URL of each node's HTTP interface, and the certificate that it shows there, as PEM; empty of http://."""
 
 
-def settings_for(nodes: Nodes) -> str:
-    """Return the file of settings for commands."""
+def settings_for(nodes: Nodes, token: Path | None) -> str:
+    """Return the file of settings for commands; `token` is the file of the token that they send."""
     where = ",".join(url if url.startswith("https:") else urlsplit(url).netloc for url in nodes)
     trust = f'http_ca = "{CERTIFICATES}"\n' if any(nodes.values()) else ""
-    return f'# Written by the node: export TIDEWHEEL_CONFIG to this file.\nhttp = "{where}"\n{trust}'
+    secret = "" if token is None else f"http_token = {json.dumps(str(token.absolute()))}\n"
+    said = "# Written by the node. To use it: export TIDEWHEEL_CONFIG=THIS-FILE"
+    return f'{said}\nhttp = "{where}"\n{trust}{secret}'
 
 
-def write(store: Path, nodes: Nodes) -> None:
+def write(store: Path, nodes: Nodes, token: Path | None) -> None:
     """Write both files, the certificates first; raise OSError."""
     folder = store / layout.ACCESS
     folder.mkdir(FOLDER_MODE, exist_ok=True)
     write_whole(folder / CERTIFICATES, "".join(sorted(set(nodes.values()))), EVERYBODY_READS)
-    write_whole(folder / SETTINGS, settings_for(nodes), EVERYBODY_READS)
+    write_whole(folder / SETTINGS, settings_for(nodes, token), EVERYBODY_READS)
 
 
 async def keep(
-    store: Path, known: Callable[[], Nodes], pause: Callable[[float], Awaitable[object]] = asyncio.sleep
+    store: Path,
+    token: Path | None,
+    known: Callable[[], Nodes],
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
     """Keep both files as what is known, for ever."""
     written: dict[str, str] = {}
@@ -57,7 +64,7 @@ async def keep(
         nodes = dict(known())
         if list(nodes.items()) != list(written.items()):
             try:
-                await asyncio.to_thread(write, store, nodes)
+                await asyncio.to_thread(write, store, nodes, token)
                 written = nodes
             except OSError as error:  # a disk without room: commands know what they knew
                 log.warning("the file for commands was not written", reason=str(error))

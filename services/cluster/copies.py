@@ -61,7 +61,8 @@ class OwnCopy:
         known = replica.fold.holdings.of(self._name)
         finalized = replica.fold.finalized
         if shared is None:
-            told = known is not None and (known.supports, known.finalized) == (SUPPORTED, finalized)
+            held = self._held(0, finalized)
+            told = known is not None and replace(known, next_record=0) == held
             return None if told else self.hold(0, finalized)
         end = int(shared["end"])
         found = Holding(
@@ -85,8 +86,17 @@ class OwnCopy:
         It tells, too, where the node cannot read on, until it has the copy.
         """
         self._told, self._checked_end = None, 0
-        held = Holding(next_record, supports=SUPPORTED, finalized=finalized)
-        return self._record(Kind.HOLD, held, _beside(unreadable))
+        return self._record(Kind.HOLD, self._held(next_record, finalized), _beside(unreadable))
+
+    def _held(self, next_record: int, finalized: int) -> Holding:
+        """Return what a node without a copy tells: where it serves all the same, for who looks for nodes."""
+        return Holding(
+            next_record,
+            http=self._http,
+            certificate=self._certificate(),
+            supports=SUPPORTED,
+            finalized=finalized,
+        )
 
     def complaint(self, known: Holding, epoch: int, number: int) -> bytes:
         """Return the record that repeats what the log knows of this node, and that it reaches no leader."""

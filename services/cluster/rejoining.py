@@ -52,8 +52,8 @@ def _require_joined(engine: SharedLog, fold: Fold, root: Path) -> None:
     anew = f"begin anew with this one: tidewheel cluster create NEW-URL --from {root}"
     if fold.next_offset < first:
         raise Trimmed(
-            f"The checkpoint of {root} reads on from record {fold.next_offset}, and the log begins at {first}: "
-            f"take a newer copy of a node, or {anew}"
+            f"The checkpoint of {root} reads on from record {fold.next_offset}, and the log begins at "
+            f"{first}: take a newer copy of a node, or {anew}"
         )
     if fold.next_offset > end:
         raise Halted(

@@ -158,7 +158,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             asyncio.create_task(one)
             for one in (
                 *(unanswered.watch(), sessions.watch(), node.clocks.watch()),
-                access.keep(settings.store, lambda: node.reached_at),
+                access.keep(settings.store, settings.http_token, lambda: node.reached_at),
             )
         ]
         for one in watching:

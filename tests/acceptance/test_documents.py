@@ -2,8 +2,9 @@
 
 The label of a code block says how: `python` is a program (or a test, if it holds one), `bash` commands in
 order, `toml`, `json` and `sql` are read by who reads them; `text` is for people. What follows `fragment`
-cannot run by itself: it needs another machine, a terminal for an hour, or is part of something. Addresses are
-those of the page's broker, and a name that only a reader's store would have may be told to be unknown.
+cannot run by itself: it needs another machine, a terminal for an hour, or is part of something.
+`bash cluster` runs on machines of a cluster (`test_cluster_page`). Addresses are those of the page's broker, and
+a name that only a reader's store would have may be told to be unknown.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ ROOT = Path(__file__).parents[2]
 DOCS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 PAGES = ("README.md", "CONTRIBUTING.md", *DOCS)
 RUN_BY_A_MACHINE = ("python", "bash", "toml", "json", "sql")
-LABELS = {*RUN_BY_A_MACHINE, *(f"{label} fragment" for label in RUN_BY_A_MACHINE), "text"}
+ON_A_CLUSTER = "bash cluster"
+"""Commands on machines of a cluster, which `test_cluster_page` plays."""
+LABELS = {*RUN_BY_A_MACHINE, *(f"{label} fragment" for label in RUN_BY_A_MACHINE), ON_A_CLUSTER, "text"}
 ELSEWHERE = {"docs/spark.md": "tests/spark/test_documented.py, where there is a Spark"}
 UNKNOWN_HERE = 4
 """The exit code of what is refused since it names what only a reader's store has."""
