@@ -58,6 +58,12 @@ class SessionRefused(Unknown):
     code = "TW-270"
 
 
+class RightMissing(Unknown):
+    """The user of the shared log's engine lacks a right."""
+
+    code = "TW-271"
+
+
 class Trimmed(TidewheelError):
     """The shared log begins behind what this node has read."""
 

@@ -42,7 +42,16 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import ClusterExists, Halted, LogDamaged, NoCluster, Refused, SessionRefused, Unknown
+from sharedlog.errors import (
+    ClusterExists,
+    Halted,
+    LogDamaged,
+    NoCluster,
+    Refused,
+    RightMissing,
+    SessionRefused,
+    Unknown,
+)
 from sharedlog.fold import Position
 from sharedlog.password_file import PasswordFile
 from sharedlog.postgres_rows import INDEX_MS, counted, make_unique
@@ -150,6 +159,11 @@ _AGAIN: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head
 """
+_OWNS: Final = (
+    "Name the user in the URL that ran cluster create, or let this one be it: GRANT OWNER TO USER; ALTER "
+    "ROLE USER SET role = OWNER;"
+)
+_MAKES: Final = "Let the user make tables: GRANT CREATE ON SCHEMA public TO USER; or let it own the database."
 _SETTINGS: Final = "SELECT name, setting, source FROM pg_settings WHERE name = ANY(%s)"
 _STANDBYS: Final = """
 SELECT pg_is_in_recovery(), current_user, current_database(), current_setting('synchronous_standby_names'),
@@ -195,7 +209,7 @@ class PostgresLog:
         """Make the tables of a log that has no record yet; raise `ClusterExists` if there are some."""
         from psycopg.errors import DuplicateTable
 
-        with self._answered() as connection, connection.transaction():
+        with self._answered(_MAKES) as connection, connection.transaction():
             try:
                 connection.execute(self._sql(_TABLES))
             except DuplicateTable as error:
@@ -421,10 +435,10 @@ class PostgresLog:
         return NoCluster(f"The table {self._log}_head is empty.")
 
     @contextmanager
-    def _answered(self) -> Iterator[psycopg.Connection[Any]]:
+    def _answered(self, right: str = _OWNS) -> Iterator[psycopg.Connection[Any]]:
         """Give the connection for statements; raise `Unknown` if it breaks, or the server warned.
 
-        Raise `NoCluster` where the log's tables are missing.
+        Raise `NoCluster` where the log's tables are missing; `right` is what gives a right that is.
         """
         import psycopg
 
@@ -435,10 +449,7 @@ class PostgresLog:
             except psycopg.errors.UndefinedTable as error:
                 raise self._no_tables() from error
             except psycopg.errors.InsufficientPrivilege as error:
-                raise Unknown(
-                    f"PostgreSQL refuses: {_said(error)}. Name the user in the URL that ran cluster "
-                    "create, or let this one be it: GRANT OWNER TO USER; ALTER ROLE USER SET role = OWNER;"
-                ) from error
+                raise RightMissing(f"PostgreSQL refuses: {_said(error)}. {right}") from error
             except psycopg.Error as error:
                 self._drop_connection()
                 raise self._unanswered(error) from error

@@ -36,7 +36,11 @@ def rejoin(engine: SharedLog, root: Path, node: str) -> int:
     with locked(root, is_node=False) as disk:
         start = snapshot.newest(disk)
         if start is None or SHARED not in start.parts:
-            raise NotAStore(f"{root} has no checkpoint of a node: tidewheel cluster create --from takes it.")
+            raise NotAStore(
+                f"{root} has no checkpoint of a node. If it is a young node's, the shared log has all from "
+                "its first record on: give the node an empty --store. If it was a broker's alone: tidewheel "
+                "cluster create --from takes it."
+            )
         fold, cluster = Fold.thaw(start.parts[SHARED]), beginning_of(engine).cluster
         if fold.cluster != cluster:
             raise Halted(f"{root} is of another cluster than {cluster.hex()}, which the shared log is of.")

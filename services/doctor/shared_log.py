@@ -14,9 +14,12 @@ from services.doctor.finding import Finding, fine, warning, wrong
 from sharedlog.engine import Stored
 from sharedlog.engines import KAFKA, SharedLog, engine_of, without_password
 from sharedlog.errors import Halted, NoCluster, Refused, Unknown
+from sharedlog.password_file import PARAMETER
 from sharedlog.record import Foreign, Garbled, Kind, SharedRecord, decode
 from sharedlog.scrub import Counted, read_range
 
+OURS: Final = ("log", PARAMETER)
+"""What a URL says to us alone, and no other client of the engine knows."""
 READS: Final = 16
 """How many reads of `sharedlog.scrub.READ_BYTES` the doctor makes; a leader reads on, see its metrics."""
 CLOCK_OFF_MS: Final = 2_000
@@ -183,6 +186,6 @@ def _by_hand(shown: str) -> str:
     if parts.scheme == KAFKA:
         servers = parts.netloc.rpartition("@")[2]
         return f"By hand: kafka-broker-api-versions.sh --bootstrap-server {servers}"
-    given = "&".join(one for one in parts.query.split("&") if not one.startswith("log="))
+    given = "&".join(one for one in parts.query.split("&") if one.partition("=")[0] not in OURS)
     url = shown.partition("?")[0] + (f"?{given}" if given else "")
     return f"By hand: psql {quote(url)} (a password goes into ~/.pgpass)"

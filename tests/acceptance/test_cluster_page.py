@@ -1,8 +1,8 @@
 """docs/cluster.md as an operator follows it: its commands word by word, on two machines and a PostgreSQL.
 
 A block labelled `bash cluster` begins with where it is run. Machines are folders here, their addresses are
-ports of this one's own (one that others reach, so that nodes speak TLS), `scp` copies between folders; `serve`
-stays, and is stopped and started where a comment of the block says so. What a block exports holds for
+ports of this one's own (one that others reach, so that nodes speak TLS), and `scp` copies between folders.
+`serve` stays, and is stopped and started where a comment of the block says so. What a block exports holds for
 the later ones of that machine.
 """
 
@@ -255,7 +255,7 @@ def nothing(_: World) -> None:
 
 def bodies(world: World, name: str) -> str:
     """What lies in the topic, as a machine sees it."""
-    return world.on(name, "timeout 10 tidewheel tail orders --from-start --limit 5")
+    return world.on(name, "timeout 10 tidewheel tail orders --from-start --limit 6")
 
 
 def both_answer(world: World) -> None:
@@ -299,17 +299,29 @@ def sessions_end(world: World) -> None:
     assert "TW-" not in world.on("a", "tidewheel send orders backed-up")
 
 
+def node_a_has_a_copy(world: World) -> None:
+    """Let node a lead, and leave a checkpoint; what comes behind that only the engine's backup has."""
+    for name in ("b", "a", "b"):
+        world.until(lambda name=name: f"Node {name} leads" in world.on("a", f"tidewheel cluster move {name}"))  # type: ignore[misc]
+    copied = re.compile(r"^a +\d+", re.MULTILINE)
+    world.until(lambda: copied.search(world.on("a", "tidewheel cluster nodes")))
+    assert "TW-" not in world.on("a", "tidewheel send orders behind")
+
+
 def all_is_back(world: World) -> None:
     said = world.on("b", "tidewheel cluster status")
     world.until(lambda: "following" in world.on("b", STATUS_OF_B), world.machines["b"].log)
     assert "HALTED" not in said
     found = bodies(world, "b")
-    for body in ("hello", "meanwhile", "rotated", "backed-up"):
+    for body in ("hello", "meanwhile", "rotated", "backed-up", "behind"):
         assert body in found, found
 
 
 STATUS_OF_B = "tidewheel cluster status --http https://10.0.0.2:8088"
-BEFORE: dict[str, Callable[[World], None]] = {"echo 'second-password'": sessions_are_refused}
+BEFORE: dict[str, Callable[[World], None]] = {
+    "echo 'second-password'": sessions_are_refused,
+    "tidewheel store snapshot": node_a_has_a_copy,
+}
 AFTER: dict[str, Callable[[World], None]] = {
     "tidewheel send orders hello": both_answer,
     "echo 'second-password'": sessions_end,

@@ -3,8 +3,8 @@
 The label of a code block says how: `python` is a program (or a test, if it holds one), `bash` commands in
 order, `toml`, `json` and `sql` are read by who reads them; `text` is for people. What follows `fragment`
 cannot run by itself: it needs another machine, a terminal for an hour, or is part of something.
-`bash cluster` runs on machines of a cluster (`test_cluster_page`). Addresses are those of the page's broker, and
-a name that only a reader's store would have may be told to be unknown.
+`bash cluster` runs on machines of a cluster (`test_cluster_page`). Addresses are those of the page's broker,
+and a name that only a reader's store would have may be told to be unknown.
 """
 
 from __future__ import annotations

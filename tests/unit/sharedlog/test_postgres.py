@@ -13,7 +13,15 @@ import pytest
 
 from sharedlog import postgres
 from sharedlog.engine import Head
-from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, SessionRefused, Unknown
+from sharedlog.errors import (
+    ClusterExists,
+    Halted,
+    NoCluster,
+    Refused,
+    RightMissing,
+    SessionRefused,
+    Unknown,
+)
 from sharedlog.fold import Position
 from sharedlog.password_file import PasswordFile
 from sharedlog.postgres import IDLE_SECONDS, PostgresLog
@@ -645,3 +653,15 @@ def test_options_of_the_url_hold_and_what_commits_need_goes_before_them(
         where = "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE %s"
         assert asked.execute(where, (f"{schema}_%",)).fetchall() == [(schema,)]
     log.close()
+
+
+def test_who_may_make_no_tables_is_told_the_right(conninfo: str, admin: Callable[[str], object]) -> None:
+    name = next(NAMES)
+    admin(f"CREATE ROLE {name} LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    plain = PostgresLog(conninfo.replace("shop@", f"{name}@"), name)
+    with pytest.raises(RightMissing, match=r"for schema public.*GRANT CREATE ON SCHEMA") as raised:
+        plain.found(BEGIN)
+    admin(f"GRANT CREATE ON SCHEMA public TO {name}")
+    plain.found(BEGIN)
+    plain.close()
+    assert raised.value.code == "TW-271"
