@@ -161,6 +161,12 @@ def beginning_of(engine: Engine) -> Beginning:
             return Beginning(record.cluster, record.facts)
         if record.kind == Kind.CHECKPOINT and engine.bounds()[0] > 0:
             return Beginning(record.cluster, record.facts["begins"])
+    first, end = engine.bounds()
+    if first > 0:
+        raise NoCluster(
+            f"It begins at record {first}, and ends at {end - 1}: what was before is deleted, and with it "
+            "what tells which cluster it is of. Nobody but the nodes may delete records."
+        )
     raise NoCluster("No record there tells of a cluster.")
 
 

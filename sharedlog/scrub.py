@@ -3,6 +3,8 @@
     count   the rows of a range against their numbers, where an engine has rows (`sharedlog.postgres_rows`):
             what is lost or doubled
     read    the records of a range against their CRC: what is changed
+    begin   the log's first record against what each node reads on from: what somebody has deleted. The leader
+            trims nothing that a node needs; believed the second time, as a node may have told it just now
     pass    looks from the log's first record to its end; its faults count until the next pass has ended
 
 A fault is told, with the record's number, and nothing else follows from it here: a reader that meets the
@@ -15,7 +17,7 @@ by the chain alone, that is by a reader of the history.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -78,10 +80,22 @@ class _Pass:
 
 
 class Scrub:
-    """The looks at one log of the cluster whose id is `cluster`; `clock` never goes back, in ms."""
+    """The looks at one log of the cluster whose id is `cluster`; `clock` never goes back, in ms.
 
-    def __init__(self, engine: Rows, cluster: bytes, clock: Callable[[], int]) -> None:
-        self._engine, self._cluster, self._clock = engine, cluster, clock
+    `needed` tells from which record on each node reads.
+    """
+
+    def __init__(
+        self,
+        engine: Rows,
+        cluster: bytes,
+        clock: Callable[[], int],
+        needed: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self._engine, self._cluster, self._clock, self._needed = engine, cluster, clock, needed
+        self._deleted: list[str] = []
+        self._deleted_before: list[str] = []
+        """What nodes need and the log has no more, as of the last look and of the one before."""
         self._counting, self._reading = _Pass(clock()), _Pass(clock())
         self._differing: list[str] = []
         """Records that keep the engine from having each but once."""
@@ -89,7 +103,10 @@ class Scrub:
     @property
     def faults(self) -> list[str]:
         """A sentence for each fault that the log had when it was looked at last."""
-        return list(dict.fromkeys([*self._differing, *self._counting.faults, *self._reading.faults]))
+        deleted = [one for one in self._deleted if one in self._deleted_before]
+        return list(
+            dict.fromkeys([*self._differing, *deleted, *self._counting.faults, *self._reading.faults])
+        )
 
     def ages(self) -> dict[str, Any]:
         """Return how long ago the last pass of each kind ended, in ms, and how many have ended."""
@@ -103,6 +120,10 @@ class Scrub:
 
     def look(self) -> None:
         """Look at the next ranges; raise `Unknown` or `Refused`: then the next look goes on."""
+        needed = sorted(self._needed().items())
+        first, _ = self._engine.bounds()
+        self._deleted_before = self._deleted
+        self._deleted = [_deleted(first, node, record) for node, record in needed if record < first]
         self._counting.took(self._engine.count_rows(self._counting.next_record), self._clock())
         for _ in range(READS):
             looked = read_range(self._engine, self._cluster, self._reading.next_record)
@@ -110,6 +131,13 @@ class Scrub:
             if looked.is_whole:
                 break
         self._differing = self._engine.make_unique()
+
+
+def _deleted(first: int, node: str, record: int) -> str:
+    return (
+        f"The log begins at record {first}, and node {node} reads on from {record}: somebody has deleted what "
+        "it needs. Keep every node's --store, and let nobody but nodes delete records."
+    )
 
 
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Counted:

@@ -365,6 +365,12 @@ class ClusterNode:
         return self._names | held
 
     @property
+    def needed_records(self) -> dict[str, int]:
+        """From which record on each node reads that has told so."""
+        held = {} if self._replica is None else self._replica.fold.holdings.all()
+        return {node: one.next_record for node, one in held.items()}
+
+    @property
     def reached_at(self) -> dict[str, str]:
         """The URL of each node's HTTP interface, this one's first, and what it shows there, as PEM."""
         held = {} if self._replica is None else self._replica.fold.holdings.all()

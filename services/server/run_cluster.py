@@ -108,7 +108,9 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         watched = WatchedEngine(engine, monotonic_ms)
         unanswered = Unanswered(watched.waiting_ms, watched.answers, check.look)
         sessions = Sessions(engine.try_session, executor)
-        scrubbing = Scrubbing(partial(Scrub, engine, began.cluster, monotonic_ms), executor)
+        scrubbing = Scrubbing(
+            lambda: Scrub(engine, began.cluster, monotonic_ms, lambda: node.needed_records), executor
+        )
 
         @asynccontextmanager
         async def serve(

@@ -140,3 +140,14 @@ def test_a_url_names_the_file_of_a_password_which_each_connection_reads(tmp_path
         file.write_text(f"{password}\n")
         assert log._client({})["sasl.password"] == password
     assert without_password(url) == url
+
+
+def test_a_log_whose_beginning_was_deleted_says_so() -> None:
+    engine = MemoryEngine(Random(1))
+    engine.is_well = True
+    cluster = create(engine, {})  # type: ignore[arg-type]
+    for _ in range(3):
+        engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, body_of(Holding(0).facts("a")))))
+    engine.trim(2)
+    with pytest.raises(NoCluster, match="It begins at record 2, and ends at 4: what was before"):
+        beginning_of(engine)

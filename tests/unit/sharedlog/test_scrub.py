@@ -101,3 +101,23 @@ def test_ages_grow_while_the_engine_is_away(engine: CountedEngine) -> None:
         scrub.look()
     assert scrub.ages()["read_ms_ago"] > before["read_ms_ago"]
     assert scrub.ages()["reads"] == 0
+
+
+def test_what_a_node_needs_and_the_log_has_no_more_is_told(engine: CountedEngine) -> None:
+    needed = {"a": 9, "b": 3}
+    scrub = Scrub(engine, CLUSTER, lambda: 0, lambda: needed)
+    engine.trim(3)
+    for _ in range(3):
+        scrub.look()
+        assert scrub.faults == []
+    engine.trim(7)
+    scrub.look()
+    assert scrub.faults == [], "a node may have told that a moment ago"
+    scrub.look()
+    (said,) = scrub.faults
+    assert said.startswith(
+        "The log begins at record 7, and node b reads on from 3: somebody has deleted what"
+    )
+    needed["b"] = 8
+    scrub.look()
+    assert scrub.faults == []
