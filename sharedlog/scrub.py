@@ -135,8 +135,8 @@ class Scrub:
 
 def _deleted(first: int, node: str, record: int) -> str:
     return (
-        f"The log begins at record {first}, and node {node} reads on from {record}: what it needs was deleted. "
-        "Keep every node's --store, and let nobody but nodes delete records."
+        f"The log begins at record {first}, and node {node} reads on from {record}: what it needs was deleted"
+        ". Keep every node's --store, and let nobody but nodes delete records."
     )
 
 

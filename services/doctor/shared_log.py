@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from services.doctor.finding import Finding, fine, warning, wrong
 from sharedlog.engine import Stored
-from sharedlog.engines import KAFKA, SharedLog, engine_of, without_password
+from sharedlog.engines import KAFKA, SharedLog, beginning_of, engine_of, without_password
 from sharedlog.errors import Halted, NoCluster, Refused, Unknown
 from sharedlog.password_file import PARAMETER
 from sharedlog.record import Foreign, Garbled, Kind, SharedRecord, decode
@@ -122,6 +122,12 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
         yield wrong("cluster", f"record {end - 1}, the last one, is not there", AFTER_LOSS)
         yield from _records(engine, begin.cluster)
         return True
+    if first > 0:
+        try:
+            beginning_of(engine)
+        except NoCluster as error:
+            yield wrong("cluster", error.detail, AFTER_LOSS)
+            return True
     cluster = f"{begin.cluster.hex()}: records {first} ({_when(found[0])}) to {end - 1} ({_when(found[1])})"
     newest = _decoded(found[1])
     if isinstance(newest, str):

@@ -116,7 +116,7 @@ def test_what_a_node_needs_and_the_log_has_no_more_is_told(engine: CountedEngine
     scrub.look()
     (said,) = scrub.faults
     assert said.startswith(
-        "The log begins at record 7, and node b reads on from 3: what it needs deleted what"
+        "The log begins at record 7, and node b reads on from 3: what it needs"
     )
     needed["b"] = 8
     scrub.look()

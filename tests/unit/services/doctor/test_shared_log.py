@@ -94,3 +94,17 @@ def test_whose_clock_is_off_is_said(
     (found,) = [one for one in examined(url) if one.step == "clock"]
     assert found.verdict is Verdict.WRONG
     assert found.seen.startswith(said)
+
+
+def test_a_log_whose_beginning_was_deleted_is_said(database: str) -> None:
+    name = next(NAMES)
+    url = f"{database}&log={name}"
+    with closing(engine_of(url)) as engine:
+        cluster = create(engine, {})
+        for _ in range(3):
+            engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"x":1}')))
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"DELETE FROM {name}_record WHERE record < 2".encode())
+    (found,) = [one for one in examined(url) if one.step == "cluster"]
+    assert found.verdict is Verdict.WRONG
+    assert found.seen.startswith("It begins at record 2, and ends at 3: what was before is deleted")
