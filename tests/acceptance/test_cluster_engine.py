@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ import psycopg
 import pytest
 
 from tests.command import tidewheel
+from tests.endurance import sick_clock
 from tests.endurance.conftest import BrokerProcess
+from tests.endurance.sick_clock import SickClock
+from tests.endurance.sick_disk import NoCompiler
 from tests.postgresql import PostgresServers, running_servers
 
 SEGMENT_BYTES = 8 << 20
@@ -95,3 +99,30 @@ def test_another_password_needs_no_restart(tmp_path: Path, servers: PostgresServ
         assert tidewheel("send", "orders", "two", "--http", nodes[1].http).returncode == 0
         for one in nodes:
             assert one.stop() == 0
+
+
+def test_the_clock_of_the_engine_that_is_off_is_named(
+    tmp_path: Path, servers: PostgresServers, eventually: Any
+) -> None:
+    try:
+        library = sick_clock.build(tmp_path)
+    except NoCompiler as error:
+        pytest.skip(str(error))
+    assert tidewheel("cluster", "create", servers.url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    nodes = [node(tmp_path, name, servers.url) for name in "ab"]
+    clocks = [SickClock(library, tmp_path / f"{name}.clock") for name in "ab"]
+    for one, clock in zip(nodes, clocks, strict=True):
+        one.environment = {**os.environ, **clock.variables()}
+        one.start()
+    eventually(lambda: all(answer(one, "/readyz")[0] == 200 for one in nodes))
+    for clock in clocks:  # both at once: it is the engine's that differs
+        clock.be_off_by(10_000)
+    for one in nodes:
+        eventually(lambda one=one: "s behind those of this node and of" in answer(one, "/readyz")[1])  # type: ignore[misc]
+        eventually(lambda one=one: "cluster_engine_clock_off 1.0" in answer(one, "/metrics")[1])  # type: ignore[misc]
+        assert "CLOCK" in tidewheel("cluster", "status", "--http", one.http).stdout
+        eventually(lambda one=one: "the clock of the shared log's engine is off" in one.log())  # type: ignore[misc]
+    for clock in clocks:
+        clock.be_off_by(0)
+    eventually(lambda: all("cluster_engine_clock_off 0.0" in answer(one, "/metrics")[1] for one in nodes))
+    assert [one.stop() for one in nodes] == [0, 0]
