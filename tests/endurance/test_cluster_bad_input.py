@@ -553,6 +553,25 @@ def test_a_password_that_kafka_takes_no_more_is_told_and_mended(tmp_path: Path) 
         assert not [one for one in nodes if "app:right" in one.log()]
 
 
+def test_another_password_of_kafka_needs_no_restart_of_a_node(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("right\n")
+    with running_kafka(1, QUICK + PASSWORDS) as kafka:
+        asks = f"security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN&password_file={file}"
+        url = f"kafka://app@{kafka.bootstrap}/orders?{asks}"
+        with running_nodes(tmp_path, url) as nodes:
+            assert send(leader_of(nodes), "one").returncode == 0
+            with_password(kafka, "right", "another")
+            until(lambda: all(NO_ENTRY in status(node) for node in nodes))
+            refused = tidewheel("cluster", "doctor", url)
+            assert refused.returncode == 1
+            assert NO_ENTRY in refused.stdout
+            assert f"read from {file} for each connection" in refused.stdout.replace("\n", " ")
+            file.write_text("another\n")
+            until(lambda: send(leader_of(nodes), "two").returncode == 0)
+            assert set(bodies(leader_of(nodes), 2)) >= {"one", "two"}
+
+
 def with_password(kafka: KafkaCluster, before: str, after: str) -> None:
     """Let the user `app` have another password, for which a server starts again."""
     (server,) = kafka.nodes
