@@ -115,9 +115,7 @@ def test_what_a_node_needs_and_the_log_has_no_more_is_told(engine: CountedEngine
     assert scrub.faults == [], "a node may have told that a moment ago"
     scrub.look()
     (said,) = scrub.faults
-    assert said.startswith(
-        "The log begins at record 7, and node b reads on from 3: what it needs"
-    )
+    assert said.startswith("The log begins at record 7, and node b reads on from 3: what it needs")
     needed["b"] = 8
     scrub.look()
     assert scrub.faults == []
