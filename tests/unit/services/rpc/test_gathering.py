@@ -159,7 +159,9 @@ def test_a_part_for_which_there_is_no_room_has_entries_that_say_so(
         assert reply.status.code == Code.MULTIPLE_RESULTS
         assert codes == [Code.OK] * 512 + [Code.TOO_MANY_REQUESTS] * 488
         (again,) = await gathered(front, "SendMessage", sending(1_000))
+        assert again.status.code == Code.OK
         assert [entry.offset for entry in again.entries] == [*range(1_000)]
+        assert {entry.status.code for entry in again.entries} == {Code.OK}
 
     play(scenario)
 
