@@ -450,6 +450,9 @@ class PostgresLog:
                 raise self._no_tables() from error
             except psycopg.errors.InsufficientPrivilege as error:
                 raise RightMissing(f"PostgreSQL refuses: {_said(error)}. {right}") from error
+            except (psycopg.errors.DataCorrupted, psycopg.errors.IndexCorrupted) as error:
+                self._drop_connection()
+                raise LogDamaged(f"PostgreSQL cannot read its own tables: {_said(error)}.") from error
             except psycopg.Error as error:
                 self._drop_connection()
                 raise self._unanswered(error) from error

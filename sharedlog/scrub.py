@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from sharedlog.engine import Engine, Stored
+from sharedlog.errors import LogDamaged
 from sharedlog.fold import Fold
 from sharedlog.holdings import Unreadable
 from sharedlog.record import Foreign, Garbled, Kind, decode
@@ -29,7 +30,7 @@ from sharedlog.record import Foreign, Garbled, Kind, decode
 READ_BYTES: Final = 1024 * 1024
 """What one read returns: an append may wait for it."""
 READS: Final = 4
-BACK_RECORDS: Final = 1_000
+BACK_RECORDS: Final = 64
 """How many records before one are searched for bytes that another node has not found."""
 FAULTS_MAX: Final = 100
 """How many faults of a pass are kept."""
@@ -145,11 +146,25 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Count
 
     A record that does not match its CRC is read once more before that is believed.
     """
-    found = engine.read(from_record, READ_BYTES)
+    try:
+        found = engine.read(from_record, READ_BYTES)
+    except LogDamaged:
+        return _read_one(engine, cluster, from_record)
     faults = [fault for one in found if (fault := _fault_of(engine, cluster, one))]
     _, end = engine.bounds()
     is_whole = not found or found[-1].offset + 1 >= end
     return Counted(faults, 0 if is_whole else found[-1].offset + 1, is_whole)
+
+
+def _read_one(engine: Engine, cluster: bytes | None, record: int) -> Counted:
+    """Read one record of a range that the engine cannot read as a whole."""
+    _, end = engine.bounds()
+    is_whole = record + 1 >= end
+    try:
+        faults = [_fault_of(engine, cluster, one) for one in engine.read(record, 1)[:1]]
+    except LogDamaged as error:
+        faults = [f"Record {record} or one behind it: {error.detail}"]
+    return Counted([one for one in faults if one], 0 if is_whole else record + 1, is_whole)
 
 
 def fault_at(engine: Engine, fold: Fold, where: Unreadable) -> str:

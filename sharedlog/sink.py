@@ -95,7 +95,10 @@ class SharedSink:
         Raise `Unknown` or `Refused`.
         """
         with self._lock:  # an append moves the fold
-            return fault_at(self._engine, self._fold, where)
+            try:
+                return fault_at(self._engine, self._fold, where)
+            except LogDamaged as error:  # of the engine: it cannot read its own tables
+                return error.detail
 
     def _require_right(self) -> None:
         if self.is_over:

@@ -32,14 +32,15 @@ from commitlog.errors import StoreDamaged, StoreError
 from services.cluster import evidence_file, transfer
 from services.cluster.copies import Found, OwnCopy, damage_in_log, look_for_copies
 from services.cluster.errors import CopyRefused
-from services.cluster.evidence import Look, Trace, Verdict, covers, traced
+from services.cluster.evidence import Evidence, Look, Trace, Verdict, covers, traced
 from services.cluster.replica import Replica
 from services.cluster.transfer import FetchedCopy
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
-from sharedlog.errors import Refused, TooOld, Unknown
-from sharedlog.fold import Fold
+from sharedlog.errors import Halted, Refused, TooOld, Trimmed, Unknown
+from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Holding, Unreadable
+from sharedlog.reading import read_to
 from sharedlog.versions import SUPPORTED, unsupported
 from sharedlog.witness import GONE, crc_at
 
@@ -139,6 +140,8 @@ class Copying:
             start = max(0, claimed.end - COMPARED_BYTES)
             is_same = copy is not None and copy.same_bytes(start, claimed.end)
             verdict = Verdict.TAKE if is_same else Verdict.REFUSE
+        if verdict is Verdict.TAKE and trace is Trace.NOT_READ and not self._has_rest(copy, claimed):
+            verdict = Verdict.REFUSE
         if verdict is Verdict.REFUSE:
             has = "The shared log" if copy is None else f"The copy, which ends at byte {copy.end},"
             raise CopyRefused(
@@ -147,6 +150,19 @@ class Copying:
                 "up what only this copy has: tidewheel cluster refetch --store STORE "
                 f"--accept-loss-of {claimed.end}."
             )
+
+    def _has_rest(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
+        """Return whether the shared log has all that a copy lacks of what the own copy has seen accepted.
+
+        All of it is read: a row that is lost between the copy and the evidence is lost with the own copy.
+        """
+        fold = Fold(self._began.cluster) if copy is None else copy.fold()
+        try:
+            read_to(self._engine, fold, claimed.record + 1)
+        except (Halted, Trimmed) as error:
+            log.warning("the shared log has not what a copy lacks", reason=str(error))
+            return False
+        return fold.knows(Position(claimed.end, claimed.chain)) is True
 
     def opened(self, replica: Replica) -> None:
         """Read through what was fetched, the first time that it is open; raise `StoreDamaged`."""

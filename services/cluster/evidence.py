@@ -31,7 +31,7 @@ this one must cover the evidence (`REPLACES`):
     past the evidence's record     same                    -                        take
                                    another                 -                        refuse
                                    forgotten               -                        take if the bytes agree
-    not so far                     -                       same                     take: the log has the rest
+    not so far                     -                       same                     take if all are there
                                    -                       anything else            refuse
 
 Cost: some comparisons a record, and of each flush behind a checkpoint one read of what lies in its place.

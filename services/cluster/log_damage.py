@@ -91,6 +91,8 @@ class LogDamage:
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}
+        self._looked = {word: None for word in self._looked if unreadable.get(word.node) == word.where}
+        ends = {node: end for node, end in ends.items() if node not in unreadable}
         if not self.faults:
             self.state = State.WHOLE
         elif all(self._is_copied(record, held, ends) for record in self.faults):

@@ -147,9 +147,11 @@ class Answers:
         self.refuse(error, _HELD)
 
     def release(self, offset: int) -> None:
-        """Give answers again: the log is durable up to `offset`."""
-        self._held = None
-        self.advance(offset)
+        """Give answers again, or let them wait for their proof: the log is durable up to `offset`."""
+        self._held, self.offset = None, offset
+        waiting, self._waiting = self._waiting, deque()
+        for rests_on_offset, one, answer in waiting:
+            self.give(rests_on_offset, one, answer)
 
     def _taken_unproven(self) -> list[tuple[int, Waiting, Any]]:
         taken, self._unproven, self._own = [*self._unproven, *self._own], deque(), deque()

@@ -54,9 +54,9 @@ class Gathering:
         if count == 1 and CALLS_PER_TURN_MAX < messages_of(calls[0]) <= ENTRIES_PER_REQUEST_MAX:
             self._calls = Parts(calls[0]).calls + self._calls
             calls = [self._calls.pop(0)]
-        if self._calls:
-            self._loop.call_soon(self._take)
         self._turns.take(calls)
+        if self._calls:  # behind what the calls began: a part that waits for room waits before the next part
+            self._loop.call_soon(self._take)
 
     def _count_of_turn(self) -> int:
         """Return how many calls are taken in this turn: one at least."""

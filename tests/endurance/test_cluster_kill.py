@@ -88,6 +88,17 @@ ACKNOWLEDGED_MIN = 20
 """A round ends with so many sends that were acknowledged after its fault."""
 
 
+async def leader_of(nodes: Sequence[Node]) -> Node:
+    """The node that leads, once one does."""
+    ends = time.monotonic() + LEAD_SECONDS
+    while time.monotonic() < ends:
+        for node in nodes:
+            if await asyncio.to_thread(node.role) == "leading":
+                return node
+        await asyncio.sleep(0.1)
+    raise AssertionError("no node leads:\n" + "\n".join(node.log()[-3_000:] for node in nodes))
+
+
 class Stage:
     """The nodes, what befell them, and how long none was acknowledged."""
 
@@ -122,13 +133,7 @@ class Stage:
 
     async def leader(self) -> Node:
         """The node that leads, once one does."""
-        ends = time.monotonic() + LEAD_SECONDS
-        while time.monotonic() < ends:
-            for node in self.nodes:
-                if await asyncio.to_thread(node.role) == "leading":
-                    return node
-            await asyncio.sleep(0.1)
-        raise AssertionError("no node leads:\n" + "\n".join(node.log()[-3_000:] for node in self.nodes))
+        return await leader_of(self.nodes)
 
     async def _standing(self, before: Before) -> tuple[Node, Node]:
         """Return who leads and the other one, once what a fault needs stands: the lead may still move."""

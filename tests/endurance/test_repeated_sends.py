@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections import Counter
 from pathlib import Path
@@ -28,7 +29,7 @@ from services.store.opening import open_store
 from tests.command import tidewheel
 from tests.endurance.cluster_node import Node
 from tests.endurance.conftest import METADATA, OK, SERVICE
-from tests.endurance.test_cluster_kill import Stage, create_topics, shared_log
+from tests.endurance.test_cluster_kill import create_topics, leader_of, shared_log
 from tests.endurance.test_sick_disk import TOPICS
 
 WAVES, WAVE_MESSAGES, FORKED = 5, 2_000, 200
@@ -107,16 +108,16 @@ def messages_of(wave: int) -> list[definition_pb2.Message]:
 
 async def play(nodes: list[Node], seed: int) -> Producer:
     """Send all waves, with a leader killed in each."""
-    stage, producer = Stage(nodes, [], seed), Producer(nodes)
-    create_topics(await stage.leader())
+    chance, producer = random.Random(seed), Producer(nodes)
+    create_topics(await leader_of(nodes))
     for wave in range(WAVES):
-        leader = await stage.leader()
+        leader = await leader_of(nodes)
         messages = messages_of(wave)
         told = asyncio.create_task(kill_amid(leader, producer, len(producer.told)))
-        await in_flight(producer, messages, lambda: stage.chance.randrange(2))
+        await in_flight(producer, messages, lambda: chance.randrange(2))
         await told
-        stage.chance.shuffle(messages)
-        other = nodes.index(await stage.leader())
+        chance.shuffle(messages)
+        other = nodes.index(await leader_of(nodes))
         await in_flight(producer, messages, lambda other=other: 1 - other)  # type: ignore[misc]
         leader.start()
     await producer.close()

@@ -49,3 +49,14 @@ def test_what_this_node_said_of_itself_before_it_led_is_no_word() -> None:
     damage = LogDamage("b")
     assert damage.to_look_into(SAID) == []
     assert damage.compare(SAID, BEHIND, {}) is State.WHOLE
+
+
+def test_a_word_that_was_forgotten_is_looked_into_when_it_is_said_again() -> None:
+    damage = found(FAULT)
+    assert damage.compare(SAID, BEHIND, {}) is State.HELD
+    assert damage.compare({}, {"a": BEHIND["a"]}, {}) is State.WHOLE
+    assert damage.to_look_into(SAID) == [Word("b", SAID["b"])]
+
+
+def test_the_node_that_cannot_read_on_is_no_copy_however_far_it_has_read() -> None:
+    assert found(FAULT).compare(SAID, BEHIND, {"b": 1_000}) is State.HELD

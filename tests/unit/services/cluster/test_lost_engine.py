@@ -11,19 +11,24 @@ from shutil import copytree
 import pytest
 
 from commitlog import layout
+from commitlog.disk import Disk
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from services.broker.settings import BrokerSettings
 from services.cluster import evidence_file, transfer
-from services.cluster.errors import LossNotAccepted
+from services.cluster.copies import OwnCopy
+from services.cluster.copying import Copying
+from services.cluster.errors import CopyRefused, LossNotAccepted
 from services.cluster.founding import restore_from
 from services.cluster.refetching import AFTER_HALT, refetch, ways_on
 from services.cluster.replica import Replica
 from sharedlog.engine import Head
+from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, Unknown
 from sharedlog.fold import Position
+from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.witness import LOST_MS, Witness
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
@@ -31,6 +36,7 @@ from tests.memory_engine import MemoryEngine
 CLUSTER = b"one cluster's id"
 NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SETTINGS = BrokerSettings(segment_bytes=64 * 1024, queue_count=1, sync_flush=False)
+WHOLE_LOG = "the shared log, from its beginning"
 SENT = 300
 STEP = 20
 
@@ -330,3 +336,35 @@ def test_a_store_is_restored_that_a_copy_with_more_was_about_to_replace(
     disk.close()
     pair.close()
     assert recovered(stale) == SENT + 60
+
+
+@pytest.mark.parametrize("has_copy", [False, True])
+def test_a_store_is_not_replaced_where_the_log_has_lost_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_copy: bool
+) -> None:
+    """The record of the evidence is there, and one before it is lost: the log has not the rest."""
+    pair = Pair(tmp_path)
+    pair.send(100)
+    pair.follower.checkpoint(0)
+    lost = pair.engine.end_offset
+    pair.send(200)
+    pair.leader.sync()
+    sound = pair.engine.rows(lost)
+    disk, began = pair.disks[0], Beginning(CLUSTER, {})
+    if has_copy:
+        end = pair.follower.core.written_offset
+        held = Holding(lost, end, "http://127.0.0.1:9").facts("b")
+        pair.engine.note(encode(SharedRecord(CLUSTER, Kind.CHECKPOINT, 0, NOBODY, 0, 0, body_of(held))))
+
+        def fetch(_: str, __: str, ___: str, disk: Disk, require: transfer.Require) -> None:
+            transfer.receive(io.BytesIO(b"".join(transfer.stream(pair.roots[1]))), disk, require)
+
+        monkeypatch.setattr(transfer, "fetch", fetch)
+    copying = Copying("a", OwnCopy("a", "", began, disk, str), began, pair.engine, disk)
+    pair.engine.spoil(lost)
+    with pytest.raises(CopyRefused, match="lacks what this node has seen accepted"):
+        copying.get(copying.look())
+    assert pair.open(0).core.end_offset >= 0
+    pair.engine.spoil(lost, *sound)
+    assert copying.get(copying.look()) == ("node b, http://127.0.0.1:9" if has_copy else WHOLE_LOG)
+    pair.close()

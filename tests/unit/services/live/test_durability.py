@@ -193,7 +193,25 @@ def test_held_answers_are_refused_whatever_they_rest_on_until_they_are_given_aga
         await asyncio.sleep(0)
         assert not late.done()
         durable.release(300)
+        durable.proven(9)
         await late
         assert answered == [300]
+
+    asyncio.run(scenario())
+
+
+def test_what_came_while_answers_were_held_waits_for_a_proof_as_ever() -> None:
+    async def scenario() -> None:
+        asked, answered = list[int](), list[int]()
+        durable = Answers(100, Proving(lambda: 5, lambda: asked.append(1)))
+        durable.hold(ResultUnknown("a record is gone"))
+        late = asyncio.create_task(waiting(durable, 50, answered))
+        await asyncio.sleep(0)
+        durable.release(100)
+        await asyncio.sleep(0)
+        assert (answered, len(asked)) == ([], 1)
+        durable.proven(9)
+        await late
+        assert answered == [50]
 
     asyncio.run(scenario())

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from commitlog import limits
 from commitlog.message import MessageType
+from services.live.durability import Answers
+from services.live.room import Room
 from services.rpc.caller import Caller
 from services.rpc.errors import TooManyClients
 from services.rpc.gathering import Gathering
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.service import Entries, Prompt, acknowledgement_refused
+from services.rpc.replies import Decided
+from services.rpc.service import Entries, Prompt, acknowledgement_refused, body_bytes, send_refused
 from services.rpc.turns import Call, Turns
 
 SOMEBODY = Caller("client-1", seconds_left=0.6)
@@ -187,3 +192,36 @@ def test_too_many_messages_are_refused_and_none_is_stored(play: Any, count: int)
         assert front.live.core.statistics.messages_in["t"] == 0
 
     play(scenario)
+
+
+def test_the_parts_of_a_call_are_stored_in_order_where_the_first_has_to_wait_for_room() -> None:
+    unflushed, stored = [limits.CALLERS_UNFLUSHED_BYTES_MAX - 3 * 1024 * 1024], list[str]()
+
+    def decide(calls: Sequence[Any]) -> list[Decided]:
+        stored.extend(one.system_properties.message_id for request, _ in calls for one in request.messages)
+        return [Decided(0, b"") for _ in calls]
+
+    async def scenario() -> None:
+        room = Room(lambda: unflushed[0])
+        gathering = Gathering(Turns(SimpleNamespace(room=room, answers=Answers(0))))  # type: ignore[arg-type]
+        rpc = Prompt(
+            service.SendMessageRequest,
+            service.SendMessageResponse,
+            decide,
+            body_bytes,
+            Entries("messages", send_refused),
+        )
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        request = sending(300)  # the second part has room, the first one has not
+        gathering.add(
+            Call("SendMessage", rpc, request, SOMEBODY, lambda _, code: told.set_result(code), ignored)
+        )
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert stored == []
+        unflushed[0] = 0
+        room.freed()
+        assert await told == "OK"
+        assert stored == [f"M{number}" for number in range(300)]
+
+    asyncio.run(scenario())
