@@ -84,8 +84,8 @@ def restore(
 ) -> None:
     """Begin a cluster anew, in a new shared log, with all that the store of a node of a lost one has left.
 
-    That is the log up to the last sound record that the node has seen accepted. Without --accept-loss-after
-    it says how much that is and what is missing, and changes nothing.
+    That is the log as far as the node has seen it accepted, up to the first damage. Without
+    --accept-loss-after it says how much that is and what is missing, and changes nothing.
 
     Example: tidewheel cluster restore postgresql://tidewheel@db/orders2 --from /var/lib/tidewheel
     """

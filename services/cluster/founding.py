@@ -6,7 +6,7 @@ The GENESIS says where the history goes on. What lies before that is in this sto
 copies it first (`transfer`), and the shared log is trimmed no earlier than by the usual rules.
 
     create --from    a store that was a broker's alone; all that it holds
-    restore          a node's store; all up to the last sound record that its evidence covers (`Left`). What
+    restore          a node's store; all up to the first damage, or the end of its evidence (`Left`). What
                      the cluster accepted behind that is lost, and the refusal says how much: the operator
                      must name the offset (`LossNotAccepted`). Sound bytes behind it are set aside (`tail`)
 
