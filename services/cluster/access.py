@@ -58,7 +58,7 @@ async def keep(
     known: Callable[[], Nodes],
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Keep both files as what is known, for ever."""
+    """Write both files again whenever their content changes, until cancelled."""
     written: dict[str, str] = {}
     while True:
         nodes = dict(known())

@@ -4,7 +4,7 @@
     a follower      tells its skew beside its position (`followers`)
 
     this node's clock is off (`pace`), another's is alike    the engine's is off
-    this node's clock is off, no other's is alike            this node's is off, or nobody knows
+    this node's clock is off, no other's is alike            this node's is off, or that is not known
 
 The word of another counts for FRESH_MS. An engine whose clock is off changes nothing but that every node
 counts as unfit: timers and leases go by the clock of the leader.
@@ -50,7 +50,7 @@ class Clocks:
             self.told(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Log for ever when the engine's clock begins or ends to be off."""
+        """Log each change of whether the engine's clock is off, until cancelled."""
         was_off = False
         while True:
             await pause(LOOK_SECONDS)

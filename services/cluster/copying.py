@@ -12,7 +12,7 @@ Rules
 1. A word that the engine did not take is said again (`OwnCopy`); a trim is tried again at the next look.
 2. Of several copies the newest is asked for first, at the next try the one after it: it may be bad.
 3. A copy of a version that this program does not support is not fetched.
-4. What replaces the own copy, another node's or the log from its beginning, must cover its evidence
+4. A copy, or the log from its beginning, must cover the evidence of the copy that it replaces
    (`services.cluster.evidence`).
 
 All of it waits for the engine, the disk or another node: it runs in a worker thread, one call at a time.
