@@ -152,6 +152,7 @@ CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # and is refused beyond that
 CALLS_PER_TURN_MAX = (
     256  # or one call of several messages; the others of a turn of the loop wait for the next
 )
+CALLS_PER_TURN_BYTES_MAX = 8 * 1024 * 1024  # of their requests, or one message
 CALLER_WAITING_BYTES = 1024  # what a waiting call counts besides its message
 TIMERS_PER_TOPIC_MAX = 200_000_000
 CLOCK_BACK_MS_MIN = 50

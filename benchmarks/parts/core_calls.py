@@ -116,8 +116,11 @@ class Lists:
         parse = self._rpc.request.FromString
         calls = []
         for _ in range(count):
-            request = parse(self._ready.popleft())
-            calls.append(Call(self._name, self._rpc, request, CALLER, self._told, unobserved))
+            came = self._ready.popleft()
+            call_bytes = [len(came)] if "request_bytes" in Call.__slots__ else []  # a core of before has none
+            calls.append(
+                Call(self._name, self._rpc, parse(came), *call_bytes, CALLER, self._told, unobserved)
+            )
         self._turns.take(calls)
         self._planned = bool(self._ready)
         if self._planned:

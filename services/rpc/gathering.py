@@ -1,9 +1,10 @@
 """Which calls are taken in a turn of the loop: not more than it may take, and a large call in parts.
 
-    calls of a turn --> Gathering --+-- up to CALLS_PER_TURN_MAX messages --------> Turns.take
+    calls of a turn --> Gathering --+-- up to CALLS_PER_TURN_MAX messages, and
+                                    |   CALLS_PER_TURN_BYTES_MAX of them ----------> Turns.take
                                     +-- the others: the next turn
-    a call of more messages --> Parts --> calls of a part each, in turns that follow each other
-                                  +--> one reply, when each part has its own
+    a call of more --> Parts --> calls of a part each, in turns that follow each other
+                         +--> one reply, when each part has its own
 
 The entries of a whole reply are those of its parts, in order. A part that is refused as a whole has none, so
 each of its messages gets one with the status of the part. A call whose parts are all refused so has the
@@ -12,17 +13,18 @@ first reply. A call of more than ENTRIES_PER_REQUEST_MAX messages is taken, and 
 Replies that are all OK are joined as bytes: protobuf reads two messages behind each other as one, with the
 entries of both.
 
-Cost: none for a call of one message; replies of which one is not OK are parsed and written once more.
+Cost: an addition for a call of one message. The bodies of a call of more bytes than a turn takes are read
+once more, for their lengths; replies of which one is not OK are parsed and written once more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from commitlog.limits import CALLS_PER_TURN_MAX, ENTRIES_PER_REQUEST_MAX
+from commitlog.limits import CALLS_PER_TURN_BYTES_MAX, CALLS_PER_TURN_MAX, ENTRIES_PER_REQUEST_MAX
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.statuses import overall
 from services.rpc.turns import Call, Turns
@@ -33,37 +35,44 @@ OK: Final = Code.Name(Code.OK)
 class Gathering:
     """The calls that a transport has taken in this turn of the loop, for `turns` to take in one list.
 
-    Those beyond `CALLS_PER_TURN_MAX` wait for the next turn: what is due, or durable, is seen to in between.
-    A call of several messages counts as so many; one with more than a turn may take is taken in parts
-    (`Parts`), each in a turn of its own.
+    Those beyond `CALLS_PER_TURN_MAX` messages or `CALLS_PER_TURN_BYTES_MAX` wait for the next turn: what is
+    due, or durable, is seen to in between. A call of several messages counts as so many; one with more than a
+    turn may take is taken in parts (`Parts`), each in a turn of its own.
     """
 
     def __init__(self, turns: Turns) -> None:
         self._turns, self._loop = turns, asyncio.get_running_loop()
         self._calls: list[Call] = []
+        self._is_scheduled = False
 
     def add(self, call: Call) -> None:
         """Have a call taken with all others of this turn."""
-        if not self._calls:
-            self._loop.call_soon(self._take)
         self._calls.append(call)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._take)
 
     def _take(self) -> None:
+        self._is_scheduled = False
         count = self._count_of_turn()
         calls, self._calls = self._calls[:count], self._calls[count:]
-        if count == 1 and CALLS_PER_TURN_MAX < messages_of(calls[0]) <= ENTRIES_PER_REQUEST_MAX:
+        if count == 1 and is_taken_in_parts(calls[0]):
             self._calls = Parts(calls[0]).calls + self._calls
             calls = [self._calls.pop(0)]
         self._turns.take(calls)
         if self._calls:  # behind what the calls began: a part that waits for room waits before the next part
-            self._loop.call_soon(self._take)
+            self._schedule()
 
     def _count_of_turn(self) -> int:
         """Return how many calls are taken in this turn: one at least."""
-        entries = 0
+        entries = turn_bytes = 0
         for number, call in enumerate(self._calls):
             entries += messages_of(call)
-            if entries > CALLS_PER_TURN_MAX:
+            turn_bytes += call.request_bytes
+            if entries > CALLS_PER_TURN_MAX or turn_bytes > CALLS_PER_TURN_BYTES_MAX:
                 return max(1, number)
         return len(self._calls)
 
@@ -74,15 +83,22 @@ class Parts:
     def __init__(self, call: Call) -> None:
         self._call, self._entries = call, call.rpc.entries
         assert self._entries is not None, "a call without messages has no parts"
-        messages = [*getattr(call.request, self._entries.name)]
         self._parts = [
-            Part(call.request, self._entries.name, messages[at : at + CALLS_PER_TURN_MAX])
-            for at in range(0, len(messages), CALLS_PER_TURN_MAX)
+            Part(call.request, self._entries.name, messages, part_bytes)
+            for messages, part_bytes in divided(call)
         ]
         self._replies: dict[int, tuple[bytes, str]] = {}
         """By part its reply, and the name of the code of its status."""
         self.calls = [
-            Call(call.name, call.rpc, part, call.caller, partial(self._told, number), _unobserved)
+            Call(
+                call.name,
+                call.rpc,
+                part,
+                part.part_bytes,
+                call.caller,
+                partial(self._told, number),
+                _unobserved,
+            )
             for number, part in enumerate(self._parts)
         ]
 
@@ -114,17 +130,42 @@ class Parts:
 class Part:
     """A request with a part of its messages; everything else is the request's own."""
 
-    def __init__(self, request: Any, name: str, messages: Sequence[Any]) -> None:
-        self._request, self.messages = request, messages
+    def __init__(self, request: Any, name: str, messages: Sequence[Any], part_bytes: int) -> None:
+        self._request, self.messages, self.part_bytes = request, messages, part_bytes
         setattr(self, name, messages)
 
     def __getattr__(self, name: str) -> Any:
         """Return a field of the request."""
         return getattr(self._request, name)
 
-    def ByteSize(self) -> int:  # noqa: N802  # protobuf's name
-        """Return how many bytes the messages have."""
-        return sum(one.ByteSize() for one in self.messages)
+
+def divided(call: Call) -> Iterator[tuple[list[Any], int]]:
+    """Yield the messages of a call in parts that a turn may take, with the bytes of each part.
+
+    A message counts its share of what the call has beside bodies: a part of one message may have more than
+    a turn may take.
+    """
+    assert call.rpc.entries is not None, "a call without messages has no parts"
+    messages = [*getattr(call.request, call.rpc.entries.name)]
+    bodies = [0] * len(messages)
+    if call.request_bytes > CALLS_PER_TURN_BYTES_MAX:
+        bodies = [len(getattr(message, "body", b"")) for message in messages]
+    rest_bytes = max(0, call.request_bytes - sum(bodies)) // len(messages) + 1
+    part, part_bytes = list[Any](), 0
+    for message, body_bytes in zip(messages, bodies, strict=True):
+        more_bytes = body_bytes + rest_bytes
+        if part and (len(part) == CALLS_PER_TURN_MAX or part_bytes + more_bytes > CALLS_PER_TURN_BYTES_MAX):
+            yield part, part_bytes
+            part, part_bytes = [], 0
+        part.append(message)
+        part_bytes += more_bytes
+    yield part, part_bytes
+
+
+def is_taken_in_parts(call: Call) -> bool:
+    """Return whether a call has several messages, and more than a turn may take."""
+    is_large = call.request_bytes > CALLS_PER_TURN_BYTES_MAX
+    return (2 if is_large else CALLS_PER_TURN_MAX + 1) <= messages_of(call) <= ENTRIES_PER_REQUEST_MAX
 
 
 def messages_of(call: Call) -> int:

@@ -99,7 +99,7 @@ class Serving:
             return
         if caller is not None:
             tell = partial(self._tell, connection, stream_id)
-            self._gathering.add(Call(name, rpc, request, caller, tell, self._observe))
+            self._gathering.add(Call(name, rpc, request, len(message), caller, tell, self._observe))
         else:
             connection.start(stream_id, self._serve(connection, stream_id, head, name, rpc, request))
 

@@ -42,18 +42,37 @@ Tell = Callable[[bytes, str], None]
 
 
 class Call:
-    """A call of a prompt RPC: its request, who calls, and who is told the reply.
+    """A call of a prompt RPC: its request and the bytes it came in, the caller, and what takes the reply.
 
     When it is decided, `code` is the name of its reply's status code, and `then` what is to be done when the
     reply is told.
     """
 
-    __slots__ = ("caller", "code", "name", "observe", "request", "rpc", "started", "tell", "then")
+    __slots__ = (
+        "caller",
+        "code",
+        "name",
+        "observe",
+        "request",
+        "request_bytes",
+        "rpc",
+        "started",
+        "tell",
+        "then",
+    )
 
     def __init__(
-        self, name: str, rpc: Prompt, request: Any, caller: Caller, tell: Tell, observe: Observe
+        self,
+        name: str,
+        rpc: Prompt,
+        request: Any,
+        request_bytes: int,
+        caller: Caller,
+        tell: Tell,
+        observe: Observe,
     ) -> None:
-        self.name, self.rpc, self.request, self.caller = name, rpc, request, caller
+        self.name, self.rpc, self.caller = name, rpc, caller
+        self.request, self.request_bytes = request, request_bytes
         self.tell, self.observe, self.started = tell, observe, monotonic()
         self.code = "OK"
         self.then: Callable[[], None] | None = None
@@ -126,7 +145,7 @@ class Turns:
     async def _wait(self, call: Call, new_bytes: int) -> None:
         """Decide a call when there is room for what it appends."""
         try:
-            await self._live.room.wait(new_bytes, call.request.ByteSize())
+            await self._live.room.wait(new_bytes, call.request_bytes)
         except DiskBehind as behind:
             self._decide_refusing(call, behind)
         else:

@@ -16,5 +16,6 @@ async def answered(
 ) -> Any:
     """Return the reply."""
     told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    Turns(live).take([Call(name, rpc, request, caller, lambda reply, _: told.set_result(reply), observe)])
+    tell = lambda reply, _: told.set_result(reply)  # noqa: E731
+    Turns(live).take([Call(name, rpc, request, request.ByteSize(), caller, tell, observe)])
     return rpc.reply.FromString(await told)

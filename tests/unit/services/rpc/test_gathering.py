@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from commitlog import limits
 from commitlog.message import MessageType
@@ -16,7 +18,7 @@ from services.live.durability import Answers
 from services.live.room import Room
 from services.rpc.caller import Caller
 from services.rpc.errors import TooManyClients
-from services.rpc.gathering import Gathering
+from services.rpc.gathering import Gathering, divided
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
@@ -39,7 +41,7 @@ def ignored(*_: object) -> None:
 
 def acknowledging(count: int) -> Call:
     request = service.AckMessageRequest(entries=[service.AckMessageEntry() for _ in range(count)])
-    return Call("AckMessage", ACKNOWLEDGE, request, SOMEBODY, ignored, ignored)
+    return Call("AckMessage", ACKNOWLEDGE, request, 0, SOMEBODY, ignored, ignored)
 
 
 async def gathered(front: Any, name: str, *requests: Any) -> list[Any]:
@@ -49,7 +51,7 @@ async def gathered(front: Any, name: str, *requests: Any) -> list[Any]:
     for request in requests:
         replies.append(told := asyncio.get_running_loop().create_future())
         tell = lambda reply, _, told=told: told.set_result(reply)  # noqa: E731
-        gathering.add(Call(name, rpc, request, SOMEBODY, tell, front._observe))
+        gathering.add(Call(name, rpc, request, request.ByteSize(), SOMEBODY, tell, front._observe))
     return [rpc.reply.FromString(await one) for one in replies]
 
 
@@ -123,6 +125,48 @@ def test_a_request_of_many_messages_is_stored_in_turns_and_answered_as_a_whole(p
         assert [called for called, _ in front.observed] == ["SendMessage"] * 2
 
     play(scenario)
+
+
+def test_a_request_of_large_messages_is_stored_in_turns_and_answered_as_a_whole(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
+        stored, statistics = list[int](), front.live.core.statistics
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            stored.append(statistics.messages_in["t"])
+            if not asked.done():
+                loop.call_soon(look)
+
+        large = sending(8, body=bytes(4_000_000))
+        others = [sending(1, prefix=f"N{number}-", body=bytes(3_000_000)) for number in range(4)]
+        asked = asyncio.ensure_future(gathered(front, "SendMessage", large, *others))
+        loop.call_soon(look)
+        replies = await asked
+        assert [reply.status.code for reply in replies] == [Code.OK] * 5
+        assert [entry.offset for reply in replies for entry in reply.entries] == [*range(12)]
+        assert max(after - before for before, after in pairwise(stored)) == 2
+        assert [called for called, _ in front.observed] == ["SendMessage"] * 5
+
+    play(scenario)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 6_000_000), min_size=1, max_size=12),
+    beside=st.integers(0, 1_000_000),
+)
+def test_parts_have_all_messages_in_order_and_no_more_than_a_turn_takes(
+    lengths: list[int], beside: int
+) -> None:
+    request = SimpleNamespace(messages=[SimpleNamespace(body=range(length)) for length in lengths])
+    request_bytes = sum(lengths) + beside
+    rpc = SimpleNamespace(entries=Entries("messages", send_refused))
+    call = Call("SendMessage", rpc, request, request_bytes, SOMEBODY, ignored, ignored)  # type: ignore[arg-type]
+    parts = [*divided(call)]
+    assert [one for part, _ in parts for one in part] == request.messages
+    assert request_bytes <= sum(part_bytes for _, part_bytes in parts) <= request_bytes + len(lengths)
+    for part, part_bytes in parts:
+        assert len(part) == 1 or part_bytes <= limits.CALLS_PER_TURN_BYTES_MAX
 
 
 def test_many_deliveries_are_acknowledged_as_a_whole(play: Any) -> None:
@@ -214,7 +258,7 @@ def test_the_parts_of_a_call_are_stored_in_order_where_the_first_has_to_wait_for
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         request = sending(300)  # the second part has room, the first one has not
         gathering.add(
-            Call("SendMessage", rpc, request, SOMEBODY, lambda _, code: told.set_result(code), ignored)
+            Call("SendMessage", rpc, request, 0, SOMEBODY, lambda _, code: told.set_result(code), ignored)
         )
         for _ in range(5):
             await asyncio.sleep(0)

@@ -123,7 +123,7 @@ def test_what_was_to_be_done_with_a_reply_is_not_done_when_the_disk_failed() -> 
         service.EndTransactionRequest, service.EndTransactionResponse, one_by_one(lambda *_: Decided(0, b""))
     )
     call = Call(
-        "EndTransaction", rpc, end("x"), Caller(""), lambda _, code: told.append(code), lambda *_: None
+        "EndTransaction", rpc, end("x"), 0, Caller(""), lambda _, code: told.append(code), lambda *_: None
     )
     call.then = lambda: done.append("x")
     call.refuse(TidewheelError("the disk failed"))
@@ -137,7 +137,13 @@ async def told(front: Any, asked: list[tuple[str, Any, Caller]]) -> list[Any]:
     replies: list[asyncio.Future[bytes]] = [loop.create_future() for _ in asked]
     Turns(front.live).take(
         Call(
-            name, front.rpcs[name], request, caller, lambda reply, _, one=one: one.set_result(reply), ignored
+            name,
+            front.rpcs[name],
+            request,
+            0,
+            caller,
+            lambda reply, _, one=one: one.set_result(reply),
+            ignored,
         )
         for (name, request, caller), one in zip(asked, replies, strict=True)
     )
