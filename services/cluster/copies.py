@@ -173,6 +173,19 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1)
     return Found(first, copies, epoch, finalized, holdings.of(name))
 
 
+def copies_told(holdings: Holdings) -> dict[str, dict[str, Any]]:
+    """Return what each node holds, as JSON can hold it; secrets left out."""
+    return {
+        node: {
+            "next_record": one.next_record,
+            "end_offset": one.end,
+            "http": one.http,
+            "supports": one.supports,
+        }
+        for node, one in holdings.all().items()
+    }
+
+
 def damage_in_log(disk: Disk, segment_bytes: int, since: int, end: int) -> list[tuple[int, int]]:
     """Return the log offsets from and to which records from `since` up to `end` are not what was written."""
     begins_at = min(layout.segment_offsets(disk), default=0)  # retention deletes what was told of before

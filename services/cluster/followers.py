@@ -14,7 +14,7 @@ Rules
 1. Who has told nothing, and of whom the shared log tells, is behind by all that its copy lacks, since the
    leader began. A lag is never zero because nobody has heard.
 2. A node that is forgotten is not counted.
-3. Only who follows tells; whose word is older than FRESH_MS may be gone, and is not fit (`fitness`).
+3. Only who follows tells; whose word is older than FRESH_MS may be gone, and is not fit (`health`).
 
 Cost: one request a follower and TELL_SECONDS; in memory, the leader's end at MARKS_MAX moments at most. Weak
 spot: of a follower that keeps up the lag in ms goes up to TELL_SECONDS before it comes back to nothing.

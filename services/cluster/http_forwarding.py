@@ -38,10 +38,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
 from services.cluster import followers, orders, transfer
+from services.cluster.election_table import Role
 from services.cluster.engine_check import EngineCheck
 from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
+from services.cluster.identity import Member
 from services.cluster.metrics import ClusterMetrics
-from services.cluster.node import ClusterNode, Member, Role, monotonic_ms
+from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.cluster.scrubbing import Scrubbing
 from services.cluster.sessions import Sessions
@@ -133,7 +135,7 @@ class ClusterHttp:
         if path == "/metrics":
             return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
         if self._node.role is Role.HALTED:
-            return PlainTextResponse(f"{self._node.halted}\n", status_code=503)
+            return PlainTextResponse(f"{self._node.election.halted}\n", status_code=503)
         unanswered, leader = self.metrics.unanswered, self._node.known_leader
         if unanswered and self._node.role in (Role.LEADING, Role.STANDING):
             return PlainTextResponse(f"{unanswered}\n", status_code=503)

@@ -9,8 +9,9 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.cluster.election_table import Role
 from services.cluster.engine_check import EngineCheck
-from services.cluster.node import ClusterNode, Role, monotonic_ms
+from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.scrubbing import Scrubbing
 from services.cluster.sessions import Sessions
 from services.cluster.unanswered import Unanswered
@@ -42,7 +43,7 @@ class ClusterMetrics(Collector):
     @property
     def unanswered(self) -> str:
         """Why the shared log does not answer, or what it says instead; empty if it does."""
-        return self._unanswered.sentence or self._node.refusal
+        return self._unanswered.sentence or self._node.election.refusal
 
     def warnings(self) -> list[str]:
         """Return what `/readyz` says beside that the node is ready."""

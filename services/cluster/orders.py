@@ -16,7 +16,8 @@ from typing import Any, Final
 import structlog
 
 from services.cluster.errors import OrderRefused
-from services.cluster.node import ClusterNode, Member, Orders
+from services.cluster.identity import Member
+from services.cluster.node import ClusterNode
 from sharedlog.versions import missing
 
 MOVE_SECONDS: Final = 10.0
@@ -30,15 +31,15 @@ async def move(node: ClusterNode, to: str = "") -> Member:
 
     Raise `OrderRefused` where this node does not lead, or there is nobody else.
     """
-    (orders, _), epoch, me = node.led(), node.epoch, node.me.node
+    node.led()
+    epoch, me = node.epoch, node.me.node
     others = sorted(node.names - {me})
     if to == me:
         raise OrderRefused(f"Node {to} leads already.")
     if not others or (to and to not in others):
         known = f"known are {', '.join(others)}" if others else "no other node is known"
         raise OrderRefused(f"There is no node {to or 'else'} to lead: {known}.")
-    if not orders.moving.done():
-        orders.moving.set_result(to)
+    node.move(to)
     try:
         async with asyncio.timeout(MOVE_SECONDS):
             await node.moved_from(epoch)
@@ -54,19 +55,19 @@ async def move(node: ClusterNode, to: str = "") -> Member:
 
 async def forget(node: ClusterNode, gone: str) -> None:
     """Let the cluster no longer wait for a node that is gone for good; raise `OrderRefused`."""
-    orders, fold = node.led()
+    fold = node.led()
     if gone == node.me.node:
         raise OrderRefused(f"Node {gone} leads: stop it first.")
     if fold.holdings.of(gone) is None:
         known = ", ".join(fold.holdings.all()) or "none"
         raise OrderRefused(f"Nothing is kept for a node {gone!r}. Nodes that hold a copy: {known}.")
-    await _tell_all(orders, {"forget": gone})
+    await _tell_all(node, {"forget": gone})
     node.forgot(gone)
 
 
 async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
     """Finalize a version, or the highest that all nodes support; return it. Raise `OrderRefused`."""
-    orders, fold = node.led()
+    fold = node.led()
     supports = {name: one.supports for name, one in fold.holdings.all().items()}
     supports[node.me.node] = node.me.supports
     version = max(fold.finalized, min(supports.values())) if wanted is None else wanted
@@ -81,17 +82,15 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
             "node that is gone for good tell: tidewheel cluster forget NODE"
         )
     if version > fold.finalized:
-        await _tell_all(orders, {"finalize": version})
+        await _tell_all(node, {"finalize": version})
         log.info("finalized", version=version)
     return version
 
 
-async def _tell_all(orders: Orders, facts: dict[str, Any]) -> None:
+async def _tell_all(node: ClusterNode, facts: dict[str, Any]) -> None:
     """Write facts into the shared log; raise `OrderRefused` if the node leads no more."""
-    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    orders.told.append((facts, told))
     try:
         async with asyncio.timeout(MOVE_SECONDS):
-            await told
+            await node.write(facts)
     except TimeoutError:
         raise OrderRefused("This node leads no more. Tell the next leader.") from None

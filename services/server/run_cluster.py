@@ -28,7 +28,8 @@ from services.cluster import access
 from services.cluster.engine_check import EngineCheck
 from services.cluster.forwarding import Forwarding
 from services.cluster.http_forwarding import ClusterHttp
-from services.cluster.node import ClusterNode, Member, monotonic_ms
+from services.cluster.identity import Member
+from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import Shown, follow
 from services.cluster.refetching import AFTER_HALT
 from services.cluster.scrubbing import Scrubbing

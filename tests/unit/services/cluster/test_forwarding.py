@@ -29,7 +29,8 @@ from services.broker.values import Subscriber
 from services.cluster import forwarding, lines, presence
 from services.cluster.errors import EngineTrouble
 from services.cluster.forwarding import FORWARDED, Forwarding
-from services.cluster.node import ClusterNode, Member
+from services.cluster.identity import Member
+from services.cluster.node import ClusterNode
 from services.cluster.peers import Shown
 from services.cluster.reach import Reach
 from services.cluster.switch import Switch

@@ -21,7 +21,7 @@ from commitlog.errors import StoreError
 from services.auth.refusals import Refusals
 from services.cluster import http_forwarding, transfer
 from services.cluster.http_forwarding import Chunks, ClusterHttp
-from services.cluster.node import Member
+from services.cluster.identity import Member
 from services.cluster.peers import SECRET
 from services.ops.bodies import Bodies
 from services.ops.gate import Demands

@@ -7,17 +7,23 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from random import Random
-from types import SimpleNamespace
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import pytest
 from structlog.testing import capture_logs
 
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
-from services.cluster import node as node_module
-from services.cluster import silence
-from services.cluster.node import ClusterNode, Member, Role
+from services.cluster import election_table, silence
+from services.cluster.acts import Acts, Clocks
+from services.cluster.election_inputs import RecordTaken
+from services.cluster.election_table import Role
+from services.cluster.health import Health
+from services.cluster.identity import Member
+from services.cluster.lead import Lead, Told
+from services.cluster.node import ClusterNode
+from services.cluster.pace import Pace
+from services.cluster.peers import Shown
 from services.cluster.replica import Replica
 from services.live.durability import Answers, Proving
 from sharedlog import witness
@@ -216,19 +222,19 @@ def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
             )
             holder = b"who leads epoch1"
             facts = Member("b", "h:1", "http://h:2", certificate="old")._asdict()
-            epoch = SharedRecord(CLUSTER, Kind.EPOCH, 1, holder, 0, CHAIN_AT_GENESIS, body_of(facts))
-            node._note(Step(Outcome.NEW_EPOCH, epoch), 0)
+
+            def heard(outcome: Outcome, kind: Kind, said: dict[str, Any]) -> None:
+                record = SharedRecord(CLUSTER, kind, 1, holder, 0, CHAIN_AT_GENESIS, body_of(said))
+                node._give(RecordTaken(Step(outcome, record)))
+
+            heard(Outcome.NEW_EPOCH, Kind.EPOCH, facts)
             changed = node._changed
-            for beat in ({"clock_ms": 1}, {"certificate": "new"}):
-                record = SharedRecord(CLUSTER, Kind.BEAT, 1, holder, 0, CHAIN_AT_GENESIS, body_of(beat))
-                node._note(Step(Outcome.ALIVE, record), 0)
+            heard(Outcome.ALIVE, Kind.BEAT, {"clock_ms": 1})
+            heard(Outcome.ALIVE, Kind.BEAT, {"certificate": "new"})
             assert node._changed is changed
-            assert node.leader is not None
-            assert node.leader.certificate == "new"
-            leaves = SharedRecord(
-                CLUSTER, Kind.BEAT, 1, holder, 0, CHAIN_AT_GENESIS, body_of({"leaves": True})
-            )
-            node._note(Step(Outcome.ALIVE, leaves), 0)
+            assert node.known_leader is not None
+            assert node.known_leader.certificate == "new"
+            heard(Outcome.ALIVE, Kind.BEAT, {"leaves": True})
             assert changed.is_set()
 
     asyncio.run(run())
@@ -284,7 +290,7 @@ def test_a_leader_that_gives_no_sign_of_life_any_more_for_a_bug_ends(monkeypatch
         raise ZeroDivisionError
 
     def break_down(node: ClusterNode) -> None:
-        monkeypatch.setattr(node, "_news", fail)
+        monkeypatch.setattr(node.lead, "beat", fail)
 
     monkeypatch.setattr(silence, "SILENCE_MS", 0)
     with pytest.raises(ZeroDivisionError):
@@ -296,58 +302,65 @@ def test_a_leader_whose_core_meets_a_bug_ends_with_it_and_hands_over_nothing(
 ) -> None:
     served: list[Served] = []
 
-    def change(node: ClusterNode) -> None:
-        monkeypatch.setattr(node, "_hand_over", never)
-
-    def break_down(_: ClusterNode) -> None:
+    def break_down(node: ClusterNode) -> None:
+        monkeypatch.setattr(node.lead, "hand_over", never)
         served[0].broken.set_exception(ZeroDivisionError())
 
     monkeypatch.setattr(silence, "SILENCE_MS", 0)
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(leads(change, break_down, served.append))
+        asyncio.run(leads(lambda _: None, break_down, served.append))
 
 
 def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    looking: list[asyncio.Task[Any]] = []
+    looking: list[asyncio.Future[None]] = []
 
     def change(node: ClusterNode) -> None:
-        async def beat(*_: Any) -> None:
+        async def look(*_: Any) -> NoReturn:
+            looking.append(asyncio.get_running_loop().create_future())
             try:
-                await asyncio.get_running_loop().create_future()
+                await looking[0]
             finally:  # it takes its time
-                await asyncio.wait(looking)
+                await asyncio.sleep(0)
+            raise AssertionError("the look goes on after the lead")
 
-        async def look(*of_these: Any) -> None:
-            looking.append(cast("asyncio.Task[Any]", asyncio.current_task()))
-            await ClusterNode._look(node, *of_these)
+        monkeypatch.setattr(Lead, "look", look)
+        monkeypatch.setattr(node.health, "unfit", lambda: "its clock is off")
 
-        monkeypatch.setattr(node, "unfit", lambda: "its clock is off")
-        monkeypatch.setattr(node, "_beat", beat)
-        monkeypatch.setattr(node, "_look", look)
+    def leave(node: ClusterNode) -> None:
+        async def amid_a_look() -> None:
+            while not looking:
+                await asyncio.sleep(0)
+            node.leave()
 
+        leaving.append(asyncio.ensure_future(amid_a_look()))
+
+    leaving: list[asyncio.Future[None]] = []
     monkeypatch.setattr(silence, "SILENCE_MS", 0)
     monkeypatch.setattr(silence, "UNFIT_MS", 0)
-    monkeypatch.setattr(node_module, "LOOK_SECONDS", 0)
-    asyncio.run(leads(change, ClusterNode.leave))
+    monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
+    asyncio.run(leads(change, leave))
     assert looking
 
 
 def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
-    async def run() -> None:
-        engine, _ = engine_with_messages()
-        with ThreadPoolExecutor(1) as executor:
-            me = Member("a", "h:3", "http://h:4")
-            began = Beginning(CLUSTER, {})
-            node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, never)
-            replica: Any = SimpleNamespace(
-                sink=SimpleNamespace(proven_ms=0), fold=SimpleNamespace(next_offset=1)
-            )
-            for role, is_known in ((Role.FOLLOWING, False), (Role.LEADING, True)):
-                node.role = role
-                node._compare_clock(replica)
-                assert (node.pace.skew_ms is not None) is is_known
-
-    asyncio.run(run())
+    engine, _ = engine_with_messages()
+    before, health = Health(Pace(lambda: 0, lambda: 0)), Health(Pace(lambda: 0, lambda: 0))
+    me = Member("b", "h:3", "http://h:4")
+    began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: 0, lambda: 0)
+    acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Shown, before, lambda *_: None)
+    acts.open()
+    while acts.read().records:
+        pass
+    acts.append_epoch(b"who leads epoch2")
+    acts.read()
+    told = Told(never, never, never)
+    lead = Lead(acts, health, never, never, told)
+    asyncio.run(lead.end())
+    lead.compare_clock()
+    assert health.pace.skew_ms is None
+    lead._is_over = False
+    lead.compare_clock()
+    assert health.pace.skew_ms is not None
 
 
 def never(*_: Any) -> NoReturn:

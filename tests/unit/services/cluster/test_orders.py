@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from services.cluster import orders, silence
+from services.cluster.election_table import Role
 from services.cluster.errors import OrderRefused
-from services.cluster.node import ClusterNode, Member, Role
+from services.cluster.identity import Member
+from services.cluster.node import ClusterNode
 from sharedlog.engines import Beginning
 from sharedlog.holdings import Holding
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
@@ -75,7 +77,7 @@ def test_a_node_is_forgotten_once_and_the_leader_is_not() -> None:
         assert "Nodes that hold a copy: a, c." in await refused(orders.forget(node, "nobody"))
         await orders.forget(node, "c")
         assert "c" not in node.names
-        _, fold = node.led()
+        fold = node.led()
         assert fold.holdings.of("c") is None
         assert "Nothing is kept for a node 'c'" in await refused(orders.forget(node, "c"))
 
@@ -88,7 +90,7 @@ def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down() -
         assert await orders.set_version(node) == 1
         await orders.forget(node, "c")
         assert await orders.set_version(node) == SUPPORTED
-        _, fold = node.led()
+        fold = node.led()
         assert fold.finalized == SUPPORTED
         assert "it never goes down" in await refused(orders.set_version(node, 1))
 

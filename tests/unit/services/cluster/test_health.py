@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.cluster.fitness import has_room
+from services.cluster.health import has_room
 from tests.memory_disk import MemoryDisk
 
 
