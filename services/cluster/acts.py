@@ -27,10 +27,12 @@ from services.cluster.election_inputs import (
     CopyFetched,
     EpochAppended,
     HistoryKept,
+    Input,
     LookDone,
     ReadDone,
     ReplicaOpened,
 )
+from services.cluster.election_table import Act
 from services.cluster.health import Health
 from services.cluster.identity import Member
 from services.cluster.peers import Shown
@@ -213,3 +215,18 @@ class Acts:
 
     def _shown_over_http(self) -> str:
         return self.shown.certificate if self.me.http.startswith("https:") else ""
+
+
+CARRIED_OUT: Final[dict[Act, Callable[[Acts, Any], Input]]] = {
+    Act.OPEN: Acts.open,
+    Act.REQUIRE_KEPT: Acts.require_kept,
+    Act.READ: Acts.read,
+    Act.CHECKPOINT: Acts.checkpoint,
+    Act.COMPLAIN: Acts.complain,
+    Act.LOOK: Acts.look,
+    Act.APPEND_EPOCH: Acts.append_epoch,
+    Act.COMPARE: Acts.compare,
+    Act.FIND_COPIES: Acts.find_copies,
+    Act.FETCH_COPY: Acts.fetch_copy,
+}
+"""What carries each act out, given its argument."""

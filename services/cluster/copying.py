@@ -22,6 +22,7 @@ Cost: a copy is read twice and written once; see `copies` and `transfer` for wha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -49,6 +50,8 @@ COMPARED_BYTES: Final = 1024 * 1024
 _LOOKS: Final = {None: Look.TRIMMED, GONE: Look.GONE}
 log = structlog.get_logger()
 
+Fetch = Callable[[str, str, str, Disk], None]
+
 
 class Copying:
     """The copy on `disk` of the node `name`, and the copies that other nodes tell of in `engine`."""
@@ -59,6 +62,8 @@ class Copying:
         self._told_unreadable: tuple[int, int] | None = None
         """The record of which it was said that it cannot be read, and the epoch whose leader was told."""
         self._is_fetched = False
+        self.fetch: Fetch = transfer.fetch
+        """Get the copy of another node: its URL, its certificate, its secret, the disk to get it on."""
         self.trimmed_below = 0
         """The record before which this node has let the shared log be trimmed."""
 
@@ -110,7 +115,7 @@ class Copying:
         for node, held in found.copies[turn:] + found.copies[:turn]:
             self._engine.note(self._own.hold(held.next_record, found.finalized, where))
             try:
-                transfer.fetch(held.http, held.certificate, held.secret, self._disk, self._require_covered)
+                self.fetch(held.http, held.certificate, held.secret, self._disk)
             except CopyRefused as error:
                 refusals.append(f"{node}: {error}")
                 continue

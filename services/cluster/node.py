@@ -29,7 +29,7 @@ import structlog
 from commitlog.disk import Disk
 from services.broker.settings import BrokerSettings
 from services.cluster import followers, peers
-from services.cluster.acts import Acts, Clocks
+from services.cluster.acts import CARRIED_OUT, Acts, Clocks
 from services.cluster.beating import Beat
 from services.cluster.copies import copies_told
 from services.cluster.election import FAILURES, Election
@@ -180,7 +180,7 @@ class ClusterNode:
             return _LED_BY[act](self, argument)
         if act is Act.LOOK and self.election.role is Role.LEADING:
             return self._led.look(argument)
-        return self._work(partial(_BY_ACTS[act], self.acts, argument))
+        return self._work(partial(CARRIED_OUT[act], self.acts, argument))
 
     async def _answer(self, act: Act, acting: Coroutine[Any, Any, Input | None]) -> None:
         """Give the election the answer to an act."""
@@ -417,18 +417,6 @@ class ClusterNode:
         return await self._loop.run_in_executor(self._executor, act)
 
 
-_BY_ACTS: Final[dict[Act, Callable[[Acts, Any], Any]]] = {
-    Act.OPEN: Acts.open,
-    Act.REQUIRE_KEPT: Acts.require_kept,
-    Act.READ: Acts.read,
-    Act.CHECKPOINT: Acts.checkpoint,
-    Act.COMPLAIN: Acts.complain,
-    Act.LOOK: Acts.look,
-    Act.APPEND_EPOCH: Acts.append_epoch,
-    Act.COMPARE: Acts.compare,
-    Act.FIND_COPIES: Acts.find_copies,
-    Act.FETCH_COPY: Acts.fetch_copy,
-}
 _LED_BY: Final[dict[Act, Callable[[ClusterNode, Any], Coroutine[Any, Any, Input | None]]]] = {
     Act.SERVE: ClusterNode._begin_lead,
     Act.BEAT: ClusterNode._beat,

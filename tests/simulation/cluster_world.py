@@ -6,6 +6,10 @@ lose the engine, or be paused until another leads and come back as a zombie, whi
 accepted. Followers read a little at a time, die, and begin again at their newest checkpoint. In every second
 seed the engine compares (`tests.memory_engine`), in the others only order decides.
 
+What a node does next is its election's (`services.cluster.election`), and so are its acts, which are carried
+out one by one (`cluster_process`); the world decides who goes on, how far, and who hears nothing for so long
+that it stands.
+
 Answers wait as a node's do (`services.live.durability`); clients also call a zombie that does not know yet
 that it is one, and what is told, a no too, is true. In half of the seeds the nodes' clocks differ, by seconds
 or an hour, and step: `now_ms` is the leader's, and early is judged by that of the leader that delivered. In
@@ -27,7 +31,8 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -35,28 +40,30 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from commitlog import layout, properties, snapshot
+from commitlog.disk import Disk
 from commitlog.errors import StoreError
 from commitlog.flush import Flush
 from commitlog.record import Record, decode
 from services.broker.broker import SHARED, Broker
 from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
-from services.cluster import evidence_file, transfer
-from services.cluster.copies import TELL_AGAIN_MS, OwnCopy, look_for_copies
+from services.cluster import transfer
+from services.cluster.copies import TELL_AGAIN_MS
+from services.cluster.election_inputs import Order, ProofWanted
+from services.cluster.election_table import AFTER_READ, STANDING, Act, Stage
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica, records_in
 from services.live.durability import Answers, Proving, rests_on
 from services.live.errors import ResultUnknown
 from sharedlog.engine import Head
 from sharedlog.engines import Beginning
-from sharedlog.errors import Halted, NotAccepted, Refused, Unknown
+from sharedlog.errors import NotAccepted, Unknown
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.holdings import COPIES_MIN
-from sharedlog.leading import Candidate
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
-from sharedlog.witness import LOST_MS, Witness, crc_at
 from tests.memory_disk import Death, Fault, MemoryDisk
 from tests.memory_engine import MemoryEngine
+from tests.simulation.cluster_process import Process
 from tests.simulation.second_core import differing_tables
 from tests.simulation.tables import tables
 from tests.simulation.test_broker import HOUR_MS, START_MS, TOPIC, World
@@ -70,26 +77,27 @@ BEGAN: Final = Beginning(CLUSTER, {})
 
 @dataclass
 class Node:
-    """A machine: its disk, its clock, and what runs on it."""
+    """A machine: its disk, its clock, and the process that runs on it."""
 
     name: str
     disk: MemoryDisk
-    replica: Replica | None = None
-    own_copy: OwnCopy | None = None
+    process: Process | None = None
     ahead_ms: int = 0
     """How far its clock is ahead of the true one."""
-    witness: Witness = field(default_factory=lambda: Node.new_witness())
-    must_ask_witness: bool = True
-    is_halted: bool = False
     has_read_before_loss: int = 0
     """Behind which record of a leader's it had read when the engine lost its end, while it knows."""
     synced_end: int = 0
     """Up to where a power cut takes nothing of its log, nor the evidence of that."""
 
-    @staticmethod
-    def new_witness() -> Witness:
-        """What a process knows that begins; it need not wait."""
-        return Witness(count(0, LOST_MS).__next__)
+    @property
+    def replica(self) -> Replica | None:
+        """The replica of the process; None where none is open."""
+        return None if self.process is None else self.process.replica
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether the process does nothing more."""
+        return self.process is not None and self.process.stage is Stage.HALTED
 
 
 @dataclass
@@ -115,6 +123,8 @@ class Caller:
         """Learn that nobody knows."""
 
 
+ACTS_MAX: Final = 10_000
+"""How many acts a node carries out for one end; engines and disks fail it now and then."""
 ATTEMPTS_MAX: Final = 1_000
 """How often nodes stand in an election; three faults in a row are rare."""
 
@@ -150,7 +160,7 @@ class ClusterWorld(World):
         self.patience_ms = WINDOW_MS // 2 if self.clocks_differ else WINDOW_MS
         self.lost_from: int | None = None
         """The first record that the engine has lost, though it had accepted it."""
-        self._moments = count(1)
+        self._moments, self._orders = count(1), count(1)
         self._wants_proof = False
         self.zombies: list[Zombie] = []
         self.asked_count = self.halt_count = 0
@@ -184,84 +194,93 @@ class ClusterWorld(World):
                 assert self.lost_from is not None, "nodes stand again and again, and none leads"
                 break
             node = self.random.choice(candidates)
-            try:
-                if self._stand(node):
-                    return self._lead(node)
-            except (Unknown, Refused, NotAccepted):
-                continue
-            except Halted:
-                self._halt(node)
+            if self._stand(node):
+                return self._lead(node)
         raise NobodyLeft
 
     def _stand(self, node: Node) -> bool:
-        node.must_ask_witness = True
-        self._read(node, self.engine.end_offset)
-        replica = self._up(node)
-        candidate = Candidate(replica.fold, self.random.randbytes(16), {"node": node.name})
-        end = Position(replica.fold.end, replica.fold.chain)
-        head = Head(replica.fold.epoch, replica.fold.holder, end)
-        following = Head(candidate.epoch.epoch, candidate.epoch.holder, end)
-        offset = self.engine.append_if(head, [encode(candidate.epoch)], following)
-        if offset is None:
-            return False
-        self._read(node, offset + 1)
-        again = None if candidate.reads_again is None else crc_at(self.engine, candidate.reads_again)
-        return candidate.has_won(replica.fold, again)
+        """Let a node hear nothing for long enough that it stands; return whether it is to lead."""
+        has_stood = False
+        for _ in range(ACTS_MAX):
+            process = self._process(node)
+            stage, has_stood = process.stage, has_stood or process.stage in STANDING
+            if stage in (Stage.STARTING, Stage.HALTED):
+                return stage is Stage.STARTING
+            if stage is Stage.PAUSED or (has_stood and stage not in STANDING):
+                self._act(node)  # it has no answer, or no right: another node may be chosen
+                return False
+            if stage in (Stage.IDLE, *AFTER_READ):
+                process.hear_nothing()
+            self._act(node)
+        raise AssertionError(f"{node.name} does not come to stand")
 
     def _lead(self, node: Node) -> Broker:
         assert self.lost_from is None or node.has_read_before_loss <= self.lost_from, (
             f"{node.name} leads, though it has read what the engine has lost"
         )
-        replica = self._up(node)
+        process, replica = self._process(node), self._up(node)
         self.now_ms = self._clock(node)
         self.leader, self.disk = node, node.disk
         replica.lead(self.engine, self.now_ms, self._moments.__next__, node.name)
+        process.lead()
         self._wants_proof = False
         self.answers = Answers(replica.core.durable_offset, Proving(self._moments.__next__, self._want_proof))
         self.faults.move(node.disk)
         self.takeover_count += 1
         return replica.core
 
+    def _process(self, node: Node) -> Process:
+        """The process of a node, which is started if there is none."""
+        if node.process is None:
+            clock, draw = partial(self._clock, node), partial(self.random.randbytes, 16)
+            node.process = Process(node.name, BEGAN, self.engine, node.disk, self.settings, clock, draw)
+            node.process.acts.copying.fetch = self._fetch
+        return node.process
+
+    def _act(self, node: Node) -> None:
+        """Let a node carry out its next act; it may die of that, and then begins again."""
+        process = self._process(node)
+        if process.due is Act.WAIT:
+            node.disk.well()
+        is_copying = process.stage is Stage.FETCHING
+        try:
+            error = process.carry_out()
+        except Death:
+            self._end_process(node)
+            node.disk.crash(lambda count: self.random.randrange(count + 1))
+            return
+        self.copy_count += is_copying and error is None
+        if isinstance(error, CopyRefused):
+            self._tell_all_again()
+        if node.is_halted:
+            assert self.lost_from is not None, f"a node halted over an engine that kept its promise: {error}"
+            self.halt_count += 1
+
+    def _act_until(self, node: Node, is_done: Callable[[], bool]) -> None:
+        """Let a node carry out its acts until something is so."""
+        for _ in range(ACTS_MAX):
+            if is_done():
+                return
+            self._act(node)
+        raise AssertionError(f"{node.name} stands still: {self._process(node).stage}")
+
     def _up(self, node: Node) -> Replica:
         """The replica of a node, which is started if it is down."""
-        if node.replica is None:
-            node.replica = Replica.open(node.disk, self.settings, self._clock(node), CLUSTER)
-            node.witness.recall(node.replica.last_led)
-            node.must_ask_witness = True
-            node.own_copy = OwnCopy(node.name, f"http://{node.name}", BEGAN, node.disk, str)
+        self._act_until(node, lambda: node.replica is not None)
+        assert node.replica is not None
         return node.replica
 
+    def _next_offset(self, node: Node) -> int:
+        """The record that a node reads next; -1 if its replica is not open."""
+        return -1 if node.replica is None else node.replica.fold.next_offset
+
     def _read(self, node: Node, until: int) -> None:
-        replica = self._up(node)
-        if node.must_ask_witness:
-            node.witness.require_kept(self.engine, replica.fold)
-            node.must_ask_witness = False
-        if replica.fold.next_offset < self.engine.first_offset:
-            node.replica = None
-            self._copy(node)
-            replica = self._up(node)
-        while replica.fold.next_offset < until:
-            for one in self.engine.read(replica.fold.next_offset, 1):
-                if one.offset < until:
-                    replica.take(one.offset, one.stored, self._clock(node))
-        replica.require_sound(has_read_all=until == self.engine.end_offset)
+        """Let a node read, and whatever it must do before, until it has read up to a record or has halted."""
+        self._act_until(node, lambda: node.is_halted or self._next_offset(node) >= until)
+        if node.replica is not None:
+            node.replica.require_sound(has_read_all=until == self.engine.end_offset)
 
     # Copies.
-
-    def _copy(self, node: Node) -> None:
-        """Get the copy of another node, however often the disk fails on the way; there must be one."""
-        self.copy_count += 1
-        for _ in range(200):
-            try:
-                self._copy_once(node)
-                return
-            except Death:
-                node.disk.crash(lambda count: self.random.randrange(count + 1))
-            except OSError:
-                node.disk.well()
-            except CopyRefused:
-                self._tell_all_again()
-        raise AssertionError("a copy that is to be had was not got")
 
     def _tell_all_again(self) -> None:
         """An older word of a node has come late: each tells of its copy again, as after TELL_AGAIN_MS.
@@ -273,37 +292,26 @@ class ClusterWorld(World):
             if sink is not None and not self.flying:
                 sink.beat({})
         for node in self.nodes:
-            if node.replica is not None and node.own_copy is not None and not self._is_paused(node):
+            if node.replica is not None and node.process is not None and not self._is_paused(node):
                 replica = node.replica
                 if replica.sink is None and replica.fold.next_offset >= self.engine.first_offset:
                     self._read(node, self.engine.end_offset)
-                stored = node.own_copy.to_tell(replica, self.now_ms + TELL_AGAIN_MS)
+                stored = node.process.acts.own_copy.to_tell(replica, self.now_ms + TELL_AGAIN_MS)
                 if stored is not None:
                     well(self.engine).note(stored)
 
-    def _copy_once(self, node: Node) -> None:
-        transfer.take_over(node.disk)
-        first, found, *_ = look_for_copies(well(self.engine), CLUSTER, node.name)
-        own_copy = OwnCopy(node.name, "", BEGAN, node.disk, str)
-        for name, held in found:
-            other = next(one for one in self.nodes if one.name == name)
-            with suppress(Unknown):
-                self.engine.note(own_copy.hold(held.next_record))
-            with suppress(CopyRefused):
-                sent = io.BytesIO(sent_by(other))
-                if self.random.random() < 0.5:
-                    node.disk.strike(self.random.randrange(1, 60), self.random.choice(list(Fault)))
-                transfer.receive(sent, node.disk)
-                transfer.take_over(node.disk)
-                node.disk.well()
-                return
-        raise CopyRefused(f"the log begins at {first}, and no node has a copy")
+    def _fetch(self, url: str, _: str, __: str, disk: Disk) -> None:
+        """Send a node what another holds, through the real transfer, of which any operation may fail."""
+        assert isinstance(disk, MemoryDisk)
+        sent = io.BytesIO(sent_by(next(one for one in self.nodes if f"http://{one.name}" == url)))
+        if self.random.random() < 0.5:
+            disk.strike(self.random.randrange(1, 60), self.random.choice(list(Fault)))
+        transfer.receive(sent, disk)
 
     def _announce(self, node: Node) -> None:
         """Let a node tell of its newest checkpoint."""
         replica = self._up(node)
-        assert node.own_copy is not None
-        stored = node.own_copy.to_tell(replica, self.now_ms)
+        stored = self._process(node).acts.own_copy.to_tell(replica, self.now_ms)
         if stored is not None:
             with suppress(Unknown):
                 self.engine.note(stored)
@@ -322,7 +330,10 @@ class ClusterWorld(World):
     def _reopen(self, acknowledged_offset: int | None) -> None:
         """The leader steps down: its core is void, and another one leads."""
         told_offset = self.broker.durable_offset
-        self._close(self.leader)
+        if acknowledged_offset is None:
+            self._end_process(self.leader)
+        else:
+            self._process(self.leader).step_down(NotAccepted("the core is void"))
         self._forget_leader()
         assert self.lost_from is not None or self.broker.durable_offset >= told_offset, (
             "what was told is gone"
@@ -458,23 +469,11 @@ class ClusterWorld(World):
         has_lost_messages = self.engine.lose_end()
         self.lost_from = self.engine.end_offset
         for node in self.nodes:
+            witness = self._process(node).acts.witness
             if node.replica is not None:
-                node.witness.note(node.replica.fold)
-            last = node.witness.last_led
+                witness.note(node.replica.fold)
+            last = witness.last_led
             node.has_read_before_loss = 0 if last is None or not has_lost_messages else last[0] + 1
-
-    def _halt(self, node: Node) -> None:
-        """A node has found that the shared log is not one history."""
-        if self.lost_from is None:
-            raise AssertionError("a node halted over an engine that kept its promise")
-        node.is_halted, node.replica = True, None
-        self.halt_count += 1
-
-    def _close(self, node: Node) -> None:
-        """The replica of a node is void; the process goes on."""
-        if node.replica is not None:
-            node.witness.note(node.replica.fold)
-        node.replica = None
 
     def _tell_of(self, node: Node) -> None:
         if not self._is_paused(node) and node.replica is not None:
@@ -494,22 +493,26 @@ class ClusterWorld(World):
             return
         if self.random.random() < 0.1:
             node.disk.strike(self.random.randrange(1, 20), self.random.choice(list(Fault)))
-        try:
-            replica = self._up(node)
-            at = max(replica.fold.next_offset, self.engine.first_offset)
-            until = self.random.randrange(at, max(at, self.engine.end_offset) + 1)
-            with suppress(Unknown):
-                self._read(node, until)
-            replica = self._up(node)
-            if replica.core.is_checkpoint_due or self.random.random() < 0.1:
-                replica.checkpoint(self._clock(node))
-        except Death:
-            self._kill(node)
-        except OSError:
-            self._close(node)
-        except Halted:
-            self._halt(node)
+        at = max(self._next_offset(node), self.engine.first_offset)
+        self._read_some(node, self.random.randrange(at, max(at, self.engine.end_offset) + 1))
+        if node.replica is not None and self.random.random() < 0.1:
+            try:
+                node.replica.checkpoint(self._clock(node))
+            except (Death, OSError):
+                self._kill(node)
         node.disk.well()
+
+    def _read_some(self, node: Node, until: int) -> None:
+        """Let a node that follows go on until it has read up to a record, waits, or would stand."""
+        for _ in range(ACTS_MAX):
+            process, at = self._process(node), self._next_offset(node)
+            is_silent = process.is_silent and at == self.engine.end_offset
+            if node.is_halted or at >= until or is_silent or process.stage in STANDING:
+                return
+            self._act(node)
+            if self._process(node).due is Act.WAIT:
+                return
+        raise AssertionError(f"{node.name} does not follow")
 
     def _kill(self, node: Node) -> None:
         if node is self.leader or self._is_paused(node):
@@ -536,12 +539,12 @@ class ClusterWorld(World):
         """Let the leader step down, and a node lead that may be another."""
         while not self.broker.is_quiet:
             self.flush()
-        self._close(self.leader)
+        self._process(self.leader).step_down()
         self._forget_leader()
 
     def _end_process(self, node: Node) -> None:
         """What a process knew is gone with it."""
-        node.replica, node.witness, node.has_read_before_loss = None, Node.new_witness(), 0
+        node.process, node.has_read_before_loss = None, 0
 
     def _forget_leader(self) -> None:
         self.retirements = []
@@ -567,32 +570,32 @@ class ClusterWorld(World):
         else:
             raise AssertionError("a zombie's flush was accepted")
         zombie.answers.refuse(ResultUnknown(), 0)
-        self._close(zombie.node)
+        self._process(zombie.node).step_down(NotAccepted("another node leads"))
 
     def _lose_disk(self, node: Node) -> None:
         if self._lost is not None or node is self.leader or self._is_paused(node):
             return
         self._lost = node
         self._end_process(node)
-        node.disk, node.synced_end = MemoryDisk(), 0
-        if self.random.random() < 0.3:
-            self._copy_if_trimmed(node)
-
-    def _copy_if_trimmed(self, node: Node) -> None:
-        if self.engine.first_offset:
-            self._copy(node)
+        node.disk = MemoryDisk()
+        if self.random.random() < 0.3 and self.engine.first_offset:
+            self._read(node, self.engine.first_offset)
 
     def _beat(self, facts: dict[str, Any] | None = None) -> None:
-        sink = self._up(self.leader).sink
+        process, sink = self._process(self.leader), self._up(self.leader).sink
         assert sink is not None
-        if not self.flying:
+        if self.flying:
+            return
+        process.take(ProofWanted() if facts is None else Order(next(self._orders), facts))
+        while (beat := process.beat) is not None:
             try:
-                sink.beat(facts or {})
+                sink.beat(beat.facts)
             except NotAccepted:
-                self._reopen(None)
-            else:
-                self._wants_proof = False
-                self._hear()
+                self._reopen(self.broker.durable_offset)
+                return
+            process.beaten()
+        self._wants_proof = False
+        self._hear()
 
     @property
     def finalized(self) -> int:
@@ -642,10 +645,7 @@ class ClusterWorld(World):
             if node is self.leader or node.is_halted:
                 continue
             for _ in range(2):
-                try:
-                    self.read_all(node)
-                except Halted:
-                    self._halt(node)
+                self.read_all(node)
                 if node.is_halted:
                     break
                 replica = self._up(node)
@@ -654,7 +654,7 @@ class ClusterWorld(World):
                 assert not (differing := differing_tables(expected, self._seen(replica.core))), differing
                 assert _halves(replica.core) == _halves(self.broker), "a half's bytes are another's"
                 replica.checkpoint(self._clock(node))
-                self._close(node)
+                self._end_process(node)
 
     def check(self) -> None:
         """What clients were told, and the whole history, of which nothing is trimmed for the oracle."""
@@ -681,9 +681,7 @@ class ClusterWorld(World):
 
     def read_all(self, node: Node) -> None:
         """Let a node read all that the log has, however often that takes."""
-        while self._up(node).fold.next_offset < self.engine.end_offset:
-            with suppress(Unknown):
-                self._read(node, self.engine.end_offset)
+        self._read(node, self.engine.end_offset)
 
     def _seen(self, core: Broker) -> dict[str, Any]:
         return {name: table for name, table in tables(core).items() if not name.startswith(SHARED)}

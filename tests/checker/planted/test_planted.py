@@ -47,7 +47,7 @@ CLUSTER = [
     Planted(cluster_faults.answers_are_believed, "zombie", 18),
     # What is shown waits for a proof, with which such a leader catches up: so it is lost, not shown early.
     Planted(cluster_faults.shown_before_accepted, "lost", 1),
-    Planted(cluster_faults.refused_without_proof, "false refusal", 25),
+    Planted(cluster_faults.refused_without_proof, "false refusal", 96),
     Planted(cluster_faults.timeout_is_a_refusal, "false refusal"),
     Planted(cluster_faults.repeats_are_stored_again, "doubled", 2),
     Planted(cluster_faults.nothing_is_kept_at_a_cut, "outcome", 3),
@@ -168,6 +168,12 @@ class Files:
         """Return the kind of a record of the shared log."""
         return self.records[at][2][20]
 
+    def is_followed_by_others(self, at: int) -> bool:
+        """Return whether a record is BYTES, and the next one others of the same epoch and holder."""
+        one, following = self.records[at][2], self.records[at + 1][2]
+        is_same_right = one[22:46] == following[22:46]
+        return self.kind_at(at) == BYTES == self.kind_at(at + 1) and is_same_right and one != following
+
     def judged(self) -> tuple[int, dict[str, Any]]:
         """Write both files, and let them be judged."""
         history, log = self.folder / "history.jsonl", self.folder / "log.bin"
@@ -217,9 +223,7 @@ def bit_is_flipped(files: Files) -> str:
 
 
 def bytes_are_missing(files: Files) -> str:
-    del files.records[
-        next(at for at in range(60, 999) if files.kind_at(at) == BYTES == files.kind_at(at + 1))
-    ]
+    del files.records[next(at for at in range(60, 999) if files.is_followed_by_others(at))]
     return "broken"
 
 

@@ -1,0 +1,157 @@
+"""The process of a node in the simulation: its election, whose acts are carried out one at a time.
+
+The machine is the one of the product, and so are its acts (`services.cluster.acts`), over a disk and an
+engine in memory. Time is the machine's own: it moves where the world lets it, so a node stands when the world
+says so. Looks are the world's (`ClusterWorld._tell_of`), and so is what a leader serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Final
+
+from services.broker.settings import BrokerSettings
+from services.cluster.acts import CARRIED_OUT, Acts, Clocks
+from services.cluster.beating import Beat
+from services.cluster.election import FAILURES, Election
+from services.cluster.election_inputs import (
+    ActFailed,
+    BeatDone,
+    Input,
+    LeadBegun,
+    LeadEnded,
+    Move,
+    RecordTaken,
+    SteppedDown,
+    Tick,
+)
+from services.cluster.election_table import AFTER_READ, STANDING, Act, Output, Role, Stage
+from services.cluster.health import Health
+from services.cluster.identity import Member
+from services.cluster.pace import Pace
+from services.cluster.peers import Shown
+from services.cluster.replica import Replica
+from sharedlog.engine import Engine
+from sharedlog.engines import Beginning
+from sharedlog.errors import NotAccepted
+from sharedlog.fold import Step
+from sharedlog.witness import LOST_MS, Witness
+from tests.memory_disk import MemoryDisk
+
+_OPEN: Final = (
+    Stage.CHECKING,
+    *AFTER_READ,
+    Stage.IDLE,
+    Stage.PAUSED,
+    *STANDING,
+    Stage.STARTING,
+    Stage.LEADING,
+)
+
+
+class Process:
+    """One process of the node `name`; `clock` is its wall clock, `draw` gives holders of EPOCHs."""
+
+    def __init__(
+        self,
+        name: str,
+        began: Beginning,
+        engine: Engine,
+        disk: MemoryDisk,
+        settings: BrokerSettings,
+        clock: Callable[[], int],
+        draw: Callable[[], bytes],
+    ) -> None:
+        self.now_ms = 0
+        """The time of the election, which does not go back."""
+        me, clocks = Member(name, f"{name}:1", f"http://{name}"), Clocks(clock, lambda: self.now_ms)
+        self.election = Election(me, self.now_ms, draw)
+        health = Health(Pace(clock, clocks.monotonic))
+        self.acts = Acts(me, began, engine, disk, settings, clocks, Shown, health, self._heard)
+        self.acts.witness = Witness(count(0, LOST_MS).__next__)  # it need not wait
+        self.beat: Beat | None = None
+        """The BEAT that is under way."""
+        (self._due,) = self.election.begin()
+        self._orders = count(1)
+
+    @property
+    def stage(self) -> Stage:
+        """The stage of the election."""
+        return self.election.stage
+
+    @property
+    def due(self) -> Act:
+        """The act that is to be carried out next."""
+        return self._due.act
+
+    @property
+    def replica(self) -> Replica | None:
+        """The replica; None where none is open."""
+        return self.acts.replica if self.stage in _OPEN else None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether this node stands if it reads nothing new, and is fit."""
+        leadership = self.election.leadership
+        return self.now_ms >= leadership.silence.stands_ms(leadership.rank)
+
+    def hear_nothing(self) -> None:
+        """Let time pass until this node stands if it reads nothing new, also one that is not fit."""
+        leadership = self.election.leadership
+        stands_ms = leadership.silence.stands_ms(leadership.rank, is_unfit=True)
+        self.now_ms = max(self.now_ms, stands_ms)
+
+    def take(self, given: Input) -> None:
+        """Give the election an input; keep what it says is to be done."""
+        for output in self.election.take(given, self.now_ms):
+            self._keep(output)
+
+    def _keep(self, output: Output) -> None:
+        if output.act is Act.BEAT:
+            self.beat = output.argument
+        elif output.act not in (Act.SAY, Act.LOOK, Act.ASK_CLIENTS):
+            self._due = output
+
+    def _heard(self, step: Step, now_ms: int) -> None:
+        for output in self.election.take(RecordTaken(step), now_ms):
+            self._keep(output)
+
+    def carry_out(self) -> Exception | None:
+        """Carry out the act that is due, a WAIT in no time; return its failure, if it came to one."""
+        act, argument = self._due
+        if act is Act.WAIT:
+            self.take(Tick())
+            return None
+        try:
+            answer = CARRIED_OUT[act](self.acts, argument)
+        except FAILURES as error:
+            self.take(ActFailed(error))
+            return error
+        self.take(answer)
+        return None
+
+    # Leading.
+
+    def lead(self) -> None:
+        """Lead from now on: clients are served."""
+        self.take(LeadBegun(self.now_ms))
+
+    def beaten(self) -> None:
+        """The BEAT under way was proven."""
+        self.beat = None
+        self.take(BeatDone(self.now_ms))
+
+    def step_down(self, error: NotAccepted | None = None) -> None:
+        """Lead no more: for an append that was not proven, or because another node is to lead."""
+        assert self.election.role is Role.LEADING, "who steps down has led"
+        replica = self.acts.open_replica
+        assert replica.sink is not None, "a leader has a sink"
+        self.take(Move("") if error is None else SteppedDown(error))
+        act, to = self._due
+        assert act is Act.HAND_OVER, "a leader that steps down hands over"
+        with suppress(NotAccepted):
+            replica.sink.leave(to)
+        self.beat = None
+        self.take(LeadEnded())
