@@ -31,6 +31,7 @@ from services.cluster.election_inputs import (
     LookDone,
     ReadDone,
     ReplicaOpened,
+    SteppedOver,
 )
 from services.cluster.election_table import Act
 from services.cluster.health import Health
@@ -40,7 +41,7 @@ from services.cluster.replica import Replica
 from sharedlog.engine import Engine, Head
 from sharedlog.engines import Beginning
 from sharedlog.errors import Refused, Unknown
-from sharedlog.fold import Outcome, Position, Step
+from sharedlog.fold import Fold, Outcome, Position, Step
 from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES, require_next
 from sharedlog.record import encode
@@ -215,6 +216,11 @@ class Acts:
 
     def _shown_over_http(self) -> str:
         return self.shown.certificate if self.me.http.startswith("https:") else ""
+
+
+def stepped_over(fold: Fold) -> SteppedOver:
+    """Return what this node has read and stepped over."""
+    return SteppedOver(fold.foreign_count, fold.repeated_count, fold.next_offset)
 
 
 CARRIED_OUT: Final[dict[Act, Callable[[Acts, Any], Input]]] = {
