@@ -1,6 +1,7 @@
 """The inputs of the election: answers to its acts, records that were read, ticks and orders.
 
-Each is a value: what it says was so when it was made, and is not looked up again.
+Each is a value that a worker thread or the loop has made, and nothing changes it afterwards. A field of type
+Any is for the shell alone, or for a later act: the machine passes it on.
 """
 
 from __future__ import annotations
@@ -9,141 +10,122 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from services.cluster.election_table import AFTER_READ, COPYING, STANDING, Stage
-from sharedlog.fold import Step
+from services.cluster.election_table import STANDING, Act, Stage
+from sharedlog.fold import Fold, Step
 
 NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
 
-# Answers to acts.
+
+class Seen(NamedTuple):
+    """How far a node has read, and the counts of what it has stepped over."""
+
+    end: int = 0
+    next_record: int = 0
+    foreign_lines: int = 0
+    repeated_records: int = 0
 
 
-class ReplicaOpened(NamedTuple):
-    """The replica is open; the newest EPOCH that its checkpoint knows, and what that says."""
+def seen_by(fold: Fold) -> Seen:
+    """Return what a fold has seen."""
+    return Seen(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
+
+
+class Opened(NamedTuple):
+    """OPEN: the newest EPOCH that the checkpoint knows (0: none), its facts, what was seen, the replica."""
 
     epoch: int
     leads: Mapping[str, Any]
-
-
-class HistoryKept(NamedTuple):
-    """The engine still has what this node has read."""
-
-
-class SteppedOver(NamedTuple):
-    """Counts of what this node has stepped over in the shared log, up to the record that it reads next."""
-
-    lines: int = 0
-    """Lines that are no records of the cluster."""
-    records: int = 0
-    """Records that the engine has doubled."""
-    next_record: int = 0
+    seen: Seen = Seen()
+    replica: Any = None
 
 
 class ReadDone(NamedTuple):
-    """The shared log was read; what the node knows then."""
+    """READ and CATCH_UP: the number of records, 0 at the end of the log, and what the node knows then."""
 
     records: int
-    """How many records came; 0 at its end."""
-    next_offset: int
+    seen: Seen
     is_founded: bool
-    is_checkpoint_due: bool
     is_listed: bool
     """Whether the log says what this node holds."""
-    stepped_over: SteppedOver
     unfit: str
     """Why this node should lead only where no other can; empty if it may."""
 
 
-class CheckpointDone(NamedTuple):
-    """The checkpoint is written."""
+class Appended(NamedTuple):
+    """APPEND_EPOCH: the candidate and the offset of its EPOCH; None if the engine tells no offset."""
+
+    candidacy: tuple[Any, int] | None
 
 
-class ComplaintDone(NamedTuple):
-    """The complaint is in the log, or is not: then it is repeated."""
+class Confirmed(NamedTuple):
+    """CONFIRM: whether the EPOCH is the newest; None while it was not read back."""
+
+    has_won: bool | None
 
 
-class EpochAppended(NamedTuple):
-    """The EPOCH was taken, at an offset; None if the engine does not tell it."""
-
-    offset: int | None
-
-
-class Compared(NamedTuple):
-    """Whether the EPOCH of this node is the newest, and what it read before is still there."""
-
-    has_won: bool
-
-
-class LeadBegun(NamedTuple):
-    """Clients are served; when the newest proven append began, by this node's monotonic clock."""
+class Begun(NamedTuple):
+    """SERVE: when the newest proven append began, by this node's monotonic clock."""
 
     proven_ms: int
 
 
-class BeatDone(NamedTuple):
-    """The BEAT was proven."""
+class Beaten(NamedTuple):
+    """BEAT: it was proven."""
 
     proven_ms: int
     news: Mapping[str, Any] = NO_NEWS
 
 
 class LookDone(NamedTuple):
-    """The findings of a look; of a leader also the fittest follower, and the complaints of other nodes.
+    """LOOK: of a leader also the fittest follower, and complaints: (node, (epoch, number))."""
 
-    A complaint is the node's name, and the epoch and the number of it.
-    """
-
-    stepped_over: SteppedOver
+    seen: Seen
+    has_room: bool = True
+    shown: Any = None
     unfit: str = ""
     fitter: str = ""
     complaints: tuple[tuple[str, tuple[int, int]], ...] = ()
 
 
-class LookFailed(NamedTuple):
-    """A look has found that the copy or the log is not what it was, or the disk failed."""
-
-    error: Exception
-
-
 class ClientsAsked(NamedTuple):
-    """Whether any client answers this node."""
+    """ASK_CLIENTS: whether any client answers this node, asked for a node that complains."""
 
+    node: str
     is_reached: bool
 
 
-class LeadEnded(NamedTuple):
-    """Clients are served no more."""
+class Ended(NamedTuple):
+    """HAND_OVER: clients are served no more."""
 
 
 class CopiesFound(NamedTuple):
-    """The log was read for copies; the newest EPOCH in it (0: none), and what that says."""
+    """COPY, under way: the newest EPOCH in the log (0: none), and its facts."""
 
     epoch: int
     leads: Mapping[str, Any]
 
 
-class CopyFetched(NamedTuple):
-    """A copy was fetched, from where it says."""
+class Copied(NamedTuple):
+    """COPY: a copy was fetched, from where it says."""
 
     source: str
 
 
-class ActFailed(NamedTuple):
+class Failed(NamedTuple):
     """An act came to an error, one of FAILURES."""
 
+    act: Act
     error: Exception
 
 
-# What comes by itself.
-
-
 class RecordTaken(NamedTuple):
-    """A record was read; what became of it."""
+    """A record was read, and what became of it."""
 
     step: Step
 
 
 class Tick(NamedTuple):
-    """Time has passed; of a leader, when its newest proven append began, and what it has to say of itself."""
+    """Time has passed; of a leader, when its newest proven append began, and its news of itself."""
 
     proven_ms: int = 0
     news: Mapping[str, Any] = NO_NEWS
@@ -164,42 +146,39 @@ class Leave(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Another node is to lead: this one, or any if none is named."""
+    """Another node is to lead: the one named, or any."""
 
     to: str
 
 
 class Order(NamedTuple):
-    """A BEAT is to say these facts; `number` names the order."""
+    """A BEAT is to say these facts; `written` is of the shell."""
 
-    number: int
-    facts: dict[str, Any]
+    facts: Mapping[str, Any]
+    written: Any = None
 
 
 Input = (
-    ReplicaOpened | HistoryKept | ReadDone | CheckpointDone | ComplaintDone | EpochAppended | Compared
-    | LeadBegun | BeatDone | LookDone | LookFailed | ClientsAsked | LeadEnded | CopiesFound | CopyFetched
-    | ActFailed | RecordTaken | Tick | ProofWanted | SteppedDown | Leave | Move | Order
+    Opened | ReadDone | Appended | Confirmed | Begun | Beaten | LookDone | ClientsAsked | Ended | CopiesFound
+    | Copied | Failed | RecordTaken | Tick | ProofWanted | SteppedDown | Leave | Move | Order
 )  # fmt: skip
-
 AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
-    ReplicaOpened: frozenset((Stage.OPENING,)),
-    HistoryKept: frozenset((Stage.CHECKING,)),
-    ReadDone: frozenset((Stage.READING, Stage.CATCHING_UP, Stage.CONFIRMING)),
-    CheckpointDone: frozenset((Stage.CHECKPOINTING,)),
-    ComplaintDone: frozenset((Stage.COMPLAINING,)),
-    EpochAppended: frozenset((Stage.APPENDING,)),
-    Compared: frozenset((Stage.COMPARING,)),
-    LeadBegun: frozenset((Stage.STARTING,)),
-    BeatDone: frozenset((Stage.LEADING,)),
-    ClientsAsked: frozenset((Stage.LEADING,)),
-    LeadEnded: frozenset((Stage.HANDING_OVER, Stage.STOPPING)),
-    CopiesFound: frozenset((Stage.FINDING,)),
-    CopyFetched: frozenset((Stage.FETCHING,)),
-    ActFailed: frozenset((Stage.OPENING, Stage.CHECKING, *AFTER_READ, *STANDING, Stage.STARTING, *COPYING)),
-    ProofWanted: frozenset((Stage.LEADING,)),
-    Move: frozenset((Stage.LEADING,)),
-    Order: frozenset((Stage.LEADING,)),
+    Opened: frozenset((Stage.OPENING,)),
+    ReadDone: frozenset((Stage.READING, Stage.CATCHING_UP)),
+    Appended: frozenset((Stage.APPENDING,)),
+    Confirmed: frozenset((Stage.CONFIRMING,)),
+    Begun: frozenset((Stage.STARTING,)),
+    Ended: frozenset((Stage.HANDING_OVER,)),
+    **dict.fromkeys((CopiesFound, Copied), frozenset((Stage.COPYING,))),
     SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
+    **dict.fromkeys((Beaten, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
 }
-"""In which states an input counts; one that is not listed counts in all but HALTED and LEFT."""
+"""The stages in which an input counts; one that is not listed counts in all but HALTED and LEFT."""
+AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
+    Act.OPEN: frozenset((Stage.OPENING,)),
+    Act.READ: frozenset((Stage.READING,)),
+    Act.SERVE: frozenset((Stage.STARTING,)),
+    Act.COPY: frozenset((Stage.COPYING,)),
+    **dict.fromkeys((Act.CATCH_UP, Act.APPEND_EPOCH, Act.CONFIRM), frozenset(STANDING)),
+}
+"""The same of a failure, by its act; one of a LOOK always counts."""

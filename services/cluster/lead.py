@@ -23,11 +23,11 @@ from typing import Any, NamedTuple, Protocol
 
 from services.broker.broker import Broker
 from services.cluster import followers
-from services.cluster.acts import Acts, stepped_over
-from services.cluster.beating import Beat
-from services.cluster.election_inputs import BeatDone, LeadBegun, LeadEnded, LookDone, Tick
+from services.cluster.acts import Acts
+from services.cluster.election_inputs import Beaten, Begun, Ended, LookDone, Order, Tick, seen_by
 from services.cluster.followers import Followers
 from services.cluster.health import Health
+from services.cluster.peers import Shown
 from services.live.durability import Answers, Proving
 from sharedlog.errors import NotAccepted, Unknown
 from sharedlog.fold import Fold
@@ -83,13 +83,13 @@ class Lead:
         """What this node has read, its own records too."""
         return self._replica.fold
 
-    async def begin(self) -> LeadBegun:
+    async def begin(self) -> Begun:
         """Serve clients; raise OSError."""
         proving = Proving(self._acts.clocks.monotonic, self._told.proof_wanted)
         serving = self._serve(self._replica.core, self._told.stepped_down, proving)
         self._served = served = await self._stack.enter_async_context(serving)
         served.broken.add_done_callback(self._told.broken)
-        return LeadBegun(self._began_ms)
+        return Begun(self._began_ms)
 
     def tick(self) -> Tick:
         """Return what the election goes by from time to time."""
@@ -101,17 +101,17 @@ class Lead:
         certificate = self._acts.shown.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
-    async def beat(self, beat: Beat) -> BeatDone | None:
+    async def beat(self, order: Order) -> Beaten | None:
         """Write a BEAT; return None where it was not proven, and the core was let go."""
         assert self._served is not None, "a lead has begun before its first BEAT"
-        clock = {"clock_ms": self._acts.clocks.wall()} if beat.order is None else {}
+        clock = {"clock_ms": self._acts.clocks.wall()} if order.written is None else {}
         try:
-            await self._work(partial(self._sink.beat, clock | beat.facts))
+            await self._work(partial(self._sink.beat, clock | dict(order.facts)))
         except NotAccepted as error:
             self._served.fail(error)
             return None
         self._served.answers.proven(self._sink.proven_ms)
-        return BeatDone(self._sink.proven_ms, self._news())
+        return Beaten(self._sink.proven_ms, self._news())
 
     async def look(self, has_read_all: bool) -> LookDone:
         """Look after copy, trim, clock and log.
@@ -121,24 +121,27 @@ class Lead:
         core = self._replica.core
         if self._acts.has_many_records(self._replica):
             core.want_checkpoint()
-        await self._work(partial(self._look_at_disk_and_log, has_read_all))
+        shown: Shown = await self._work(partial(self._look_at_disk_and_log, has_read_all))
         self._health.has_room = not core.housekeeping.is_full
         self._health.tell_clock()
         return LookDone(
-            stepped_over(self.fold),
+            seen_by(self.fold),
+            self._health.has_room,
+            shown,
             self._health.unfit(),
             self._followers.fit(),
             tuple(self.fold.holdings.unreached.items()),
         )
 
-    def _look_at_disk_and_log(self, has_read_all: bool) -> None:
+    def _look_at_disk_and_log(self, has_read_all: bool) -> Shown:
         acts = self._acts
-        acts.look_after_copy(self._replica, has_read_all)
+        shown: Shown = acts.look(has_read_all).shown
         acts.copying.trim(self.fold)
         if self._sink.proven_ms > self._began_ms:  # the EPOCH was appended before, nobody knows when
             self.compare_clock()
         with suppress(Unknown):
             acts.witness.look_behind(acts.engine, self.fold)
+        return shown
 
     def compare_clock(self) -> None:
         """Compare this node's clock with the engine's time of the newest record; waits for the engine."""
@@ -148,13 +151,13 @@ class Lead:
             if not self._is_over:  # else the node has stepped down meanwhile, and that is of the past
                 self._health.pace.appended(began_ms, found)
 
-    async def end(self) -> LeadEnded:
+    async def end(self) -> Ended:
         """Serve clients no more; raise the bug of the core, if it has met one."""
         self._is_over = True
         await self._stack.aclose()
         if self._served is not None and self._served.broken.done():
             self._served.broken.result()  # a bug is not survived, and the next leader hears the silence
-        return LeadEnded()
+        return Ended()
 
     async def hand_over(self, to: str) -> None:
         """Say that this node leaves, if it may still: the next one need not wait for silence.

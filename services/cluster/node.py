@@ -30,27 +30,24 @@ from commitlog.disk import Disk
 from services.broker.settings import BrokerSettings
 from services.cluster import followers, peers
 from services.cluster.acts import CARRIED_OUT, Acts, Clocks
-from services.cluster.beating import Beat
 from services.cluster.copies import copies_told
 from services.cluster.election import FAILURES, Election
 from services.cluster.election_inputs import (
-    ActFailed,
+    Begun,
     ClientsAsked,
+    Ended,
+    Failed,
     Input,
-    LeadBegun,
-    LeadEnded,
     Leave,
-    LookFailed,
     Move,
+    Opened,
     Order,
     ProofWanted,
     ReadDone,
-    RecordTaken,
-    ReplicaOpened,
     SteppedDown,
     Tick,
 )
-from services.cluster.election_table import Act, Line, Output, Role
+from services.cluster.election_table import BESIDE, Act, Line, Output, Role
 from services.cluster.errors import OrderRefused
 from services.cluster.health import Health
 from services.cluster.identity import Member
@@ -60,7 +57,7 @@ from services.cluster.peers import Shown
 from services.cluster.reach import Reach
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
-from sharedlog.fold import Fold, Step
+from sharedlog.fold import Fold
 
 HOLDER_BYTES: Final = 16
 TOLD_SECONDS: Final = 2.0
@@ -98,7 +95,7 @@ class ClusterNode:
         self.election = Election(me, monotonic_ms(), partial(secrets.token_bytes, HOLDER_BYTES))
         self.health = Health(Pace(clock, monotonic_ms))
         clocks = Clocks(clock, monotonic_ms)
-        self.acts = Acts(me, began, engine, disk, settings, clocks, show, self.health, self._heard)
+        self.acts = Acts(me, began, engine, disk, settings, clocks, show, self.health, self._tell)
         self.own_copy = self.acts.own_copy
         self.lead: Lead | None = None
         """The lead of this node, from the moment when the log names it until clients are served no more."""
@@ -107,14 +104,13 @@ class ClusterNode:
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
         """Tells whether any client answers this node."""
         self._changed = asyncio.Event()
+        self._read_ms = 0
+        """When the shared log was read last; 0 for never."""
         self._timer: asyncio.TimerHandle | None = None
         self._beside: set[asyncio.Task[None]] = set()
         """What runs beside the one act."""
         self._tasks: set[asyncio.Task[None]] = set()
         """All tasks that have not ended, those of roles before too."""
-        self._written: dict[int, asyncio.Future[None]] = {}
-        """Orders that wait for their BEAT, by number."""
-        self._order_count = 0
         self._is_proof_asked = False
 
     async def run(self) -> None:
@@ -165,13 +161,16 @@ class ClusterNode:
         elif act is Act.WAIT:
             self._end_timer()
             self._timer = self._loop.call_later(argument, self._tick)
+        elif act is Act.HALT:
+            log.error("halted", reason=argument)
         elif act is Act.END:
             self._over.set_result(None)
-        elif act is not Act.HALT:
+        else:
+            self.acts.begins(act)
             task = self._loop.create_task(self._answer(act, self._begin(act, argument)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            if act in _BESIDE:
+            if act in BESIDE:
                 self._keep_beside(task)
 
     def _begin(self, act: Act, argument: Any) -> Coroutine[Any, Any, Input | None]:
@@ -190,7 +189,7 @@ class ClusterNode:
             if act in _MUST_NOT_FAIL:
                 self._break(error)
                 return
-            answer = LookFailed(error) if act is Act.LOOK else ActFailed(error)
+            answer = Failed(act, error)
         except Exception as bug:  # whatever it is, it ends the process
             self._break(bug)
             return
@@ -200,12 +199,15 @@ class ClusterNode:
 
     def _prepare(self, answer: Input) -> None:
         """Do what goes with an answer."""
-        if isinstance(answer, ReplicaOpened):
+        self.acts.ends(answer)
+        if isinstance(answer, ReadDone):
+            self._read_ms = monotonic_ms()
+        if isinstance(answer, Opened):
             self.health.pace.follows()
             self._keep_beside(self._loop.create_task(self._tell_leader()))
         elif isinstance(answer, ReadDone) and not answer.records:
             self.health.tell_clock()
-        elif isinstance(answer, LeadBegun) and self._is_proof_asked:
+        elif isinstance(answer, Begun) and self._is_proof_asked:
             self._loop.call_soon(self._ask_for_proof)
 
     def _end_timer(self) -> None:
@@ -215,9 +217,9 @@ class ClusterNode:
     def _tick(self) -> None:
         self._give(self.lead.tick() if self.election.role is Role.LEADING and self.lead else Tick())
 
-    def _heard(self, step: Step, now_ms: int) -> None:
-        """Let the election have a record that a worker thread has read."""
-        self._loop.call_soon_threadsafe(self._give, RecordTaken(step), now_ms)
+    def _tell(self, given: Input, now_ms: int) -> None:
+        """Let the election have what a worker thread has read amid an act."""
+        self._loop.call_soon_threadsafe(self._give, given, now_ms)
 
     def _keep_beside(self, task: asyncio.Task[None]) -> None:
         self._beside.add(task)
@@ -240,7 +242,7 @@ class ClusterNode:
         assert self.lead is not None, "a leader's act without a lead"
         return self.lead
 
-    async def _begin_lead(self, why: str) -> LeadBegun:
+    async def _begin_lead(self, why: str) -> Begun:
         self._end_beside()
         self._is_proof_asked = False
         self.took_over = TookOver(self._clock(), why)
@@ -252,27 +254,22 @@ class ClusterNode:
             self.lead = None
             raise
 
-    async def _beat(self, beat: Beat) -> Input | None:
-        answer = await self._led.beat(beat)
-        written = self._written.pop(beat.order, None) if beat.order is not None else None
-        if answer is not None and written is not None and not written.done():
-            written.set_result(None)
+    async def _beat(self, order: Order) -> Input | None:
+        answer = await self._led.beat(order)
+        if answer is not None and order.written is not None and not order.written.done():
+            order.written.set_result(None)
         return answer
 
-    async def _ask_clients(self, _: str) -> ClientsAsked:
-        return ClientsAsked(await self.reaches_clients())
+    async def _ask_clients(self, node: str) -> ClientsAsked:
+        return ClientsAsked(node, await self.reaches_clients())
 
-    async def _hand_over(self, to: str) -> LeadEnded:
-        lead, answer = self._led, await self._stop_serving("")
-        await lead.hand_over(to)
-        return answer
-
-    async def _stop_serving(self, _: str) -> LeadEnded:
+    async def _hand_over(self, to: str) -> Ended:
         if self._beside:
             await asyncio.wait(self._beside)
-        lead, self._written = self._led, {}
+        lead = self._led
         answer = await lead.end()
         self.lead = None
+        await lead.hand_over(to)
         return answer
 
     def _stepped_down(self, error: OSError) -> None:
@@ -307,9 +304,8 @@ class ClusterNode:
 
     def write(self, facts: dict[str, Any]) -> asyncio.Future[None]:
         """Let a BEAT say these facts; return what is set once the log has it."""
-        self._order_count += 1
-        written = self._written[self._order_count] = self._loop.create_future()
-        self._give(Order(self._order_count, facts))
+        written: asyncio.Future[None] = self._loop.create_future()
+        self._give(Order(facts, written))
         return written
 
     def forgot(self, node: str) -> None:
@@ -388,14 +384,14 @@ class ClusterNode:
         election, acts, leader = self.election, self.acts, self.known_leader
         fold = None if acts.replica is None else acts.replica.fold
         leads = self.role is Role.LEADING
-        read_ms = acts.place.read_ms
+        read_ms, seen = self._read_ms, election.seen
         return {
             "node": self.me.node,
             "role": self.role.value,
             "epoch": self.epoch,
             "leader": None if leader is None else leader.told(),
-            "end_offset": fold.end if leads and fold is not None else acts.place.end,
-            "next_record": acts.place.next_offset,
+            "end_offset": fold.end if leads and fold is not None else seen.end,
+            "next_record": seen.next_record,
             "read_ms_ago": monotonic_ms() - read_ms if read_ms else None,
             "takeovers": election.takeovers,
             "nodes": sorted(election.leadership.names),
@@ -409,8 +405,8 @@ class ClusterNode:
             "copying": election.copying,
             "halted": election.halted,
             "unfit": self.health.unfit(),
-            "foreign_lines": election.stepped_over.lines,
-            "repeated_records": election.stepped_over.records,
+            "foreign_lines": seen.foreign_lines,
+            "repeated_records": seen.repeated_records,
         } | self.health.pace.view(leads=leads)
 
     async def _work(self, act: Callable[[], Result]) -> Result:
@@ -422,10 +418,8 @@ _LED_BY: Final[dict[Act, Callable[[ClusterNode, Any], Coroutine[Any, Any, Input 
     Act.BEAT: ClusterNode._beat,
     Act.ASK_CLIENTS: ClusterNode._ask_clients,
     Act.HAND_OVER: ClusterNode._hand_over,
-    Act.STOP_SERVING: ClusterNode._stop_serving,
 }
-_BESIDE: Final = frozenset((Act.LOOK, Act.BEAT, Act.ASK_CLIENTS))
-_MUST_NOT_FAIL: Final = frozenset((Act.BEAT, Act.ASK_CLIENTS, Act.HAND_OVER, Act.STOP_SERVING))
+_MUST_NOT_FAIL: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS, Act.HAND_OVER))
 
 
 async def _taken_for_granted() -> bool:

@@ -14,20 +14,19 @@ from typing import Final
 
 from services.broker.settings import BrokerSettings
 from services.cluster.acts import CARRIED_OUT, Acts, Clocks
-from services.cluster.beating import Beat
 from services.cluster.election import FAILURES, Election
 from services.cluster.election_inputs import (
-    ActFailed,
-    BeatDone,
+    Beaten,
+    Begun,
+    Ended,
+    Failed,
     Input,
-    LeadBegun,
-    LeadEnded,
     Move,
-    RecordTaken,
+    Order,
     SteppedDown,
     Tick,
 )
-from services.cluster.election_table import AFTER_READ, STANDING, Act, Output, Role, Stage
+from services.cluster.election_table import BESIDE, STANDING, Act, Output, Role, Stage
 from services.cluster.health import Health
 from services.cluster.identity import Member
 from services.cluster.pace import Pace
@@ -36,19 +35,10 @@ from services.cluster.replica import Replica
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
 from sharedlog.errors import NotAccepted
-from sharedlog.fold import Step
 from sharedlog.witness import LOST_MS, Witness
 from tests.memory_disk import MemoryDisk
 
-_OPEN: Final = (
-    Stage.CHECKING,
-    *AFTER_READ,
-    Stage.IDLE,
-    Stage.PAUSED,
-    *STANDING,
-    Stage.STARTING,
-    Stage.LEADING,
-)
+_OPEN: Final = (Stage.READING, Stage.IDLE, *STANDING, Stage.STARTING, Stage.LEADING)
 
 
 class Process:
@@ -69,9 +59,9 @@ class Process:
         me, clocks = Member(name, f"{name}:1", f"http://{name}"), Clocks(clock, lambda: self.now_ms)
         self.election = Election(me, self.now_ms, draw)
         health = Health(Pace(clock, clocks.monotonic))
-        self.acts = Acts(me, began, engine, disk, settings, clocks, Shown, health, self._heard)
+        self.acts = Acts(me, began, engine, disk, settings, clocks, Shown, health, self._tell)
         self.acts.witness = Witness(count(0, LOST_MS).__next__)  # it need not wait
-        self.beat: Beat | None = None
+        self.beat: Order | None = None
         """The BEAT that is under way."""
         (self._due,) = self.election.begin()
         self._orders = count(1)
@@ -111,11 +101,11 @@ class Process:
     def _keep(self, output: Output) -> None:
         if output.act is Act.BEAT:
             self.beat = output.argument
-        elif output.act not in (Act.SAY, Act.LOOK, Act.ASK_CLIENTS):
+        elif output.act is not Act.SAY and output.act not in BESIDE:
             self._due = output
 
-    def _heard(self, step: Step, now_ms: int) -> None:
-        for output in self.election.take(RecordTaken(step), now_ms):
+    def _tell(self, given: Input, now_ms: int) -> None:
+        for output in self.election.take(given, now_ms):
             self._keep(output)
 
     def carry_out(self) -> Exception | None:
@@ -124,11 +114,14 @@ class Process:
         if act is Act.WAIT:
             self.take(Tick())
             return None
+        self.acts.begins(act)
         try:
             answer = CARRIED_OUT[act](self.acts, argument)
         except FAILURES as error:
-            self.take(ActFailed(error))
+            self.take(Failed(act, error))
             return error
+        assert answer is not None, "what does not run beside has an answer"
+        self.acts.ends(answer)
         self.take(answer)
         return None
 
@@ -136,12 +129,12 @@ class Process:
 
     def lead(self) -> None:
         """Lead from now on: clients are served."""
-        self.take(LeadBegun(self.now_ms))
+        self.take(Begun(self.now_ms))
 
     def beaten(self) -> None:
         """The BEAT under way was proven."""
         self.beat = None
-        self.take(BeatDone(self.now_ms))
+        self.take(Beaten(self.now_ms))
 
     def step_down(self, error: NotAccepted | None = None) -> None:
         """Lead no more: for an append that was not proven, or because another node is to lead."""
@@ -154,4 +147,4 @@ class Process:
         with suppress(NotAccepted):
             replica.sink.leave(to)
         self.beat = None
-        self.take(LeadEnded())
+        self.take(Ended())

@@ -50,7 +50,7 @@ from services.broker.repeats import WINDOW_MS
 from services.cluster import transfer
 from services.cluster.copies import TELL_AGAIN_MS
 from services.cluster.election_inputs import Order, ProofWanted
-from services.cluster.election_table import AFTER_READ, STANDING, Act, Stage
+from services.cluster.election_table import STANDING, Act, Stage
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica, records_in
 from services.live.durability import Answers, Proving, rests_on
@@ -160,7 +160,7 @@ class ClusterWorld(World):
         self.patience_ms = WINDOW_MS // 2 if self.clocks_differ else WINDOW_MS
         self.lost_from: int | None = None
         """The first record that the engine has lost, though it had accepted it."""
-        self._moments, self._orders = count(1), count(1)
+        self._moments = count(1)
         self._wants_proof = False
         self.zombies: list[Zombie] = []
         self.asked_count = self.halt_count = 0
@@ -206,12 +206,12 @@ class ClusterWorld(World):
             stage, has_stood = process.stage, has_stood or process.stage in STANDING
             if stage in (Stage.STARTING, Stage.HALTED):
                 return stage is Stage.STARTING
-            if stage is Stage.PAUSED or (has_stood and stage not in STANDING):
-                self._act(node)  # it has no answer, or no right: another node may be chosen
-                return False
-            if stage in (Stage.IDLE, *AFTER_READ):
+            is_reading = stage in (Stage.READING, Stage.IDLE)
+            if is_reading:
                 process.hear_nothing()
-            self._act(node)
+            is_unanswered = isinstance(self._act(node), Unknown) and is_reading
+            if is_unanswered or (has_stood and stage not in STANDING):
+                return False  # it has no answer, or no right: another node may be chosen
         raise AssertionError(f"{node.name} does not come to stand")
 
     def _lead(self, node: Node) -> Broker:
@@ -237,24 +237,25 @@ class ClusterWorld(World):
             node.process.acts.copying.fetch = self._fetch
         return node.process
 
-    def _act(self, node: Node) -> None:
-        """Let a node carry out its next act; it may die of that, and then begins again."""
+    def _act(self, node: Node) -> Exception | None:
+        """Let a node carry out its next act; it may die of that, and begins again. Return its failure."""
         process = self._process(node)
         if process.due is Act.WAIT:
             node.disk.well()
-        is_copying = process.stage is Stage.FETCHING
+        is_copying = process.stage is Stage.COPYING
         try:
             error = process.carry_out()
         except Death:
             self._end_process(node)
             node.disk.crash(lambda count: self.random.randrange(count + 1))
-            return
+            return None
         self.copy_count += is_copying and error is None
         if isinstance(error, CopyRefused):
             self._tell_all_again()
         if node.is_halted:
             assert self.lost_from is not None, f"a node halted over an engine that kept its promise: {error}"
             self.halt_count += 1
+        return error
 
     def _act_until(self, node: Node, is_done: Callable[[], bool]) -> None:
         """Let a node carry out its acts until something is so."""
@@ -586,10 +587,10 @@ class ClusterWorld(World):
         assert sink is not None
         if self.flying:
             return
-        process.take(ProofWanted() if facts is None else Order(next(self._orders), facts))
+        process.take(ProofWanted() if facts is None else Order(facts, facts))
         while (beat := process.beat) is not None:
             try:
-                sink.beat(beat.facts)
+                sink.beat(dict(beat.facts))
             except NotAccepted:
                 self._reopen(self.broker.durable_offset)
                 return

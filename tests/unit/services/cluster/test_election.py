@@ -12,38 +12,34 @@ from hypothesis import strategies as some
 
 from commitlog.errors import StoreDamaged
 from services.cluster import health
-from services.cluster.beating import Beat
 from services.cluster.election import Election
 from services.cluster.election_inputs import (
     AWAITED,
-    ActFailed,
-    BeatDone,
-    CheckpointDone,
+    AWAITED_ACTS,
+    Appended,
+    Beaten,
+    Begun,
     ClientsAsked,
-    Compared,
-    ComplaintDone,
+    Confirmed,
+    Copied,
     CopiesFound,
-    CopyFetched,
-    EpochAppended,
-    HistoryKept,
+    Ended,
+    Failed,
     Input,
-    LeadBegun,
-    LeadEnded,
     Leave,
     LookDone,
-    LookFailed,
     Move,
+    Opened,
     Order,
     ProofWanted,
     ReadDone,
     RecordTaken,
-    ReplicaOpened,
+    Seen,
     SteppedDown,
-    SteppedOver,
     Tick,
 )
 from services.cluster.election_table import (
-    COPYING,
+    BESIDE,
     ROLES,
     SECONDS,
     TABLE,
@@ -70,16 +66,9 @@ At = tuple[Input | Callable[[Election], None], int]
 
 
 def read(
-    records: int = 0,
-    next_offset: int = 1,
-    *,
-    is_founded: bool = True,
-    is_due: bool = False,
-    is_listed: bool = False,
-    foreign: int = 0,
-    unfit: str = "",
+    records: int = 0, *, is_founded: bool = True, is_listed: bool = False, foreign: int = 0, unfit: str = ""
 ) -> ReadDone:
-    return ReadDone(records, next_offset, is_founded, is_due, is_listed, SteppedOver(foreign), unfit)
+    return ReadDone(records, Seen(0, 1, foreign), is_founded, is_listed, unfit)
 
 
 def early(*inputs: Any) -> list[At]:
@@ -95,93 +84,72 @@ def calls_fail(election: Election) -> None:
     election.reach.failed(election.leadership.epoch, SILENT_MS - 5_000, SILENT_MS)
 
 
-OPENED = ReplicaOpened(0, {})
-READING = early(OPENED, HistoryKept())
+def failed(act: Act, error: Exception) -> Failed:
+    return Failed(act, error)
+
+
+OPENED = Opened(0, {})
+TRIMMED, AWAY, DISK = Trimmed("gone"), Unknown("away"), OSError("disk")
+CANDIDACY = object(), 7
+READING = early(OPENED)
 CATCHING_UP = [*READING, *late(read())]
-LEADING = [*CATCHING_UP, *late(read(), EpochAppended(7), read(1, 8), Compared(True), LeadBegun(SILENT_MS))]
+LEADING = [*CATCHING_UP, *late(read(), Appended(CANDIDACY), Confirmed(True), Begun(SILENT_MS))]
+COPYING = early(failed(Act.OPEN, TRIMMED))
 REACH: dict[Stage, list[At]] = {
     Stage.OPENING: [],
-    Stage.REOPENING: early(ActFailed(OSError("disk"))),
-    Stage.CHECKING: early(OPENED),
+    Stage.REOPENING: early(failed(Act.OPEN, DISK)),
     Stage.READING: READING,
     Stage.IDLE: [*READING, *early(read())],
-    Stage.PAUSED: [*READING, *early(ActFailed(Unknown("away")))],
-    Stage.CHECKPOINTING: [*READING, *early(read(1, is_due=True))],
-    Stage.COMPLAINING: [*READING, *early(read(), calls_fail, Tick()), *late(read(1, is_listed=True))],
     Stage.CATCHING_UP: CATCHING_UP,
-    Stage.APPENDING: LEADING[:4],
-    Stage.CONFIRMING: LEADING[:5],
-    Stage.COMPARING: LEADING[:6],
-    Stage.STARTING: LEADING[:7],
+    Stage.APPENDING: LEADING[:3],
+    Stage.CONFIRMING: LEADING[:4],
+    Stage.STARTING: LEADING[:5],
     Stage.LEADING: LEADING,
     Stage.HANDING_OVER: [*LEADING, *late(Move("b"))],
-    Stage.STOPPING: [*LEADING, *late(LookFailed(Halted("two histories")))],
-    Stage.FINDING: early(ActFailed(Trimmed("gone"))),
-    Stage.FETCHING: early(ActFailed(Trimmed("gone")), CopiesFound(0, {})),
-    Stage.COPY_PAUSED: early(ActFailed(Trimmed("gone")), ActFailed(Unknown("away"))),
-    Stage.HALTED: early(ActFailed(Halted("two histories"))),
-    Stage.LEFT: early(ActFailed(OSError("disk")), Leave()),
+    Stage.COPYING: COPYING,
+    Stage.COPY_PAUSED: [*COPYING, *early(failed(Act.COPY, AWAY))],
+    Stage.HALTED: early(failed(Act.OPEN, Halted("two histories"))),
+    Stage.LEFT: early(failed(Act.OPEN, DISK), Leave()),
 }
-COPIED_JUST_NOW = early(ActFailed(Trimmed("gone")), CopiesFound(0, {}), CopyFetched("node b"))
-COMPLAINT = LookDone(SteppedOver(), "", "", (("b", (0, 1)),))
+ACT_OF = {row.stage: row.act for row in TABLE.values()}
+"""The act that is under way in a stage."""
+COPIED_JUST_NOW = [*COPYING, *early(CopiesFound(0, {}), Copied("node b"))]
+COMPLAINT = LookDone(Seen(), complaints=(("b", (0, 1)),))
+ERRORS: dict[Event, Exception] = {
+    Event.NEEDS_COPY: StoreDamaged("a hole"),
+    Event.NO_COPY: StoreDamaged("a hole"),
+    Event.VOID: DISK,
+    Event.HALT: Halted("two histories"),
+}
 TRIGGERS: dict[Event, list[At]] = {
     Event.OPENED: early(OPENED),
-    Event.KEPT: early(HistoryKept()),
-    Event.CHECKPOINT_DUE: early(read(1, is_due=True)),
-    Event.COMPLAINT_DUE: late(calls_fail, read(1, is_listed=True)),
+    Event.MORE: early(read(1)),
+    Event.CAUGHT_UP: early(read()),
+    Event.UNANSWERED: early(failed(Act.READ, AWAY)),
+    Event.SILENT: late(read()),
     Event.CURRENT: late(read()),
-    Event.APPENDED: late(EpochAppended(7)),
-    Event.READ_BACK: late(read(1, 8)),
-    Event.WON: late(Compared(True)),
-    Event.SERVED: late(LeadBegun(SILENT_MS)),
-    Event.BEAT_DUE: late(ProofWanted()),
-    Event.LOOK_DUE: [(Tick(), SILENT_MS + 1_000)],
-    Event.UNREACHED: late(COMPLAINT),
+    Event.APPENDED: late(Appended(CANDIDACY)),
+    Event.WON: late(Confirmed(True)),
+    Event.SERVED: late(Begun(SILENT_MS)),
     Event.OVER: late(Move("b")),
-    Event.CLOSED: late(LeadEnded()),
-    Event.FOUND: early(CopiesFound(0, {})),
-    Event.COPIED: early(CopyFetched("node b")),
-    Event.UNANSWERED: early(ActFailed(Unknown("away"))),
-    Event.NEEDS_COPY: late(ActFailed(StoreDamaged("a hole"))),
-    Event.VOID: late(ActFailed(OSError("disk"))),
-    Event.HALT: late(ActFailed(Halted("two histories"))),
+    Event.CLOSED: late(Ended()),
+    Event.COPIED: early(Copied("node b")),
     Event.TICK: early(Tick()),
     Event.LEAVE: early(Leave()),
 }
 SPECIAL: dict[tuple[Stage, Event], list[At]] = {
-    (Stage.READING, Event.MORE): early(read(1)),
-    (Stage.CHECKPOINTING, Event.MORE): early(CheckpointDone()),
-    (Stage.COMPLAINING, Event.MORE): early(ComplaintDone()),
-    (Stage.CATCHING_UP, Event.MORE): late(read(1)),
-    (Stage.CONFIRMING, Event.MORE): late(read(1, 7)),
+    (Stage.CONFIRMING, Event.MORE): late(Confirmed(None)),
     (Stage.CATCHING_UP, Event.LOST): late(read(is_founded=False)),
-    (Stage.APPENDING, Event.LOST): late(EpochAppended(None)),
-    (Stage.CONFIRMING, Event.LOST): [(read(0, 7), SILENT_MS + 3_000)],
-    (Stage.COMPARING, Event.LOST): late(Compared(False)),
-    (Stage.LEADING, Event.HALT): late(LookFailed(Halted("two histories"))),
-    (Stage.HANDING_OVER, Event.VOID): late(LeadEnded()),
-    (Stage.HANDING_OVER, Event.NEEDS_COPY): late(LeadEnded()),
-    (Stage.HANDING_OVER, Event.NO_COPY): late(LeadEnded()),
+    (Stage.APPENDING, Event.LOST): late(Appended(None)),
+    (Stage.CONFIRMING, Event.LOST): [(Confirmed(None), SILENT_MS + 3_000)],
+    (Stage.COPYING, Event.NO_COPY): early(failed(Act.COPY, CopyRefused("no"))),
 }
-COMPLAINING_AT_END = [*READING, *early(read(), calls_fail, Tick(), read(is_listed=True))]
-FAILED_COPY = [*LEADING, *late(LookFailed(StoreDamaged("a hole")))]
 ANOTHER_WAY: dict[tuple[Stage, Event], list[At]] = {
-    (Stage.CHECKPOINTING, Event.COMPLAINT_DUE): [
-        *(*READING, *early(read(), calls_fail, Tick()), *late(read(1, is_due=True, is_listed=True))),
-        *late(CheckpointDone()),
-    ],
-    (Stage.COMPLAINING, Event.CAUGHT_UP): [*COMPLAINING_AT_END, *early(ComplaintDone())],
-    (Stage.COMPLAINING, Event.SILENT): [*COMPLAINING_AT_END, *late(ComplaintDone())],
-    (Stage.CHECKPOINTING, Event.CAUGHT_UP): [*READING, *early(read(is_due=True), CheckpointDone())],
-    (Stage.CHECKPOINTING, Event.SILENT): [*READING, *early(read(is_due=True)), *late(CheckpointDone())],
-    (Stage.READING, Event.CAUGHT_UP): [*READING, *early(read())],
-    (Stage.READING, Event.SILENT): CATCHING_UP,
-    (Stage.READING, Event.COMPLAINT_DUE): REACH[Stage.COMPLAINING],
-    (Stage.HANDING_OVER, Event.NEEDS_COPY): [*FAILED_COPY, *late(LeadEnded())],
-    (Stage.HANDING_OVER, Event.NO_COPY): [*COPIED_JUST_NOW, *FAILED_COPY, *late(LeadEnded())],
-    (Stage.HANDING_OVER, Event.VOID): [*LEADING, *late(LookFailed(OSError("disk")), LeadEnded())],
-    (Stage.IDLE, Event.TICK_CHECK): [*CATCHING_UP, *late(read(), ActFailed(Refused("first")), Tick())],
-    (Stage.PAUSED, Event.TICK_CHECK): early(OPENED, ActFailed(Unknown("away")), Tick()),
+    (Stage.HANDING_OVER, event): [
+        *(COPIED_JUST_NOW if event is Event.NO_COPY else []),
+        *(*LEADING, *late(failed(Act.LOOK, error), Ended())),
+    ]
+    for event, error in ERRORS.items()
 }
 """Rows that are not reached by REACH and one trigger: all inputs from the beginning."""
 
@@ -215,14 +183,15 @@ def way_to(row: tuple[Stage, Event]) -> list[At]:
     stage, event = row
     if row in ANOTHER_WAY:
         return ANOTHER_WAY[row]
-    if event is Event.NO_COPY and stage in COPYING:
-        return [*REACH[stage], *early(ActFailed(CopyRefused("no")))]
-    if event is Event.NO_COPY:
-        return [*COPIED_JUST_NOW, *REACH[stage], *late(ActFailed(StoreDamaged("a hole")))]
-    return [*REACH[stage], *(SPECIAL[row] if row in SPECIAL else TRIGGERS[event])]
+    if row in SPECIAL:
+        return [*REACH[stage], *SPECIAL[row]]
+    if event in ERRORS:
+        before = COPIED_JUST_NOW if event is Event.NO_COPY else []
+        return [*before, *REACH[stage], *late(failed(ACT_OF[stage], ERRORS[event]))]
+    return [*REACH[stage], *TRIGGERS[event]]
 
 
-@pytest.mark.parametrize("stage", Stage, ids=lambda one: one.value)
+@pytest.mark.parametrize("stage", Stage, ids=lambda one: one.name)
 def test_each_stage_is_reached(stage: Stage) -> None:
     election, _ = play(REACH[stage])
     assert election.stage is stage
@@ -244,18 +213,18 @@ def test_each_row_follows_from_inputs(row: tuple[Stage, Event]) -> None:
 
 
 def test_an_engine_that_does_not_answer_is_no_silence_and_said_once() -> None:
-    away = early(ActFailed(Unknown("away")), Tick(), ActFailed(Unknown("away")), Tick())
+    away = early(failed(Act.READ, AWAY), Tick(), failed(Act.READ, AWAY), Tick())
     election, outputs = play([*READING, *away])
     assert election.refusal.endswith("away")
     assert lines(outputs).count("the shared log does not answer: it is asked again") == 1
     said = election.take(read(1), EARLY_MS + 70)
     assert said[0].argument.facts == {"after_ms": 70}
     assert election.refusal == ""
-    election.take(ActFailed(Unknown("away")), SILENT_MS)
+    election.take(failed(Act.READ, AWAY), SILENT_MS)
     election.take(Tick(), SILENT_MS)
     assert acts(election.take(read(), SILENT_MS + SILENCE_MS - 1)) == [Act.WAIT]
     election.take(Tick(), SILENT_MS)
-    assert Act.READ in acts(election.take(read(), SILENT_MS + SILENCE_MS))
+    assert Act.CATCH_UP in acts(election.take(read(), SILENT_MS + SILENCE_MS))
     assert election.role is Role.STANDING
 
 
@@ -264,19 +233,19 @@ def test_an_engine_that_does_not_answer_is_no_silence_and_said_once() -> None:
     [(Halted("two"), True), (NoCluster("gone"), True), (TooOld("old"), False), (NameTaken("two a"), False)],
 )
 def test_a_node_that_halts_says_why_and_what_to_do(error: Exception, is_history: bool) -> None:
-    election, outputs = play([*READING, *early(ActFailed(error))])
+    election, outputs = play([*READING, *early(failed(Act.READ, error))])
     assert (election.stage, acts(outputs[-1])) == (Stage.HALTED, [Act.HALT])
     assert ("tidewheel cluster restore" in election.halted) is is_history
     assert acts(election.take(Leave(), SILENT_MS)) == [Act.END]
 
 
 def test_a_leader_hands_over_first_and_then_leaves() -> None:
-    election, outputs = play([*LEADING, *late(Leave(), LeadEnded())])
+    election, outputs = play([*LEADING, *late(Leave(), Ended())])
     assert outputs[-2][-1] == Output(Act.HAND_OVER, "")
     assert (acts(outputs[-1]), election.stage, election.role) == ([Act.END], Stage.LEFT, Role.OPENING)
 
 
-@pytest.mark.parametrize("stage", [Stage.APPENDING, Stage.CONFIRMING, Stage.COMPARING, Stage.STARTING])
+@pytest.mark.parametrize("stage", [Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING])
 def test_a_candidate_that_is_to_leave_goes_on_until_it_holds_no_right(stage: Stage) -> None:
     at = len(REACH[stage])
     inputs = [*LEADING[:at], *late(Leave()), *LEADING[at:]]
@@ -289,31 +258,46 @@ def test_a_leader_that_steps_down_while_it_starts_ends_its_lead_at_once() -> Non
     election, outputs = play([*starting, *late(SteppedDown(NotAccepted("no")), *[LEADING[-1][0]])])
     assert election.stage is Stage.HANDING_OVER
     assert "stepped down" in lines(outputs)
-    assert acts(election.take(LeadEnded(), SILENT_MS)) == [Act.OPEN]
+    assert acts(election.take(Ended(), SILENT_MS)) == [Act.OPEN]
 
 
 def test_one_beat_is_under_way_at_a_time_and_orders_go_first() -> None:
     election, _ = play(LEADING)
-    first = election.take(Order(1, {"forget": "c"}), SILENT_MS)
-    assert first == [Output(Act.BEAT, Beat({"forget": "c"}, 1))]
+    first, second = Order({"forget": "c"}, "first"), Order({"finalize": 2}, "second")
+    assert election.take(first, SILENT_MS) == [Output(Act.BEAT, first)]
     assert election.take(ProofWanted(), SILENT_MS) == []
-    assert election.take(Order(2, {"finalize": 2}), SILENT_MS) == []
-    assert election.take(BeatDone(SILENT_MS), SILENT_MS) == [Output(Act.BEAT, Beat({"finalize": 2}, 2))]
-    assert election.take(BeatDone(SILENT_MS), SILENT_MS) == []
+    assert election.take(second, SILENT_MS) == []
+    assert election.take(Beaten(SILENT_MS), SILENT_MS) == [Output(Act.BEAT, second)]
+    assert election.take(Beaten(SILENT_MS), SILENT_MS) == []
     assert election.take(Tick(SILENT_MS), SILENT_MS + BEAT_MS - 1) == [Output(Act.WAIT, SECONDS[Wait.BEAT])]
     beats = election.take(Tick(SILENT_MS), SILENT_MS + BEAT_MS)
-    assert beats == [Output(Act.WAIT, SECONDS[Wait.BEAT]), Output(Act.BEAT, Beat({}))]
-    news = election.take(BeatDone(SILENT_MS, {"certificate": "new"}), SILENT_MS)
-    assert news == [Output(Act.BEAT, Beat({"certificate": "new"}))]
+    assert beats == [Output(Act.WAIT, SECONDS[Wait.BEAT]), Output(Act.BEAT, Order({}))]
+    news = election.take(Beaten(SILENT_MS, {"certificate": "new"}), SILENT_MS)
+    assert news == [Output(Act.BEAT, Order({"certificate": "new"}))]
+
+
+def test_a_follower_complains_once_it_is_listed_and_has_read_all() -> None:
+    election, _ = play([*READING, *early(read(1, is_listed=True), read(), calls_fail, Tick())])
+    assert Act.COMPLAIN not in acts(election.take(read(1), SILENT_MS))
+    assert Output(Act.COMPLAIN, (0, 1)) in election.take(read(1, is_listed=True), SILENT_MS)
+    assert Act.COMPLAIN not in acts(election.take(read(1, is_listed=True), SILENT_MS))
+
+
+def test_a_node_checks_the_past_when_it_has_opened_and_when_another_was_first() -> None:
+    _, outputs = play([*CATCHING_UP, *late(read(), failed(Act.APPEND_EPOCH, Refused("first")), Tick())])
+    assert outputs[0][-1] == Output(Act.READ, True)
+    assert outputs[-1][-1] == Output(Act.READ, True)
+    _, outputs = play([*READING, *early(read(1))])
+    assert outputs[-1][-1] == Output(Act.READ, False)
 
 
 def test_an_unfit_leader_hands_over_to_a_fit_node_and_not_again_at_once() -> None:
-    look = LookDone(SteppedOver(), "its clock is off", "b")
+    look = LookDone(Seen(), True, None, "its clock is off", "b")
     election, outputs = play([*LEADING, *late(look)])
     assert outputs[-1][-1] == Output(Act.HAND_OVER, "b")
-    for one, now_ms in [(LeadEnded(), SILENT_MS), *[(one, now) for one, now in LEADING]]:
+    for one, now_ms in [(Ended(), SILENT_MS), *[(one, now) for one, now in LEADING]]:
         election.take(one, now_ms)  # type: ignore[arg-type]
-    election.take(LookDone(SteppedOver(), "its clock is off", ""), SILENT_MS)
+    election.take(LookDone(Seen(), True, None, "its clock is off"), SILENT_MS)
     assert election.stage is not Stage.HANDING_OVER
     if election.stage is Stage.LEADING:
         assert acts(election.take(look, SILENT_MS + health.HAND_OVER_AGAIN_MS - 1)) == []
@@ -323,11 +307,11 @@ def test_an_unfit_leader_hands_over_to_a_fit_node_and_not_again_at_once() -> Non
 def test_a_leader_that_no_client_answers_leaves_to_the_node_that_complains() -> None:
     election, outputs = play([*LEADING, *late(COMPLAINT)])
     assert outputs[-1] == [Output(Act.ASK_CLIENTS, "b")]
-    assert election.take(ClientsAsked(True), SILENT_MS) == []
+    assert election.take(ClientsAsked("b", True), SILENT_MS) == []
     assert election.take(COMPLAINT, SILENT_MS) == [], "each complaint counts once"
-    again = LookDone(SteppedOver(), "", "", (("a", (0, 9)), ("c", (5, 1)), ("b", (0, 2))))
+    again = LookDone(Seen(), complaints=(("a", (0, 9)), ("c", (5, 1)), ("b", (0, 2))))
     assert election.take(again, SILENT_MS) == [Output(Act.ASK_CLIENTS, "b")]
-    assert election.take(ClientsAsked(False), SILENT_MS)[-1] == Output(Act.HAND_OVER, "b")
+    assert election.take(ClientsAsked("b", False), SILENT_MS)[-1] == Output(Act.HAND_OVER, "b")
 
 
 def epoch(number: int, member: Member, holder: bytes) -> RecordTaken:
@@ -343,47 +327,37 @@ def beat(number: int, holder: bytes, facts: dict[str, Any]) -> RecordTaken:
 
 HOLDER = bytes(15) + b"b"
 INPUTS: list[Input] = [
-    *(OPENED, ReplicaOpened(3, OTHER._asdict()), HistoryKept(), CheckpointDone(), ComplaintDone()),
-    *(read(), read(1), read(1, 8), read(is_founded=False), read(1, is_due=True), read(is_listed=True)),
-    *(read(foreign=3), read(unfit="its clock is off"), EpochAppended(7), EpochAppended(None)),
-    *(
-        Compared(True),
-        Compared(False),
-        LeadBegun(0),
-        BeatDone(5),
-        LookDone(SteppedOver()),
-        COMPLAINT,
-        LeadEnded(),
-    ),
-    *(
-        LookDone(SteppedOver(1), "its clock is off", "b"),
-        ClientsAsked(True),
-        ClientsAsked(False),
-        CopiesFound(0, {}),
-    ),
-    *(CopiesFound(4, OTHER._asdict()), CopyFetched("node b"), epoch(2, OTHER, HOLDER), epoch(2, ME, HOLDER)),
+    *(OPENED, Opened(3, OTHER._asdict()), read(), read(1), read(is_founded=False), read(is_listed=True)),
+    *(read(foreign=3), read(unfit="its clock is off"), Appended(CANDIDACY), Appended(None)),
+    *(Confirmed(True), Confirmed(False), Confirmed(None), Begun(0), Beaten(5), COMPLAINT, Ended()),
+    *(LookDone(Seen()), LookDone(Seen(0, 1, 1), True, None, "its clock is off", "b")),
+    *(ClientsAsked("b", True), ClientsAsked("b", False), CopiesFound(0, {})),
+    *(CopiesFound(4, OTHER._asdict()), Copied("node b"), epoch(2, OTHER, HOLDER), epoch(2, ME, HOLDER)),
     *(beat(2, HOLDER, {}), beat(2, HOLDER, {"leaves": True, "to": "a"}), beat(2, HOLDER, {"leaves": True})),
     *(beat(2, HOLDER, {"certificate": "new"}), Tick(), Tick(9, {"certificate": "new"}), ProofWanted()),
-    *(SteppedDown(NotAccepted("no")), Move(""), Move("b"), Order(1, {"forget": "c"}), Leave()),
+    *(SteppedDown(NotAccepted("no")), Move(""), Move("b"), Order({"forget": "c"}), Leave()),
     *(
-        kind(error)
-        for kind in (ActFailed, LookFailed)
+        failed(act, error)
+        for act in (*AWAITED_ACTS, Act.LOOK)
         for error in (
-            *(Unknown("away"), Refused("first"), NoCluster("gone"), Trimmed("gone"), Halted("two")),
-            *(StoreDamaged("a hole"), OSError("disk"), CopyRefused("no"), TooOld("old"), NameTaken("a")),
+            *(AWAY, Refused("first"), NoCluster("gone"), TRIMMED, Halted("two")),
+            *(StoreDamaged("a hole"), DISK, CopyRefused("no"), TooOld("old"), NameTaken("a")),
         )
     ),
 ]
 MOST_INPUTS = [one for one in INPUTS if not isinstance(one, Leave)]
 
 
-@pytest.mark.parametrize("stage", Stage, ids=lambda one: one.value)
+@pytest.mark.parametrize("stage", Stage, ids=lambda one: one.name)
 def test_an_answer_that_is_not_awaited_is_dropped(stage: Stage) -> None:
     for one in INPUTS:
         election, _ = play(REACH[stage])
         before = election.takeovers, election.leadership.epoch, election.copying, election.refusal
         done = election.take(one, SILENT_MS)
-        if stage not in AWAITED.get(type(one), Stage):
+        awaited = AWAITED.get(type(one), Stage)
+        if isinstance(one, Failed) and one.act is not Act.LOOK:
+            awaited = AWAITED_ACTS[one.act]
+        if stage not in awaited:
             assert not done, (stage, one)
             after = election.takeovers, election.leadership.epoch, election.copying, election.refusal
             assert (election.stage, after) == (stage, before)
@@ -391,12 +365,12 @@ def test_an_answer_that_is_not_awaited_is_dropped(stage: Stage) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    some.sampled_from(sorted(REACH, key=lambda one: one.value)),
+    some.sampled_from(sorted(REACH, key=lambda one: one.name)),
     some.lists(some.tuples(some.sampled_from(INPUTS), some.integers(0, 4_000)), max_size=40),
 )
 def test_whatever_comes_in_whatever_order_is_taken(begin: Stage, sequence: list[tuple[Input, int]]) -> None:
     election, outputs = play(REACH[begin])
-    now_ms, has_won = SILENT_MS, False
+    now_ms, has_won = SILENT_MS, begin in (Stage.STARTING, Stage.LEADING)
     halts = any(one.act is Act.HALT for each in outputs for one in each)
     for one, passed_ms in sequence:
         before = election.stage
@@ -406,10 +380,10 @@ def test_whatever_comes_in_whatever_order_is_taken(begin: Stage, sequence: list[
         halts |= Act.HALT in done
         assert not (halts and election.role is not Role.HALTED and election.stage is not Stage.LEFT)
         if Act.SERVE in done:
-            assert before is Stage.COMPARING
-            assert one == Compared(True), "a node leads that has not won"
+            assert before is Stage.CONFIRMING
+            assert one == Confirmed(True), "a node leads that has not won"
         has_won = Act.SERVE in done or (has_won and election.role in (Role.STANDING, Role.LEADING))
-        assert election.role is not Role.LEADING or has_won or begin is Stage.LEADING
+        assert election.role is not Role.LEADING or has_won
         assert before is not Stage.LEFT or not done, "a node that has left does something"
         moved = election.stage is not before
         assert not moved or (done and election.stage is not Stage.OPENING) or Act.OPEN in done
@@ -421,10 +395,9 @@ def test_a_node_that_is_not_to_end_always_has_something_under_way(sequence: list
     """In each stage an act, or a WAIT: no input lets a node stand still."""
     election, _ = play([])
     now_ms, under_way = EARLY_MS, Act.OPEN
-    beside = (Act.LOOK, Act.BEAT, Act.ASK_CLIENTS)
     for one, passed_ms in sequence:
         before, now_ms = election.stage, now_ms + passed_ms
-        done = [act for act in acts(election.take(one, now_ms)) if act not in beside]
+        done = [act for act in acts(election.take(one, now_ms)) if act not in BESIDE]
         assert len(done) <= 1, "two acts at once"
         under_way = done[0] if done else under_way
         assert done or election.stage is before, "a stage without an act"
@@ -456,6 +429,12 @@ class Toy:
             self.take(at, epoch(number, self.machines[who].me, HOLDER))
         return 1
 
+    def confirm(self, at: int) -> Input:
+        """Let a machine read on; behind its EPOCH, answer whether that is the newest."""
+        _, offset = self.acts[at].argument
+        self.fold(at)
+        return Confirmed(None if self.read[at] <= offset else self.newest[at][1] == at)
+
     def step(self, at: int, fails: bool, passed_ms: int) -> None:
         """Answer what a machine waits for, or let it fail."""
         self.now_ms += passed_ms
@@ -467,25 +446,26 @@ class Toy:
     def take(self, at: int, one: Input) -> None:
         """Give a machine an input; keep what it does then."""
         done = [each for each in self.machines[at].take(one, self.now_ms) if each.act is not Act.SAY]
-        kept = [each for each in done if each.act is not Act.LOOK and each.act is not Act.BEAT]
+        kept = [each for each in done if each.act not in BESIDE]
         self.acts[at] = kept[-1] if kept else self.acts[at]
 
     def answer(self, at: int, fails: bool) -> Input:
         act = self.acts[at].act
         if act is Act.APPEND_EPOCH:
             self.log.append((at, self.newest[at][0] + 1))
-            return ActFailed(Unknown("late")) if fails else EpochAppended(len(self.log) - 1)
+            offset = len(self.log) - 1
+            return failed(act, Unknown("late")) if fails else Appended((None, offset))
         if act is Act.WAIT and self.machines[at].stage is Stage.LEADING and fails:
             return SteppedDown(NotAccepted("another leads"))
-        if fails and act in (Act.REQUIRE_KEPT, Act.READ):
-            return ActFailed(Unknown("away"))
+        if fails and act in (Act.READ, Act.CATCH_UP):
+            return failed(act, AWAY)
         answers: dict[Act, Callable[[], Input]] = {
-            Act.OPEN: lambda: ReplicaOpened(0, {}),
-            Act.REQUIRE_KEPT: HistoryKept,
-            Act.READ: lambda: read(self.fold(at), self.read[at]),
-            Act.COMPARE: lambda: Compared(self.newest[at][1] == at),
-            Act.SERVE: lambda: LeadBegun(self.now_ms),
-            Act.HAND_OVER: LeadEnded,
+            Act.OPEN: lambda: OPENED,
+            Act.READ: lambda: read(self.fold(at)),
+            Act.CATCH_UP: lambda: read(self.fold(at)),
+            Act.CONFIRM: lambda: self.confirm(at),
+            Act.SERVE: lambda: Begun(self.now_ms),
+            Act.HAND_OVER: Ended,
             Act.WAIT: Tick,
         }
         return answers[act]()

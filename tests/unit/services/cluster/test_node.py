@@ -348,11 +348,11 @@ def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
     me = Member("b", "h:3", "http://h:4")
     began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: 0, lambda: 0)
     acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Shown, before, lambda *_: None)
-    acts.open()
-    while acts.read().records:
+    acts.ends(acts.open())
+    while acts.catch_up().records:
         pass
     acts.append_epoch(b"who leads epoch2")
-    acts.read()
+    acts.catch_up()
     told = Told(never, never, never)
     lead = Lead(acts, health, never, never, told)
     asyncio.run(lead.end())
