@@ -150,15 +150,20 @@ class Acts:
                 self.engine.note(self.own_copy.complaint(known, *complaint))
 
     def look(self, has_read_all: bool) -> LookDone:
-        """Look after certificate, room and copy; tell of a new checkpoint, once it is read back.
+        """Look after the room on the disk, and the copy; raise `StoreDamaged`, or OSError."""
+        replica = self.open_replica
+        has_room = health.has_room(self._disk, replica.core.segment_bytes)
+        shown = self.look_after_copy(replica, has_read_all)
+        return LookDone(seen_by(replica.fold), has_room, shown)
+
+    def look_after_copy(self, replica: Replica, has_read_all: bool) -> Shown:
+        """Tell of a new checkpoint, once it is read back; return the face of this node to others.
 
         Raise `StoreDamaged`.
         """
-        replica, shown = self.open_replica, self.show()
-        has_room = health.has_room(self._disk, replica.core.segment_bytes)
         replica.require_sound(has_read_all=has_read_all)
         self.copying.tell(replica, self.clocks.monotonic())
-        return LookDone(seen_by(replica.fold), has_room, shown)
+        return self.show()
 
     def append_epoch(self, holder: bytes) -> Appended:
         """Append an EPOCH behind what was read; raise `Refused` or `Unknown`."""

@@ -42,32 +42,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from commitlog.errors import StoreDamaged, StoreError
+from services.cluster import election_inputs as inputs
 from services.cluster import election_table
-from services.cluster.election_inputs import (
-    AWAITED,
-    AWAITED_ACTS,
-    Appended,
-    Beaten,
-    Begun,
-    ClientsAsked,
-    Confirmed,
-    Copied,
-    CopiesFound,
-    Ended,
-    Failed,
-    Input,
-    Leave,
-    LookDone,
-    Move,
-    Opened,
-    Order,
-    ProofWanted,
-    ReadDone,
-    RecordTaken,
-    Seen,
-    SteppedDown,
-    Tick,
-)
+from services.cluster.election_inputs import AWAITED, AWAITED_ACTS, Input
 from services.cluster.election_table import (
     HOLDS_RIGHT,
     ROLES,
@@ -86,6 +63,7 @@ from services.cluster.election_table import (
 from services.cluster.errors import CopyRefused, NameTaken, OtherKey
 from services.cluster.identity import Member
 from services.cluster.leadership import Leadership
+from services.cluster.log_answers import LogAnswers
 from services.cluster.one_key import check_key
 from services.cluster.reach import Reach
 from services.cluster.reign import Reign
@@ -102,13 +80,6 @@ FAILURES: Final = (
     *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, OtherKey, NameTaken),
 )
 """Errors of acts that the machine takes (`Failed`); any other is a bug of the node."""
-_WARNINGS: Final = {
-    "foreign_lines": "somebody else writes into the shared log: its lines are stepped over. Let nobody but "
-    "the nodes write there",
-    "repeated_records": "the shared log has records twice: the second is equal, and was stepped over. Look "
-    "at it: tidewheel cluster doctor URL",
-}
-"""By count of `Seen`."""
 _HALTING: Final = (Halted, NoCluster, OtherKey, NameTaken)
 _AT_WORK: Final = (Role.FOLLOWING, Role.STANDING, Role.LEADING)
 _END: Final = Row(Stage.LEFT, Act.END)
@@ -126,15 +97,13 @@ class Election:
         self.leadership = Leadership(me, now_ms)
         self.reach = Reach()
         self._reign = Reign(me.node, self._put, self._say)
-        self.seen = Seen()
+        self.answers = LogAnswers(self._say)
         self.halted = ""
         """Why this node has halted."""
         self.copying = ""
         """Why this node needs a copy, and why it has none yet."""
         self.takeovers = 0
         self.is_leaving = False
-        self._refusal, self._refused_ms = "", 0
-        """The newest answer of the shared log that is none, and since when; empty while it answers."""
         self._stood_in_vain = ""
         """Why this node could not stand though it can read; empty once any node leads."""
         self._must_check = True
@@ -158,7 +127,7 @@ class Election:
     @property
     def refusal(self) -> str:
         """The answer of the shared log that is none; empty while it answers, or is not asked."""
-        return (self._refusal or self._stood_in_vain) if self.role in _AT_WORK else ""
+        return (self.answers.refusal or self._stood_in_vain) if self.role in _AT_WORK else ""
 
     def begin(self) -> list[Output]:
         """Return the first act."""
@@ -167,7 +136,7 @@ class Election:
     def take(self, given: Input, now_ms: int) -> list[Output]:
         """Take an input in; return what is to be done, in order."""
         kind = type(given)
-        if self.stage is Stage.LEFT or (self.stage is Stage.HALTED and kind is not Leave):
+        if self.stage is Stage.LEFT or (self.stage is Stage.HALTED and kind is not inputs.Leave):
             return []
         if self.stage in AWAITED.get(kind, Stage):
             _TAKES[kind](self, given, now_ms)
@@ -197,24 +166,24 @@ class Election:
 
     # Following.
 
-    def _opened(self, given: Opened, now_ms: int) -> None:
+    def _opened(self, given: inputs.Opened, now_ms: int) -> None:
         self.leadership.know(given.epoch, given.leads)
         self.leadership.has_read_all, self._must_check = False, True
         self.leadership.silence.away(now_ms)
-        self.copying, self._failure, self.seen = "", None, given.seen
+        self.copying, self._failure, self.answers.seen = "", None, given.seen
         self._reign.look_ended()
         self._on(Event.OPENED)
 
-    def _record_taken(self, given: RecordTaken, now_ms: int) -> None:
+    def _record_taken(self, given: inputs.RecordTaken, now_ms: int) -> None:
         if self.leadership.record_taken(given.step, now_ms):
             self._stood_in_vain = ""
             self._say("info", "epoch", epoch=self.leadership.epoch, leader=self.leadership.facts["node"])
 
-    def _read_done(self, given: ReadDone, now_ms: int) -> None:
-        self._note_seen(given.seen)
+    def _read_done(self, given: inputs.ReadDone, now_ms: int) -> None:
+        self.answers.note_seen(given.seen)
         if self.stage is Stage.READING:
             self._must_check = False
-            self._note_unanswered("", now_ms)
+            self.answers.note_answered(now_ms)
             self._follow(given, now_ms)
         elif given.records or not given.is_founded:
             self._on(Event.MORE if given.records else Event.LOST)
@@ -223,7 +192,7 @@ class Election:
             self.leadership.one_name.drew(holder)
             self._on(Event.CURRENT, holder)
 
-    def _follow(self, given: ReadDone, now_ms: int) -> None:
+    def _follow(self, given: inputs.ReadDone, now_ms: int) -> None:
         """Look and complain if that is due; then read on, wait, or stand."""
         leadership = self.leadership
         try:
@@ -256,31 +225,14 @@ class Election:
             self._say("warning", "the leader does not answer what clients ask", epoch=epoch)
             self._put(Act.COMPLAIN, (epoch, number))
 
-    def _note_unanswered(self, reason: str, now_ms: int) -> None:
-        """Note the reason why the shared log gives no answer, and since when; say where that changes."""
-        if reason and not self._refusal:
-            self._refused_ms = now_ms
-        if reason and reason != self._refusal:
-            self._say("warning", "the shared log does not answer: it is asked again", reason=reason)
-        if self._refusal and not reason:
-            self._say("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
-        self._refusal = reason
-
-    def _note_seen(self, seen: Seen) -> None:
-        """Warn of what was stepped over since the last time."""
-        for name, sentence in _WARNINGS.items():
-            if (count := getattr(seen, name)) > getattr(self.seen, name):
-                self._say("warning", sentence, count=count, next_record=seen.next_record)
-        self.seen = seen
-
     # Standing.
 
-    def _appended(self, given: Appended, now_ms: int) -> None:
+    def _appended(self, given: inputs.Appended, now_ms: int) -> None:
         self._epoch_until_ms = now_ms + int(election_table.EPOCH_SECONDS * 1000)
         self._candidacy = given.candidacy
         self._on(Event.LOST if given.candidacy is None else Event.APPENDED, given.candidacy)
 
-    def _confirmed(self, given: Confirmed, now_ms: int) -> None:
+    def _confirmed(self, given: inputs.Confirmed, now_ms: int) -> None:
         if given.has_won:
             self._stood_in_vain = ""
             self.takeovers += 1
@@ -293,7 +245,7 @@ class Election:
 
     # Leading.
 
-    def _begun(self, given: Begun, now_ms: int) -> None:
+    def _begun(self, given: inputs.Begun, now_ms: int) -> None:
         epoch = self.leadership.epoch
         self._reign.begin(epoch, given.proven_ms, now_ms)
         self._on(Event.SERVED)
@@ -301,43 +253,37 @@ class Election:
         if self.is_leaving or self._is_void:
             self._on(Event.OVER, "")
 
-    def _tick(self, given: Tick, now_ms: int) -> None:
+    def _tick(self, given: inputs.Tick, now_ms: int) -> None:
         self._on(Event.TICK)
         if self.stage is Stage.LEADING:
             self._reign.tick(given, now_ms)
             if self._reign.is_proven:
                 self.leadership.silence.led()
 
-    def _proof_wanted(self, _: ProofWanted, now_ms: int) -> None:
-        self._reign.proof_wanted(now_ms)
+    def _reigned(self, given: inputs.ProofWanted | inputs.Order | inputs.Beaten, now_ms: int) -> None:
+        self._reign.take(given, now_ms)
 
-    def _ordered(self, given: Order, now_ms: int) -> None:
-        self._reign.ordered(given, now_ms)
-
-    def _beaten(self, given: Beaten, now_ms: int) -> None:
-        self._reign.beaten(given, now_ms)
-
-    def _look_done(self, given: LookDone, now_ms: int) -> None:
+    def _look_done(self, given: inputs.LookDone, now_ms: int) -> None:
         is_leading = self.stage is Stage.LEADING
         self._reign.look_ended(now_ms if is_leading else None)
         if is_leading:
-            self._note_seen(given.seen)
+            self.answers.note_seen(given.seen)
             if successor := self._reign.successor(given, now_ms):
                 self._on(Event.OVER, successor)
 
-    def _clients_asked(self, given: ClientsAsked, now_ms: int) -> None:
+    def _clients_asked(self, given: inputs.ClientsAsked, now_ms: int) -> None:
         if self._reign.is_unreached(given, now_ms):
             self._on(Event.OVER, given.node)
 
-    def _stepped_down(self, given: SteppedDown, _: int) -> None:
+    def _stepped_down(self, given: inputs.SteppedDown, _: int) -> None:
         self._say("warning", "stepped down", reason=str(given.error))
         self._is_void = True
         self._on(Event.OVER, "")
 
-    def _moved(self, given: Move, _: int) -> None:
+    def _moved(self, given: inputs.Move, _: int) -> None:
         self._on(Event.OVER, given.to)
 
-    def _ended(self, _: Ended, now_ms: int) -> None:
+    def _ended(self, _: inputs.Ended, now_ms: int) -> None:
         if self._failure is not None:
             self._fail(self._failure, now_ms)
         else:
@@ -345,10 +291,10 @@ class Election:
 
     # Copying.
 
-    def _copies_found(self, given: CopiesFound, _: int) -> None:
+    def _copies_found(self, given: inputs.CopiesFound, _: int) -> None:
         self.leadership.know(given.epoch, given.leads)
 
-    def _copied(self, given: Copied, now_ms: int) -> None:
+    def _copied(self, given: inputs.Copied, now_ms: int) -> None:
         self._copied_ms = now_ms
         self._say("info", "copied", source=given.source)
         self._on(Event.COPIED)
@@ -360,7 +306,7 @@ class Election:
 
     # Failures, and the end.
 
-    def _failed(self, given: Failed, now_ms: int) -> None:
+    def _failed(self, given: inputs.Failed, now_ms: int) -> None:
         act, error = given
         if act is Act.LOOK:
             self._reign.look_ended()
@@ -375,7 +321,7 @@ class Election:
             self._no_copy(error)
         elif self.stage is Stage.READING and isinstance(error, Unknown):
             self.leadership.silence.away(now_ms)
-            self._note_unanswered(error.detail, now_ms)
+            self.answers.note_refusal(error.detail, now_ms)
             self._on(Event.UNANSWERED)
         else:
             self._fail(error, now_ms)
@@ -406,7 +352,7 @@ class Election:
             self._say("error", "the replica is opened again", reason=str(error))
             self._on(Event.VOID)
 
-    def _leave(self, _: Leave, __: int) -> None:
+    def _leave(self, _: inputs.Leave, __: int) -> None:
         self.is_leaving = True
         self._on(Event.OVER if self.stage is Stage.LEADING else Event.LEAVE, "")
 
@@ -417,23 +363,23 @@ def is_no_history(error: Exception) -> bool:
 
 
 _TAKES: Final[Mapping[type[Any], Callable[[Election, Any, int], None]]] = {
-    Opened: Election._opened,
-    RecordTaken: Election._record_taken,
-    ReadDone: Election._read_done,
-    Appended: Election._appended,
-    Confirmed: Election._confirmed,
-    Begun: Election._begun,
-    Tick: Election._tick,
-    ProofWanted: Election._proof_wanted,
-    Order: Election._ordered,
-    Beaten: Election._beaten,
-    LookDone: Election._look_done,
-    ClientsAsked: Election._clients_asked,
-    SteppedDown: Election._stepped_down,
-    Move: Election._moved,
-    Ended: Election._ended,
-    CopiesFound: Election._copies_found,
-    Copied: Election._copied,
-    Failed: Election._failed,
-    Leave: Election._leave,
+    inputs.Opened: Election._opened,
+    inputs.RecordTaken: Election._record_taken,
+    inputs.ReadDone: Election._read_done,
+    inputs.Appended: Election._appended,
+    inputs.Confirmed: Election._confirmed,
+    inputs.Begun: Election._begun,
+    inputs.Tick: Election._tick,
+    inputs.ProofWanted: Election._reigned,
+    inputs.Order: Election._reigned,
+    inputs.Beaten: Election._reigned,
+    inputs.LookDone: Election._look_done,
+    inputs.ClientsAsked: Election._clients_asked,
+    inputs.SteppedDown: Election._stepped_down,
+    inputs.Move: Election._moved,
+    inputs.Ended: Election._ended,
+    inputs.CopiesFound: Election._copies_found,
+    inputs.Copied: Election._copied,
+    inputs.Failed: Election._failed,
+    inputs.Leave: Election._leave,
 }

@@ -27,6 +27,8 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
+from services.cluster import peers
+from services.cluster.identity import Member
 from sharedlog.fold import Fold
 from sharedlog.holdings import Holding
 
@@ -38,8 +40,16 @@ MARK_MS: Final = 100
 """How long the leader's end may have moved before that is marked."""
 MARKS_MAX: Final = 36_000
 """So the lag in ms of a follower that is slow is exact up to an hour, and then told too small."""
+TOLD_SECONDS: Final = 2.0
+"""How long a follower waits until the leader has taken in how far it is."""
 PATH: Final = "/api/cluster/position"
 _SECRET_BYTES: Final = 16
+
+
+def tell(leader: Member, node: str, fold: Fold, unfit: str) -> None:
+    """Tell the leader how far a follower is, and why it is unfit; waits for its answer, and ignores it."""
+    facts = {"node": node, "end_offset": fold.end, "unfit": unfit}
+    peers.told(leader.http, leader.certificate, PATH, secret_of(fold), facts, TOLD_SECONDS)
 
 
 def secret_of(fold: Fold) -> str:

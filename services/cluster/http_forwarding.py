@@ -46,7 +46,7 @@ from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.cluster.scrubbing import Scrubbing
-from services.cluster.sessions import Sessions
+from services.cluster.status import status_of
 from services.cluster.unanswered import Unanswered
 from services.ops.bodies import Bodies
 from services.ops.gate import Demands, Gate
@@ -119,7 +119,7 @@ class ClusterHttp:
             response = await self._ordered(request)
         elif path == "/api/cluster":
             progress = await self.metrics.progress()
-            response = JSONResponse(self._node.view() | self.metrics.view() | progress)
+            response = JSONResponse(status_of(self._node) | self.metrics.view() | progress)
         else:
             response = self._own(path)
         await response(scope, receive, send)

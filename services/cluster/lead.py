@@ -135,7 +135,7 @@ class Lead:
 
     def _look_at_disk_and_log(self, has_read_all: bool) -> Shown:
         acts = self._acts
-        shown: Shown = acts.look(has_read_all).shown
+        shown = acts.look_after_copy(self._replica, has_read_all)
         acts.copying.trim(self.fold)
         if self._sink.proven_ms > self._began_ms:  # the EPOCH was appended before, nobody knows when
             self.compare_clock()

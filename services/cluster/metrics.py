@@ -13,7 +13,7 @@ from services.cluster.election_table import Role
 from services.cluster.engine_check import EngineCheck
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.scrubbing import Scrubbing
-from services.cluster.sessions import Sessions
+from services.cluster.status import status_of
 from services.cluster.unanswered import Unanswered
 from services.live.live_broker import LiveBroker
 from services.live.progress import measured
@@ -77,7 +77,7 @@ class ClusterMetrics(Collector):
         for one in Role:
             role.add_metric((one.value,), int(one is self._node.role))
         yield role
-        view = self._node.view()
+        view = status_of(self._node)
         yield _gauge("epoch", "The newest epoch that the node has read of.", view["epoch"])
         yield _gauge("end_offset", "How far in the log the node has got.", view["end_offset"])
         takeovers = CounterMetricFamily("tidewheel_cluster_takeovers", "How often the node began to lead.")

@@ -5,7 +5,7 @@
     operator, process, core --order, failure, wish for a proof--> election
 
 Rules
-1. The election (`services.cluster.election`) decides, in the loop alone; one `_give` is one input.
+1. The election (`services.cluster.election`) decides, in the loop alone; one `give` is one input.
 2. Acts on the engine and the disk run in worker threads (`services.cluster.acts`). While the node follows the
    core belongs to them; while it leads, to the loop (`services.cluster.lead`).
 3. What runs beside the one act (a look, a BEAT, a question to clients, the follower's word to its leader)
@@ -28,27 +28,12 @@ import structlog
 
 from commitlog.disk import Disk
 from services.broker.settings import BrokerSettings
-from services.cluster import followers, peers
+from services.cluster import election_inputs as inputs
+from services.cluster import followers
 from services.cluster.acts import CARRIED_OUT, Acts, Clocks
-from services.cluster.copies import copies_told
 from services.cluster.election import FAILURES, Election
-from services.cluster.election_inputs import (
-    Begun,
-    ClientsAsked,
-    Ended,
-    Failed,
-    Input,
-    Leave,
-    Move,
-    Opened,
-    Order,
-    ProofWanted,
-    ReadDone,
-    SteppedDown,
-    Tick,
-)
+from services.cluster.election_inputs import Input
 from services.cluster.election_table import BESIDE, Act, Line, Output, Role
-from services.cluster.errors import OrderRefused
 from services.cluster.health import Health
 from services.cluster.identity import Member
 from services.cluster.lead import Lead, Serve, Told
@@ -57,11 +42,8 @@ from services.cluster.peers import Shown
 from services.cluster.reach import Reach
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
-from sharedlog.fold import Fold
 
 HOLDER_BYTES: Final = 16
-TOLD_SECONDS: Final = 2.0
-"""How long a follower waits until the leader has taken in how far it is."""
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
@@ -104,7 +86,7 @@ class ClusterNode:
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
         """Tells whether any client answers this node."""
         self._changed = asyncio.Event()
-        self._read_ms = 0
+        self.read_ms = 0
         """When the shared log was read last; 0 for never."""
         self._timer: asyncio.TimerHandle | None = None
         self._beside: set[asyncio.Task[None]] = set()
@@ -131,11 +113,11 @@ class ClusterNode:
 
     def leave(self) -> None:
         """Stop following, or leading, as soon as that can be."""
-        self._give(Leave())
+        self.give(inputs.Leave())
 
     # What the election says.
 
-    def _give(self, given: Input, now_ms: int | None = None) -> None:
+    def give(self, given: Input, now_ms: int | None = None) -> None:
         """Give the election an input, and carry out what it says."""
         if self._over.done():
             return
@@ -189,25 +171,25 @@ class ClusterNode:
             if act in _MUST_NOT_FAIL:
                 self._break(error)
                 return
-            answer = Failed(act, error)
+            answer = inputs.Failed(act, error)
         except Exception as bug:  # whatever it is, it ends the process
             self._break(bug)
             return
         if answer is not None:
             self._prepare(answer)
-            self._give(answer)
+            self.give(answer)
 
     def _prepare(self, answer: Input) -> None:
         """Do what goes with an answer."""
         self.acts.ends(answer)
-        if isinstance(answer, ReadDone):
-            self._read_ms = monotonic_ms()
-        if isinstance(answer, Opened):
+        if isinstance(answer, inputs.ReadDone):
+            self.read_ms = monotonic_ms()
+        if isinstance(answer, inputs.Opened):
             self.health.pace.follows()
             self._keep_beside(self._loop.create_task(self._tell_leader()))
-        elif isinstance(answer, ReadDone) and not answer.records:
+        elif isinstance(answer, inputs.ReadDone) and not answer.records:
             self.health.tell_clock()
-        elif isinstance(answer, Begun) and self._is_proof_asked:
+        elif isinstance(answer, inputs.Begun) and self._is_proof_asked:
             self._loop.call_soon(self._ask_for_proof)
 
     def _end_timer(self) -> None:
@@ -215,11 +197,11 @@ class ClusterNode:
             self._timer.cancel()
 
     def _tick(self) -> None:
-        self._give(self.lead.tick() if self.election.role is Role.LEADING and self.lead else Tick())
+        self.give(self.lead.tick() if self.election.role is Role.LEADING and self.lead else inputs.Tick())
 
     def _tell(self, given: Input, now_ms: int) -> None:
         """Let the election have what a worker thread has read amid an act."""
-        self._loop.call_soon_threadsafe(self._give, given, now_ms)
+        self._loop.call_soon_threadsafe(self.give, given, now_ms)
 
     def _keep_beside(self, task: asyncio.Task[None]) -> None:
         self._beside.add(task)
@@ -242,7 +224,7 @@ class ClusterNode:
         assert self.lead is not None, "a leader's act without a lead"
         return self.lead
 
-    async def _begin_lead(self, why: str) -> Begun:
+    async def _begin_lead(self, why: str) -> inputs.Begun:
         self._end_beside()
         self._is_proof_asked = False
         self.took_over = TookOver(self._clock(), why)
@@ -254,16 +236,16 @@ class ClusterNode:
             self.lead = None
             raise
 
-    async def _beat(self, order: Order) -> Input | None:
+    async def _beat(self, order: inputs.Order) -> Input | None:
         answer = await self._led.beat(order)
         if answer is not None and order.written is not None and not order.written.done():
             order.written.set_result(None)
         return answer
 
-    async def _ask_clients(self, node: str) -> ClientsAsked:
-        return ClientsAsked(node, await self.reaches_clients())
+    async def _ask_clients(self, node: str) -> inputs.ClientsAsked:
+        return inputs.ClientsAsked(node, await self.reaches_clients())
 
-    async def _hand_over(self, to: str) -> Ended:
+    async def _hand_over(self, to: str) -> inputs.Ended:
         if self._beside:
             await asyncio.wait(self._beside)
         lead = self._led
@@ -273,7 +255,7 @@ class ClusterNode:
         return answer
 
     def _stepped_down(self, error: OSError) -> None:
-        self._give(SteppedDown(error))
+        self.give(inputs.SteppedDown(error))
 
     def _broken(self, broken: asyncio.Future[None]) -> None:
         if not broken.cancelled() and (bug := broken.exception()) is not None:
@@ -288,29 +270,7 @@ class ClusterNode:
     def _ask_for_proof(self) -> None:
         if self.role is Role.LEADING:  # else it is asked for once the lead has begun
             self._is_proof_asked = False
-            self._give(ProofWanted())
-
-    # What an operator tells the leader.
-
-    def led(self) -> Fold:
-        """Return what this node has read while it leads; else raise `OrderRefused`."""
-        if self.role is not Role.LEADING or self.lead is None:
-            raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
-        return self.lead.fold
-
-    def move(self, to: str) -> None:
-        """Let another node lead, `to` if it is named."""
-        self._give(Move(to))
-
-    def write(self, facts: dict[str, Any]) -> asyncio.Future[None]:
-        """Let a BEAT say these facts; return what is set once the log has it."""
-        written: asyncio.Future[None] = self._loop.create_future()
-        self._give(Order(facts, written))
-        return written
-
-    def forgot(self, node: str) -> None:
-        """Take in that a node is gone for good."""
-        self.election.leadership.names.discard(node)
+            self.give(inputs.ProofWanted())
 
     # What others know of this node.
 
@@ -372,42 +332,11 @@ class ClusterNode:
         while True:
             await asyncio.sleep(followers.TELL_SECONDS)
             leader, replica = self.election.leadership.leader, self.acts.replica
-            if leader is None or leader.node == self.me.node or replica is None:
-                continue
-            facts = {"node": self.me.node, "end_offset": replica.fold.end, "unfit": self.health.unfit()}
-            where, secret = (leader.http, leader.certificate), followers.secret_of(replica.fold)
-            # By a thread of the node's own: clients' requests that wait for the leader may have all others.
-            await self._work(partial(peers.told, *where, followers.PATH, secret, facts, TOLD_SECONDS))
-
-    def view(self) -> dict[str, Any]:
-        """Return what the node knows of itself and the leader, as JSON can hold it."""
-        election, acts, leader = self.election, self.acts, self.known_leader
-        fold = None if acts.replica is None else acts.replica.fold
-        leads = self.role is Role.LEADING
-        read_ms, seen = self._read_ms, election.seen
-        return {
-            "node": self.me.node,
-            "role": self.role.value,
-            "epoch": self.epoch,
-            "leader": None if leader is None else leader.told(),
-            "end_offset": fold.end if leads and fold is not None else seen.end,
-            "next_record": seen.next_record,
-            "read_ms_ago": monotonic_ms() - read_ms if read_ms else None,
-            "takeovers": election.takeovers,
-            "nodes": sorted(election.leadership.names),
-            "beyond_checkpoint_bytes": None if acts.replica is None else acts.replica.beyond_checkpoint_bytes,
-            "finalized_version": None if fold is None else fold.finalized,
-            "supported_version": self.me.supports,
-            "took_over": None if self.took_over is None else self.took_over._asdict(),
-            "copies": {} if fold is None else copies_told(fold.holdings),
-            "followers": self.lead.lags() if leads and self.lead is not None else {},
-            "trimmed_below": acts.copying.trimmed_below,
-            "copying": election.copying,
-            "halted": election.halted,
-            "unfit": self.health.unfit(),
-            "foreign_lines": seen.foreign_lines,
-            "repeated_records": seen.repeated_records,
-        } | self.health.pace.view(leads=leads)
+            if leader is not None and leader.node != self.me.node and replica is not None:
+                told = partial(followers.tell, leader, self.me.node, replica.fold, self.health.unfit())
+                await self._work(
+                    told
+                )  # clients' requests that wait for the leader may have all other threads
 
     async def _work(self, act: Callable[[], Result]) -> Result:
         return await self._loop.run_in_executor(self._executor, act)

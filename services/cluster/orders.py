@@ -15,9 +15,12 @@ from typing import Any, Final
 
 import structlog
 
+from services.cluster.election_inputs import Move, Order
+from services.cluster.election_table import Role
 from services.cluster.errors import OrderRefused
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode
+from sharedlog.fold import Fold
 from sharedlog.versions import missing
 
 MOVE_SECONDS: Final = 10.0
@@ -31,7 +34,7 @@ async def move(node: ClusterNode, to: str = "") -> Member:
 
     Raise `OrderRefused` where this node does not lead, or there is nobody else.
     """
-    node.led()
+    _led(node)
     epoch, me = node.epoch, node.me.node
     others = sorted(node.names - {me})
     if to == me:
@@ -39,7 +42,7 @@ async def move(node: ClusterNode, to: str = "") -> Member:
     if not others or (to and to not in others):
         known = f"known are {', '.join(others)}" if others else "no other node is known"
         raise OrderRefused(f"There is no node {to or 'else'} to lead: {known}.")
-    node.move(to)
+    node.give(Move(to))
     try:
         async with asyncio.timeout(MOVE_SECONDS):
             await node.moved_from(epoch)
@@ -55,19 +58,19 @@ async def move(node: ClusterNode, to: str = "") -> Member:
 
 async def forget(node: ClusterNode, gone: str) -> None:
     """Let the cluster no longer wait for a node that is gone for good; raise `OrderRefused`."""
-    fold = node.led()
+    fold = _led(node)
     if gone == node.me.node:
         raise OrderRefused(f"Node {gone} leads: stop it first.")
     if fold.holdings.of(gone) is None:
         known = ", ".join(fold.holdings.all()) or "none"
         raise OrderRefused(f"Nothing is kept for a node {gone!r}. Nodes that hold a copy: {known}.")
     await _tell_all(node, {"forget": gone})
-    node.forgot(gone)
+    node.election.leadership.names.discard(gone)
 
 
 async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
     """Finalize a version, or the highest that all nodes support; return it. Raise `OrderRefused`."""
-    fold = node.led()
+    fold = _led(node)
     supports = {name: one.supports for name, one in fold.holdings.all().items()}
     supports[node.me.node] = node.me.supports
     version = max(fold.finalized, min(supports.values())) if wanted is None else wanted
@@ -87,10 +90,19 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
     return version
 
 
+def _led(node: ClusterNode) -> Fold:
+    """Return what a node has read while it leads; else raise `OrderRefused`."""
+    if node.role is not Role.LEADING or node.lead is None:
+        raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
+    return node.lead.fold
+
+
 async def _tell_all(node: ClusterNode, facts: dict[str, Any]) -> None:
     """Write facts into the shared log; raise `OrderRefused` if the node leads no more."""
+    written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         async with asyncio.timeout(MOVE_SECONDS):
-            await node.write(facts)
+            node.give(Order(facts, written))
+            await written
     except TimeoutError:
         raise OrderRefused("This node leads no more. Tell the next leader.") from None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from services.cluster import election_table, health
-from services.cluster.election_inputs import NO_NEWS, Beaten, ClientsAsked, LookDone, Order, Tick
+from services.cluster.election_inputs import NO_NEWS, Beaten, ClientsAsked, LookDone, Order, ProofWanted, Tick
 from services.cluster.election_table import Act
 from services.cluster.reach import Leaving
 from services.cluster.silence import BEAT_MS
@@ -58,20 +58,15 @@ class Reign:
         self._beat_if_due(given.news, now_ms)
         self.look_if_due(now_ms, has_read_all=True)
 
-    def proof_wanted(self, now_ms: int) -> None:
-        """Write a BEAT, or the next one after that under way."""
-        self._is_proof_wanted = True
-        self._beat_if_due(NO_NEWS, now_ms)
-
-    def ordered(self, order: Order, now_ms: int) -> None:
-        """Write a BEAT with an order's facts."""
-        self._orders.append(order)
-        self._beat_if_due(NO_NEWS, now_ms)
-
-    def beaten(self, given: Beaten, now_ms: int) -> None:
-        """Take in that the BEAT under way was proven."""
-        self._is_beating, self._proven_ms = False, max(self._proven_ms, given.proven_ms)
-        self._beat_if_due(given.news, now_ms)
+    def take(self, given: ProofWanted | Order | Beaten, now_ms: int) -> None:
+        """Take in a wish for a proof, an order, or that a BEAT was proven; write the next BEAT if due."""
+        if isinstance(given, ProofWanted):
+            self._is_proof_wanted = True
+        elif isinstance(given, Order):
+            self._orders.append(given)
+        else:
+            self._is_beating, self._proven_ms = False, max(self._proven_ms, given.proven_ms)
+        self._beat_if_due(given.news if isinstance(given, Beaten) else NO_NEWS, now_ms)
 
     def _beat_if_due(self, news: Mapping[str, Any], now_ms: int) -> None:
         is_silent = now_ms - self._proven_ms >= BEAT_MS

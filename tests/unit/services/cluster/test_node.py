@@ -25,8 +25,7 @@ from services.cluster.node import ClusterNode
 from services.cluster.pace import Pace
 from services.cluster.peers import Shown
 from services.cluster.replica import Replica
-from services.live.durability import Answers, Proving
-from sharedlog import witness
+from services.cluster.status import status_of
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
 from sharedlog.errors import Unknown
@@ -86,7 +85,7 @@ def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() 
 
     async def until(is_so: Callable[[dict[str, Any]], bool], node: ClusterNode) -> None:
         async with asyncio.timeout(WAIT_SECONDS):
-            while not is_so(node.view()):
+            while not is_so(status_of(node)):
                 await asyncio.sleep(0)
 
     async def run() -> None:
@@ -100,7 +99,7 @@ def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() 
             await until(lambda view: view["role"] == Role.OPENING, node)
             engine.failure = lambda: Unknown("away")
             await until(lambda view: view["role"] == Role.FOLLOWING, node)
-            assert node.view()["end_offset"] == node.view()["next_record"] == 0
+            assert status_of(node)["end_offset"] == status_of(node)["next_record"] == 0
             engine.failure = None
             await until(lambda view: view["end_offset"] == end, node)
             node.leave()
@@ -118,10 +117,10 @@ async def follows(
         node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, never)
         running = asyncio.create_task(node.run())
         async with asyncio.timeout(WAIT_SECONDS):
-            while not is_so(node.view()):
+            while not is_so(status_of(node)):
                 await asyncio.wait({running}, timeout=0.005)
                 assert not running.done(), running
-        view = node.view()
+        view = status_of(node)
         node.leave()
         await running
     return view, list(logs)
@@ -225,7 +224,7 @@ def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
 
             def heard(outcome: Outcome, kind: Kind, said: dict[str, Any]) -> None:
                 record = SharedRecord(CLUSTER, kind, 1, holder, 0, CHAIN_AT_GENESIS, body_of(said))
-                node._give(RecordTaken(Step(outcome, record)))
+                node.give(RecordTaken(Step(outcome, record)))
 
             heard(Outcome.NEW_EPOCH, Kind.EPOCH, facts)
             changed = node._changed

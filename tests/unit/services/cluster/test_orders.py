@@ -77,7 +77,7 @@ def test_a_node_is_forgotten_once_and_the_leader_is_not() -> None:
         assert "Nodes that hold a copy: a, c." in await refused(orders.forget(node, "nobody"))
         await orders.forget(node, "c")
         assert "c" not in node.names
-        fold = node.led()
+        fold = orders._led(node)
         assert fold.holdings.of("c") is None
         assert "Nothing is kept for a node 'c'" in await refused(orders.forget(node, "c"))
 
@@ -90,7 +90,7 @@ def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down() -
         assert await orders.set_version(node) == 1
         await orders.forget(node, "c")
         assert await orders.set_version(node) == SUPPORTED
-        fold = node.led()
+        fold = orders._led(node)
         assert fold.finalized == SUPPORTED
         assert "it never goes down" in await refused(orders.set_version(node, 1))
 

@@ -1,0 +1,39 @@
+"""The status of a node: what it knows of itself, the leader, its followers and all copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.cluster.copies import copies_told
+from services.cluster.election_table import Role
+from services.cluster.node import ClusterNode, monotonic_ms
+
+
+def status_of(node: ClusterNode) -> dict[str, Any]:
+    """Return the status as JSON can hold it."""
+    election, replica, leader = node.election, node.acts.replica, node.known_leader
+    fold, seen = None if replica is None else replica.fold, election.answers.seen
+    leads = node.role is Role.LEADING
+    return {
+        "node": node.me.node,
+        "role": node.role.value,
+        "epoch": node.epoch,
+        "leader": None if leader is None else leader.told(),
+        "end_offset": fold.end if leads and fold is not None else seen.end,
+        "next_record": seen.next_record,
+        "read_ms_ago": monotonic_ms() - node.read_ms if node.read_ms else None,
+        "takeovers": election.takeovers,
+        "nodes": sorted(election.leadership.names),
+        "beyond_checkpoint_bytes": None if replica is None else replica.beyond_checkpoint_bytes,
+        "finalized_version": None if fold is None else fold.finalized,
+        "supported_version": node.me.supports,
+        "took_over": None if node.took_over is None else node.took_over._asdict(),
+        "copies": {} if fold is None else copies_told(fold.holdings),
+        "followers": node.lead.lags() if leads and node.lead is not None else {},
+        "trimmed_below": node.acts.copying.trimmed_below,
+        "copying": election.copying,
+        "halted": election.halted,
+        "unfit": node.health.unfit(),
+        "foreign_lines": seen.foreign_lines,
+        "repeated_records": seen.repeated_records,
+    } | node.health.pace.view(leads=leads)
