@@ -64,7 +64,6 @@ from services.cluster.errors import CopyRefused, NameTaken, OtherKey
 from services.cluster.identity import Member
 from services.cluster.leadership import Leadership
 from services.cluster.log_answers import LogAnswers
-from services.cluster.one_key import check_key
 from services.cluster.reach import Reach
 from services.cluster.reign import Reign
 from sharedlog.errors import Halted, NoCluster, Refused, TooOld, Trimmed, Unknown
@@ -81,7 +80,6 @@ FAILURES: Final = (
 )
 """Errors of acts that the machine takes (`Failed`); any other is a bug of the node."""
 _HALTING: Final = (Halted, NoCluster, OtherKey, NameTaken)
-_AT_WORK: Final = (Role.FOLLOWING, Role.STANDING, Role.LEADING)
 _END: Final = Row(Stage.LEFT, Act.END)
 
 
@@ -96,7 +94,7 @@ class Election:
         self.stage, self.role = Stage.OPENING, Role.OPENING
         self.leadership = Leadership(me, now_ms)
         self.reach = Reach()
-        self._reign = Reign(me.node, self._put, self._say)
+        self.reign = Reign(me.node, self._put, self._say)
         self.answers = LogAnswers(self._say)
         self.halted = ""
         """Why this node has halted."""
@@ -104,30 +102,17 @@ class Election:
         """Why this node needs a copy, and why it has none yet."""
         self.takeovers = 0
         self.is_leaving = False
-        self._stood_in_vain = ""
-        """Why this node could not stand though it can read; empty once any node leads."""
         self._must_check = True
         """Whether what was read before is to be looked for in the log before it is read on."""
         self._epoch_until_ms = 0
         self._why_stood = ""
         self._candidacy: Any = None
         self._is_void = False
-        """Whether the core of the lead is void, maybe before clients are served."""
+        """Whether the core of the lead is void; it may be so before clients are served."""
         self._failure: Exception | None = None
         """The failure of the copy or the log that a look has found, with which this role ends."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
-
-    @property
-    def known_leader(self) -> Member | None:
-        """The leader; None too where the log names this node, which does not lead, or no longer."""
-        led_by_me = self.leadership.leads_by_log
-        return None if led_by_me and self.role is not Role.LEADING else self.leadership.leader
-
-    @property
-    def refusal(self) -> str:
-        """The answer of the shared log that is none; empty while it answers, or is not asked."""
-        return (self.answers.refusal or self._stood_in_vain) if self.role in _AT_WORK else ""
 
     def begin(self) -> list[Output]:
         """Return the first act."""
@@ -171,12 +156,12 @@ class Election:
         self.leadership.has_read_all, self._must_check = False, True
         self.leadership.silence.away(now_ms)
         self.copying, self._failure, self.answers.seen = "", None, given.seen
-        self._reign.look_ended()
+        self.reign.look_ended()
         self._on(Event.OPENED)
 
     def _record_taken(self, given: inputs.RecordTaken, now_ms: int) -> None:
         if self.leadership.record_taken(given.step, now_ms):
-            self._stood_in_vain = ""
+            self.answers.stood_in_vain = ""
             self._say("info", "epoch", epoch=self.leadership.epoch, leader=self.leadership.facts["node"])
 
     def _read_done(self, given: inputs.ReadDone, now_ms: int) -> None:
@@ -196,15 +181,13 @@ class Election:
         """Look and complain if that is due; then read on, wait, or stand."""
         leadership = self.leadership
         try:
-            leadership.one_name.check(leadership.leader.listen if leadership.leader else "")
-            if not given.records:
-                check_key(self.me.node, self.me.key, leadership.epoch, leadership.facts)
+            leadership.check(is_newest=not given.records)
         except (NameTaken, OtherKey) as error:
             self._failure = error
         if self._failure is not None:
             self._fail(self._failure, now_ms)
             return
-        self._reign.look_if_due(now_ms, has_read_all=leadership.has_read_all)
+        self.reign.look_if_due(now_ms, has_read_all=leadership.has_read_all)
         # What the log says of this node may be of a copy that is gone, until all was read.
         if given.is_listed and leadership.has_read_all:
             self._complain(now_ms)
@@ -234,7 +217,7 @@ class Election:
 
     def _confirmed(self, given: inputs.Confirmed, now_ms: int) -> None:
         if given.has_won:
-            self._stood_in_vain = ""
+            self.answers.stood_in_vain = ""
             self.takeovers += 1
             self._is_void, self._failure = False, None
             self._on(Event.WON, self._why_stood)
@@ -247,7 +230,7 @@ class Election:
 
     def _begun(self, given: inputs.Begun, now_ms: int) -> None:
         epoch = self.leadership.epoch
-        self._reign.begin(epoch, given.proven_ms, now_ms)
+        self.reign.begin(epoch, given.proven_ms, now_ms)
         self._on(Event.SERVED)
         self._say("info", "leads", epoch=epoch, node=self.me.node, why=self._why_stood)
         if self.is_leaving or self._is_void:
@@ -256,23 +239,20 @@ class Election:
     def _tick(self, given: inputs.Tick, now_ms: int) -> None:
         self._on(Event.TICK)
         if self.stage is Stage.LEADING:
-            self._reign.tick(given, now_ms)
-            if self._reign.is_proven:
+            self.reign.tick(given, now_ms)
+            if self.reign.is_proven:
                 self.leadership.silence.led()
-
-    def _reigned(self, given: inputs.ProofWanted | inputs.Order | inputs.Beaten, now_ms: int) -> None:
-        self._reign.take(given, now_ms)
 
     def _look_done(self, given: inputs.LookDone, now_ms: int) -> None:
         is_leading = self.stage is Stage.LEADING
-        self._reign.look_ended(now_ms if is_leading else None)
+        self.reign.look_ended(now_ms if is_leading else None)
         if is_leading:
             self.answers.note_seen(given.seen)
-            if successor := self._reign.successor(given, now_ms):
+            if successor := self.reign.successor(given, now_ms):
                 self._on(Event.OVER, successor)
 
     def _clients_asked(self, given: inputs.ClientsAsked, now_ms: int) -> None:
-        if self._reign.is_unreached(given, now_ms):
+        if self.reign.is_unreached(given, now_ms):
             self._on(Event.OVER, given.node)
 
     def _stepped_down(self, given: inputs.SteppedDown, _: int) -> None:
@@ -309,7 +289,7 @@ class Election:
     def _failed(self, given: inputs.Failed, now_ms: int) -> None:
         act, error = given
         if act is Act.LOOK:
-            self._reign.look_ended()
+            self.reign.look_ended()
             self._failure = error
             if self.stage is Stage.LEADING:
                 self._on(Event.OVER, "")
@@ -329,7 +309,7 @@ class Election:
     def _not_elected(self, error: Unknown | Refused) -> None:
         if isinstance(error, Unknown):
             self._say("warning", "stood, and nobody knows what came of it", reason=error.detail)
-            self._stood_in_vain = error.detail
+            self.answers.stood_in_vain = error.detail
         else:
             self._say("info", "stood, and another was first", reason=str(error))
             self.leadership.silence.lost()
@@ -362,6 +342,12 @@ def is_no_history(error: Exception) -> bool:
     return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)
 
 
+def _reigned(
+    election: Election, given: inputs.ProofWanted | inputs.Order | inputs.Beaten, now_ms: int
+) -> None:
+    election.reign.take(given, now_ms)
+
+
 _TAKES: Final[Mapping[type[Any], Callable[[Election, Any, int], None]]] = {
     inputs.Opened: Election._opened,
     inputs.RecordTaken: Election._record_taken,
@@ -370,9 +356,9 @@ _TAKES: Final[Mapping[type[Any], Callable[[Election, Any, int], None]]] = {
     inputs.Confirmed: Election._confirmed,
     inputs.Begun: Election._begun,
     inputs.Tick: Election._tick,
-    inputs.ProofWanted: Election._reigned,
-    inputs.Order: Election._reigned,
-    inputs.Beaten: Election._reigned,
+    inputs.ProofWanted: _reigned,
+    inputs.Order: _reigned,
+    inputs.Beaten: _reigned,
     inputs.LookDone: Election._look_done,
     inputs.ClientsAsked: Election._clients_asked,
     inputs.SteppedDown: Election._stepped_down,

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.cluster.identity import Member
+from services.cluster.one_key import check_key
 from services.cluster.one_name import OneName
 from services.cluster.silence import Silence
 from sharedlog.fold import Outcome, Step, told_anew
@@ -55,6 +56,16 @@ class Leadership:
         if self.leader is not None:
             return f"silence of node {self.leader.node}"
         return "the leader left" if self.epoch else "nobody led"
+
+    def known(self, *, leads: bool) -> Member | None:
+        """Return the leader; None too where the log names this node, and it does not lead, or no longer."""
+        return None if self.leads_by_log and not leads else self.leader
+
+    def check(self, *, is_newest: bool) -> None:
+        """Raise `NameTaken`, or `OtherKey` if the newest leader has another key of users' secrets."""
+        self.one_name.check(self.leader.listen if self.leader else "")
+        if is_newest:
+            check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
     def know(self, epoch: int, facts: Mapping[str, Any]) -> None:
         """Take in the EPOCH of a leader, unless a later one is known."""

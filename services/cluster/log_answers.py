@@ -26,6 +26,8 @@ class LogAnswers:
         self._say, self._refused_ms = say, 0
         self.refusal = ""
         """The newest answer that is none; empty while the shared log answers."""
+        self.stood_in_vain = ""
+        """Why this node could not stand though it can read; empty once any node leads."""
         self.seen = Seen()
 
     def note_refusal(self, reason: str, now_ms: int) -> None:

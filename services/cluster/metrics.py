@@ -43,7 +43,7 @@ class ClusterMetrics(Collector):
     @property
     def unanswered(self) -> str:
         """Why the shared log does not answer, or what it says instead; empty if it does."""
-        return self._unanswered.sentence or self._node.election.refusal
+        return self._unanswered.sentence or self._node.refusal
 
     def warnings(self) -> list[str]:
         """Return what `/readyz` says beside that the node is ready."""

@@ -40,6 +40,7 @@ from services.cluster.lead import Lead, Serve, Told
 from services.cluster.pace import Pace
 from services.cluster.peers import Shown
 from services.cluster.reach import Reach
+from services.cluster.tasks import Tasks
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
 
@@ -89,10 +90,7 @@ class ClusterNode:
         self.read_ms = 0
         """When the shared log was read last; 0 for never."""
         self._timer: asyncio.TimerHandle | None = None
-        self._beside: set[asyncio.Task[None]] = set()
-        """What runs beside the one act."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        """All tasks that have not ended, those of roles before too."""
+        self._tasks = Tasks(self._loop)
         self._is_proof_asked = False
 
     async def run(self) -> None:
@@ -103,10 +101,7 @@ class ClusterNode:
             await self._over
         finally:
             self._end_timer()
-            for task in self._tasks:
-                task.cancel()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            await self._tasks.end()
             if self.lead is not None:
                 with suppress(Exception):  # the bug that ends the node is raised already
                     await self.lead.end()
@@ -127,7 +122,7 @@ class ClusterNode:
             self._changed.set()
             self._changed = asyncio.Event()
         if election.role is not before[0] and election.role not in (Role.FOLLOWING, Role.STANDING):
-            self._end_beside()
+            self._tasks.end_beside()
         for output in outputs:
             self._carry_out(output)
 
@@ -149,11 +144,7 @@ class ClusterNode:
             self._over.set_result(None)
         else:
             self.acts.begins(act)
-            task = self._loop.create_task(self._answer(act, self._begin(act, argument)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            if act in BESIDE:
-                self._keep_beside(task)
+            self._tasks.start(self._answer(act, self._begin(act, argument)), is_beside=act in BESIDE)
 
     def _begin(self, act: Act, argument: Any) -> Coroutine[Any, Any, Input | None]:
         """Return what carries out an act and returns its answer."""
@@ -186,7 +177,7 @@ class ClusterNode:
             self.read_ms = monotonic_ms()
         if isinstance(answer, inputs.Opened):
             self.health.pace.follows()
-            self._keep_beside(self._loop.create_task(self._tell_leader()))
+            self._tasks.start(self._tell_leader(), is_beside=True)
         elif isinstance(answer, inputs.ReadDone) and not answer.records:
             self.health.tell_clock()
         elif isinstance(answer, inputs.Begun) and self._is_proof_asked:
@@ -203,16 +194,6 @@ class ClusterNode:
         """Let the election have what a worker thread has read amid an act."""
         self._loop.call_soon_threadsafe(self.give, given, now_ms)
 
-    def _keep_beside(self, task: asyncio.Task[None]) -> None:
-        self._beside.add(task)
-        self._tasks.add(task)
-        task.add_done_callback(self._beside.discard)
-        task.add_done_callback(self._tasks.discard)
-
-    def _end_beside(self) -> None:
-        for task in self._beside:
-            task.cancel()
-
     def _break(self, bug: BaseException) -> None:
         if not self._over.done():
             self._over.set_exception(bug)
@@ -225,10 +206,10 @@ class ClusterNode:
         return self.lead
 
     async def _begin_lead(self, why: str) -> inputs.Begun:
-        self._end_beside()
+        self._tasks.end_beside()
         self._is_proof_asked = False
         self.took_over = TookOver(self._clock(), why)
-        told = Told(self._stepped_down, self._proof_wanted, self._broken)
+        told = Told(lambda error: self.give(inputs.SteppedDown(error)), self._proof_wanted, self._broken)
         self.lead = Lead(self.acts, self.health, self._serve, self._work, told)
         try:
             return await self.lead.begin()
@@ -246,16 +227,12 @@ class ClusterNode:
         return inputs.ClientsAsked(node, await self.reaches_clients())
 
     async def _hand_over(self, to: str) -> inputs.Ended:
-        if self._beside:
-            await asyncio.wait(self._beside)
+        await self._tasks.beside_ended()
         lead = self._led
         answer = await lead.end()
         self.lead = None
         await lead.hand_over(to)
         return answer
-
-    def _stepped_down(self, error: OSError) -> None:
-        self.give(inputs.SteppedDown(error))
 
     def _broken(self, broken: asyncio.Future[None]) -> None:
         if not broken.cancelled() and (bug := broken.exception()) is not None:
@@ -287,7 +264,14 @@ class ClusterNode:
     @property
     def known_leader(self) -> Member | None:
         """Who leads; None too where this node is said to, and does not: it did, or a process before it."""
-        return self.election.known_leader
+        return self.election.leadership.known(leads=self.role is Role.LEADING)
+
+    @property
+    def refusal(self) -> str:
+        """The answer of the shared log that is none; empty while it answers, or is not asked."""
+        answers = self.election.answers
+        is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
+        return (answers.refusal or answers.stood_in_vain) if is_asked else ""
 
     @property
     def reach(self) -> Reach:
@@ -298,13 +282,6 @@ class ClusterNode:
     def shown(self) -> Shown:
         """By what others know this node, as of its last look."""
         return self.acts.shown
-
-    @property
-    def names(self) -> set[str]:
-        """The names of the nodes that this one has read of, less those that were forgotten since."""
-        replica = self.acts.replica
-        held = set() if replica is None else replica.fold.holdings.all().keys()
-        return self.election.leadership.names | held
 
     async def led_by(self, seconds: float) -> tuple[int, Member]:
         """Return the epoch and who leads in it, once this node knows; raise TimeoutError if not in time."""
@@ -328,15 +305,16 @@ class ClusterNode:
             self.lead.position_told(node, end, unfit)
 
     async def _tell_leader(self) -> None:
-        """Tell the leader again and again how far this node is; whether it hears changes nothing here."""
+        """Tell the leader again and again how far this node is; whether it hears changes nothing here.
+
+        By a thread of the node's own: clients' requests that wait for the leader may have all others.
+        """
         while True:
             await asyncio.sleep(followers.TELL_SECONDS)
             leader, replica = self.election.leadership.leader, self.acts.replica
             if leader is not None and leader.node != self.me.node and replica is not None:
                 told = partial(followers.tell, leader, self.me.node, replica.fold, self.health.unfit())
-                await self._work(
-                    told
-                )  # clients' requests that wait for the leader may have all other threads
+                await self._work(told)
 
     async def _work(self, act: Callable[[], Result]) -> Result:
         return await self._loop.run_in_executor(self._executor, act)

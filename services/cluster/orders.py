@@ -36,7 +36,7 @@ async def move(node: ClusterNode, to: str = "") -> Member:
     """
     _led(node)
     epoch, me = node.epoch, node.me.node
-    others = sorted(node.names - {me})
+    others = sorted(names(node) - {me})
     if to == me:
         raise OrderRefused(f"Node {to} leads already.")
     if not others or (to and to not in others):
@@ -88,6 +88,13 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
         await _tell_all(node, {"finalize": version})
         log.info("finalized", version=version)
     return version
+
+
+def names(node: ClusterNode) -> set[str]:
+    """Return the nodes of which a node has read, less those that were forgotten since."""
+    replica = node.acts.replica
+    held = set() if replica is None else replica.fold.holdings.all().keys()
+    return node.election.leadership.names | held
 
 
 def _led(node: ClusterNode) -> Fold:

@@ -24,6 +24,7 @@ from services.cluster.reach import Leaving
 from services.cluster.silence import BEAT_MS
 
 Say = Callable[..., None]
+OfReign = ProofWanted | Order | Beaten
 
 
 class Reign:
@@ -58,7 +59,7 @@ class Reign:
         self._beat_if_due(given.news, now_ms)
         self.look_if_due(now_ms, has_read_all=True)
 
-    def take(self, given: ProofWanted | Order | Beaten, now_ms: int) -> None:
+    def take(self, given: OfReign, now_ms: int) -> None:
         """Take in a wish for a proof, an order, or that a BEAT was proven; write the next BEAT if due."""
         if isinstance(given, ProofWanted):
             self._is_proof_wanted = True

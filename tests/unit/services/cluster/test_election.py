@@ -215,11 +215,11 @@ def test_each_row_follows_from_inputs(row: tuple[Stage, Event]) -> None:
 def test_an_engine_that_does_not_answer_is_no_silence_and_said_once() -> None:
     away = early(failed(Act.READ, AWAY), Tick(), failed(Act.READ, AWAY), Tick())
     election, outputs = play([*READING, *away])
-    assert election.refusal.endswith("away")
+    assert election.answers.refusal.endswith("away")
     assert lines(outputs).count("the shared log does not answer: it is asked again") == 1
     said = election.take(read(1), EARLY_MS + 70)
     assert said[0].argument.facts == {"after_ms": 70}
-    assert election.refusal == ""
+    assert election.answers.refusal == ""
     election.take(failed(Act.READ, AWAY), SILENT_MS)
     election.take(Tick(), SILENT_MS)
     assert acts(election.take(read(), SILENT_MS + SILENCE_MS - 1)) == [Act.WAIT]
@@ -352,14 +352,14 @@ MOST_INPUTS = [one for one in INPUTS if not isinstance(one, Leave)]
 def test_an_answer_that_is_not_awaited_is_dropped(stage: Stage) -> None:
     for one in INPUTS:
         election, _ = play(REACH[stage])
-        before = election.takeovers, election.leadership.epoch, election.copying, election.refusal
+        before = election.takeovers, election.leadership.epoch, election.copying, election.answers.refusal
         done = election.take(one, SILENT_MS)
         awaited = AWAITED.get(type(one), Stage)
         if isinstance(one, Failed) and one.act is not Act.LOOK:
             awaited = AWAITED_ACTS[one.act]
         if stage not in awaited:
             assert not done, (stage, one)
-            after = election.takeovers, election.leadership.epoch, election.copying, election.refusal
+            after = election.takeovers, election.leadership.epoch, election.copying, election.answers.refusal
             assert (election.stage, after) == (stage, before)
 
 

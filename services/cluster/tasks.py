@@ -1,0 +1,40 @@
+"""The tasks of a node: one act at a time, and what runs beside it, which ends with the role."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Tasks:
+    """Tasks in a loop; a task that has ended is forgotten."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._all: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
+
+    def start(self, coroutine: Coroutine[Any, Any, None], *, is_beside: bool) -> None:
+        """Start a task; one that runs beside the act ends with the role."""
+        task = self._loop.create_task(coroutine)
+        for kept in (self._all, self._beside) if is_beside else (self._all,):
+            kept.add(task)
+            task.add_done_callback(kept.discard)
+
+    def end_beside(self) -> None:
+        """Cancel what runs beside the act: its answer is of the past."""
+        for task in self._beside:
+            task.cancel()
+
+    async def beside_ended(self) -> None:
+        """Return once nothing runs beside the act."""
+        if self._beside:
+            await asyncio.wait(self._beside)
+
+    async def end(self) -> None:
+        """Cancel all, and wait for their ends."""
+        for task in self._all:
+            task.cancel()
+        if self._all:
+            await asyncio.wait(self._all)
