@@ -92,20 +92,17 @@ class Election:
     def __init__(self, me: Member, now_ms: int, draw: Callable[[], bytes]) -> None:
         self.me, self._draw = me, draw
         self.stage, self.role = Stage.OPENING, Role.OPENING
-        self.leadership = Leadership(me, now_ms)
-        self.reach = Reach()
+        self.leadership, self.reach = Leadership(me, now_ms), Reach()
         self.reign = Reign(me.node, self._put, self._say)
         self.answers = LogAnswers(self._say)
         self.halted = ""
         """Why this node has halted."""
         self.copying = ""
         """Why this node needs a copy, and why it has none yet."""
-        self.takeovers = 0
-        self.is_leaving = False
+        self.takeovers, self.is_leaving = 0, False
         self._must_check = True
         """Whether what was read before is to be looked for in the log before it is read on."""
-        self._epoch_until_ms = 0
-        self._why_stood = ""
+        self._why_stood, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_void = False
         """Whether the core of the lead is void; it may be so before clients are served."""

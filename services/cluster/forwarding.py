@@ -417,9 +417,9 @@ class Forwarding:
             fields = (*self._fields(asked, vouches=stands), (FORWARDED, str(epoch)))
             is_here = leader.node == self._node.me.node and asked.shape.name in (TELEMETRY, SYNC_LITE)
             local = self.local if is_here else None
-            with self._lines.taken(leader.listen, leader.certificate, self._node.shown) as channel:
+            with self._lines.taken(leader.listen, leader.certificate, self._node.acts.shown) as channel:
                 attempt = Attempt(
-                    *(channel, fields, left_seconds, epoch, self._node.reach, monotonic_ms()),
+                    *(channel, fields, left_seconds, epoch, self._node.election.reach, monotonic_ms()),
                     *(local, may_be_done),
                 )
                 yield attempt

@@ -248,7 +248,7 @@ class ClusterHttp:
             except OSError as error:  # nothing was sent, so another may get it
                 said = str(error)
                 if not isinstance(error, OtherCertificate):
-                    self._node.reach.failed(epoch, began_ms, monotonic_ms())
+                    self._node.election.reach.failed(epoch, began_ms, monotonic_ms())
                     said = not_reached(leader, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -256,7 +256,7 @@ class ClusterHttp:
             calling = asyncio.to_thread(called, connection, request.method, target, fields, body)
             try:
                 answer = await self._while_leads(epoch, connection, calling)
-                self._node.reach.answered(monotonic_ms())
+                self._node.election.reach.answered(monotonic_ms())
                 return answer
             except (OSError, http.client.HTTPException) as error:
                 said = f"The leader went away amid the request ({error}). See whether it was done."

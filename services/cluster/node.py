@@ -39,7 +39,6 @@ from services.cluster.identity import Member
 from services.cluster.lead import Lead, Serve, Told
 from services.cluster.pace import Pace
 from services.cluster.peers import Shown
-from services.cluster.reach import Reach
 from services.cluster.tasks import Tasks
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
@@ -86,11 +85,10 @@ class ClusterNode:
         """The last time when this node began to lead."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
         """Tells whether any client answers this node."""
-        self._changed = asyncio.Event()
+        self._changed, self._tasks = asyncio.Event(), Tasks(self._loop)
         self.read_ms = 0
         """When the shared log was read last; 0 for never."""
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks = Tasks(self._loop)
         self._is_proof_asked = False
 
     async def run(self) -> None:
@@ -173,13 +171,13 @@ class ClusterNode:
     def _prepare(self, answer: Input) -> None:
         """Do what goes with an answer."""
         self.acts.ends(answer)
-        if isinstance(answer, inputs.ReadDone):
-            self.read_ms = monotonic_ms()
         if isinstance(answer, inputs.Opened):
             self.health.pace.follows()
             self._tasks.start(self._tell_leader(), is_beside=True)
-        elif isinstance(answer, inputs.ReadDone) and not answer.records:
-            self.health.tell_clock()
+        elif isinstance(answer, inputs.ReadDone):
+            self.read_ms = monotonic_ms()
+            if not answer.records:
+                self.health.tell_clock()
         elif isinstance(answer, inputs.Begun) and self._is_proof_asked:
             self._loop.call_soon(self._ask_for_proof)
 
@@ -272,16 +270,6 @@ class ClusterNode:
         answers = self.election.answers
         is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
         return (answers.refusal or answers.stood_in_vain) if is_asked else ""
-
-    @property
-    def reach(self) -> Reach:
-        """Whether the calls that this node passes on reach the leader."""
-        return self.election.reach
-
-    @property
-    def shown(self) -> Shown:
-        """By what others know this node, as of its last look."""
-        return self.acts.shown
 
     async def led_by(self, seconds: float) -> tuple[int, Member]:
         """Return the epoch and who leads in it, once this node knows; raise TimeoutError if not in time."""

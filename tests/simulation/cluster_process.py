@@ -77,6 +77,11 @@ class Process:
         return self._due.act
 
     @property
+    def has_stood(self) -> bool:
+        """Whether this node is about to stand, or has stood and does not lead yet."""
+        return self.election.role is Role.STANDING
+
+    @property
     def replica(self) -> Replica | None:
         """The replica; None where none is open."""
         return self.acts.replica if self.stage in _OPEN else None

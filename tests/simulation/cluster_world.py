@@ -8,7 +8,7 @@ seed the engine compares (`tests.memory_engine`), in the others only order decid
 
 What a node does next is its election's (`services.cluster.election`), and so are its acts, which are carried
 out one by one (`cluster_process`); the world decides who goes on, how far, and who hears nothing for so long
-that it stands.
+that it stands. No two nodes lead by one epoch.
 
 Answers wait as a node's do (`services.live.durability`); clients also call a zombie that does not know yet
 that it is one, and what is told, a no too, is true. In half of the seeds the nodes' clocks differ, by seconds
@@ -161,6 +161,8 @@ class ClusterWorld(World):
         self.lost_from: int | None = None
         """The first record that the engine has lost, though it had accepted it."""
         self._moments = count(1)
+        self._drawn: dict[bytes, str] = {}
+        """Which node has drawn a holder."""
         self._wants_proof = False
         self.zombies: list[Zombie] = []
         self.asked_count = self.halt_count = 0
@@ -186,26 +188,39 @@ class ClusterWorld(World):
         Where the engine has lost its end and grown again, its head may be one that no node can fold: then no
         node leads any more, and those that had read what was lost have halted.
         """
-        for disk in [node.disk for node in self.nodes]:
-            disk.well()
+        for node in self.nodes:
+            node.disk.well()
+            if not self._is_paused(node) and node.process is not None and node.process.has_stood:
+                self._end_process(node)  # a candidate of before, which may have won then
         attempts = count()
         while candidates := [one for one in self.nodes if not one.is_halted and not self._is_paused(one)]:
             if next(attempts) == ATTEMPTS_MAX:
                 assert self.lost_from is not None, "nodes stand again and again, and none leads"
                 break
             node = self.random.choice(candidates)
-            if self._stand(node):
-                return self._lead(node)
+            rival = self.random.choice(candidates)
+            for one in (node, rival) if self._race(node, rival) else (node,):
+                if not one.is_halted and self._stand(one):
+                    return self._lead(one)
         raise NobodyLeft
 
-    def _stand(self, node: Node) -> bool:
-        """Let a node hear nothing for long enough that it stands; return whether it is to lead."""
+    def _race(self, node: Node, rival: Node) -> bool:
+        """Let two nodes have read all, now and then, when the EPOCH of the rival lands; return whether so."""
+        if node is rival or self.random.random() < 0.7:
+            return False
+        self._stand(node, Act.APPEND_EPOCH)
+        if self._stand(rival, Act.APPEND_EPOCH):
+            self._act(rival)
+        return True
+
+    def _stand(self, node: Node, until: Act = Act.SERVE) -> bool:
+        """Let a node hear nothing for so long that it stands; return whether it comes to an act."""
         has_stood = False
         for _ in range(ACTS_MAX):
             process = self._process(node)
             stage, has_stood = process.stage, has_stood or process.stage in STANDING
-            if stage in (Stage.STARTING, Stage.HALTED):
-                return stage is Stage.STARTING
+            if process.due in (until, Act.SERVE) or stage is Stage.HALTED:
+                return process.due is until
             is_reading = stage in (Stage.READING, Stage.IDLE)
             if is_reading:
                 process.hear_nothing()
@@ -218,7 +233,9 @@ class ClusterWorld(World):
         assert self.lost_from is None or node.has_read_before_loss <= self.lost_from, (
             f"{node.name} leads, though it has read what the engine has lost"
         )
-        process, replica = self._process(node), self._up(node)
+        process = self._process(node)
+        replica = process.acts.open_replica
+        assert self._drawn[replica.fold.holder] == node.name, "a node leads by the right of another"
         self.now_ms = self._clock(node)
         self.leader, self.disk = node, node.disk
         replica.lead(self.engine, self.now_ms, self._moments.__next__, node.name)
@@ -232,10 +249,15 @@ class ClusterWorld(World):
     def _process(self, node: Node) -> Process:
         """The process of a node, which is started if there is none."""
         if node.process is None:
-            clock, draw = partial(self._clock, node), partial(self.random.randbytes, 16)
+            clock, draw = partial(self._clock, node), partial(self._draw, node.name)
             node.process = Process(node.name, BEGAN, self.engine, node.disk, self.settings, clock, draw)
             node.process.acts.copying.fetch = self._fetch
         return node.process
+
+    def _draw(self, name: str) -> bytes:
+        holder = self.random.randbytes(16)
+        self._drawn[holder] = name
+        return holder
 
     def _act(self, node: Node) -> Exception | None:
         """Let a node carry out its next act; it may die of that, and begins again. Return its failure."""
@@ -257,11 +279,17 @@ class ClusterWorld(World):
             self.halt_count += 1
         return error
 
+    def _forget_win(self, node: Node) -> None:
+        """A node that had won when another one led behind it dies before it knows better."""
+        if node.process is not None and node.process.due is Act.SERVE:
+            self._end_process(node)
+
     def _act_until(self, node: Node, is_done: Callable[[], bool]) -> None:
         """Let a node carry out its acts until something is so."""
         for _ in range(ACTS_MAX):
             if is_done():
                 return
+            self._forget_win(node)
             self._act(node)
         raise AssertionError(f"{node.name} stands still: {self._process(node).stage}")
 
@@ -506,9 +534,10 @@ class ClusterWorld(World):
     def _read_some(self, node: Node, until: int) -> None:
         """Let a node that follows go on until it has read up to a record, waits, or would stand."""
         for _ in range(ACTS_MAX):
+            self._forget_win(node)
             process, at = self._process(node), self._next_offset(node)
             is_silent = process.is_silent and at == self.engine.end_offset
-            if node.is_halted or at >= until or is_silent or process.stage in STANDING:
+            if node.is_halted or at >= until or is_silent:
                 return
             self._act(node)
             if self._process(node).due is Act.WAIT:

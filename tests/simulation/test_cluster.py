@@ -20,8 +20,10 @@ from services.broker.sending import Sending
 from services.broker.store import Store
 from services.broker.timer_delivery import TimerDelivery
 from services.broker.values import Resolution
-from services.cluster import replica
-from services.cluster.evidence_file import EvidenceFile
+from services.cluster import acts, replica
+from services.cluster.acts import Acts
+from services.cluster.election_inputs import Confirmed
+from services.cluster.election_table import Act
 from services.live.durability import OWN_MEANS, Answers, Waiting
 from sharedlog.errors import Halted, NotAccepted
 from sharedlog.fold import Position
@@ -213,6 +215,15 @@ def own_trouble_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Answers, "give", give)
 
 
+def candidates_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """A node whose EPOCH was read leads, whatever other EPOCH came before it."""
+
+    def confirm(of: Acts, candidacy: Any) -> Confirmed:
+        return Confirmed(of.confirm(candidacy).has_won is not None or None)
+
+    patch.setitem(acts.CARRIED_OUT, Act.CONFIRM, confirm)
+
+
 MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     repeats_are_stored_again,
     local_disk_is_believed,
@@ -225,6 +236,7 @@ MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     times_of_another_clock_are_believed,
     repeats_are_refused,
     own_trouble_is_told_at_once,
+    candidates_are_believed,
 ]
 FIRST_SEEDS = {own_trouble_is_told_at_once: 33}
 """Where the schedules begin that are known to find a rare one."""

@@ -107,7 +107,7 @@ class Node:
 
     def __init__(self, lead: Lead, me: Member) -> None:
         self._lead, self.me = lead, me
-        self.shown, self.reach = Shown(), Reach()
+        self.acts, self.election = SimpleNamespace(shown=Shown()), SimpleNamespace(reach=Reach())
 
     async def led_by(self, seconds: float) -> tuple[int, Member]:
         async with asyncio.timeout(seconds):

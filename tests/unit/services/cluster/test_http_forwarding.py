@@ -75,7 +75,7 @@ class Node:
     """A node that follows one leader and then another."""
 
     def __init__(self, first: Leader, second: Leader) -> None:
-        self.reach, self.epoch = Reach(), 1
+        self.election, self.epoch = SimpleNamespace(reach=Reach()), 1
         self._leaders, self._moved = {1: first, 2: second}, {1: asyncio.Event(), 2: asyncio.Event()}
 
     async def led_by(self, seconds: float) -> tuple[int, Member]:
