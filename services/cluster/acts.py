@@ -5,7 +5,7 @@ for the engine or the disk, so a node calls it in a worker thread; the election 
 `look` and `complain` run beside it. The simulation calls the same methods.
 
 A replica belongs to these acts from `open` on, and to the event loop once the node leads
-(`services.cluster.lead`).
+(`services.cluster.leading.lead`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any, Final, NamedTuple
 
 from commitlog.disk import Disk
 from services.broker.settings import BrokerSettings
-from services.cluster import health
 from services.cluster.copies import OwnCopy
 from services.cluster.copying import Copying
-from services.cluster.election_inputs import (
+from services.cluster.election import health
+from services.cluster.election.health import Health
+from services.cluster.election.inputs import (
     Appended,
     Confirmed,
     Copied,
@@ -31,8 +32,7 @@ from services.cluster.election_inputs import (
     RecordTaken,
     seen_by,
 )
-from services.cluster.election_table import Act
-from services.cluster.health import Health
+from services.cluster.election.table import Act
 from services.cluster.identity import Member
 from services.cluster.peers import Shown
 from services.cluster.replica import Replica

@@ -9,12 +9,12 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.cluster.election_table import Role
-from services.cluster.engine_check import EngineCheck
+from services.cluster.election.table import Role
 from services.cluster.node import ClusterNode, monotonic_ms
-from services.cluster.scrubbing import Scrubbing
 from services.cluster.status import status_of
-from services.cluster.unanswered import Unanswered
+from services.cluster.watching.engine_check import EngineCheck
+from services.cluster.watching.scrubbing import Scrubbing
+from services.cluster.watching.unanswered import Unanswered
 from services.live.live_broker import LiveBroker
 from services.live.progress import measured
 

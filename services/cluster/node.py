@@ -5,9 +5,9 @@
     operator, process, core --order, failure, wish for a proof--> election
 
 Rules
-1. The election (`services.cluster.election`) decides, in the loop alone; one `give` is one input.
+1. The election (`services.cluster.election.machine`) decides, in the loop alone; one `give` is one input.
 2. Acts on the engine and the disk run in worker threads (`services.cluster.acts`). While the node follows the
-   core belongs to them; while it leads, to the loop (`services.cluster.lead`).
+   core belongs to them; while it leads, to the loop (`services.cluster.leading.lead`).
 3. What runs beside the one act (a look, a BEAT, a question to clients, the follower's word to its leader)
    ends with the role in which it was begun: its answer is of the past then.
 4. A failure that the election has no row for is a bug, which ends `run`, and with it the process.
@@ -28,16 +28,16 @@ import structlog
 
 from commitlog.disk import Disk
 from services.broker.settings import BrokerSettings
-from services.cluster import election_inputs as inputs
-from services.cluster import followers
 from services.cluster.acts import CARRIED_OUT, Acts, Clocks
-from services.cluster.election import FAILURES, Election
-from services.cluster.election_inputs import Input
-from services.cluster.election_table import BESIDE, Act, Line, Output, Role
-from services.cluster.health import Health
+from services.cluster.election import inputs
+from services.cluster.election.health import Health
+from services.cluster.election.inputs import Input
+from services.cluster.election.machine import FAILURES, Election
+from services.cluster.election.pace import Pace
+from services.cluster.election.table import BESIDE, Act, Line, Output, Role
 from services.cluster.identity import Member
-from services.cluster.lead import Lead, Serve, Told
-from services.cluster.pace import Pace
+from services.cluster.leading import followers
+from services.cluster.leading.lead import Lead, Serve, Told
 from services.cluster.peers import Shown
 from services.cluster.tasks import Tasks
 from sharedlog.engine import Engine

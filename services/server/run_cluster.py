@@ -24,19 +24,17 @@ from commitlog import layout, store_format
 from services.auth.refusals import Refusals
 from services.auth.vault import id_of
 from services.broker.broker import Broker
-from services.cluster import access
-from services.cluster.engine_check import EngineCheck
-from services.cluster.forwarding import Forwarding
-from services.cluster.http_forwarding import ClusterHttp
+from services.cluster.election.machine import AFTER_HALT
+from services.cluster.forwarding.calls import Forwarding
+from services.cluster.forwarding.http_calls import ClusterHttp
+from services.cluster.forwarding.switch import Switch
+from services.cluster.forwarding.vouching import origin_of
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import Shown, follow
-from services.cluster.refetching import AFTER_HALT
-from services.cluster.scrubbing import Scrubbing
-from services.cluster.sessions import Sessions
-from services.cluster.switch import Switch
-from services.cluster.unanswered import Unanswered, WatchedEngine
-from services.cluster.vouching import origin_of
+from services.cluster.watching.engine_check import EngineCheck
+from services.cluster.watching.scrubbing import Scrubbing
+from services.cluster.watching.unanswered import Unanswered, WatchedEngine
 from services.front.certificates import https_context
 from services.http.calls import EVERY_ADDRESS
 from services.live.durability import Proving

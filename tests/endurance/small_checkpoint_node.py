@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from commitlog import limits
-from services.cluster import acts, election_table
-from services.cluster.election_table import Wait
+from services.cluster import acts
+from services.cluster.election import table as election_table
+from services.cluster.election.table import Wait
 
 RECORDS = int(os.environ.get("CHECKPOINT_RECORDS", "40"))
 limits.SNAPSHOT_LOG_BYTES = RECORDS * 2_048

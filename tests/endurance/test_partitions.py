@@ -17,7 +17,7 @@ from typing import NamedTuple
 import grpc
 import pytest
 
-from services.cluster.lines import OPTIONS
+from services.cluster.forwarding.lines import OPTIONS
 from services.cluster.peers import connected_to
 from sharedlog.engine import Head
 from sharedlog.errors import Refused, Unknown

@@ -14,8 +14,8 @@ from typing import Final
 
 from services.broker.settings import BrokerSettings
 from services.cluster.acts import CARRIED_OUT, Acts, Clocks
-from services.cluster.election import FAILURES, Election
-from services.cluster.election_inputs import (
+from services.cluster.election.health import Health
+from services.cluster.election.inputs import (
     Beaten,
     Begun,
     Ended,
@@ -26,10 +26,10 @@ from services.cluster.election_inputs import (
     SteppedDown,
     Tick,
 )
-from services.cluster.election_table import BESIDE, STANDING, Act, Output, Role, Stage
-from services.cluster.health import Health
+from services.cluster.election.machine import FAILURES, Election
+from services.cluster.election.pace import Pace
+from services.cluster.election.table import BESIDE, STANDING, Act, Output, Role, Stage
 from services.cluster.identity import Member
-from services.cluster.pace import Pace
 from services.cluster.peers import Shown
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine

@@ -49,8 +49,8 @@ from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
 from services.cluster import transfer
 from services.cluster.copies import TELL_AGAIN_MS
-from services.cluster.election_inputs import Order, ProofWanted
-from services.cluster.election_table import STANDING, Act, Stage
+from services.cluster.election.inputs import Order, ProofWanted
+from services.cluster.election.table import STANDING, Act, Stage
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica, records_in
 from services.live.durability import Answers, Proving, rests_on

@@ -14,15 +14,16 @@ from structlog.testing import capture_logs
 
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
-from services.cluster import election_table, silence
 from services.cluster.acts import Acts, Clocks
-from services.cluster.election_inputs import RecordTaken
-from services.cluster.election_table import Role
-from services.cluster.health import Health
+from services.cluster.election import silence
+from services.cluster.election import table as election_table
+from services.cluster.election.health import Health
+from services.cluster.election.inputs import RecordTaken
+from services.cluster.election.pace import Pace
+from services.cluster.election.table import Role
 from services.cluster.identity import Member
-from services.cluster.lead import Lead, Told
+from services.cluster.leading.lead import Lead, Told
 from services.cluster.node import ClusterNode
-from services.cluster.pace import Pace
 from services.cluster.peers import Shown
 from services.cluster.replica import Replica
 from services.cluster.status import status_of

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from commitlog import limits
 from services.auth.refusals import Refusals
-from services.cluster.vouching import ORIGIN, origin_of, origin_said
+from services.cluster.forwarding.vouching import ORIGIN, origin_of, origin_said
 from services.rpc.caller import Caller, Origin
 from services.rpc.client_room import LOOK_EACH_MS
 from services.rpc.errors import TooManyClients, TooManyPolls

@@ -1,0 +1,52 @@
+"""The answers of the shared log, as a node notes them and warns of them where they change.
+
+Pure state: times are of a clock that never goes back, in ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from services.cluster.election.inputs import Seen
+
+_WARNINGS: Final = {
+    "foreign_lines": "somebody else writes into the shared log: its lines are stepped over. Let nobody but "
+    "the nodes write there",
+    "repeated_records": "the shared log has records twice: the second is equal, and was stepped over. Look "
+    "at it: tidewheel cluster doctor URL",
+}
+"""By count of `Seen`."""
+
+
+class LogAnswers:
+    """The newest answer; `say` takes a line for the log."""
+
+    def __init__(self, say: Callable[..., None]) -> None:
+        self._say, self._refused_ms = say, 0
+        self.refusal = ""
+        """The newest answer that is none; empty while the shared log answers."""
+        self.stood_in_vain = ""
+        """Why this node could not stand though it can read; empty once any node leads."""
+        self.seen = Seen()
+
+    def note_refusal(self, reason: str, now_ms: int) -> None:
+        """Note the reason why the shared log gives no answer."""
+        if not self.refusal:
+            self._refused_ms = now_ms
+        if reason != self.refusal:
+            self._say("warning", "the shared log does not answer: it is asked again", reason=reason)
+        self.refusal = reason
+
+    def note_answered(self, now_ms: int) -> None:
+        """Note that the shared log answers."""
+        if self.refusal:
+            self._say("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
+        self.refusal = ""
+
+    def note_seen(self, seen: Seen) -> None:
+        """Warn of what was stepped over since the last time."""
+        for name, sentence in _WARNINGS.items():
+            if (count := getattr(seen, name)) > getattr(self.seen, name):
+                self._say("warning", sentence, count=count, next_record=seen.next_record)
+        self.seen = seen

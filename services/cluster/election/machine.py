@@ -1,0 +1,368 @@
+"""The election as a state machine: the next act of a node, by what it has read and been answered.
+
+    stage          act                           done                      else
+    OPENING        open the replica              READING                   REOPENING, or COPYING
+    READING        check the past, read on       READING while more comes  IDLE: the engine gave no answer
+                   nothing new for long enough   CATCHING_UP               IDLE, then READING
+    CATCHING_UP    read to the end               APPENDING                 IDLE
+    APPENDING      append an EPOCH               CONFIRMING                IDLE
+    CONFIRMING     read it back, and compare     STARTING                  IDLE
+    STARTING       serve clients                 LEADING                   REOPENING
+    LEADING        BEATs, looks (`reign`)        HANDING_OVER
+    HANDING_OVER   stop, name a successor        OPENING                   COPYING, or HALTED
+    COPYING        fetch a copy                  OPENING                   COPY_PAUSED, then OPENING
+    HALTED         none, until the process ends
+
+The table itself is data (`services.cluster.election.table`): (stage, event) -> (next stage, act). An input
+(`services.cluster.election.inputs`) is an answer to an act, a record that was read, a tick or an order. The
+methods here make events of inputs, and return acts, lines for the log among them. `services.cluster.node`
+carries the acts out, and so does the simulation. The machine reads no clock, no file and no network.
+
+Rules
+1. In every stage one act is under way, or one WAIT. Its answer counts in that stage only, and is dropped
+   elsewhere. A tick may come early: the node then acts early. Looks, complaints, BEATs and questions to
+   clients run beside it.
+2. Only the shared log decides who leads: LEADING is entered by an EPOCH of this node alone, read back as the
+   newest, and left for good once an append was not proven. The core is then thrown away (OPENING): it may
+   hold records that were never accepted.
+3. An engine that gives no answer is asked again without end; a log that contradicts itself is never read
+   again (HALTED).
+4. An order to leave ends the node in the next stage in which it holds no right to lead, at once where it
+   waits. A leader hands over first, also where its own disk has failed: it has its right still.
+5. A node that is unfit to lead (`health`) stands later. A follower complains of a leader that clients do not
+   reach through it (`reach`).
+
+Cost: a lookup and a few comparisons an input. Weak spot: the table has no guards. They are the methods below,
+so a row says what follows from an event, not when the event comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from commitlog.errors import StoreDamaged, StoreError
+from services.cluster.election import inputs
+from services.cluster.election import table as election_table
+from services.cluster.election.inputs import AWAITED, AWAITED_ACTS, Input
+from services.cluster.election.leadership import Leadership
+from services.cluster.election.log_answers import LogAnswers
+from services.cluster.election.reach import Reach
+from services.cluster.election.reign import Reign
+from services.cluster.election.table import (
+    HOLDS_RIGHT,
+    ROLES,
+    SECONDS,
+    STANDING,
+    TABLE,
+    Act,
+    Event,
+    Line,
+    Output,
+    Role,
+    Row,
+    Stage,
+    Wait,
+)
+from services.cluster.errors import CopyRefused, NameTaken, OtherKey
+from services.cluster.identity import Member
+from sharedlog.errors import Halted, NoCluster, Refused, TooOld, Trimmed, Unknown
+
+AFTER_HALT: Final = (
+    "Keep this node's --store: it may have what no other has. If all nodes halt, stop them, and begin anew "
+    "with what the one that has most has: tidewheel cluster restore NEW-URL --from STORE. If this one alone "
+    "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
+    "--store STORE"
+)
+"""What an operator does whose shared log is not one history."""
+FAILURES: Final = (
+    *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, OtherKey, NameTaken),
+)
+"""Errors of acts that the machine takes (`Failed`); any other is a bug of the node."""
+_HALTING: Final = (Halted, NoCluster, OtherKey, NameTaken)
+_END: Final = Row(Stage.LEFT, Act.END)
+
+
+class Election:
+    """The machine of the node `me`; all times are of one clock that never goes back, in ms.
+
+    `draw` gives the holder of an EPOCH, another one each time.
+    """
+
+    def __init__(self, me: Member, now_ms: int, draw: Callable[[], bytes]) -> None:
+        self.me, self._draw = me, draw
+        self.stage, self.role = Stage.OPENING, Role.OPENING
+        self.leadership, self.reach = Leadership(me, now_ms), Reach()
+        self.reign = Reign(me.node, self._put, self._say)
+        self.answers = LogAnswers(self._say)
+        self.halted = ""
+        """Why this node has halted."""
+        self.copying = ""
+        """Why this node needs a copy, and why it has none yet."""
+        self.takeovers, self.is_leaving = 0, False
+        self._must_check = True
+        """Whether what was read before is to be looked for in the log before it is read on."""
+        self._why_stood, self._epoch_until_ms = "", 0
+        self._candidacy: Any = None
+        self._is_void = False
+        """Whether the core of the lead is void; it may be so before clients are served."""
+        self._failure: Exception | None = None
+        """The failure of the copy or the log that a look has found, with which this role ends."""
+        self._copied_ms: int | None = None
+        self._outputs: list[Output] = []
+
+    def begin(self) -> list[Output]:
+        """Return the first act."""
+        return [Output(Act.OPEN)]
+
+    def take(self, given: Input, now_ms: int) -> list[Output]:
+        """Take an input in; return what is to be done, in order."""
+        kind = type(given)
+        if self.stage is Stage.LEFT or (self.stage is Stage.HALTED and kind is not inputs.Leave):
+            return []
+        if self.stage in AWAITED.get(kind, Stage):
+            _TAKES[kind](self, given, now_ms)
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def _on(self, event: Event, argument: Any = None) -> None:
+        """Follow the table."""
+        row = TABLE.get((self.stage, event))
+        if row is None:
+            return
+        if self.is_leaving and not {self.stage, row.stage} <= HOLDS_RIGHT:
+            row, argument = _END, None
+        self.stage = row.stage
+        self.role = ROLES.get(row.stage, self.role)
+        if row.wait is not None:
+            argument = SECONDS[row.wait]
+        elif row.act is Act.READ:
+            argument = self._must_check
+        self._put(row.act, argument)
+
+    def _put(self, act: Act, argument: Any) -> None:
+        self._outputs.append(Output(act, argument))
+
+    def _say(self, level: str, event: str, **facts: Any) -> None:
+        self._put(Act.SAY, Line(level, event, facts))
+
+    # Following.
+
+    def _opened(self, given: inputs.Opened, now_ms: int) -> None:
+        self.leadership.know(given.epoch, given.leads)
+        self.leadership.has_read_all, self._must_check = False, True
+        self.leadership.silence.away(now_ms)
+        self.copying, self._failure, self.answers.seen = "", None, given.seen
+        self.reign.look_ended()
+        self._on(Event.OPENED)
+
+    def _record_taken(self, given: inputs.RecordTaken, now_ms: int) -> None:
+        if self.leadership.record_taken(given.step, now_ms):
+            self.answers.stood_in_vain = ""
+            self._say("info", "epoch", epoch=self.leadership.epoch, leader=self.leadership.facts["node"])
+
+    def _read_done(self, given: inputs.ReadDone, now_ms: int) -> None:
+        self.answers.note_seen(given.seen)
+        if self.stage is Stage.READING:
+            self._must_check = False
+            self.answers.note_answered(now_ms)
+            self._follow(given, now_ms)
+        elif given.records or not given.is_founded:
+            self._on(Event.MORE if given.records else Event.LOST)
+        else:
+            holder = self._draw()
+            self.leadership.one_name.drew(holder)
+            self._on(Event.CURRENT, holder)
+
+    def _follow(self, given: inputs.ReadDone, now_ms: int) -> None:
+        """Look and complain if that is due; then read on, wait, or stand."""
+        leadership = self.leadership
+        try:
+            leadership.check(is_newest=not given.records)
+        except (NameTaken, OtherKey) as error:
+            self._failure = error
+        if self._failure is not None:
+            self._fail(self._failure, now_ms)
+            return
+        self.reign.look_if_due(now_ms, has_read_all=leadership.has_read_all)
+        # What the log says of this node may be of a copy that is gone, until all was read.
+        if given.is_listed and leadership.has_read_all:
+            self._complain(now_ms)
+        leadership.has_read_all |= not given.records
+        if given.records:
+            self._on(Event.MORE)
+        elif now_ms >= leadership.silence.stands_ms(leadership.rank, is_unfit=bool(given.unfit)):
+            self._why_stood = leadership.why_stand
+            leadership.silence.stood(now_ms)
+            self._on(Event.SILENT)
+        else:
+            self._on(Event.CAUGHT_UP)
+
+    def _complain(self, now_ms: int) -> None:
+        """Say in the shared log that clients call, and that the leader does not answer, if so."""
+        epoch = self.leadership.epoch
+        if (number := self.reach.complains(epoch, now_ms)) is not None:
+            self._say("warning", "the leader does not answer what clients ask", epoch=epoch)
+            self._put(Act.COMPLAIN, (epoch, number))
+
+    # Standing.
+
+    def _appended(self, given: inputs.Appended, now_ms: int) -> None:
+        self._epoch_until_ms = now_ms + int(election_table.EPOCH_SECONDS * 1000)
+        self._candidacy = given.candidacy
+        self._on(Event.LOST if given.candidacy is None else Event.APPENDED, given.candidacy)
+
+    def _confirmed(self, given: inputs.Confirmed, now_ms: int) -> None:
+        if given.has_won:
+            self.answers.stood_in_vain = ""
+            self.takeovers += 1
+            self._is_void, self._failure = False, None
+            self._on(Event.WON, self._why_stood)
+        elif given.has_won is None and now_ms < self._epoch_until_ms:
+            self._on(Event.MORE, self._candidacy)
+        else:
+            self._on(Event.LOST)
+
+    # Leading.
+
+    def _begun(self, given: inputs.Begun, now_ms: int) -> None:
+        epoch = self.leadership.epoch
+        self.reign.begin(epoch, given.proven_ms, now_ms)
+        self._on(Event.SERVED)
+        self._say("info", "leads", epoch=epoch, node=self.me.node, why=self._why_stood)
+        if self.is_leaving or self._is_void:
+            self._on(Event.OVER, "")
+
+    def _tick(self, given: inputs.Tick, now_ms: int) -> None:
+        self._on(Event.TICK)
+        if self.stage is Stage.LEADING:
+            self.reign.tick(given, now_ms)
+            if self.reign.is_proven:
+                self.leadership.silence.led()
+
+    def _look_done(self, given: inputs.LookDone, now_ms: int) -> None:
+        is_leading = self.stage is Stage.LEADING
+        self.reign.look_ended(now_ms if is_leading else None)
+        if is_leading:
+            self.answers.note_seen(given.seen)
+            if successor := self.reign.successor(given, now_ms):
+                self._on(Event.OVER, successor)
+
+    def _clients_asked(self, given: inputs.ClientsAsked, now_ms: int) -> None:
+        if self.reign.is_unreached(given, now_ms):
+            self._on(Event.OVER, given.node)
+
+    def _stepped_down(self, given: inputs.SteppedDown, _: int) -> None:
+        self._say("warning", "stepped down", reason=str(given.error))
+        self._is_void = True
+        self._on(Event.OVER, "")
+
+    def _moved(self, given: inputs.Move, _: int) -> None:
+        self._on(Event.OVER, given.to)
+
+    def _ended(self, _: inputs.Ended, now_ms: int) -> None:
+        if self._failure is not None:
+            self._fail(self._failure, now_ms)
+        else:
+            self._on(Event.CLOSED)
+
+    # Copying.
+
+    def _copies_found(self, given: inputs.CopiesFound, _: int) -> None:
+        self.leadership.know(given.epoch, given.leads)
+
+    def _copied(self, given: inputs.Copied, now_ms: int) -> None:
+        self._copied_ms = now_ms
+        self._say("info", "copied", source=given.source)
+        self._on(Event.COPIED)
+
+    def _no_copy(self, error: Exception) -> None:
+        self.copying = f"{self.copying} {error}"
+        self._say("error", "no copy yet", reason=str(error))
+        self._on(Event.NO_COPY)
+
+    # Failures, and the end.
+
+    def _failed(self, given: inputs.Failed, now_ms: int) -> None:
+        act, error = given
+        if act is Act.LOOK:
+            self.reign.look_ended()
+            self._failure = error
+            if self.stage is Stage.LEADING:
+                self._on(Event.OVER, "")
+        elif self.stage not in AWAITED_ACTS.get(act, ()):
+            return
+        elif self.stage in STANDING and isinstance(error, (Unknown, Refused)):
+            self._not_elected(error)
+        elif self.stage is Stage.COPYING and not isinstance(error, (Halted, OtherKey, NameTaken)):
+            self._no_copy(error)
+        elif self.stage is Stage.READING and isinstance(error, Unknown):
+            self.leadership.silence.away(now_ms)
+            self.answers.note_refusal(error.detail, now_ms)
+            self._on(Event.UNANSWERED)
+        else:
+            self._fail(error, now_ms)
+
+    def _not_elected(self, error: Unknown | Refused) -> None:
+        if isinstance(error, Unknown):
+            self._say("warning", "stood, and nobody knows what came of it", reason=error.detail)
+            self.answers.stood_in_vain = error.detail
+        else:
+            self._say("info", "stood, and another was first", reason=str(error))
+            self.leadership.silence.lost()
+            self._must_check = True  # or the engine lacks what this node has read
+        self._on(Event.LOST)
+
+    def _fail(self, error: Exception, now_ms: int) -> None:
+        if isinstance(error, (Trimmed, StoreDamaged)):
+            self.copying = str(error)
+            self._say("warning", "needs a copy", reason=self.copying)
+            again_ms = int(SECONDS[Wait.COPY_AGAIN] * 1000)
+            if self._copied_ms is not None and now_ms < self._copied_ms + again_ms:
+                self._no_copy(CopyRefused("The copy before was no better."))
+            else:
+                self._on(Event.NEEDS_COPY)
+        elif isinstance(error, _HALTING):
+            self.halted = f"{error} {AFTER_HALT}" if is_no_history(error) else str(error)
+            self._on(Event.HALT, self.halted)
+        else:
+            self._say("error", "the replica is opened again", reason=str(error))
+            self._on(Event.VOID)
+
+    def _leave(self, _: inputs.Leave, __: int) -> None:
+        self.is_leaving = True
+        self._on(Event.OVER if self.stage is Stage.LEADING else Event.LEAVE, "")
+
+
+def is_no_history(error: Exception) -> bool:
+    """Return whether a node halts because the shared log is not one history, or is gone."""
+    return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)
+
+
+def _reigned(
+    election: Election, given: inputs.ProofWanted | inputs.Order | inputs.Beaten, now_ms: int
+) -> None:
+    election.reign.take(given, now_ms)
+
+
+_TAKES: Final[Mapping[type[Any], Callable[[Election, Any, int], None]]] = {
+    inputs.Opened: Election._opened,
+    inputs.RecordTaken: Election._record_taken,
+    inputs.ReadDone: Election._read_done,
+    inputs.Appended: Election._appended,
+    inputs.Confirmed: Election._confirmed,
+    inputs.Begun: Election._begun,
+    inputs.Tick: Election._tick,
+    inputs.ProofWanted: _reigned,
+    inputs.Order: _reigned,
+    inputs.Beaten: _reigned,
+    inputs.LookDone: Election._look_done,
+    inputs.ClientsAsked: Election._clients_asked,
+    inputs.SteppedDown: Election._stepped_down,
+    inputs.Move: Election._moved,
+    inputs.Ended: Election._ended,
+    inputs.CopiesFound: Election._copies_found,
+    inputs.Copied: Election._copied,
+    inputs.Failed: Election._failed,
+    inputs.Leave: Election._leave,
+}

@@ -1,0 +1,114 @@
+"""The lead of a node as a part of the election: BEATs, looks, and when the lead goes to another node.
+
+    an answer waits for a proof of leadership   a BEAT at once (`services.live.durability`)
+    an operator's order waits                   a BEAT at once for each order, with its facts
+    the leader has news of itself               a BEAT at the next tick
+    nothing was written for BEAT_MS             a BEAT at the next tick: a sign of life
+    LOOK_SECONDS since the last look            a look at copy, disk, clock and log
+    unfit, and a follower is fit                the lead is over: to that one (`health`)
+    a node complains, and no client answers     the lead is over: to that one (`reach`)
+
+One BEAT and one look are under way at a time. Pure state: times are of a clock that never goes back, in ms.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from services.cluster.election import health
+from services.cluster.election import table as election_table
+from services.cluster.election.inputs import NO_NEWS, Beaten, ClientsAsked, LookDone, Order, ProofWanted, Tick
+from services.cluster.election.reach import Leaving
+from services.cluster.election.silence import BEAT_MS
+from services.cluster.election.table import Act
+
+Say = Callable[..., None]
+OfReign = ProofWanted | Order | Beaten
+
+
+class Reign:
+    """The lead of the node `name`; `put` takes an act and its argument, `say` a line for the log."""
+
+    def __init__(self, name: str, put: Callable[[Act, Any], None], say: Say) -> None:
+        self._name, self._put, self._say = name, put, say
+        self._leaving = Leaving()
+        self._handed_over_ms: int | None = None
+        self._began_ms = self._proven_ms = self._epoch = 0
+        self._orders: deque[Order] = deque()
+        self._is_beating = self._is_proof_wanted = self._is_looking = False
+        self._look_due_ms = 0
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether an append of this lead was proven, beyond the EPOCH itself."""
+        return self._proven_ms > self._began_ms
+
+    def begin(self, epoch: int, proven_ms: int, now_ms: int) -> None:
+        """Begin a lead, whose EPOCH was proven."""
+        self._epoch, self._began_ms, self._proven_ms = epoch, proven_ms, proven_ms
+        self._orders.clear()
+        self._is_beating = self._is_proof_wanted = False
+        self.look_ended(now_ms)
+
+    # BEATs.
+
+    def tick(self, given: Tick, now_ms: int) -> None:
+        """Write a BEAT, and look, if that is due."""
+        self._proven_ms = max(self._proven_ms, given.proven_ms)
+        self._beat_if_due(given.news, now_ms)
+        self.look_if_due(now_ms, has_read_all=True)
+
+    def take(self, given: OfReign, now_ms: int) -> None:
+        """Take in a wish for a proof, an order, or that a BEAT was proven; write the next BEAT if due."""
+        if isinstance(given, ProofWanted):
+            self._is_proof_wanted = True
+        elif isinstance(given, Order):
+            self._orders.append(given)
+        else:
+            self._is_beating, self._proven_ms = False, max(self._proven_ms, given.proven_ms)
+        self._beat_if_due(given.news if isinstance(given, Beaten) else NO_NEWS, now_ms)
+
+    def _beat_if_due(self, news: Mapping[str, Any], now_ms: int) -> None:
+        is_silent = now_ms - self._proven_ms >= BEAT_MS
+        if self._is_beating or not (self._orders or self._is_proof_wanted or news or is_silent):
+            return
+        self._is_beating, self._is_proof_wanted = True, False
+        self._put(Act.BEAT, self._orders.popleft() if self._orders else Order(news))
+
+    # Looks, also of a follower.
+
+    def look_if_due(self, now_ms: int, *, has_read_all: bool) -> None:
+        """Look beside all else, one look at a time."""
+        if not self._is_looking and now_ms >= self._look_due_ms:
+            self._is_looking = True
+            self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
+            self._put(Act.LOOK, has_read_all)
+
+    def look_ended(self, now_ms: int | None = None) -> None:
+        """Note that no look is under way; of a leader, from when on the next one is awaited."""
+        self._is_looking = False
+        if now_ms is not None:
+            self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
+
+    def successor(self, given: LookDone, now_ms: int) -> str:
+        """Return a fit node, where this one is not; else ask clients if another node complains."""
+        again_ms = (self._handed_over_ms or 0) + health.HAND_OVER_AGAIN_MS
+        if given.unfit and given.fitter and (self._handed_over_ms is None or now_ms >= again_ms):
+            self._handed_over_ms = now_ms
+            self._say("warning", "hands over to a node that is fit", to=given.fitter, why=given.unfit)
+            return given.fitter
+        for node, complaint in given.complaints:
+            is_of_now = node != self._name and complaint[0] == self._epoch
+            if is_of_now and self._leaving.heeds(node, complaint, now_ms):
+                self._put(Act.ASK_CLIENTS, node)
+                break
+        return ""
+
+    def is_unreached(self, given: ClientsAsked, now_ms: int) -> bool:
+        """Return whether the lead is over for a complaint: no client answers here either."""
+        if not given.is_reached:
+            self._say("warning", "leaves: no client answers here, and another node is called", to=given.node)
+            self._leaving.left(now_ms)
+        return not given.is_reached

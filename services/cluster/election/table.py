@@ -1,0 +1,155 @@
+"""The table of the election: the stages of a node, its act in each, and the next stage after each event.
+
+See `machine` for the picture, and for the conditions under which an input is an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum, StrEnum
+from typing import Any, Final, NamedTuple
+
+from services.cluster.election.silence import BEAT_MS
+
+
+class Role(StrEnum):
+    """The role of a node in status, probes and metrics."""
+
+    OPENING = "opening"
+    COPYING = "copying"
+    FOLLOWING = "following"
+    STANDING = "standing"
+    LEADING = "leading"
+    HALTED = "halted"
+
+
+Stage = Enum(
+    "Stage",
+    "OPENING REOPENING COPYING COPY_PAUSED READING IDLE CATCHING_UP APPENDING CONFIRMING STARTING LEADING "
+    "HANDING_OVER HALTED LEFT",
+)
+"""The states of the machine; each is a part of a role (`ROLES`)."""
+Event = Enum(
+    "Event",
+    "OPENED MORE CAUGHT_UP UNANSWERED SILENT CURRENT APPENDED WON LOST SERVED OVER CLOSED COPIED NO_COPY "
+    "NEEDS_COPY VOID HALT TICK LEAVE",
+)
+"""The consequences of an input that change the stage."""
+
+
+class Act(Enum):
+    """The acts of a node, each with its argument, if it has one."""
+
+    OPEN = "open the replica at its newest checkpoint"
+    READ = "read the shared log, fold it, write a checkpoint if due: whether to check the past first"
+    CATCH_UP = "read the shared log and fold it"
+    APPEND_EPOCH = "append an EPOCH: its holder"
+    CONFIRM = "read on, and compare the EPOCH with the newest: the candidate and the offset of its EPOCH"
+    SERVE = "serve clients: why the node stood"
+    HAND_OVER = "stop serving, and write that the node leaves: the successor, empty for any"
+    COPY = "fetch the copy of another node"
+    LOOK = "look after copy, disk, clock and log: whether all was read since the replica was opened"
+    COMPLAIN = "note that the leader answers no client: (epoch, number)"
+    BEAT = "write a BEAT: an `Order`"
+    ASK_CLIENTS = "ask whether any client is reached: the node that complains"
+    WAIT = "give a tick after some time: in seconds"
+    SAY = "write a line to the log: a `Line`"
+    HALT = "do nothing more: the sentence"
+    END = "end: the node has left"
+
+
+BESIDE: Final = frozenset((Act.LOOK, Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
+"""Acts that run beside the one of the stage."""
+
+
+class Wait(Enum):
+    """The reason of a WAIT."""
+
+    POLL = "for new records"
+    BEHIND = "after a failure"
+    COPY_AGAIN = "after no copy was fetched"
+    BEAT = "between ticks of a leader"
+
+
+SECONDS: Final = {Wait.POLL: 0.05, Wait.BEHIND: 0.5, Wait.COPY_AGAIN: 5.0, Wait.BEAT: BEAT_MS / 1000 / 3}
+LOOK_SECONDS: Final = 1.0
+"""How often a node looks after its copy, and a leader after the trim."""
+EPOCH_SECONDS: Final = 3.0
+"""How long a candidate waits for its EPOCH to be read back."""
+
+
+class Row(NamedTuple):
+    """A row of the table: the next stage, its act, and the reason of a WAIT."""
+
+    stage: Stage
+    act: Act
+    wait: Wait | None = None
+
+
+class Output(NamedTuple):
+    """An act to be carried out, with its argument as `Act` says."""
+
+    act: Act
+    argument: Any = None
+
+
+class Line(NamedTuple):
+    """A line for the log."""
+
+    level: str
+    event: str
+    facts: dict[str, Any]
+
+
+STANDING: Final = (Stage.CATCHING_UP, Stage.APPENDING, Stage.CONFIRMING)
+WAITING: Final = (Stage.REOPENING, Stage.COPY_PAUSED, Stage.IDLE, Stage.HALTED)
+_AT_WORK: Final = (Stage.OPENING, Stage.READING, *STANDING, Stage.STARTING, Stage.HANDING_OVER)
+HOLDS_RIGHT: Final = frozenset(
+    (Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING, Stage.LEADING, Stage.HANDING_OVER)
+)
+"""Stages in which a node may have a right to lead: one that is to leave goes on through them."""
+ROLES: Final[Mapping[Stage, Role]] = {
+    **dict.fromkeys((Stage.OPENING, Stage.REOPENING, Stage.HANDING_OVER), Role.OPENING),
+    **dict.fromkeys((Stage.COPYING, Stage.COPY_PAUSED), Role.COPYING),
+    **dict.fromkeys((Stage.READING, Stage.IDLE), Role.FOLLOWING),
+    **dict.fromkeys((*STANDING, Stage.STARTING), Role.STANDING),
+    Stage.LEADING: Role.LEADING,
+    Stage.HALTED: Role.HALTED,
+}
+"""A node that has left keeps the role that it had."""
+_OPEN: Final = Row(Stage.OPENING, Act.OPEN)
+_READ: Final = Row(Stage.READING, Act.READ)
+_POLL: Final = Row(Stage.IDLE, Act.WAIT, Wait.POLL)
+
+
+def _rows(stages: Iterable[Stage], event: Event, row: Row) -> dict[tuple[Stage, Event], Row]:
+    """Return one row for each stage."""
+    return {(stage, event): row for stage in stages}
+
+
+TABLE: Final[Mapping[tuple[Stage, Event], Row]] = {
+    (Stage.OPENING, Event.OPENED): _READ,
+    (Stage.READING, Event.MORE): _READ,
+    (Stage.READING, Event.CAUGHT_UP): _POLL,
+    (Stage.READING, Event.UNANSWERED): Row(Stage.IDLE, Act.WAIT, Wait.BEHIND),
+    (Stage.IDLE, Event.TICK): _READ,
+    (Stage.READING, Event.SILENT): Row(Stage.CATCHING_UP, Act.CATCH_UP),
+    (Stage.CATCHING_UP, Event.MORE): Row(Stage.CATCHING_UP, Act.CATCH_UP),
+    (Stage.CATCHING_UP, Event.CURRENT): Row(Stage.APPENDING, Act.APPEND_EPOCH),
+    (Stage.APPENDING, Event.APPENDED): Row(Stage.CONFIRMING, Act.CONFIRM),
+    (Stage.CONFIRMING, Event.MORE): Row(Stage.CONFIRMING, Act.CONFIRM),
+    **_rows(STANDING, Event.LOST, _POLL),
+    (Stage.CONFIRMING, Event.WON): Row(Stage.STARTING, Act.SERVE),
+    (Stage.STARTING, Event.SERVED): Row(Stage.LEADING, Act.WAIT, Wait.BEAT),
+    (Stage.LEADING, Event.TICK): Row(Stage.LEADING, Act.WAIT, Wait.BEAT),
+    (Stage.LEADING, Event.OVER): Row(Stage.HANDING_OVER, Act.HAND_OVER),
+    (Stage.HANDING_OVER, Event.CLOSED): _OPEN,
+    (Stage.COPYING, Event.COPIED): _OPEN,
+    **_rows((Stage.REOPENING, Stage.COPY_PAUSED), Event.TICK, _OPEN),
+    **_rows(_AT_WORK, Event.NEEDS_COPY, Row(Stage.COPYING, Act.COPY)),
+    **_rows((*_AT_WORK, Stage.COPYING), Event.NO_COPY, Row(Stage.COPY_PAUSED, Act.WAIT, Wait.COPY_AGAIN)),
+    **_rows(_AT_WORK, Event.VOID, Row(Stage.REOPENING, Act.WAIT, Wait.BEHIND)),
+    **_rows((*_AT_WORK, Stage.COPYING), Event.HALT, Row(Stage.HALTED, Act.HALT)),
+    **_rows(WAITING, Event.LEAVE, Row(Stage.LEFT, Act.END)),
+}
+"""An event that has no row in a stage changes nothing there."""

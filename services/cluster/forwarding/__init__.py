@@ -1,0 +1,1 @@
+"""The answers of a node to clients while another one leads."""

@@ -1,0 +1,526 @@
+"""A node that does not lead answers clients all the same: each call goes on, as bytes, to the leader.
+
+    client --call--> this node --the same bytes, once--> leader --reply--> this node --> client
+
+    unary, receive    asked again of the next leader while nothing was answered, until the caller's deadline
+                      is near (RETRY_MARGIN_SECONDS); only then UNAVAILABLE, and where a leader refuses
+                      what one before may have done (WRITES)
+    Telemetry         a stream to the leader for each stream of a client; when a leader is gone, a new one to
+                      the next, which is told what must be known of the client (`presence`)
+
+Rules
+1. Who may do what, and every verdict, is the leader's; this node reads of messages only what presence needs.
+2. A call that came by forwarding is never forwarded again (FORWARDED): two nodes that each take the other
+   for the leader answer UNAVAILABLE, and the node that has the client asks anew.
+3. A repeated call is one that was not answered: what it stores is stored once, by its id and content
+   (`services.broker.repeats`). A refusal is a promise that nothing was done, and after an attempt that got
+   no answer it tells nothing of that one: it may still be in a leader's line, and but for sends a leader
+   does not look for what was done under the one before. So the client is told that nobody knows.
+4. Telemetry and SyncLiteSubscription of a node's own clients come here while it leads, too (`switch`), and
+   its broker, `local`, answers them: so a client's stream outlives the lead of its node.
+5. A stream that the leader ends is over, unless it steps down: it says UNAVAILABLE to other nodes then.
+   What it says counts, whatever became of a write (`services.cluster.forwarding.leader_stream`).
+6. A network that drops what it is given, in silence, is a leader that does not answer: a connection on which
+   what was sent does not arrive for SILENT_MS, or a question whether the leader is there gets no answer, is
+   given up, and its calls are asked again.
+
+Cost: a round trip and some 300 us of processor time a call (`benchmarks/cluster.py`). Weak spot: the leader
+counts a node's connections by the node's address; clients it counts by theirs (`vouching`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Final, NamedTuple, cast
+
+import grpc
+
+from services.auth import signature
+from services.cluster.election.reach import Reach
+from services.cluster.forwarding.channels import is_not_its_own
+from services.cluster.forwarding.leader_stream import LeaderStream
+from services.cluster.forwarding.lines import Lines
+from services.cluster.forwarding.presence import REPEAT_SECONDS, Heard, Kept, Presence, is_taken, whole_set
+from services.cluster.forwarding.vouching import ORIGIN, VOUCHED, came_ms_of, origin_said, vouch
+from services.cluster.node import ClusterNode, monotonic_ms
+from services.cluster.peers import other_certificate
+from services.front.connection import Connection
+from services.front.grpc_calls import CallReceived, CallStarted, Method
+from services.front.grpc_wire import Refused, Status, seconds_of
+from services.front.header_fields import CompressionError, Head
+from services.rpc.generated import admin_pb2, service_pb2
+from services.rpc.generated.definition_pb2 import Code
+from services.rpc.metrics_export import OPENCENSUS, OTLP
+from services.rpc.service import ADMIN, NAME
+from services.rpc.serving import Serving
+
+FORWARDED: Final = "x-tidewheel-forwarded"
+"""The header field of a forwarded call: the epoch for which it was sent."""
+RETRY_MARGIN_SECONDS: Final = 0.2
+RETRY_PAUSE_SECONDS: Final = 0.05
+RETRY_PAUSE_SECONDS_MAX: Final = 0.4
+"""How long an attempt waits after one that failed, at first and at most; the next EPOCH ends the wait."""
+CALL_SECONDS: Final = 30.0
+"""How long a call may take that names no deadline."""
+SECONDS_MAX: Final = 24 * 3_600.0
+NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
+NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
+NOBODY_KNOWS: Final = (
+    "Nobody knows whether this was done: a leader that is gone may have done it, and the next one refuses. "
+    "Call again, a send with the same message id."
+)
+_UNREACHED: Final = (
+    *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
+    grpc.StatusCode.CANCELLED,
+)
+"""How a call ends of which nobody knows whether the leader has got it."""
+_PASSED_ON: Final = ("x-mq-", "authorization")
+"""How the names of header fields begin that go on to the leader."""
+WRITES: Final = frozenset(
+    {
+        *("SendMessage", "EndTransaction", "RecallMessage", "UpdateOffset"),
+        *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
+        *("AdminSendMessage", "DeleteSubscription", "ResetGroupOffset"),
+    }
+)
+"""The methods of which a refusal tells that nothing was done; field 1 of each one's reply is its status."""
+TELEMETRY: Final = "Telemetry"
+SYNC_LITE: Final = "SyncLiteSubscription"
+
+
+class Shape(NamedTuple):
+    """What is known of a method: its path, and whether its request and its reply are streams."""
+
+    path: str
+    takes_stream: bool
+    gives_stream: bool
+
+    @property
+    def name(self) -> str:
+        """The name that the RPC has in the broker's table."""
+        return self.path.removeprefix(f"/{NAME}/")
+
+    @property
+    def method(self) -> str:
+        """The name that the method has within its service."""
+        return self.path.rpartition("/")[2]
+
+
+class Moved(Exception):
+    """Another node leads than the one that was called."""
+
+
+@dataclass
+class Attempt:
+    """A call to the leader of an epoch: through which channel, with which header fields, within how long.
+
+    `local` is the broker of this node, if that leads.
+    """
+
+    channel: grpc.aio.Channel
+    fields: tuple[tuple[str, str], ...]
+    left_seconds: float
+    epoch: int
+    reach: Reach
+    began_ms: int
+    local: Serving | None = None
+    may_be_done: bool = False
+    """Whether an attempt before this one may have done what is asked."""
+    has_answered: bool = False
+    """Whether the client was told something that another attempt would tell anew."""
+    not_its_own: str = ""
+    """Why what answered is not known to be the leader."""
+
+    @contextmanager
+    def may_fail(self) -> Iterator[None]:
+        """Let the block fail for want of this leader, unless the client was told something."""
+        try:
+            yield
+        except Moved:
+            if self.has_answered:
+                raise Refused(Status.UNAVAILABLE, NOT_LEADING) from None
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _UNREACHED and not is_not_its_own(error):
+                self.reach.failed(self.epoch, self.began_ms, monotonic_ms())
+            else:  # somebody is there, if with another certificate: clients are told so
+                self.reach.answered(monotonic_ms())
+            if self.has_answered or not _may_ask_again(error):
+                raise
+            self.not_its_own = (error.details() or "") if is_not_its_own(error) else ""
+        else:
+            self.reach.answered(monotonic_ms())
+
+
+class Asked(NamedTuple):
+    """A call of a client at this node, and when it came, in ms since 1970."""
+
+    connection: Connection
+    stream_id: int
+    shape: Shape
+    head: Head
+    came_ms: int
+
+
+class Forwarding:
+    """Answers the calls of all connections by the leader that `node` knows.
+
+    `key` is what all nodes of the cluster have for users' secrets, empty if nobody is asked who it is;
+    `clock` is wall time in ms.
+    """
+
+    def __init__(
+        self, node: ClusterNode, key: bytes, clock: Callable[[], int], origin_key: bytes = b""
+    ) -> None:
+        self._node, self._key, self._clock = node, key, clock
+        self._origin_key = origin_key or key
+        self._methods = {one.path: Method(one, one.takes_stream) for one in _shapes()}
+        self._lines = Lines()
+        self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
+        self.presence = Presence()
+        self.local: Serving | None = None
+        """The broker of this node, while it leads."""
+
+    def lead(self, serving: Serving) -> None:
+        """Let the broker of this node answer; who led before is called no more."""
+        self.local = serving
+        self._lines.let_go()
+
+    def lead_no_more(self) -> None:
+        """Let the leader elsewhere answer."""
+        self.local = None
+
+    async def close(self) -> None:
+        """Close the channels to other nodes."""
+        await self._lines.close()
+
+    def leave(self) -> None:
+        """End the Telemetry streams, which have no end of their own."""
+        for (connection, stream_id), task in list(self._talks.items()):
+            task.cancel()
+            connection.end(stream_id)
+
+    def method_of(self, path: str) -> Method | None:
+        """Return the method of a path; None if there is none."""
+        return self._methods.get(path)
+
+    def call_received(self, connection: Connection, call: CallReceived) -> None:
+        """Forward a call whose request is one message."""
+        shape = shape_of(call.method)
+        asked = Asked(connection, call.stream_id, shape, call.head, self._clock())
+        forward = self._receive if shape.gives_stream else self._unary
+        if shape.name == SYNC_LITE:
+            forward = self._sync_here if call.head.has(FORWARDED) else self._sync_lite
+        connection.start(call.stream_id, self._guarded(asked, forward, call.message))
+
+    def call_started(self, connection: Connection, call: CallStarted) -> None:
+        """Forward a call whose request is a stream."""
+        shape = shape_of(call.method)
+        asked = Asked(connection, call.stream_id, shape, call.head, self._clock())
+        talk = self._talk_here if call.head.has(FORWARDED) else self._talk
+        if shape.name != TELEMETRY:
+            talk = self._export
+        connection.start(call.stream_id, self._guarded(asked, talk))
+
+    async def _guarded(self, asked: Asked, serve: Callable[..., Awaitable[None]], *given: bytes) -> None:
+        """Serve a call; end it with a status where that fails."""
+        connection, stream_id = asked.connection, asked.stream_id
+        try:
+            await serve(asked, *given)
+        except Refused as refused:
+            connection.end(stream_id, refused.status, refused.text)
+        except CompressionError as error:
+            connection.end(stream_id, Status.INTERNAL, str(error))
+        except TimeoutError:
+            connection.end(stream_id, Status.UNAVAILABLE, NO_LEADER)
+        except grpc.aio.AioRpcError as error:
+            connection.end(stream_id, status_of(error), error.details() or "")
+
+    # Calls of one message.
+
+    async def _unary(self, asked: Asked, message: bytes) -> None:
+        async with aclosing(self._attempts(asked)) as attempts:
+            async for attempt in attempts:
+                with attempt.may_fail():
+                    reply = await self._while_leads(attempt, _asked_of(attempt, asked.shape, message))
+                    if attempt.may_be_done and asked.shape.method in WRITES:
+                        _require_done(reply)
+                    asked.connection.is_let_in = True
+                    asked.connection.reply(asked.stream_id, reply)
+                    return
+
+    async def _receive(self, asked: Asked, message: bytes) -> None:
+        async with aclosing(self._attempts(asked)) as attempts:
+            async for attempt in attempts:
+                call = attempt.channel.unary_stream(asked.shape.path, None, None)(
+                    message, metadata=attempt.fields, timeout=attempt.left_seconds
+                )
+                with attempt.may_fail():
+                    await self._while_leads(attempt, _pass_on(call, asked, attempt))
+                    asked.connection.end(asked.stream_id)
+                    return
+
+    async def _sync_here(self, asked: Asked, message: bytes) -> None:
+        """Answer another node's SyncLiteSubscription by the broker of this one."""
+        if self.local is None:
+            raise Refused(Status.UNAVAILABLE, NOT_LEADING)
+        came_ms = came_ms_of(self._key, asked.head.all(), self._clock())
+        reply = await self.local.answered(asked.connection, asked.shape.path, asked.head, message, came_ms)
+        asked.connection.reply(asked.stream_id, reply)
+
+    # Who is there.
+
+    async def _sync_lite(self, asked: Asked, message: bytes) -> None:
+        """Forward what a client subscribes to, and keep it if the leader takes it."""
+        client_id, head = _client_id_of(asked.head), asked.head
+        kept = self.presence.find(client_id)
+        if kept is None:
+            asked.connection.reply(asked.stream_id, await self._synced(asked, message))
+            return
+        async with kept.lock:
+            reply = await self._synced(asked, message)
+            if is_taken(reply):
+                language = head.get("x-mq-language")
+                self.presence.subscribed(client_id, kept, _user_of(head), language, message)
+        asked.connection.reply(asked.stream_id, reply)
+
+    async def _synced(self, asked: Asked, message: bytes) -> bytes:
+        async with aclosing(self._attempts(asked)) as attempts:
+            async for attempt in attempts:
+                with attempt.may_fail():
+                    return cast(bytes, await self._while_leads(attempt, _synced_by(attempt, asked, message)))
+        raise TimeoutError
+
+    async def _talk(self, asked: Asked) -> None:
+        """Forward both ways; a leader's end is not the client's, whose stream goes on with the next one."""
+        connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
+        kept = self.presence.came(client_id)
+        said = Heard(kept)
+        hearing = asyncio.create_task(said.hear(connection, stream_id))
+        self._talks[connection, stream_id] = cast("asyncio.Task[Any]", asyncio.current_task())
+        try:
+            async with aclosing(self._attempts(asked, stands=True)) as attempts:
+                async for attempt in attempts:
+                    again = asyncio.create_task(self._subscribe_again(attempt, asked, kept))
+                    try:
+                        with attempt.may_fail():
+                            await self._while_leads(attempt, self._converse(attempt, asked, said, kept))
+                            if attempt.local is self.local or attempt.local is None:
+                                connection.end(stream_id)
+                                return
+                    finally:
+                        again.cancel()
+        finally:
+            hearing.cancel()
+            self.presence.went(client_id)
+            del self._talks[connection, stream_id]
+
+    async def _converse(self, attempt: Attempt, asked: Asked, said: Heard, kept: Kept) -> None:
+        """Tell a leader what a client says, and the client what the leader says, until that says no more."""
+        if attempt.local is not None:
+            messages, path = said.messages(), asked.shape.path
+            told = attempt.local.told(asked.connection, path, asked.head, messages, asked.came_ms)
+            async with aclosing(told) as replies:
+                async for reply in replies:
+                    self.presence.told(kept, reply)
+                    await asked.connection.send_message(asked.stream_id, reply)
+            return
+        call = attempt.channel.stream_stream(asked.shape.path, None, None)(None, metadata=attempt.fields)
+        async with aclosing(LeaderStream(call).replies(said.messages())) as replies:
+            async for reply in replies:
+                asked.connection.is_let_in = True
+                self.presence.told(kept, reply)
+                await asked.connection.send_message(asked.stream_id, reply)
+
+    async def _subscribe_again(self, attempt: Attempt, asked: Asked, kept: Kept) -> None:
+        """Tell a leader what the client of a stream subscribes to, until it has taken that."""
+        user, attempt = _user_of(asked.head), replace(attempt, left_seconds=CALL_SECONDS)
+        sync = asked._replace(shape=asked.shape._replace(path=f"/{NAME}/{SYNC_LITE}"))
+        left = [key for key in kept.lite if key[0] == user]
+        while left:
+            said, left = left, []
+            for key in said:  # one that is refused holds up no other
+                async with kept.lock:
+                    message = whole_set(key, kept.lite[key]) if key in kept.lite else None
+                    if message is not None and not await _was_synced(attempt, sync, message):
+                        left.append(key)
+            if left:
+                await asyncio.sleep(REPEAT_SECONDS)
+
+    async def _export(self, asked: Asked) -> None:
+        """Forward a stream of what a client has measured to one leader; for the next it opens another."""
+        said = Heard(Kept())
+        hearing = asyncio.create_task(said.hear(asked.connection, asked.stream_id))
+        try:
+            async with aclosing(self._attempts(asked, stands=True)) as attempts:
+                async for attempt in attempts:
+                    await self._while_leads(attempt, self._converse(attempt, asked, said, Kept()))
+                    asked.connection.end(asked.stream_id)
+                    return
+        except Moved:
+            raise Refused(Status.UNAVAILABLE, NOT_LEADING) from None
+        finally:
+            hearing.cancel()
+
+    async def _talk_here(self, asked: Asked) -> None:
+        """Answer another node's stream by the broker of this one; once that steps down, say UNAVAILABLE."""
+        local, connection = self.local, asked.connection
+        if local is None:
+            raise Refused(Status.UNAVAILABLE, NOT_LEADING)
+        came_ms = came_ms_of(self._key, asked.head.all(), self._clock())
+        messages = connection.messages(asked.stream_id)
+        async with aclosing(
+            local.told(connection, asked.shape.path, asked.head, messages, came_ms)
+        ) as replies:
+            async for reply in replies:
+                await connection.send_message(asked.stream_id, reply)
+        if self.local is not local:
+            raise Refused(Status.UNAVAILABLE, NOT_LEADING)
+        connection.end(asked.stream_id)
+
+    # The leader.
+
+    async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
+        """Return what a call returns; raise `Moved` once another node leads than the one that was called."""
+        calling = asyncio.ensure_future(call)
+        moving = asyncio.ensure_future(self._node.moved_from(attempt.epoch))
+        try:
+            await asyncio.wait({calling, moving}, return_when=asyncio.FIRST_COMPLETED)
+            if not calling.done():
+                raise Moved
+            return calling.result()
+        finally:
+            calling.cancel()
+            moving.cancel()
+            # A failure holds this frame, this frame the task, and that the failure and the call. As long as a
+            # call is kept, gRPC dials on for its closed channel.
+            del calling
+
+    async def _attempts(self, asked: Asked, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
+        """Yield an attempt at the leader, and again until the deadline is near; raise TimeoutError then.
+
+        `stands`: the call is one that goes on with the next leader, so this node vouches for it.
+        """
+        head = asked.head
+        if head.has(FORWARDED):
+            raise Refused(Status.UNAVAILABLE, NOT_LEADING)
+        given = head.get("grpc-timeout")
+        seconds = min(seconds_of(given), SECONDS_MAX) if given else inf if stands else CALL_SECONDS
+        loop, not_its_own, may_be_done = asyncio.get_running_loop(), "", False
+        until, pause_seconds = loop.time() + seconds - RETRY_MARGIN_SECONDS, RETRY_PAUSE_SECONDS
+        while (left_seconds := until - loop.time()) > 0:
+            epoch, leader = await self._node.led_by(min(left_seconds, SECONDS_MAX))
+            left_seconds = max(until - loop.time(), RETRY_PAUSE_SECONDS)
+            fields = (*self._fields(asked, vouches=stands), (FORWARDED, str(epoch)))
+            is_here = leader.node == self._node.me.node and asked.shape.name in (TELEMETRY, SYNC_LITE)
+            local = self.local if is_here else None
+            with self._lines.taken(leader.listen, leader.certificate, self._node.acts.shown) as channel:
+                attempt = Attempt(
+                    *(channel, fields, left_seconds, epoch, self._node.election.reach, monotonic_ms()),
+                    *(local, may_be_done),
+                )
+                yield attempt
+            may_be_done = True
+            not_its_own = attempt.not_its_own and other_certificate(leader.listen, attempt.not_its_own)
+            moved = asyncio.ensure_future(self._node.moved_from(epoch))
+            await asyncio.wait({moved}, timeout=max(0.0, min(pause_seconds, until - loop.time())))
+            moved.cancel()
+            pause_seconds = min(2 * pause_seconds, RETRY_PAUSE_SECONDS_MAX)
+        if not_its_own:
+            raise Refused(Status.UNAVAILABLE, not_its_own)
+        raise TimeoutError
+
+    def _fields(self, asked: Asked, *, vouches: bool) -> tuple[tuple[str, str], ...]:
+        """Return the header fields of a call that go on to the leader."""
+        origin = self._node.me.node, asked.connection.host, asked.connection.number
+        fields = (
+            *((name, text) for name, text in asked.head.all().items() if name.startswith(_PASSED_ON)),
+            (ORIGIN, origin_said(self._origin_key, *origin)),
+        )
+        if not (vouches and self._key):
+            return fields
+        return (*fields, (VOUCHED, vouch(self._key, fields, asked.came_ms, self._clock())))
+
+
+async def _asked_of(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
+    call = attempt.channel.unary_unary(shape.path, None, None)
+    return cast(bytes, await call(message, metadata=attempt.fields, timeout=attempt.left_seconds))
+
+
+def _require_done(reply: bytes) -> None:
+    """Raise `Refused` for a reply that refuses: an attempt before may have done what this one has not."""
+    status = service_pb2.EndTransactionResponse.FromString(reply).status
+    if status.code != Code.OK:
+        raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
+
+
+async def _synced_by(attempt: Attempt, asked: Asked, message: bytes) -> bytes:
+    """Return a leader's answer to a SyncLiteSubscription, be it this node or another."""
+    if attempt.local is None:
+        return await _asked_of(attempt, asked.shape, message)
+    connection, path = asked.connection, asked.shape.path
+    return await attempt.local.answered(connection, path, asked.head, message, asked.came_ms)
+
+
+async def _was_synced(attempt: Attempt, asked: Asked, message: bytes) -> bool:
+    """Return whether a leader has taken what a client subscribes to."""
+    try:
+        return is_taken(await _synced_by(attempt, asked, message))
+    except (grpc.aio.AioRpcError, Refused):
+        return False
+
+
+def _client_id_of(head: Head) -> str:
+    return head.get("x-mq-client-id")
+
+
+def _user_of(head: Head) -> str:
+    """Return who signed a call, as it says; empty if nobody did."""
+    try:
+        return signature.parse(head.get("authorization"), head.get("x-mq-date-time")).access_key
+    except signature.Refused:
+        return ""
+
+
+async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
+    """Send the client what the leader says, until the leader's stream ends."""
+    async for reply in call:
+        asked.connection.is_let_in = attempt.has_answered = True
+        attempt.reach.answered(monotonic_ms())
+        await asked.connection.send_message(asked.stream_id, cast(bytes, reply))
+
+
+def _may_ask_again(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether a call has met no leader, rather than a leader's refusal."""
+    return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+def status_of(error: grpc.aio.AioRpcError) -> Status:
+    """Return the leader's status as this node tells it."""
+    code = error.code().value[0]
+    return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
+
+
+def shape_of(method: Method) -> Shape:
+    """Return the shape of a method that this node has looked up."""
+    assert isinstance(method.target, Shape), "the switch looks up what a broker before it has looked up"
+    return method.target
+
+
+def _shapes() -> list[Shape]:
+    """Return the methods of RocketMQ's services."""
+    messaging, admin = (
+        service_pb2.DESCRIPTOR.services_by_name["MessagingService"],
+        admin_pb2.DESCRIPTOR.services_by_name["Admin"],
+    )
+    return [
+        Shape(f"/{name}/{method.name}", method.client_streaming, method.server_streaming)
+        for name, described in ((NAME, messaging), (ADMIN, admin))
+        for method in described.methods
+    ] + [
+        Shape(f"/{OTLP}", takes_stream=False, gives_stream=False),
+        Shape(f"/{OPENCENSUS}", takes_stream=True, gives_stream=True),
+    ]

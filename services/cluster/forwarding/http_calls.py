@@ -1,0 +1,391 @@
+"""HTTP at a node: it tells of itself and gives its copy away, and what the leader must answer goes on to it.
+
+/livez /readyz /metrics      this node (while it leads, its broker)
+GET /api/cluster             this node
+GET /api/cluster/copy        this node's newest checkpoint, to whoever says its secret (`transfer`, `copies`)
+POST /api/cluster/position   this node, if it leads: how far a follower is, and if it is fit, from whoever
+                             knows the secret of the epoch (`followers`, `fitness`)
+POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
+POST /api/cluster/forget     the leader: {"node": NAME} is gone for good
+POST /api/cluster/set-version    the leader: {"version": N} is finalized; without it, the highest that may be
+anything else                the leader, once; its answer as it is. What changes nothing (GET, HEAD) goes to
+                             the next leader, should this one go, or stand still until another leads
+no leader, or none that answers    503, with a sentence
+
+What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`); what nodes say
+to each other is not: a secret lets in, which stands in the shared log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import http.client
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import aclosing, suppress
+from pathlib import Path
+from socket import SHUT_RDWR
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from services.auth.errors import Unauthorized
+from services.auth.refusals import Refusals
+from services.cluster import transfer
+from services.cluster.election.table import Role
+from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
+from services.cluster.identity import Member
+from services.cluster.leading import followers, orders
+from services.cluster.metrics import ClusterMetrics
+from services.cluster.node import ClusterNode, monotonic_ms
+from services.cluster.peers import SECRET, OtherCertificate, connected_to
+from services.cluster.status import status_of
+from services.cluster.watching.engine_check import EngineCheck
+from services.cluster.watching.scrubbing import Scrubbing
+from services.cluster.watching.unanswered import Unanswered
+from services.ops.bodies import Bodies
+from services.ops.gate import Demands, Gate
+from services.ops.request import body_of
+from services.ops.statuses import error_shape, refuse
+from services.process.event_loop import let_end
+from sharedlog.versions import OLDEST
+from tidewheel.errors import TidewheelError
+
+log = structlog.get_logger()
+
+FORWARDED: Final = "x-tidewheel-forwarded"
+WAIT_SECONDS: Final = 10.0
+CALL_SECONDS: Final = 60.0
+RETRY_SECONDS: Final = 0.1
+LAST_WORD_SECONDS: Final[float] = 2.0
+"""How long a leader may still answer when another leads."""
+COPIES_MAX: Final = 2
+"""How many nodes get a copy at once."""
+_HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
+_ASK_AGAIN: Final = ("GET", "HEAD")
+"""Methods that change nothing: the next leader may be asked, whatever the one before has done."""
+_OWN: Final = ("/livez", "/readyz", "/metrics")
+
+
+class ClusterHttp:
+    """The application of a node whose store is in the folder `root`."""
+
+    def __init__(
+        self,
+        node: ClusterNode,
+        root: Path,
+        demands: Demands,
+        refusals: Refusals,
+        check: EngineCheck,
+        unanswered: Unanswered,
+        scrubbing: Scrubbing,
+        sessions: Sessions,
+    ) -> None:
+        self._node, self._root = node, root
+        self.metrics = ClusterMetrics(node, check, unanswered, scrubbing, sessions)
+        self._gated = Gate(self._answer, demands, refusals)
+        self._copy_count = 0
+        self._bodies = Bodies()
+        self.leading: ASGIApp | None = None
+        """The application of the broker while this node leads."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        if path == transfer.PATH:
+            await self._give(Request(scope, receive), send)
+        elif path == followers.PATH:
+            await (await self._position(Request(scope, receive)))(scope, receive, send)
+        elif path == "/api/cluster" or path in _ORDERS or self._is_own(path):
+            await self._gated(scope, receive, send)
+        elif self.leading is not None:
+            await self.leading(scope, receive, send)
+        else:
+            with self._bodies.of_one(receive) as bounded:  # the leader's gate sees a body that is whole here
+                response = await self._forward(Request(scope, bounded))
+                await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what the gate let through."""
+        request, path = Request(scope, receive), scope["path"]
+        if path in _ORDERS:
+            response = await self._ordered(request)
+        elif path == "/api/cluster":
+            progress = await self.metrics.progress()
+            response = JSONResponse(status_of(self._node) | self.metrics.view() | progress)
+        else:
+            response = self._own(path)
+        await response(scope, receive, send)
+
+    def _is_own(self, path: str) -> bool:
+        """Return whether this node answers a probe, and not the broker that leads here."""
+        is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
+        return path in _OWN and (self.leading is None or is_waiting)
+
+    def _own(self, path: str) -> Response:
+        if path == "/livez":
+            return PlainTextResponse("alive\n")
+        if path == "/metrics":
+            return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        if self._node.role is Role.HALTED:
+            return PlainTextResponse(f"{self._node.election.halted}\n", status_code=503)
+        unanswered, leader = self.metrics.unanswered, self._node.known_leader
+        if unanswered and self._node.role in (Role.LEADING, Role.STANDING):
+            return PlainTextResponse(f"{unanswered}\n", status_code=503)
+        away = f"{unanswered}\n" if unanswered else "".join(f"{one}\n" for one in self.metrics.warnings())
+        if leader is None:
+            return PlainTextResponse(f"no node of the cluster leads\n{away}", status_code=503)
+        return PlainTextResponse(f"ready\nfollows {leader.node}\n{away}")
+
+    # What an operator tells the leader.
+
+    async def _ordered(self, request: Request) -> Response:
+        """Do what an operator says, or let the leader do it."""
+        if request.method != "POST":
+            return PlainTextResponse("POST it\n", status_code=405)
+        if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
+            return await self._forward(request)
+        try:
+            return JSONResponse(await _ORDERS[request.url.path](self._node, request))
+        except OrderRefused as error:
+            return JSONResponse(error_shape(error), status_code=409)
+        except TidewheelError as error:
+            return await refuse(request, error)
+        except TimeoutError:
+            return refused("No node leads yet. See tidewheel cluster status.")
+
+    # Copies for other nodes.
+
+    async def _give(self, request: Request, send: Send) -> None:
+        """Give this node's newest checkpoint to whoever knows the secret."""
+        given = request.headers.get(SECRET, "")
+        if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
+            response: Response = await refuse(
+                request, Unauthorized("A copy is for nodes of the cluster only.")
+            )
+        elif self._copy_count >= COPIES_MAX:
+            response = refused(f"{COPIES_MAX} nodes are getting a copy already. Ask again later.")
+        else:
+            self._copy_count += 1
+            try:
+                async with aclosing(Chunks(transfer.stream(self._root))) as chunks:  # it holds files open
+                    await (await self._copy(chunks))(request.scope, request.receive, send)
+            finally:
+                self._copy_count -= 1
+            return
+        await response(request.scope, request.receive, send)
+
+    async def _copy(self, chunks: Chunks) -> Response:
+        """Return the answer that sends a copy."""
+        try:
+            first = await chunks.next()
+        except (OSError, TidewheelError) as error:
+            why = error if isinstance(error, CopyRefused) else CopyRefused(f"It cannot be read: {error}")
+            return JSONResponse(error_shape(why), status_code=503)
+
+        async def sent() -> AsyncIterator[bytes]:
+            chunk = first
+            while chunk is not None:
+                yield chunk
+                try:
+                    chunk = await chunks.next()
+                except (
+                    OSError,
+                    TidewheelError,
+                ) as error:  # whoever gets it misses the end
+                    log.warning("a copy was not given to its end", reason=str(error))
+                    return
+
+        return StreamingResponse(sent(), media_type="application/octet-stream")
+
+    async def _position(self, request: Request) -> Response:
+        """Take in how far a follower is, from whoever knows the epoch's secret."""
+        if request.method != "POST":
+            return PlainTextResponse("POST it\n", status_code=405)
+        try:
+            # Whoever reaches the port may ask: nothing of a body is read before the secret is right.
+            if not self._node.follows_me(request.headers.get(SECRET, "")):
+                raise Unauthorized("A position is for the leader, from its followers.")
+            told = json.loads(await body_of(request))
+            self._node.position_told(str(told["node"]), int(told["end_offset"]), told.get("unfit"))
+            if (skew_ms := told.get("clock_skew_ms")) is not None:
+                self._node.clocks.told(f"node {told['node']}", int(skew_ms))
+        except (ValueError, TypeError, KeyError) as error:
+            return await refuse(request, NoNode(f"The body is no position of a node ({error})."))
+        except TidewheelError as error:
+            return await refuse(request, error)
+        return JSONResponse({})
+
+    # What the leader answers.
+
+    async def _forward(self, request: Request) -> Response:
+        if FORWARDED in request.headers:
+            return refused("This node does not lead, and the request was forwarded to it. Send it again.")
+        try:
+            body = await body_of(request)
+        except TidewheelError as error:
+            return await refuse(request, error)
+        fields = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        until, said = time.monotonic() + WAIT_SECONDS, ""
+        while (left_seconds := until - time.monotonic()) > 0:
+            try:
+                epoch, leader = await self._node.led_by(left_seconds)
+            except TimeoutError:
+                break
+            began_ms = monotonic_ms()
+            try:
+                connection = await asyncio.to_thread(
+                    connected_to, leader.http, leader.certificate, CALL_SECONDS
+                )
+            except OSError as error:  # nothing was sent, so another may get it
+                said = str(error)
+                if not isinstance(error, OtherCertificate):
+                    self._node.election.reach.failed(epoch, began_ms, monotonic_ms())
+                    said = not_reached(leader, error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            fields[FORWARDED] = str(epoch)
+            calling = asyncio.to_thread(called, connection, request.method, target, fields, body)
+            try:
+                answer = await self._while_leads(epoch, connection, calling)
+                self._node.election.reach.answered(monotonic_ms())
+                return answer
+            except (OSError, http.client.HTTPException) as error:
+                said = f"The leader went away amid the request ({error}). See whether it was done."
+                if request.method not in _ASK_AGAIN:
+                    return refused(said)
+        return refused(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
+
+    async def _while_leads(
+        self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
+    ) -> Response:
+        """Return a leader's answer; raise OSError where another leads, and this one says nothing any more.
+
+        A leader that is paused keeps its connections: its machine answers for it. One that was told to let
+        another lead has yet to say so, for which it gets LAST_WORD_SECONDS.
+        """
+        answering = asyncio.ensure_future(calling)
+        moving = asyncio.ensure_future(self._node.moved_from(epoch))
+        try:
+            await asyncio.wait({answering, moving}, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                await asyncio.wait({answering}, timeout=LAST_WORD_SECONDS)
+            if not answering.done():
+                let_end(answering)
+                hang_up(connection)
+                raise ConnectionAbortedError("another node leads, and this one does not answer")
+            return answering.result()
+        finally:
+            moving.cancel()
+
+
+class Chunks:
+    """What a generator yields, which worker threads run, one step at a time.
+
+    Who waits for a step is cancelled when the other side hangs up, and the thread goes on. So the generator
+    is closed only when no thread is within it.
+    """
+
+    def __init__(self, stream: Generator[bytes]) -> None:
+        self._stream = stream
+        self._step: asyncio.Future[bytes | None] | None = None
+
+    async def next(self) -> bytes | None:
+        """Return what comes next; None at the end."""
+        self._step = asyncio.ensure_future(asyncio.to_thread(next, self._stream, None))
+        return await asyncio.shield(self._step)
+
+    async def aclose(self) -> None:
+        """Close the generator."""
+        if self._step is not None:
+            await asyncio.wait({self._step})
+        await asyncio.to_thread(self._stream.close)
+
+
+async def moved(node: ClusterNode, request: Request) -> dict[str, Any]:
+    """Let another node lead; return who does then."""
+    return {"leader": (await orders.move(node, await named(request))).told()}
+
+
+async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
+    """Let the cluster no longer wait for a node; return which."""
+    name = await named(request)
+    if not name:
+        raise NoNode('Say which: {"node": NAME}.')
+    await orders.forget(node, name)
+    return {"forgotten": name}
+
+
+async def finalized(node: ClusterNode, request: Request) -> dict[str, Any]:
+    """Finalize a version; return which."""
+    wanted = await only_field(request, "version", None)
+    if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < OLDEST):
+        raise NoNode('The body is {"version": N}, a whole number from 1 on, and no more.')
+    return {"finalized_version": await orders.set_version(node, wanted)}
+
+
+_ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, Any]]]]] = {
+    "/api/cluster/move": moved,
+    "/api/cluster/forget": forgotten,
+    "/api/cluster/set-version": finalized,
+}
+
+
+async def named(request: Request) -> str:
+    """Return the node that a body names; "" if it names none. Raise `NoNode`."""
+    name = await only_field(request, "node", "")
+    if not isinstance(name, str):
+        raise NoNode('The body is {"node": NAME}, and no more.')
+    return name
+
+
+async def only_field(request: Request, name: str, usual: Any) -> Any:
+    """Return the only field that a body may have; `usual` without it. Raise `NoNode`."""
+    body = await body_of(request)
+    try:
+        found = json.loads(body) if body else {}
+    except ValueError as error:
+        raise NoNode(f"The body is no JSON ({error}).") from error
+    if not isinstance(found, dict) or found.keys() - {name}:
+        raise NoNode(f'The body is {{"{name}": {name.upper()}}}, and no more.')
+    return found.get(name, usual)
+
+
+def not_reached(leader: Member, error: OSError) -> str:
+    """Return the sentence for a leader to which this node gets no connection."""
+    return f"Node {leader.node} leads, and {leader.http} is not reached from here ({error}). Send it again."
+
+
+def hang_up(connection: http.client.HTTPConnection) -> None:
+    """End a connection on which another thread waits, which ends that one's wait."""
+    if connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(SHUT_RDWR)
+
+
+def called(
+    connection: http.client.HTTPConnection, method: str, target: str, fields: dict[str, str], body: bytes
+) -> Response:
+    """Send a request to another node and return the answer; raise OSError or HTTPException."""
+    try:
+        connection.request(method, target, body, fields)
+        answer = connection.getresponse()
+        content = answer.read()
+        kept = {name: value for name, value in answer.getheaders() if name.lower() not in _HOP_BY_HOP}
+        return Response(content, answer.status, kept)
+    finally:
+        connection.close()
+
+
+def refused(sentence: str) -> Response:
+    """Return a refusal as the HTTP interface says one."""
+    return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)

@@ -1,0 +1,73 @@
+"""Who answers the calls of a node's port: the broker while the node leads, else the leader elsewhere.
+
+A connection outlives a change of leaders; each call goes to whoever answers when it comes. Calls by which
+clients come and stay go by `Forwarding` always: what it keeps of them is for the next leader.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from services.cluster.forwarding.calls import SYNC_LITE, TELEMETRY, Forwarding, Shape
+from services.front.connection import Connection, Service
+from services.front.grpc_calls import CallReceived, CallStarted, Method
+from services.front.grpc_wire import Status
+from services.rpc.serving import Serving
+
+SEND: Final = "SendMessage"
+UNKNOWN: Final = "The leader does not answer such a call."
+
+
+class Switch:
+    """The service of a node's port."""
+
+    def __init__(self, forwarding: Forwarding) -> None:
+        self._forwarding = forwarding
+        self._presence = forwarding.presence
+        self._service: Service = forwarding
+
+    def serve(self, serving: Serving) -> None:
+        """Let the broker of this node answer."""
+        self._service = serving
+        self._forwarding.lead(serving)
+
+    def forward(self) -> None:
+        """Let the leader elsewhere answer."""
+        self._service = self._forwarding
+        self._forwarding.lead_no_more()
+
+    def method_of(self, path: str) -> Method | None:
+        """Return the method of a path; None if there is none."""
+        return self._service.method_of(path)
+
+    def call_received(self, connection: Connection, call: CallReceived) -> None:
+        """Answer a call, now or later."""
+        name = call.method.target.name
+        if name == SEND:
+            self._presence.sent(call.head.get("x-mq-client-id"), call.message)
+        service = self._forwarding if name == SYNC_LITE else self._service
+        if self._knows(service, call):
+            service.call_received(connection, call)
+        elif (method := self._looked_up(service, connection, call)) is not None:
+            service.call_received(connection, call._replace(method=method))
+
+    def call_started(self, connection: Connection, call: CallStarted) -> None:
+        """Answer a call whose request is a stream."""
+        service = self._forwarding if call.method.target.name == TELEMETRY else self._service
+        if self._knows(service, call):
+            service.call_started(connection, call)
+        elif (method := self._looked_up(service, connection, call)) is not None:
+            service.call_started(connection, call._replace(method=method))
+
+    def _knows(self, service: Service, call: CallReceived | CallStarted) -> bool:
+        """Return whether it was `service` that has looked up the method of a call."""
+        return isinstance(call.method.target, Shape) == (service is self._forwarding)
+
+    def _looked_up(
+        self, service: Service, connection: Connection, call: CallReceived | CallStarted
+    ) -> Method | None:
+        """Return the method of a call as `service` knows it; end the call if it knows none."""
+        method = service.method_of(call.head.get(":path"))
+        if method is None:
+            connection.end(call.stream_id, Status.UNIMPLEMENTED, UNKNOWN)
+        return method

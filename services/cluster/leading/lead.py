@@ -1,0 +1,185 @@
+"""One lead of a node: the core decides, clients are served, followers tell how far they are.
+
+    begin      the core writes to the shared log from now on, and is served
+    beat       a BEAT; one that is not proven lets the core go (`SharedSink`)
+    look       copy, trim, clock and log, each in a worker thread; what the election decides by
+    end        clients are served no more; `hand_over` says so in the log, if this node may still
+
+What to do when is the election's (`services.cluster.election.machine`). The core belongs to the event loop as
+long as the lead lasts, so all but the calls to disk and engine is done there.
+
+Weak spot: a takeover takes over the core as it is, so all that `Broker.begin` derives is derived between the
+EPOCH and the first answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from services.broker.broker import Broker
+from services.cluster.acts import Acts
+from services.cluster.election.health import Health
+from services.cluster.election.inputs import Beaten, Begun, Ended, LookDone, Order, Tick, seen_by
+from services.cluster.leading import followers
+from services.cluster.leading.followers import Followers
+from services.cluster.peers import Shown
+from services.live.durability import Answers, Proving
+from sharedlog.errors import NotAccepted, Unknown
+from sharedlog.fold import Fold
+from sharedlog.sink import SharedSink
+
+
+class Leading(Protocol):
+    """A broker that serves the core of a leader."""
+
+    @property
+    def broken(self) -> asyncio.Future[None]:
+        """Set when the core has met a bug."""
+
+    @property
+    def answers(self) -> Answers:
+        """The answers that wait."""
+
+    def fail(self, error: OSError) -> None:
+        """Let the core go: an append was not accepted."""
+
+
+Serve = Callable[[Broker, Callable[[OSError], None], Proving], AbstractAsyncContextManager[Leading]]
+"""Serve a core while the block lasts; the second argument is called once when the core was let go."""
+Work = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Do something in a worker thread."""
+
+
+class Told(NamedTuple):
+    """Whom a lead tells what happens by itself: the core was let go, a proof is wanted, a bug was met."""
+
+    stepped_down: Callable[[OSError], None]
+    proof_wanted: Callable[[], None]
+    broken: Callable[[asyncio.Future[None]], None]
+
+
+class Lead:
+    """A lead of the replica that `acts` has open."""
+
+    def __init__(self, acts: Acts, own_health: Health, serve: Serve, work: Work, told: Told) -> None:
+        self._acts, self._health, self._serve, self._work, self._told = acts, own_health, serve, work, told
+        self._replica = replica = acts.open_replica
+        replica.lead(acts.engine, acts.clocks.wall(), acts.clocks.monotonic, acts.me.node)
+        assert replica.sink is not None, "a leader has a sink"
+        self._sink: SharedSink = replica.sink
+        self._began_ms = replica.sink.proven_ms
+        self._stack = AsyncExitStack()
+        self._served: Leading | None = None
+        self._is_over = False
+        self._followers = Followers(replica.fold.end, acts.clocks.monotonic)
+
+    @property
+    def fold(self) -> Fold:
+        """What this node has read, its own records too."""
+        return self._replica.fold
+
+    async def begin(self) -> Begun:
+        """Serve clients; raise OSError."""
+        proving = Proving(self._acts.clocks.monotonic, self._told.proof_wanted)
+        serving = self._serve(self._replica.core, self._told.stepped_down, proving)
+        self._served = served = await self._stack.enter_async_context(serving)
+        served.broken.add_done_callback(self._told.broken)
+        return Begun(self._began_ms)
+
+    def tick(self) -> Tick:
+        """Return what the election goes by from time to time."""
+        self._followers.moved(self.fold.end)
+        return Tick(self._sink.proven_ms, self._news())
+
+    def _news(self) -> dict[str, Any]:
+        """Return what a leader has to tell of itself that the log does not say yet."""
+        certificate = self._acts.shown.certificate
+        return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
+
+    async def beat(self, order: Order) -> Beaten | None:
+        """Write a BEAT; return None where it was not proven, and the core was let go."""
+        assert self._served is not None, "a lead has begun before its first BEAT"
+        clock = {"clock_ms": self._acts.clocks.wall()} if order.written is None else {}
+        try:
+            await self._work(partial(self._sink.beat, clock | dict(order.facts)))
+        except NotAccepted as error:
+            self._served.fail(error)
+            return None
+        self._served.answers.proven(self._sink.proven_ms)
+        return Beaten(self._sink.proven_ms, self._news())
+
+    async def look(self, has_read_all: bool) -> LookDone:
+        """Look after copy, trim, clock and log.
+
+        Raise `StoreDamaged` where the copy is none, `Halted` where the log has lost what was written.
+        """
+        core = self._replica.core
+        if self._acts.has_many_records(self._replica):
+            core.want_checkpoint()
+        shown: Shown = await self._work(partial(self._look_at_disk_and_log, has_read_all))
+        self._health.has_room = not core.housekeeping.is_full
+        self._health.tell_clock()
+        return LookDone(
+            seen_by(self.fold),
+            self._health.has_room,
+            shown,
+            self._health.unfit(),
+            self._followers.fit(),
+            tuple(self.fold.holdings.unreached.items()),
+        )
+
+    def _look_at_disk_and_log(self, has_read_all: bool) -> Shown:
+        acts = self._acts
+        shown = acts.look_after_copy(self._replica, has_read_all)
+        acts.copying.trim(self.fold)
+        if self._sink.proven_ms > self._began_ms:  # the EPOCH was appended before, nobody knows when
+            self.compare_clock()
+        with suppress(Unknown):
+            acts.witness.look_behind(acts.engine, self.fold)
+        return shown
+
+    def compare_clock(self) -> None:
+        """Compare this node's clock with the engine's time of the newest record; waits for the engine."""
+        began_ms = self._sink.proven_ms
+        with suppress(Unknown):  # the newest record is the proven append, or behind it
+            found = self._acts.engine.read(self.fold.next_offset - 1, 1)[:1]
+            if not self._is_over:  # else the node has stepped down meanwhile, and that is of the past
+                self._health.pace.appended(began_ms, found)
+
+    async def end(self) -> Ended:
+        """Serve clients no more; raise the bug of the core, if it has met one."""
+        self._is_over = True
+        await self._stack.aclose()
+        if self._served is not None and self._served.broken.done():
+            self._served.broken.result()  # a bug is not survived, and the next leader hears the silence
+        return Ended()
+
+    async def hand_over(self, to: str) -> None:
+        """Say that this node leaves, if it may still: the next one need not wait for silence.
+
+        A leader whose own disk has failed has its right; one whose append was not proven has none.
+        """
+        with suppress(NotAccepted):
+            await self._work(partial(self._sink.leave, to))
+
+    # Followers.
+
+    def lags(self) -> dict[str, dict[str, Any]]:
+        """Return how far each follower is behind."""
+        self._followers.moved(self.fold.end)
+        return self._followers.view(self.fold.holdings.all(), self._acts.me.node)
+
+    def is_followed_by(self, secret: str) -> bool:
+        """Return whether the sender of this secret follows this node."""
+        return hmac.compare_digest(secret.encode(), followers.secret_of(self.fold).encode())
+
+    def position_told(self, node: str, end: int, unfit: str | None) -> None:
+        """Take in what a follower tells of itself."""
+        self._followers.moved(self.fold.end)
+        if self.fold.holdings.of(node) is not None:
+            self._followers.told(node, end, unfit)

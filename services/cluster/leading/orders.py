@@ -1,0 +1,115 @@
+"""What an operator tells the leader: let another lead, wait for a node no longer, finalize a version.
+
+    move             --a BEAT that the leader leaves, and to whom--> that node stands at once
+    forget           --a BEAT: `sharedlog.holdings` lets go of the node
+    set-version      --a BEAT: `sharedlog.versions`, once every node supports it
+
+Each is told to the node that leads, which writes it between its own BEATs (`ClusterNode.led`), and is
+answered when the shared log has it. What cannot be is refused with a sentence, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import structlog
+
+from services.cluster.election.inputs import Move, Order
+from services.cluster.election.table import Role
+from services.cluster.errors import OrderRefused
+from services.cluster.identity import Member
+from services.cluster.node import ClusterNode
+from sharedlog.fold import Fold
+from sharedlog.versions import missing
+
+MOVE_SECONDS: Final = 10.0
+"""How long a move waits for the next leader's EPOCH, and any other order for its BEAT."""
+
+log = structlog.get_logger()
+
+
+async def move(node: ClusterNode, to: str = "") -> Member:
+    """Let another node lead, `to` if it is given; return who leads then.
+
+    Raise `OrderRefused` where this node does not lead, or there is nobody else.
+    """
+    _led(node)
+    epoch, me = node.epoch, node.me.node
+    others = sorted(names(node) - {me})
+    if to == me:
+        raise OrderRefused(f"Node {to} leads already.")
+    if not others or (to and to not in others):
+        known = f"known are {', '.join(others)}" if others else "no other node is known"
+        raise OrderRefused(f"There is no node {to or 'else'} to lead: {known}.")
+    node.give(Move(to))
+    try:
+        async with asyncio.timeout(MOVE_SECONDS):
+            await node.moved_from(epoch)
+    except TimeoutError:
+        raise OrderRefused(
+            f"No node leads after {MOVE_SECONDS:.0f} s: see tidewheel cluster status on each."
+        ) from None
+    _, leader = await node.led_by(MOVE_SECONDS)
+    if leader.node == me:
+        raise OrderRefused(f"No other node stood in time: {leader.node} leads again. See the others' logs.")
+    return leader
+
+
+async def forget(node: ClusterNode, gone: str) -> None:
+    """Let the cluster no longer wait for a node that is gone for good; raise `OrderRefused`."""
+    fold = _led(node)
+    if gone == node.me.node:
+        raise OrderRefused(f"Node {gone} leads: stop it first.")
+    if fold.holdings.of(gone) is None:
+        known = ", ".join(fold.holdings.all()) or "none"
+        raise OrderRefused(f"Nothing is kept for a node {gone!r}. Nodes that hold a copy: {known}.")
+    await _tell_all(node, {"forget": gone})
+    node.election.leadership.names.discard(gone)
+
+
+async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
+    """Finalize a version, or the highest that all nodes support; return it. Raise `OrderRefused`."""
+    fold = _led(node)
+    supports = {name: one.supports for name, one in fold.holdings.all().items()}
+    supports[node.me.node] = node.me.supports
+    version = max(fold.finalized, min(supports.values())) if wanted is None else wanted
+    if version < fold.finalized:
+        raise OrderRefused(
+            f"Version {fold.finalized} is finalized, and there may be records of it: it never goes down."
+        )
+    if cannot := missing(version, supports):
+        told = ", ".join(f"{name} supports up to {most}" for name, most in cannot.items())
+        raise OrderRefused(
+            f"Not all nodes can read records of version {version}: {told}. Upgrade them and try again; of a "
+            "node that is gone for good tell: tidewheel cluster forget NODE"
+        )
+    if version > fold.finalized:
+        await _tell_all(node, {"finalize": version})
+        log.info("finalized", version=version)
+    return version
+
+
+def names(node: ClusterNode) -> set[str]:
+    """Return the nodes of which a node has read, less those that were forgotten since."""
+    replica = node.acts.replica
+    held = set() if replica is None else replica.fold.holdings.all().keys()
+    return node.election.leadership.names | held
+
+
+def _led(node: ClusterNode) -> Fold:
+    """Return what a node has read while it leads; else raise `OrderRefused`."""
+    if node.role is not Role.LEADING or node.lead is None:
+        raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
+    return node.lead.fold
+
+
+async def _tell_all(node: ClusterNode, facts: dict[str, Any]) -> None:
+    """Write facts into the shared log; raise `OrderRefused` if the node leads no more."""
+    written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    try:
+        async with asyncio.timeout(MOVE_SECONDS):
+            node.give(Order(facts, written))
+            await written
+    except TimeoutError:
+        raise OrderRefused("This node leads no more. Tell the next leader.") from None

@@ -1,0 +1,1 @@
+"""Whether the shared log is set as it must be, answers, and has all its records."""

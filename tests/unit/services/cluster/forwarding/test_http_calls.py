@@ -1,0 +1,285 @@
+"""What a node does with a request whose leader keeps the connection and says nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+from contextlib import aclosing, asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from structlog.testing import capture_logs
+
+from commitlog import limits
+from commitlog.errors import StoreError
+from services.auth.refusals import Refusals
+from services.cluster import transfer
+from services.cluster.forwarding import http_calls as http_forwarding
+from services.cluster.forwarding.http_calls import Chunks, ClusterHttp
+from services.cluster.identity import Member
+from services.cluster.peers import SECRET
+from services.ops.bodies import Bodies
+from services.ops.gate import Demands
+
+
+class Leader:
+    """A leader's HTTP: it answers, or takes the request and stands still."""
+
+    def __init__(self, name: str, *, is_paused: bool) -> None:
+        self.asked, self.goes_on = Event(), Event()
+        if not is_paused:
+            self.goes_on.set()
+        leader = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                leader.asked.set()
+                leader.goes_on.wait()
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(name.encode())
+
+            def do_POST(self) -> None:
+                self.do_GET()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        Thread(target=self.server.serve_forever, daemon=True).start()
+        self.member = Member(name, "127.0.0.1:1", f"http://127.0.0.1:{self.server.server_port}")
+
+    def end(self) -> None:
+        self.goes_on.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Reach:
+    """Nobody complains."""
+
+    def answered(self, now_ms: int) -> None:
+        pass
+
+    def failed(self, epoch: int, began_ms: int, now_ms: int) -> None:
+        raise AssertionError("every leader takes connections")
+
+
+class Node:
+    """A node that follows one leader and then another."""
+
+    def __init__(self, first: Leader, second: Leader) -> None:
+        self.election, self.epoch = SimpleNamespace(reach=Reach()), 1
+        self._leaders, self._moved = {1: first, 2: second}, {1: asyncio.Event(), 2: asyncio.Event()}
+
+    async def led_by(self, seconds: float) -> tuple[int, Member]:
+        return self.epoch, self._leaders[self.epoch].member
+
+    async def moved_from(self, epoch: int) -> None:
+        await self._moved[epoch].wait()
+
+    def move(self) -> None:
+        self.epoch = 2
+        self._moved[1].set()
+
+
+@asynccontextmanager
+async def asked(
+    method: str, patience: pytest.MonkeyPatch, *, answers_late: bool = False
+) -> AsyncIterator[Response]:
+    """Give the answer to a request whose first leader stood still until another led."""
+    first, second = Leader("first", is_paused=True), Leader("second", is_paused=False)
+    node: Any = Node(first, second)
+    demands = Demands()
+    nothing: Any = None
+    app = ClusterHttp(node, Path(), demands, Refusals(lambda: 0), *[nothing] * 4)
+    scope = {"type": "http", "method": method, "path": "/api/x", "query_string": b"", "headers": []}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    try:
+        patience.setattr(http_forwarding, "LAST_WORD_SECONDS", 60.0 if answers_late else 0.0)
+        answering = asyncio.create_task(app._forward(Request(scope, receive)))
+        assert await asyncio.to_thread(first.asked.wait, 10), answering
+        node.move()
+        if answers_late:
+            first.goes_on.set()
+        yield await answering
+        assert first.goes_on.is_set() is answers_late
+    finally:
+        first.end()
+        second.end()
+
+
+def test_what_changes_nothing_is_asked_of_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        async with asked("GET", monkeypatch) as answer:
+            assert (answer.status_code, answer.body) == (200, b"second")
+
+    asyncio.run(play())
+
+
+def test_what_may_have_been_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        async with asked("POST", monkeypatch) as answer:
+            assert answer.status_code == 503
+            assert b"See whether it was done" in bytes(answer.body)
+
+    asyncio.run(play())
+
+
+def test_a_leader_that_has_just_let_another_lead_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        async with asked("POST", monkeypatch, answers_late=True) as answer:
+            assert (answer.status_code, answer.body) == (200, b"first")
+
+    asyncio.run(play())
+
+
+def test_of_a_position_nothing_is_read_before_its_secret_is_right() -> None:
+    class Lead:
+        told: Any = None
+
+        def follows_me(self, secret: str) -> bool:
+            return secret == "right"
+
+        def position_told(self, *told: Any) -> None:
+            self.told = told
+
+    nothing: Any = None
+    node: Any = Lead()
+    app = ClusterHttp(node, Path(), Demands(), Refusals(lambda: 0), *[nothing] * 4)
+    read: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        read.append(b'{"node": "b", "end_offset": 7, "unfit": ""}')
+        return {"type": "http.request", "body": read[-1], "more_body": False}
+
+    async def ask(secret: str) -> int:
+        headers = [(SECRET.encode(), secret.encode("latin-1"))]
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
+        return (await app._position(Request(scope, receive))).status_code
+
+    async def play() -> None:
+        for wrong in ("", "wrong", "\u00e9"):
+            assert await ask(wrong) == 401
+        assert not read
+        assert await ask("right") == 200
+        assert node.told == ("b", 7, "")
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("bound", ["of one", "of all"])
+def test_a_body_that_is_to_go_on_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: Any = None
+    app = ClusterHttp(nothing, Path(), Demands(), Refusals(lambda: 0), *[nothing] * 4)
+    if bound == "of one":
+        monkeypatch.setattr(limits, "HTTP_BODY_BYTES_MAX", 10)
+    else:
+        app._bodies = Bodies(bytes_max=10)
+    scope = {"type": "http", "method": "POST", "path": "/api/x", "query_string": b"", "headers": []}
+    statuses = []
+
+    async def receive() -> dict[str, Any]:
+        assert not statuses, "more is read of what is refused"
+        return {"type": "http.request", "body": b"six by", "more_body": True}
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status"))
+
+    asyncio.run(app(scope, receive, send))
+    assert statuses[0] == (413 if bound == "of one" else 503)
+    assert not app._bodies.held_bytes
+
+
+def test_a_copy_whose_taker_hangs_up_is_closed_once_no_thread_reads_it() -> None:
+    came, goes_on, ended = Event(), Event(), Event()
+
+    def read() -> Generator[bytes]:
+        try:
+            yield b"first"
+            came.set()
+            goes_on.wait(30)
+            yield b"second"
+        finally:
+            ended.set()
+
+    async def run() -> None:
+        async with aclosing(Chunks(read())) as chunks:
+            assert await chunks.next() == b"first"
+            waiting = asyncio.create_task(chunks.next())
+            assert await asyncio.to_thread(came.wait, 30)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            assert waiting.cancelled()
+            assert not ended.is_set()
+            asyncio.get_running_loop().call_later(0, goes_on.set)
+        assert ended.is_set()
+
+    asyncio.run(run())
+
+
+def test_a_copy_that_is_not_begun_and_one_that_is_read_to_its_end_are_closed() -> None:
+    async def run() -> None:
+        async with aclosing(Chunks(chunk for chunk in [b"one"])):
+            pass
+        async with aclosing(Chunks(chunk for chunk in [b"one"])) as chunks:
+            assert [await chunks.next(), await chunks.next()] == [b"one", None]
+
+    asyncio.run(run())
+
+
+def given(root: Path) -> tuple[int, bytes]:
+    """What a node with this store answers to who asks for its copy."""
+    node: Any = SimpleNamespace(own_copy=SimpleNamespace(secret="s"))
+    nothing: Any = None
+    app = ClusterHttp(node, root, Demands(), Refusals(lambda: 0), *[nothing] * 4)
+    headers = [(SECRET.encode(), b"s")]
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/cluster/copy",
+        "query_string": b"",
+        "headers": headers,
+    }
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:])
+
+
+def test_a_node_whose_disk_gives_nothing_says_so(tmp_path: Path) -> None:
+    status, said = given(tmp_path / "gone")
+    assert status == 503
+    assert b"TW-257" in said
+    assert b"It cannot be read" in said
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreError("it is cut")])
+def test_a_copy_whose_disk_fails_on_the_way_ends_there_with_a_word_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def stream(_: Path) -> Generator[bytes]:
+        yield b"first"
+        raise error
+
+    monkeypatch.setattr(transfer, "stream", stream)
+    with capture_logs() as logged:
+        assert given(tmp_path) == (200, b"first")
+    assert [one["event"] for one in logged] == ["a copy was not given to its end"]

@@ -1,0 +1,127 @@
+"""What an operator tells a leader is done once the shared log has it, or refused with a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from services.cluster.election import silence
+from services.cluster.election.table import Role
+from services.cluster.errors import OrderRefused
+from services.cluster.identity import Member
+from services.cluster.leading import orders
+from services.cluster.node import ClusterNode
+from sharedlog.engines import Beginning
+from sharedlog.holdings import Holding
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.versions import SUPPORTED
+from tests.memory_disk import MemoryDisk
+from tests.unit.services.cluster.test_node import (
+    CLUSTER,
+    SETTINGS,
+    WAIT_SECONDS,
+    Served,
+    engine_with_messages,
+)
+
+
+def leading(scenario: Callable[[ClusterNode], Awaitable[None]], *held: tuple[str, int]) -> None:
+    """Play a scenario at a leader `a`; each of `held` is a node and up to which version it supports."""
+
+    @asynccontextmanager
+    async def serve(*_: Any) -> AsyncIterator[Any]:
+        yield Served()
+
+    async def run() -> None:
+        engine, _ = engine_with_messages()
+        for name, supports in held:
+            facts = Holding(1, supports=supports, finalized=1).facts(name)
+            engine.note(
+                encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, CHAIN_AT_GENESIS, body_of(facts)))
+            )
+        began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
+        with ThreadPoolExecutor(4) as executor:
+            me = Member("a", "h:3", "http://h:4", supports=SUPPORTED)
+            node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, serve)
+            running = asyncio.create_task(node.run())
+            async with asyncio.timeout(WAIT_SECONDS):
+                while node.role is not Role.LEADING:
+                    await asyncio.wait({running}, timeout=0.005)
+                    assert not running.done(), running
+                await scenario(node)
+                node.leave()
+                await running
+
+    asyncio.run(run())
+
+
+@pytest.fixture(autouse=True)
+def _stands_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+
+
+async def refused(order: Awaitable[Any]) -> str:
+    """What an order is refused with."""
+    with pytest.raises(OrderRefused) as raised:
+        await order
+    return str(raised.value)
+
+
+def test_a_node_is_forgotten_once_and_the_leader_is_not() -> None:
+    async def scenario(node: ClusterNode) -> None:
+        assert "leads: stop it first" in await refused(orders.forget(node, "a"))
+        assert "Nodes that hold a copy: a, c." in await refused(orders.forget(node, "nobody"))
+        await orders.forget(node, "c")
+        assert "c" not in orders.names(node)
+        fold = orders._led(node)
+        assert fold.holdings.of("c") is None
+        assert "Nothing is kept for a node 'c'" in await refused(orders.forget(node, "c"))
+
+    leading(scenario, ("a", SUPPORTED), ("c", SUPPORTED))
+
+
+def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down() -> None:
+    async def scenario(node: ClusterNode) -> None:
+        assert "c supports up to 1" in await refused(orders.set_version(node, SUPPORTED))
+        assert await orders.set_version(node) == 1
+        await orders.forget(node, "c")
+        assert await orders.set_version(node) == SUPPORTED
+        fold = orders._led(node)
+        assert fold.finalized == SUPPORTED
+        assert "it never goes down" in await refused(orders.set_version(node, 1))
+
+    leading(scenario, ("c", 1))
+
+
+def test_the_lead_is_moved_to_a_node_that_is_known_and_is_another() -> None:
+    async def scenario(node: ClusterNode) -> None:
+        assert "leads already" in await refused(orders.move(node, "a"))
+        assert "There is no node x to lead: known are b" in await refused(orders.move(node, "x"))
+
+    leading(scenario)
+
+
+def test_a_move_for_which_nobody_stands_says_who_leads() -> None:
+    async def scenario(node: ClusterNode) -> None:
+        epoch = node.epoch
+        said = await refused(orders.move(node))
+        assert said.endswith("No other node stood in time: a leads again. See the others' logs."), said
+        assert node.epoch > epoch
+
+    leading(scenario)
+
+
+def test_who_does_not_lead_takes_no_orders() -> None:
+    async def scenario(node: ClusterNode) -> None:
+        node.leave()
+        while node.role is Role.LEADING:
+            await asyncio.sleep(0)
+        for order in (orders.move(node), orders.forget(node, "b"), orders.set_version(node)):
+            assert "does not lead" in await refused(order)
+
+    leading(scenario)
