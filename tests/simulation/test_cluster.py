@@ -238,8 +238,9 @@ MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     own_trouble_is_told_at_once,
     candidates_are_believed,
 ]
-FIRST_SEEDS = {own_trouble_is_told_at_once: 33}
-"""Where the schedules begin that are known to find a rare one."""
+
+FIRST_SEEDS = {times_of_another_clock_are_believed: 80}
+"""Where the schedules begin that are known to find a rare one: 2 of 160 do."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.__name__)
