@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import numpy as np
 
@@ -95,9 +96,10 @@ def differences_of_groups(
     """Yield which groups had done more by the log than by a snapshot, of messages that the log holds."""
     done = {(one.group, one.topic, one.queue_id): one for one in stored}
     for one in folded:
-        there = done.get((one.group, one.topic, one.queue_id))
+        nothing = replace(one, committed_offset=0, done_above=())
+        there = done.get((one.group, one.topic, one.queue_id), nothing)
         first_offset = first_offsets.get((one.topic, one.queue_id), one.end_offset)
-        if there is None or not _covers(there, one, first_offset):
+        if not _covers(there, one, first_offset):
             yield f"group {one.group} has done less on {one.topic} queue {one.queue_id} than the log says"
 
 
