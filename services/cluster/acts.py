@@ -93,6 +93,7 @@ class Acts:
         """Take in, in the loop, the replica or the face of this node that an answer carries."""
         if isinstance(answer, Opened):
             self.replica = answer.replica
+            self.witness.recall(answer.replica.last_led)
         elif isinstance(answer, LookDone):
             self.shown, self._health.has_room = answer.shown, answer.has_room
 
@@ -159,14 +160,16 @@ class Acts:
     def look_after_copy(self, replica: Replica, has_read_all: bool) -> Shown:
         """Tell of a new checkpoint, once it is read back; return the face of this node to others.
 
-        Raise `StoreDamaged`.
+        Raise `StoreDamaged`, or OSError.
         """
         replica.require_sound(has_read_all=has_read_all)
+        replica.sync()
         self.copying.tell(replica, self.clocks.monotonic())
         return self.show()
 
     def append_epoch(self, holder: bytes) -> Appended:
-        """Append an EPOCH behind what was read; raise `Refused` or `Unknown`."""
+        """Append an EPOCH behind what was read; raise `Refused`, `Unknown`, or OSError."""
+        self.open_replica.require_may_stand()
         fold = self.open_replica.fold
         me = self.me._replace(certificate=self.show().certificate)
         candidate = Candidate(fold, holder, me._asdict())

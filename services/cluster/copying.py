@@ -50,7 +50,7 @@ COMPARED_BYTES: Final = 1024 * 1024
 _LOOKS: Final = {None: Look.TRIMMED, GONE: Look.GONE}
 log = structlog.get_logger()
 
-Fetch = Callable[[str, str, str, Disk], None]
+Fetch = Callable[[str, str, str, Disk, transfer.Require], None]
 
 
 class Copying:
@@ -63,7 +63,10 @@ class Copying:
         """The record of which it was said that it cannot be read, and the epoch whose leader was told."""
         self._is_fetched = False
         self.fetch: Fetch = transfer.fetch
-        """Get the copy of another node: its URL, its certificate, its secret, the disk to get it on."""
+        """Get the copy of another node: its URL, its certificate, its secret, the disk to get it on.
+
+        The last argument raises `CopyRefused` where the copy must not take the own one's place.
+        """
         self.trimmed_below = 0
         """The record before which this node has let the shared log be trimmed."""
 
@@ -115,7 +118,7 @@ class Copying:
         for node, held in found.copies[turn:] + found.copies[:turn]:
             self._engine.note(self._own.hold(held.next_record, found.finalized, where))
             try:
-                self.fetch(held.http, held.certificate, held.secret, self._disk)
+                self.fetch(held.http, held.certificate, held.secret, self._disk, self._require_covered)
             except CopyRefused as error:
                 refusals.append(f"{node}: {error}")
                 continue

@@ -39,9 +39,11 @@ from services.cluster.identity import Member
 from services.cluster.leading import followers
 from services.cluster.leading.lead import Lead, Serve, Told
 from services.cluster.peers import Shown
+from services.cluster.refetching import ways_on
 from services.cluster.tasks import Tasks
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
+from sharedlog.errors import Halted, NoCluster, TooOld
 
 HOLDER_BYTES: Final = 16
 
@@ -72,6 +74,7 @@ class ClusterNode:
         show: Callable[[], Shown] = Shown,
     ) -> None:
         self.me, self._clock, self._executor, self._serve = me, clock, executor, serve
+        self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self.election = Election(me, monotonic_ms(), partial(secrets.token_bytes, HOLDER_BYTES))
@@ -160,7 +163,7 @@ class ClusterNode:
             if act in _MUST_NOT_FAIL:
                 self._break(error)
                 return
-            answer = inputs.Failed(act, error)
+            answer = inputs.Failed(act, error, ways_on(self._disk) if is_no_history(error) else "")
         except Exception as bug:  # whatever it is, it ends the process
             self._break(bug)
             return
@@ -320,6 +323,11 @@ _MUST_NOT_FAIL: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS, Act.
 async def _taken_for_granted() -> bool:
     """Say that clients are reached, where nobody can tell."""
     return True
+
+
+def is_no_history(error: Exception) -> bool:
+    """Return whether a node halts because the shared log is not one history, or is gone."""
+    return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)
 
 
 def say(line: Line) -> None:

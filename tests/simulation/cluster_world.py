@@ -47,7 +47,7 @@ from commitlog.record import Record, decode
 from services.broker.broker import SHARED, Broker
 from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
-from services.cluster import transfer
+from services.cluster import evidence_file, transfer
 from services.cluster.copies import TELL_AGAIN_MS
 from services.cluster.election.inputs import Order, ProofWanted
 from services.cluster.election.table import STANDING, Act, Stage
@@ -329,13 +329,13 @@ class ClusterWorld(World):
                 if stored is not None:
                     well(self.engine).note(stored)
 
-    def _fetch(self, url: str, _: str, __: str, disk: Disk) -> None:
+    def _fetch(self, url: str, _: str, __: str, disk: Disk, require: transfer.Require) -> None:
         """Send a node what another holds, through the real transfer, of which any operation may fail."""
         assert isinstance(disk, MemoryDisk)
         sent = io.BytesIO(sent_by(next(one for one in self.nodes if f"http://{one.name}" == url)))
         if self.random.random() < 0.5:
             disk.strike(self.random.randrange(1, 60), self.random.choice(list(Fault)))
-        transfer.receive(sent, disk)
+        transfer.receive(sent, disk, require)
 
     def _announce(self, node: Node) -> None:
         """Let a node tell of its newest checkpoint."""
@@ -430,6 +430,7 @@ class ClusterWorld(World):
         elif chance < 0.80:
             self._trim()
         elif chance < 0.81 and self._lost is None:
+            self.leader.disk.well()
             self.leader.disk.well()
             self._beat({"forget": self.random.choice(self.nodes).name})
         elif chance < 0.85:
@@ -607,7 +608,7 @@ class ClusterWorld(World):
             return
         self._lost = node
         self._end_process(node)
-        node.disk = MemoryDisk()
+        node.disk, node.synced_end = MemoryDisk(), 0
         if self.random.random() < 0.3 and self.engine.first_offset:
             self._read(node, self.engine.first_offset)
 

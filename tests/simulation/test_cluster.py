@@ -24,6 +24,7 @@ from services.cluster import acts, replica
 from services.cluster.acts import Acts
 from services.cluster.election.inputs import Confirmed
 from services.cluster.election.table import Act
+from services.cluster.evidence_file import EvidenceFile
 from services.live.durability import OWN_MEANS, Answers, Waiting
 from sharedlog.errors import Halted, NotAccepted
 from sharedlog.fold import Position

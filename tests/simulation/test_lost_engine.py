@@ -54,7 +54,7 @@ class Disaster:
         random = self.world.random
         for node in self.world.nodes:
             node.disk.well()
-            node.replica, node.witness = None, Node.new_witness()
+            self.world._end_process(node)
             end = node.disk.crash if self.loses_power else node.disk.kill
             end(lambda count: random.randrange(count + 1))
 
@@ -74,7 +74,7 @@ class Disaster:
             with suppress(Halted):
                 while not world._stand(stranger):
                     pass
-                replica = world._up(stranger)
+                replica = world._process(stranger).acts.open_replica
                 replica.lead(engine, world.now_ms, world._moments.__next__)
                 assert replica.sink is not None
                 while engine.end_offset < before + 5:
@@ -86,7 +86,7 @@ class Disaster:
         for _ in range(3):
             try:
                 replica = self.world._up(node)
-                node.witness.require_kept(engine, replica.fold)
+                self.world._process(node).acts.witness.require_kept(engine, replica.fold)
                 while found := engine.read(replica.fold.next_offset, 1):
                     if found[0].offset > replica.fold.next_offset:
                         return False

@@ -112,10 +112,11 @@ class Copied(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An act came to an error, one of FAILURES."""
+    """An act came to an error, one of FAILURES; what an operator may do where the log is not one history."""
 
     act: Act
     error: Exception
+    ways_on: str = ""
 
 
 class RecordTaken(NamedTuple):

@@ -66,15 +66,8 @@ from services.cluster.election.table import (
 )
 from services.cluster.errors import CopyRefused, NameTaken, OtherKey
 from services.cluster.identity import Member
-from sharedlog.errors import Halted, NoCluster, Refused, TooOld, Trimmed, Unknown
+from sharedlog.errors import Halted, NoCluster, Refused, Trimmed, Unknown
 
-AFTER_HALT: Final = (
-    "Keep this node's --store: it may have what no other has. If all nodes halt, stop them, and begin anew "
-    "with what the one that has most has: tidewheel cluster restore NEW-URL --from STORE. If this one alone "
-    "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
-    "--store STORE"
-)
-"""What an operator does whose shared log is not one history."""
 FAILURES: Final = (
     *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, OtherKey, NameTaken),
 )
@@ -95,7 +88,7 @@ class Election:
         self.leadership, self.reach = Leadership(me, now_ms), Reach()
         self.reign = Reign(me.node, self._put, self._say)
         self.answers = LogAnswers(self._say)
-        self.halted = ""
+        self.halted = self._ways_on = ""
         """Why this node has halted."""
         self.copying = ""
         """Why this node needs a copy, and why it has none yet."""
@@ -284,7 +277,7 @@ class Election:
     # Failures, and the end.
 
     def _failed(self, given: inputs.Failed, now_ms: int) -> None:
-        act, error = given
+        act, error, self._ways_on = given
         if act is Act.LOOK:
             self.reign.look_ended()
             self._failure = error
@@ -323,7 +316,7 @@ class Election:
             else:
                 self._on(Event.NEEDS_COPY)
         elif isinstance(error, _HALTING):
-            self.halted = f"{error} {AFTER_HALT}" if is_no_history(error) else str(error)
+            self.halted = f"{error} {self._ways_on}".rstrip()
             self._on(Event.HALT, self.halted)
         else:
             self._say("error", "the replica is opened again", reason=str(error))
@@ -332,11 +325,6 @@ class Election:
     def _leave(self, _: inputs.Leave, __: int) -> None:
         self.is_leaving = True
         self._on(Event.OVER if self.stage is Stage.LEADING else Event.LEAVE, "")
-
-
-def is_no_history(error: Exception) -> bool:
-    """Return whether a node halts because the shared log is not one history, or is gone."""
-    return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)
 
 
 def _reigned(

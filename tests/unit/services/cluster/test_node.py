@@ -27,6 +27,7 @@ from services.cluster.node import ClusterNode
 from services.cluster.peers import Shown
 from services.cluster.replica import Replica
 from services.cluster.status import status_of
+from sharedlog import witness
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
 from sharedlog.errors import Unknown
@@ -379,9 +380,9 @@ def test_a_node_that_begins_again_over_a_restored_backup_halts(monkeypatch: pyte
             node = ClusterNode(me, began, engine, disk, SETTINGS, lambda: 0, executor, never)
             running = asyncio.create_task(node.run())
             async with asyncio.timeout(WAIT_SECONDS):
-                while not is_so(node.view()):
+                while not is_so(status_of(node)):
                     await asyncio.sleep(0)
-            seen = node.view()
+            seen = status_of(node)
             node.leave()
             await running
             return seen

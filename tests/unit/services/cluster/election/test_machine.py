@@ -54,6 +54,8 @@ from services.cluster.election.table import (
 )
 from services.cluster.errors import CopyRefused, NameTaken
 from services.cluster.identity import Member
+from services.cluster.node import is_no_history
+from services.cluster.refetching import AFTER_HALT
 from sharedlog.errors import Halted, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
 from sharedlog.fold import Outcome, Step
 from sharedlog.record import CHAIN_AT_GENESIS, Kind, SharedRecord, body_of
@@ -233,7 +235,9 @@ def test_an_engine_that_does_not_answer_is_no_silence_and_said_once() -> None:
     [(Halted("two"), True), (NoCluster("gone"), True), (TooOld("old"), False), (NameTaken("two a"), False)],
 )
 def test_a_node_that_halts_says_why_and_what_to_do(error: Exception, is_history: bool) -> None:
-    election, outputs = play([*READING, *early(failed(Act.READ, error))])
+    election, outputs = play(
+        [*READING, *early(Failed(Act.READ, error, AFTER_HALT if is_no_history(error) else ""))]
+    )
     assert (election.stage, acts(outputs[-1])) == (Stage.HALTED, [Act.HALT])
     assert ("tidewheel cluster restore" in election.halted) is is_history
     assert acts(election.take(Leave(), SILENT_MS)) == [Act.END]
