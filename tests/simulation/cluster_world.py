@@ -86,6 +86,8 @@ class Node:
     """How far its clock is ahead of the true one."""
     has_read_before_loss: int = 0
     """Behind which record of a leader's it had read when the engine lost its end, while it knows."""
+    is_refusing: bool = False
+    """Whether the copies of others lack what this node has seen accepted and the engine has lost."""
     synced_end: int = 0
     """Up to where a power cut takes nothing of its log, nor the evidence of that."""
 
@@ -96,8 +98,8 @@ class Node:
 
     @property
     def is_halted(self) -> bool:
-        """Whether the process does nothing more."""
-        return self.process is not None and self.process.stage is Stage.HALTED
+        """Whether the process does nothing more, or takes no copy for what it alone has seen accepted."""
+        return self.is_refusing or (self.process is not None and self.process.stage is Stage.HALTED)
 
 
 @dataclass
@@ -272,7 +274,9 @@ class ClusterWorld(World):
             node.disk.crash(lambda count: self.random.randrange(count + 1))
             return None
         self.copy_count += is_copying and error is None
-        if isinstance(error, CopyRefused):
+        if self.lost_from is not None and "has seen accepted" in str(error):
+            node.is_refusing = isinstance(error, CopyRefused)
+        elif isinstance(error, CopyRefused):
             self._tell_all_again()
         if node.is_halted:
             assert self.lost_from is not None, f"a node halted over an engine that kept its promise: {error}"
