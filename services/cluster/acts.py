@@ -36,12 +36,14 @@ from services.cluster.election.table import Act
 from services.cluster.identity import Member
 from services.cluster.peers import Shown
 from services.cluster.replica import Replica
+from services.cluster.watching import clocks as clocks_of_all
 from sharedlog.engine import Engine, Head
 from sharedlog.engines import Beginning
-from sharedlog.errors import Refused, Unknown
+from sharedlog.errors import LogDamaged, Refused, Unknown
 from sharedlog.fold import Outcome, Position
+from sharedlog.holdings import Unreadable
 from sharedlog.leading import Candidate
-from sharedlog.reading import READ_BYTES, require_next
+from sharedlog.reading import READ_BYTES, up_to_gap
 from sharedlog.record import encode
 from sharedlog.witness import Witness, crc_at
 
@@ -74,9 +76,10 @@ class Acts:
         self.me, self._began, self.engine = me, began, engine
         self._disk, self._settings, self.clocks, self.show = disk, settings, clocks, show
         self._health, self._tell = own_health, tell
+        self.compared = clocks_of_all.Clocks(own_health.pace, clocks.monotonic)
         self.shown = show()
         """The face of this node to others, as of its last look; of the loop."""
-        self.own_copy = OwnCopy(me.node, me.http, began, disk, self._shown_over_http)
+        self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = Copying(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
@@ -103,6 +106,14 @@ class Acts:
         assert self.replica is not None, "an act without a replica"
         return self.replica
 
+    def unreadable(self, error: Exception) -> Unreadable | None:
+        """Return where the shared log cannot be read on, if an act has failed for that; in the loop."""
+        if not isinstance(error, LogDamaged) or self.replica is None:
+            return None
+        fold = self.replica.fold
+        record = fold.next_offset if error.record is None else error.record
+        return Unreadable(record, fold.end, error.detail)
+
     def open(self, _: Any = None) -> Opened:
         """Open the replica; raise a `StoreError`, or OSError."""
         replica = Replica.open(self._disk, self._settings, self.clocks.wall(), self._began.cluster)
@@ -127,11 +138,11 @@ class Acts:
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
-        require_next(self.engine, fold, found)
-        for one in found:
+        for one in up_to_gap(self.engine, fold, found):
             step = replica.take(one.offset, one.stored, self.clocks.wall())
             if step.outcome is Outcome.READ_AGAIN:
                 break
+            self.compared.led(one, step.record)
             self._tell(RecordTaken(step), self.clocks.monotonic())
         self._health.pace.read(found, lambda: self.engine.bounds()[1])
         is_listed = fold.holdings.of(self.me.node) is not None
@@ -187,14 +198,18 @@ class Acts:
         again = None if candidate.reads_again is None else crc_at(self.engine, candidate.reads_again)
         return Confirmed(candidate.has_won(fold, again))
 
-    def copy(self, _: Any = None) -> Copied:
-        """Fetch the copy of another node; raise `Unknown`, `TooOld`, `CopyRefused`, or OSError."""
-        found = self.copying.look()
+    def copy(self, where: Unreadable | None = None) -> Copied:
+        """Fetch the copy of another node, beyond the record that this one cannot read, if that is why.
+
+        Raise `Unknown`, `TooOld`, `CopyRefused`, or OSError.
+        """
+        found = self.copying.look(where)
         if found.epoch is not None:
             self._tell(CopiesFound(found.epoch.epoch, found.epoch.facts), self.clocks.monotonic())
-        return Copied(self.copying.get(found))
+        return Copied(self.copying.get(found, where))
 
-    def _shown_over_http(self) -> str:
+    def shown_over_http(self) -> str:
+        """Return the certificate that this node shows over HTTP, as PEM; empty of http://."""
         return self.shown.certificate if self.me.http.startswith("https:") else ""
 
 

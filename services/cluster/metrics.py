@@ -14,6 +14,7 @@ from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.status import status_of
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
+from services.cluster.watching.sessions import Sessions
 from services.cluster.watching.unanswered import Unanswered
 from services.live.live_broker import LiveBroker
 from services.live.progress import measured

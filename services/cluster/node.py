@@ -44,6 +44,7 @@ from services.cluster.tasks import Tasks
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, NoCluster, TooOld
+from sharedlog.holdings import Holding
 
 HOLDER_BYTES: Final = 16
 
@@ -81,7 +82,7 @@ class ClusterNode:
         self.health = Health(Pace(clock, monotonic_ms))
         clocks = Clocks(clock, monotonic_ms)
         self.acts = Acts(me, began, engine, disk, settings, clocks, show, self.health, self._tell)
-        self.own_copy = self.acts.own_copy
+        self.own_copy, self.clocks = self.acts.own_copy, self.acts.compared
         self.lead: Lead | None = None
         """The lead of this node, from the moment when the log names it until clients are served no more."""
         self.took_over: TookOver | None = None
@@ -163,7 +164,12 @@ class ClusterNode:
             if act in _MUST_NOT_FAIL:
                 self._break(error)
                 return
-            answer = inputs.Failed(act, error, ways_on(self._disk) if is_no_history(error) else "")
+            answer = inputs.Failed(
+                act,
+                error,
+                ways_on(self._disk) if is_no_history(error) else "",
+                self.acts.unreadable(error),
+            )
         except Exception as bug:  # whatever it is, it ends the process
             self._break(bug)
             return
@@ -286,6 +292,24 @@ class ClusterNode:
         while self.epoch == epoch:
             await self._changed.wait()
 
+    @property
+    def needed_records(self) -> dict[str, int]:
+        """From which record on each node reads that has told so."""
+        return {node: one.next_record for node, one in self._held().items()}
+
+    @property
+    def reached_at(self) -> dict[str, str]:
+        """The URL of each node's HTTP interface, this one's first, and what it shows there, as PEM."""
+        held, leader = self._held(), self.election.leadership.leader
+        others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
+        leaders = [] if leader is None else [(leader.http, leader.certificate)]
+        found = [(self.me.http, self.acts.shown_over_http()), *sorted({*others, *leaders})]
+        return {http: shown if http.startswith("https:") else "" for http, shown in found if http}
+
+    def _held(self) -> dict[str, Holding]:
+        replica = self.acts.replica
+        return {} if replica is None else replica.fold.holdings.all()
+
     def follows_me(self, secret: str) -> bool:
         """Return whether the sender of this secret follows this node, which leads."""
         return self.lead is not None and self.lead.is_followed_by(secret)
@@ -304,7 +328,7 @@ class ClusterNode:
             await asyncio.sleep(followers.TELL_SECONDS)
             leader, replica = self.election.leadership.leader, self.acts.replica
             if leader is not None and leader.node != self.me.node and replica is not None:
-                told = partial(followers.tell, leader, self.me.node, replica.fold, self.health.unfit())
+                told = partial(followers.tell, leader, self.me.node, replica.fold, self.health)
                 await self._work(told)
 
     async def _work(self, act: Callable[[], Result]) -> Result:

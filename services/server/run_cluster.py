@@ -24,6 +24,7 @@ from commitlog import layout, store_format
 from services.auth.refusals import Refusals
 from services.auth.vault import id_of
 from services.broker.broker import Broker
+from services.cluster import access
 from services.cluster.forwarding.calls import Forwarding
 from services.cluster.forwarding.http_calls import ClusterHttp
 from services.cluster.forwarding.switch import Switch
@@ -34,6 +35,7 @@ from services.cluster.peers import Shown, follow
 from services.cluster.refetching import AFTER_HALT
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
+from services.cluster.watching.sessions import Sessions
 from services.cluster.watching.unanswered import Unanswered, WatchedEngine
 from services.front.certificates import https_context
 from services.http.calls import EVERY_ADDRESS

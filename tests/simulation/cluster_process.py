@@ -123,7 +123,7 @@ class Process:
         try:
             answer = CARRIED_OUT[act](self.acts, argument)
         except FAILURES as error:
-            self.take(Failed(act, error))
+            self.take(Failed(act, error, where=self.acts.unreadable(error)))
             return error
         assert answer is not None, "what does not run beside has an answer"
         self.acts.ends(answer)

@@ -54,7 +54,7 @@ class Health:
             return
         self._is_off_told = not self._is_off_told
         if self._is_off_told:
-            log.error("the clock is off: keep the machines' clocks together", skew_ms=self.pace.skew_ms)
+            log.error("the clock is off the engine's: keep clocks together", skew_ms=self.pace.skew_ms)
         else:
             log.info("the clock is right again", skew_ms=self.pace.skew_ms)
 

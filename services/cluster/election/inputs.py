@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from services.cluster.election.table import STANDING, Act, Stage
 from sharedlog.fold import Fold, Step
+from sharedlog.holdings import Unreadable
 
 NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -112,11 +113,15 @@ class Copied(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An act came to an error, one of FAILURES; what an operator may do where the log is not one history."""
+    """An act came to an error, one of FAILURES.
+
+    What an operator may do where the log is not one history; where the log cannot be read on.
+    """
 
     act: Act
     error: Exception
     ways_on: str = ""
+    where: Unreadable | None = None
 
 
 class RecordTaken(NamedTuple):

@@ -26,7 +26,7 @@ Rules
    newest, and left for good once an append was not proven. The core is then thrown away (OPENING): it may
    hold records that were never accepted.
 3. An engine that gives no answer is asked again without end; a log that contradicts itself is never read
-   again (HALTED).
+   again (HALTED). Where a record is broken, the node needs a copy that reaches beyond it (COPYING).
 4. An order to leave ends the node in the next stage in which it holds no right to lead, at once where it
    waits. A leader hands over first, also where its own disk has failed: it has its right still.
 5. A node that is unfit to lead (`health`) stands later. A follower complains of a leader that clients do not
@@ -66,7 +66,8 @@ from services.cluster.election.table import (
 )
 from services.cluster.errors import CopyRefused, NameTaken, OtherKey
 from services.cluster.identity import Member
-from sharedlog.errors import Halted, NoCluster, Refused, Trimmed, Unknown
+from sharedlog.errors import Halted, LogDamaged, NoCluster, Refused, Trimmed, Unknown
+from sharedlog.holdings import Unreadable
 
 FAILURES: Final = (
     *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, OtherKey, NameTaken),
@@ -101,6 +102,8 @@ class Election:
         """Whether the core of the lead is void; it may be so before clients are served."""
         self._failure: Exception | None = None
         """The failure of the copy or the log that a look has found, with which this role ends."""
+        self._where: Unreadable | None = None
+        """The record at which a failure says that the log cannot be read on."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
 
@@ -145,7 +148,7 @@ class Election:
         self.leadership.know(given.epoch, given.leads)
         self.leadership.has_read_all, self._must_check = False, True
         self.leadership.silence.away(now_ms)
-        self.copying, self._failure, self.answers.seen = "", None, given.seen
+        self.copying, self._failure, self._where, self.answers.seen = "", None, None, given.seen
         self.reign.look_ended()
         self._on(Event.OPENED)
 
@@ -277,14 +280,15 @@ class Election:
     # Failures, and the end.
 
     def _failed(self, given: inputs.Failed, now_ms: int) -> None:
-        act, error, self._ways_on = given
+        act, error, ways_on, where = given
+        if act is not Act.LOOK and self.stage not in AWAITED_ACTS.get(act, ()):
+            return
+        self._ways_on, self._where = ways_on, where
         if act is Act.LOOK:
             self.reign.look_ended()
             self._failure = error
             if self.stage is Stage.LEADING:
                 self._on(Event.OVER, "")
-        elif self.stage not in AWAITED_ACTS.get(act, ()):
-            return
         elif self.stage in STANDING and isinstance(error, (Unknown, Refused)):
             self._not_elected(error)
         elif self.stage is Stage.COPYING and not isinstance(error, (Halted, OtherKey, NameTaken)):
@@ -307,14 +311,15 @@ class Election:
         self._on(Event.LOST)
 
     def _fail(self, error: Exception, now_ms: int) -> None:
-        if isinstance(error, (Trimmed, StoreDamaged)):
+        is_beyond = isinstance(error, LogDamaged) and self._where is not None
+        if is_beyond or isinstance(error, (Trimmed, StoreDamaged)):
             self.copying = str(error)
             self._say("warning", "needs a copy", reason=self.copying)
             again_ms = int(SECONDS[Wait.COPY_AGAIN] * 1000)
             if self._copied_ms is not None and now_ms < self._copied_ms + again_ms:
                 self._no_copy(CopyRefused("The copy before was no better."))
             else:
-                self._on(Event.NEEDS_COPY)
+                self._on(Event.NEEDS_COPY, self._where)
         elif isinstance(error, _HALTING):
             self.halted = f"{error} {self._ways_on}".rstrip()
             self._on(Event.HALT, self.halted)

@@ -47,7 +47,7 @@ class Act(Enum):
     CONFIRM = "read on, and compare the EPOCH with the newest: the candidate and the offset of its EPOCH"
     SERVE = "serve clients: why the node stood"
     HAND_OVER = "stop serving, and write that the node leaves: the successor, empty for any"
-    COPY = "fetch the copy of another node"
+    COPY = "fetch the copy of another node: where the log cannot be read on, if that is why"
     LOOK = "look after copy, disk, clock and log: whether all was read since the replica was opened"
     COMPLAIN = "note that the leader answers no client: (epoch, number)"
     BEAT = "write a BEAT: an `Order`"

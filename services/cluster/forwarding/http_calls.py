@@ -48,6 +48,7 @@ from services.cluster.peers import SECRET, OtherCertificate, connected_to
 from services.cluster.status import status_of
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
+from services.cluster.watching.sessions import Sessions
 from services.cluster.watching.unanswered import Unanswered
 from services.ops.bodies import Bodies
 from services.ops.gate import Demands, Gate

@@ -28,6 +28,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from services.cluster import peers
+from services.cluster.election.health import Health
 from services.cluster.identity import Member
 from sharedlog.fold import Fold
 from sharedlog.holdings import Holding
@@ -46,9 +47,13 @@ PATH: Final = "/api/cluster/position"
 _SECRET_BYTES: Final = 16
 
 
-def tell(leader: Member, node: str, fold: Fold, unfit: str) -> None:
-    """Tell the leader how far a follower is, and why it is unfit; waits for its answer, and ignores it."""
-    facts = {"node": node, "end_offset": fold.end, "unfit": unfit}
+def tell(leader: Member, node: str, fold: Fold, health: Health) -> None:
+    """Tell the leader how far a follower is, why it is unfit, and by how much its clock is ahead.
+
+    Waits for its answer, and ignores it.
+    """
+    facts = {"node": node, "end_offset": fold.end, "unfit": health.unfit()}
+    facts["clock_skew_ms"] = health.pace.skew_ms
     peers.told(leader.http, leader.certificate, PATH, secret_of(fold), facts, TOLD_SECONDS)
 
 

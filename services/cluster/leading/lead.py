@@ -21,17 +21,23 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import structlog
+
 from services.broker.broker import Broker
 from services.cluster.acts import Acts
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import Beaten, Begun, Ended, LookDone, Order, Tick, seen_by
 from services.cluster.leading import followers
 from services.cluster.leading.followers import Followers
+from services.cluster.leading.log_damage import LogDamage, State
 from services.cluster.peers import Shown
 from services.live.durability import Answers, Proving
-from sharedlog.errors import NotAccepted, Unknown
+from services.live.errors import ResultUnknown
+from sharedlog.errors import NotAccepted, Refused, Unknown
 from sharedlog.fold import Fold
 from sharedlog.sink import SharedSink
+
+log = structlog.get_logger()
 
 
 class Leading(Protocol):
@@ -77,6 +83,8 @@ class Lead:
         self._served: Leading | None = None
         self._is_over = False
         self._followers = Followers(replica.fold.end, acts.clocks.monotonic)
+        self.log_damage = LogDamage(acts.me.node)
+        """Records that other nodes cannot read."""
 
     @property
     def fold(self) -> Fold:
@@ -122,6 +130,7 @@ class Lead:
         if self._acts.has_many_records(self._replica):
             core.want_checkpoint()
         shown: Shown = await self._work(partial(self._look_at_disk_and_log, has_read_all))
+        await self._look_at_damage()
         self._health.has_room = not core.housekeeping.is_full
         self._health.tell_clock()
         return LookDone(
@@ -142,6 +151,27 @@ class Lead:
         with suppress(Unknown):
             acts.witness.look_behind(acts.engine, self.fold)
         return shown
+
+    async def _look_at_damage(self) -> None:
+        """Hold all answers while other nodes cannot read on at a record that is broken (`log_damage`)."""
+        assert self._served is not None, "a lead has begun before its first look"
+        damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
+        with suppress(Unknown, Refused):
+            for word in damage.to_look_into(dict(holdings.unreadable)):
+                fault = await self._work(partial(self._sink.fault_at, word.where))
+                damage.looked_into(word, fault, self.fold.end)
+                log.warning("a node cannot read on", node=word.node, why=word.where.why, fault=fault)
+        before = damage.state
+        state = damage.compare(dict(holdings.unreadable), holdings.all(), self._followers.ends())
+        if state is not before:
+            log.error("the shared log", state=state.value, faults=damage.sentences())
+        answers = self._served.answers
+        if state is State.HELD:
+            answers.hold(ResultUnknown(" ".join(damage.sentences())))
+            if damage.needs_checkpoint(holdings.of(self._acts.me.node)):
+                core.want_checkpoint()
+        elif answers.held is not None:
+            answers.release(core.durable_offset)
 
     def compare_clock(self) -> None:
         """Compare this node's clock with the engine's time of the newest record; waits for the engine."""

@@ -23,10 +23,12 @@ from services.cluster.election.pace import Pace
 from services.cluster.election.table import Role
 from services.cluster.identity import Member
 from services.cluster.leading.lead import Lead, Told
+from services.cluster.leading.log_damage import LogDamage
 from services.cluster.node import ClusterNode
 from services.cluster.peers import Shown
 from services.cluster.replica import Replica
 from services.cluster.status import status_of
+from services.live.durability import Answers, Proving
 from sharedlog import witness
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
@@ -166,7 +168,7 @@ def test_answers_are_held_while_no_other_node_can_read_what_follows_a_broken_rec
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(silence, "SILENCE_MS", 0)
-    monkeypatch.setattr(node_module, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
     engine, _ = engine_with_messages()
     answers: list[Answers] = []
 
@@ -186,21 +188,21 @@ def test_answers_are_held_while_no_other_node_can_read_what_follows_a_broken_rec
 
     async def play(node: ClusterNode) -> None:
         says(Holding(1), [2, 0, "Record 2 is missing."])
-        await until(lambda: len(node.log_damage._looked) == 1)
+        await until(lambda: len(damage_of(node)._looked) == 1)
         assert answers[0].held is None, "the record is sound: the disk of the other is bad"
         kept = engine.records[2]
         engine.spoil(2, kept[:-1] + b"X")
         says(Holding(1), [2, 1, "Record 2 does not match its CRC."])
         await until(lambda: answers[0].held is not None)
         assert "Record 2 does not match its CRC" in str(answers[0].held)
-        assert node.view()["broken_records"]
+        assert status_of(node)["broken_records"]
         says(Holding(engine.end_offset), [2, 1, "Record 2 does not match its CRC."])
         says(Holding(2, 1))
         await asyncio.sleep(0.05)
         assert answers[0].held is not None
         says(Holding(3, 1))
         await until(lambda: answers[0].held is None)
-        assert not node.view()["broken_records"]
+        assert not status_of(node)["broken_records"]
         node.leave()
 
     played: list[asyncio.Task[None]] = []
@@ -239,6 +241,12 @@ def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
             assert changed.is_set()
 
     asyncio.run(run())
+
+
+def damage_of(node: ClusterNode) -> LogDamage:
+    """The records that other nodes of a leader cannot read."""
+    assert node.lead is not None, "it leads"
+    return node.lead.log_damage
 
 
 class Served:

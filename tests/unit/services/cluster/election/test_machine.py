@@ -56,8 +56,9 @@ from services.cluster.errors import CopyRefused, NameTaken
 from services.cluster.identity import Member
 from services.cluster.node import is_no_history
 from services.cluster.refetching import AFTER_HALT
-from sharedlog.errors import Halted, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
+from sharedlog.errors import Halted, LogDamaged, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
 from sharedlog.fold import Outcome, Step
+from sharedlog.holdings import Unreadable
 from sharedlog.record import CHAIN_AT_GENESIS, Kind, SharedRecord, body_of
 
 CLUSTER = b"one cluster's id"
@@ -497,3 +498,44 @@ def test_each_of_three_nodes_comes_to_lead_when_the_one_before_steps_down() -> N
         toy.step(turn % 3, turn % 3 == leads and turn % 5 == 0, 40)
     assert len(toy.leaders) > 3
     assert all(len(who) == 1 for who in toy.leaders.values())
+
+
+WHERE = Unreadable(7, 700, "Record 7 is missing.")
+BROKEN = LogDamaged("Record 7 is missing.", 7)
+
+
+def outputs_of(*inputs: At) -> tuple[Election, list[Output]]:
+    """Give inputs to an election; return it, and what it says to the last one."""
+    election, outputs = Election(ME, 0, lambda: b"h"), []
+    for one, now_ms in inputs:
+        assert not callable(one)
+        outputs = election.take(one, now_ms)
+    return election, outputs
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [*READING, *early(Failed(Act.READ, BROKEN, "", WHERE))],
+        [*CATCHING_UP, *late(Failed(Act.CATCH_UP, BROKEN, "", WHERE))],
+        [*READING, *early(Failed(Act.LOOK, BROKEN, "", WHERE), read())],
+        [*LEADING, *late(Failed(Act.LOOK, BROKEN, "", WHERE), Ended())],
+    ],
+)
+def test_at_a_broken_record_a_node_needs_a_copy_beyond_it(inputs: list[At]) -> None:
+    election, outputs = outputs_of(*inputs)
+    assert outputs[-1] == Output(Act.COPY, WHERE)
+    assert (election.stage, election.copying) == (Stage.COPYING, str(BROKEN))
+
+
+def test_a_broken_record_among_those_that_tell_of_copies_halts_a_node() -> None:
+    election, _ = outputs_of(*READING, *early(Failed(Act.READ, BROKEN, "", WHERE), Failed(Act.COPY, BROKEN)))
+    assert election.stage is Stage.HALTED
+
+
+def test_of_another_failure_the_broken_record_is_of_the_past() -> None:
+    copied = early(Failed(Act.READ, BROKEN, "", WHERE), Copied("node b"), OPENED)
+    election, outputs = outputs_of(*READING, *copied, (Failed(Act.READ, TRIMMED), EARLY_MS + 60_000))
+    assert outputs[-1] == Output(Act.COPY, None)
+    again, _ = outputs_of(*READING, *copied, *early(Failed(Act.READ, Halted("two histories"))))
+    assert (election.stage, again.stage) == (Stage.COPYING, Stage.HALTED)

@@ -21,7 +21,7 @@ from typing import Final
 
 import structlog
 
-from services.cluster.pace import OFF_MS, Pace
+from services.cluster.election.pace import OFF_MS, Pace
 from sharedlog.engine import Stored
 from sharedlog.record import Kind, SharedRecord
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from services.cluster.sessions import AGAIN_SECONDS, TRY_SECONDS, Sessions
+from services.cluster.watching.sessions import AGAIN_SECONDS, TRY_SECONDS, Sessions
 from sharedlog.errors import SessionRefused
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.cluster.log_damage import LogDamage, State, Word
+from services.cluster.leading.log_damage import LogDamage, State, Word
 from sharedlog.holdings import Holding, Unreadable
 
 SAID = {"b": Unreadable(7, 700, "Record 7 is missing.")}

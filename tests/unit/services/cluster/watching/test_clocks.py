@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from services.cluster.clocks import FRESH_MS, Clocks
-from services.cluster.pace import Pace
+from services.cluster.election.pace import Pace
+from services.cluster.watching.clocks import FRESH_MS, Clocks
 from sharedlog.engine import Stored
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of
 
