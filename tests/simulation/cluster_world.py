@@ -435,7 +435,6 @@ class ClusterWorld(World):
             self._trim()
         elif chance < 0.81 and self._lost is None:
             self.leader.disk.well()
-            self.leader.disk.well()
             self._beat({"forget": self.random.choice(self.nodes).name})
         elif chance < 0.85:
             self._ask(self.broker, self.answers)
@@ -460,14 +459,18 @@ class ClusterWorld(World):
         return self.client_ms + node.ahead_ms
 
     def _set_clock(self, node: Node) -> None:
-        """Let a clock step: by seconds, or by an hour unless its node leads."""
+        """Let a clock step: by seconds, or by an hour unless its node leads.
+
+        Before the first election the true time follows: the world begins at START_MS by its leader's clock.
+        """
         true_ms, leads = self.client_ms, self.takeover_count > 0 and node is self.leader
         if not self.clocks_differ or (leads and not self.broker.is_quiet):
             return  # what a leader has not written yet would be judged by another clock than it decided by
         node.ahead_ms = self.random.choice([0, 0, 40, -40, 900, -900, 3_000, -3_000])
         if not leads and self.random.random() < 0.1:
             node.ahead_ms += self.random.choice([-HOUR_MS, HOUR_MS])
-        self.now_ms = true_ms + self.leader.ahead_ms
+        if self.takeover_count:
+            self.now_ms = true_ms + self.leader.ahead_ms
 
     def _ask(self, core: Broker, answers: Answers) -> None:
         """A client asks for a message of which another was told lately that it is stored."""

@@ -117,6 +117,13 @@ def test_a_sound_cluster_passes(seed: int, tmp_path: Path) -> None:
     assert report["calls"]["send unknown"] > 0
 
 
+def test_clocks_are_noted_as_off_since_the_first_call() -> None:
+    world = cluster_play.WatchedCluster(1)
+    assert world.nodes[0].ahead_ms, "the clock by which the world begins is off"
+    calls = [line["time_ms"] for line in world.history.lines if line["type"] == "invoke"]
+    assert max(since_ms for _, since_ms in world._clocks.values()) <= min(calls)
+
+
 def test_among_the_sound_ones_are_zombies(tmp_path: Path) -> None:
     world = cluster_play.play(0)
     _, report = judged(*world.dump(tmp_path))
