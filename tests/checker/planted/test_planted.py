@@ -47,7 +47,7 @@ CLUSTER = [
     Planted(cluster_faults.answers_are_believed, "zombie", 18),
     # What is shown waits for a proof, with which such a leader catches up: so it is lost, not shown early.
     Planted(cluster_faults.shown_before_accepted, "lost", 1),
-    Planted(cluster_faults.refused_without_proof, "false refusal", 25),
+    Planted(cluster_faults.refused_without_proof, "false refusal", 13),
     Planted(cluster_faults.timeout_is_a_refusal, "false refusal"),
     Planted(cluster_faults.repeats_are_stored_again, "doubled", 2),
     Planted(cluster_faults.nothing_is_kept_at_a_cut, "outcome", 3),
@@ -175,11 +175,20 @@ class Files:
         """Return the kind of a record of the shared log."""
         return self.records[at][2][20]
 
+    def is_same_right(self, at: int) -> bool:
+        """Return whether a record and the next one are of the same epoch and holder."""
+        return self.records[at][2][22:46] == self.records[at + 1][2][22:46]
+
     def is_followed_by_others(self, at: int) -> bool:
         """Return whether a record is BYTES, and the next one others of the same epoch and holder."""
-        one, following = self.records[at][2], self.records[at + 1][2]
-        is_same_right = one[22:46] == following[22:46]
-        return self.kind_at(at) == BYTES == self.kind_at(at + 1) and is_same_right and one != following
+        is_doubled = self.records[at][2] == self.records[at + 1][2]
+        is_bytes = self.kind_at(at) == BYTES == self.kind_at(at + 1)
+        return is_bytes and self.is_same_right(at) and not is_doubled
+
+    def is_only_right(self, at: int) -> bool:
+        """Return whether a record is an EPOCH that lies there once, and a record of its leader is next."""
+        is_doubled = self.records[at][2] in (self.records[at - 1][2], self.records[at + 1][2])
+        return self.kind_at(at) == EPOCH and self.is_same_right(at) and not is_doubled
 
     def judged(self) -> tuple[int, dict[str, Any]]:
         """Write both files, and let them be judged."""
@@ -235,7 +244,7 @@ def bytes_are_missing(files: Files) -> str:
 
 
 def epoch_is_missing(files: Files) -> str:
-    del files.records[next(at for at in range(60, 999) if files.kind_at(at) == EPOCH)]
+    del files.records[next(at for at in range(60, 999) if files.is_only_right(at))]
     return "broken"
 
 
