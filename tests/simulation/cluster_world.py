@@ -273,7 +273,9 @@ class ClusterWorld(World):
             self._end_process(node)
             node.disk.crash(lambda count: self.random.randrange(count + 1))
             return None
-        self.copy_count += is_copying and error is None
+        if is_copying and error is None:
+            self.copy_count += 1
+            node.is_refusing = False
         if self.lost_from is not None and "has seen accepted" in str(error):
             node.is_refusing = isinstance(error, CopyRefused)
         elif isinstance(error, CopyRefused):
@@ -615,7 +617,7 @@ class ClusterWorld(World):
             return
         self._lost = node
         self._end_process(node)
-        node.disk, node.synced_end = MemoryDisk(), 0
+        node.disk, node.synced_end, node.is_refusing = MemoryDisk(), 0, False
         if self.random.random() < 0.3 and self.engine.first_offset:
             self._read(node, self.engine.first_offset)
 

@@ -13,6 +13,7 @@ import pytest
 
 from commitlog import layout
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue import timerindex_recent
 from services.broker.repeats import WINDOW_MS, Repeats
@@ -22,8 +23,9 @@ from services.broker.timer_delivery import TimerDelivery
 from services.broker.values import Resolution
 from services.cluster import acts, replica
 from services.cluster.acts import Acts
-from services.cluster.election.inputs import Confirmed
-from services.cluster.election.table import Act
+from services.cluster.election.inputs import Confirmed, Failed
+from services.cluster.election.table import Act, Stage
+from services.cluster.errors import CopyRefused
 from services.cluster.evidence_file import EvidenceFile
 from services.live.durability import OWN_MEANS, Answers, Waiting
 from sharedlog.errors import Halted, NotAccepted
@@ -94,6 +96,30 @@ def test_seeds_trim_the_log_and_copy_what_is_gone() -> None:
     worlds = [play(seed) for seed in range(4)]
     assert sum(world.trim_count for world in worlds) > 4
     assert sum(world.copy_count for world in worlds) > 1
+
+
+def test_a_node_that_has_a_copy_after_all_halts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = ClusterWorld(9)
+    world.engine.is_well = True
+    node = next(one for one in world.nodes if one is not world.leader)
+    world._end_process(node)
+    process, world.lost_from = world._process(node), 0
+
+    def refuse(*_: Any) -> str:
+        raise CopyRefused("The copy lacks what this node has seen accepted.")
+
+    is_gone = Failed(Act.OPEN, StoreDamaged("A segment is gone."))
+    process.take(is_gone)
+    with monkeypatch.context() as patch:
+        patch.setattr(process.acts.copying, "get", refuse)
+        world._act(node)
+    assert node.is_halted
+    while process.due is not Act.OPEN:
+        world._act(node)
+    process.take(is_gone)
+    while process.stage is Stage.COPYING:
+        world._act(node)
+    assert (node.is_halted, world.copy_count) == (False, 1)
 
 
 def repeats_are_stored_again(patch: pytest.MonkeyPatch) -> None:
