@@ -19,6 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from parts.older import older
+
 ROOT = Path(__file__).parents[1]
 CALLS = Path(__file__).with_name("parts") / "core_calls.py"
 
@@ -47,14 +49,6 @@ def main() -> None:
     }
     beside = {"cores": os.cpu_count(), "load_before": before[0], "load_after": os.getloadavg()[0]}
     print(json.dumps({"old": chosen.old, "processor_us": rows, "beside": beside}, indent=2))
-
-
-def older(commit: str, folder: Path) -> Path:
-    """Unpack the sources of a commit into a folder; return the folder."""
-    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-    folder.mkdir()
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
-    return folder
 
 
 def measured(tree: Path, store: Path, count: int) -> dict[str, float]:

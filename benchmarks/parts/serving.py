@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,16 +12,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 START_SECONDS = 60
 
 
 @contextmanager
-def serving(store: Path, *options: str) -> Iterator[dict[str, Any]]:
-    """Run `tidewheel serve` on a store; yield its `process`, and its addresses `listen` and `http`."""
+def serving(store: Path, *options: str, tree: Path = ROOT) -> Iterator[dict[str, Any]]:
+    """Run `tidewheel serve` of a tree of sources; yield its `process`, and addresses `listen` and `http`."""
+    store = store.absolute()
     ready = store.with_suffix(".ready")
     where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
     command = [sys.executable, "-m", "services.cli.main", "serve", "--store", str(store), *where, *options]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    process = subprocess.Popen(
+        command, cwd=tree, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + START_SECONDS
         while not ready.exists():
