@@ -21,6 +21,7 @@ def serving(store: Path, *options: str, tree: Path = ROOT) -> Iterator[dict[str,
     """Run `tidewheel serve` of a tree of sources; yield its `process`, and addresses `listen` and `http`."""
     store = store.absolute()
     ready = store.with_suffix(".ready")
+    ready.unlink(missing_ok=True)
     where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
     command = [sys.executable, "-m", "services.cli.main", "serve", "--store", str(store), *where, *options]
     environment = os.environ | {"PYTHONPATH": str(tree)}
