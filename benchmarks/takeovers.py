@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from parts.cluster.engines import empty_log
-from parts.cluster.large_store import processor_seconds, send, until, view
+from parts.cluster.large_store import send, until, view
 from parts.cluster.senders import CONNECTIONS
+from parts.front.server import Served
 from parts.older import older
 from parts.serving import serving
 
@@ -110,7 +111,8 @@ class Pair:
         """Yield rows of rates and costs of sends to the leader."""
         leader = self._nodes[self.settled()[0]]
         for in_flight in CONNECTIONS:
-            used = processor_seconds(leader)
+            process = Served(leader["process"], leader["listen"])
+            used = process.processor_seconds()
             command = [
                 sys.executable,
                 CLUSTER,
@@ -123,7 +125,7 @@ class Pair:
             ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             found = json.loads(ran.stdout.splitlines()[-1])
             yield f"{in_flight}_per_second", found["per_second"]
-            cost = (processor_seconds(leader) - used) / found["answered"]
+            cost = (process.processor_seconds() - used) / found["answered"]
             yield f"{in_flight}_leader_us", round(cost * 1e6, 1)
 
 

@@ -26,7 +26,8 @@ A server that is promoted without the last rows begins an older history. So with
 adapter reads again the record that it read or appended last: another one there is `Halted`, and so is a log
 that ends before it for `LOST_SECONDS`; a standby may only be behind.
 
-Cost: two round trips and one commit an append, one round trip more a connection. Memory: what one read
+Cost: one round trip and one commit an append, and one more to learn of partitions: on a new connection and
+each 10,000 records. Memory: what one read
 returns. Weak spot: what was lost is known from what this process has seen, and where its node goes on from: a
 node that was started again since its checkpoint, on a server without the rows behind that, cannot tell.
 """
@@ -197,6 +198,8 @@ class PostgresLog:
         self._connection: psycopg.Connection[Any] | None = None
         self._warned = ""
         self._partitions: set[int] = set()
+        self._made_to = 0
+        """The record before which there are partitions, one of them for what others append meanwhile."""
         self._has_lax_commits = self._is_void = False
         """Whether sessions were lax when they were last looked at; whether this one is to be opened anew."""
         self._last: tuple[int, int] | None = None
@@ -236,7 +239,9 @@ class PostgresLog:
             self._make_partitions(connection, count)
             values = (*_fields(following), count, *_fields(head), count, list(stored))
             last = self._add(connection, _APPEND, values, count)
-            if last is not None and not self._warned:
+            if last is None:
+                self._only_row(connection, _HEAD)  # gone, or another's
+            elif not self._warned:
                 self._saw(last, stored[-1])
         if last is None:
             raise Refused("Another node has written since.")
@@ -303,7 +308,7 @@ class PostgresLog:
             except LockNotAvailable as error:
                 raise Unknown("Another append is under way for long: it waits for standbys.") from error
             finally:
-                self._partitions.clear()
+                self._forget_partitions()
 
     def notes(self) -> list[str]:
         """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
@@ -412,15 +417,26 @@ class PostgresLog:
                     raise
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
-        """Make the partitions that the next `count` records need, and one ahead of them."""
+        """Make the partitions that the next `count` records need, and two ahead of them.
+
+        The head is asked only where the newest record that is known leaves less than one of these.
+        """
+        if self._last is not None and self._last[0] + count < self._made_to:
+            return
         last_record, size = self._only_row(
             connection, "SELECT last_record, partition_records FROM {log}_head"
         )
-        first, last = last_record // size, (last_record + count) // size + 1
+        first, last = last_record // size, (last_record + count) // size + 2
         for number in range(max(0, first), last + 1):
             if number not in self._partitions:
                 self._make_partition(connection, number, size)
                 self._partitions.add(number)
+        self._made_to = last * size
+
+    def _forget_partitions(self) -> None:
+        """Ask anew which there are: the ones that were made may have been taken back with their session."""
+        self._partitions.clear()
+        self._made_to = 0
 
     def _only_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
@@ -475,7 +491,7 @@ class PostgresLog:
                 raise
             connection.add_notice_handler(self._notice)
             self._connection, self._end_checked_at = connection, None
-            self._partitions.clear()
+            self._forget_partitions()
         return self._connection
 
     def _saw(self, offset: int, stored: bytes) -> None:

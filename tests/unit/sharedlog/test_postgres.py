@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from threading import Barrier, Thread
+from typing import Any
 
 import psycopg
 import pytest
@@ -188,6 +189,34 @@ def test_nodes_that_make_the_same_partition_at_once_both_go_on(
     assert logs[0].bounds() == (0, 100)
     for log in logs:
         log.close()
+
+
+def test_an_append_is_one_statement_but_near_the_end_of_the_partitions(
+    conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "PARTITION_RECORDS", 10)
+    log, other = PostgresLog(conninfo, "asked"), PostgresLog(conninfo, "asked")
+    log.found(BEGIN)
+    asked, only_row = list[str](), PostgresLog._only_row
+
+    def noted(log: PostgresLog, connection: Any, statement: str, *values: Any) -> Any:
+        if "partition_records" in statement:
+            asked.append(statement)
+        return only_row(log, connection, statement, *values)
+
+    monkeypatch.setattr(PostgresLog, "_only_row", noted)
+    for number in range(40):
+        log.append_if(BEGIN if number == 0 else at(number), [b"x"], at(number + 1))
+    assert len(asked) <= 5
+    for _ in range(9):  # what others append meanwhile has room in a partition that is there
+        other.note(b"a node's")
+    assert log.append_if(at(40), [b"x"] * 30, at(41)) == 78
+    log._drop_connection()
+    asked.clear()
+    log.append_if(at(41), [b"x"], at(42))
+    assert len(asked) == 1, "a new session asks which there are"
+    log.close()
+    other.close()
 
 
 def test_a_log_is_founded_once(log: PostgresLog, conninfo: str) -> None:
