@@ -129,7 +129,7 @@ def test_a_filter_whose_client_never_comes_back_is_forgotten(
             pair.send(RED, message_groups=3)
             print(json.dumps({"client": library, "row": "forgotten"} | pair.end()))
             assert [one["expression"] for one in pair.group()["filters"]] == ["red"]
-            until(lambda: "no longer asks" in (tmp_path / "store.log").read_text())
+            until(lambda: "has forgotten its filter" in (tmp_path / "store.log").read_text())
         finally:
             pair.close()
             for client in pair.clients:
