@@ -19,6 +19,7 @@
     fetched/                                   only of a node: a copy on its way, `services.cluster.transfer`
     evidence                                   only of a node: see `services.cluster.evidence_file`
     aside/<20 digits>                          only of a node: see `services.cluster.tail`
+    holes                                      only of a node: see `services.cluster.holes`
     refetch                                    only of a node: another's copy is to take its place
     lock                                       see `commitlog.lock`
     tls/, users.key, .gitignore                the broker's certificate; the key of users, hidden from git
@@ -70,6 +71,7 @@ CLUSTER: Final = "cluster"
 FETCHED: Final = "fetched"
 EVIDENCE: Final = "evidence"
 ASIDE: Final = "aside"
+HOLES: Final = "holes"
 REFETCH: Final = "refetch"
 OFFSET_DIGITS: Final = 20
 

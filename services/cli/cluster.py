@@ -80,11 +80,14 @@ def restore(
     accepted_loss: Annotated[
         int | None, typer.Option("--accept-loss-after", help="The offset behind which all is lost.")
     ] = None,
+    accepted_damage: Annotated[
+        int | None, typer.Option("--accept-damaged", help="How many bytes before that are damaged.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Begin a cluster anew, in a new shared log, with all that the store of a node of a lost one has left.
 
-    That is the log as far as the node has seen it accepted, up to the first damage. Without
+    These are all sound records that the node has seen accepted, also those behind damage. Without
     --accept-loss-after it says how much that is and what is missing, and changes nothing.
 
     Example: tidewheel cluster restore postgresql://tidewheel@db/orders2 --from /var/lib/tidewheel
@@ -93,7 +96,7 @@ def restore(
 
     url = url_of(url)
     with _engine_at(url) as engine:
-        cluster, end, left = restore_from(engine, store, node, now_ms(), accepted_loss)
+        cluster, end, left = restore_from(engine, store, node, now_ms(), accepted_loss, accepted_damage)
     if as_json:
         output.print_json({"cluster": cluster.hex(), "store": str(store)} | left.facts())
         return

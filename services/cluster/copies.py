@@ -19,10 +19,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from commitlog import layout, snapshot
+from commitlog import snapshot
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.recovery import LogScan
+from services.cluster import holes
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
@@ -119,11 +119,13 @@ class OwnCopy:
                 raise StoreDamaged(f"The snapshot at {end} is not what was written.")
             return False
         since = min(max(self._checked_end, (known and known.end) or 0), end)
-        damaged = damage_in_log(self._disk, replica.core.segment_bytes, since, end)
+        damaged = holes.damage_beside(self._disk, replica.core.segment_bytes, since, end)
         first_offset = replica.core.store.log.first_offset  # retention may have gone on meanwhile
-        if any(one_end > first_offset for _, one_end in damaged):
-            first, last = damaged[0]
-            raise StoreDamaged(f"Bytes {first} to {last} of the log are not what was written.")
+        for one in damaged:
+            if one.end_offset > first_offset:
+                raise StoreDamaged(
+                    f"Bytes {one.first_offset} to {one.end_offset} of the log are not what was written."
+                )
         self._checked_end = end
         return True
 
@@ -184,15 +186,3 @@ def copies_told(holdings: Holdings) -> dict[str, dict[str, Any]]:
         }
         for node, one in holdings.all().items()
     }
-
-
-def damage_in_log(disk: Disk, segment_bytes: int, since: int, end: int) -> list[tuple[int, int]]:
-    """Return the log offsets from and to which records from `since` up to `end` are not what was written."""
-    begins_at = min(layout.segment_offsets(disk), default=0)  # retention deletes what was told of before
-    scan = LogScan(disk, segment_bytes, max(since, begins_at), end)
-    scan.check()
-    # What lies behind `end` is not looked at, and so none of the scan's business.
-    found = [(one.first_offset, min(one.end_offset, end)) for one in scan.damaged if one.first_offset < end]
-    if scan.end_offset < end:
-        found.append((scan.end_offset, end))
-    return found

@@ -30,8 +30,8 @@ import structlog
 
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
-from services.cluster import evidence_file, transfer
-from services.cluster.copies import Found, OwnCopy, damage_in_log, look_for_copies
+from services.cluster import evidence_file, holes, transfer
+from services.cluster.copies import Found, OwnCopy, look_for_copies
 from services.cluster.errors import CopyRefused
 from services.cluster.evidence import Evidence, Look, Trace, Verdict, covers, traced
 from services.cluster.replica import Replica
@@ -177,9 +177,10 @@ class Copying:
         if not self._is_fetched:
             return
         commit_log, end = replica.core.store.log, replica.core.end_offset
-        damaged = damage_in_log(self._disk, replica.core.segment_bytes, commit_log.first_offset, end)
-        if damaged:
-            first, last = damaged[0]
-            raise StoreDamaged(f"In the copy bytes {first} to {last} of the log are damaged.")
+        damaged = holes.damage_beside(self._disk, replica.core.segment_bytes, commit_log.first_offset, end)
+        for one in damaged:
+            raise StoreDamaged(
+                f"In the copy bytes {one.first_offset} to {one.end_offset} of the log are damaged."
+            )
         self._own.checked(end)
         self._is_fetched = False

@@ -30,7 +30,7 @@ below the end that are no record are written again from the shared log, and `clu
 missing of them. While the engine keeps its promise nothing of that is lost.
 
 Cost: one write of 72 bytes a flush, two syncs a second. Weak spot: with all slots damaged a node does not
-know what it had accepted, and halts (`EvidenceSpoiled`).
+know what it had accepted, and halts (`EvidenceSpoiled`); a restore takes all sound records then.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ def _newest(disk: Disk) -> tuple[int, Evidence | None]:
         raise EvidenceSpoiled(
             f"No slot of the file {layout.EVIDENCE} is what was written ({size} bytes), so how far the log "
             "was accepted is not known here. To go on with another node's copy: tidewheel cluster refetch "
-            "--store STORE --accept-loss-of 0."
+            "--store STORE --accept-loss-of 0. If no node has one, with all that this log shows: tidewheel "
+            "cluster restore NEW-URL --from STORE."
         )
     return max(sound)
 

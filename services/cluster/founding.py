@@ -6,9 +6,11 @@ The GENESIS says where the history goes on. What lies before that is in this sto
 copies it first (`transfer`), and the shared log is trimmed no earlier than by the usual rules.
 
     create --from    a store that was a broker's alone; all that it holds
-    restore          a node's store; all up to the first damage, or the end of its evidence (`Left`). What
-                     the cluster accepted behind that is lost, and the refusal says how much: the operator
-                     must name the offset (`LossNotAccepted`). Sound bytes behind it are set aside (`tail`)
+    restore          a node's store; all sound records up to the end of its evidence (`Left`), which may be
+                     spoiled: then all sound ones. What the cluster accepted behind that is lost, and what is
+                     damaged before it. The refusal says how much: the operator must name the offset, and how
+                     many bytes are damaged (`LossNotAccepted`). These stay where they are (`holes`). Sound
+                     bytes behind the offset are set aside (`tail`)
 
 Rules
 1. The store is written before the log is, and named last: whoever is killed on the way has a broker's store,
@@ -16,6 +18,9 @@ Rules
 2. The epoch goes on from the store's: handles of an older one stay what they were.
 3. A copy of another node that was about to take a store's place (`transfer`) takes it where it has begun to,
    or has no less; else it is deleted, as is an order to refetch: what was restored is not replaced.
+
+Cost: `restore` reads the log through. Weak spot: with spoiled evidence it may take records that the cluster
+has never accepted.
 """
 
 from __future__ import annotations
@@ -25,19 +30,19 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from commitlog import layout, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.errors import NotAStore
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
-from commitlog.recovery import LogScan
+from commitlog.recovery import Damage, LogScan
 from services.broker.broker import SHARED, Broker
 from services.broker.settings import BrokerSettings
-from services.cluster import transfer
+from services.cluster import holes, transfer
 from services.cluster.errors import LossNotAccepted
-from services.cluster.evidence_file import EvidenceFile
+from services.cluster.evidence_file import EvidenceFile, EvidenceSpoiled
 from services.cluster.evidence_file import read as read_evidence
 from services.cluster.replica import Replica, SharedPart
 from services.cluster.tail import Tail
@@ -48,6 +53,9 @@ from sharedlog.fold import Fold, Position
 from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
+
+_PLACES_SAID: Final = 20
+"""How many damaged places a sentence names."""
 
 
 class Founded(NamedTuple):
@@ -60,8 +68,9 @@ class Founded(NamedTuple):
 class Left(NamedTuple):
     """What a node's store has left of its cluster's log, as CommitLog offsets.
 
-    All up to `end` is there; up to `accepted_end` the node has seen it accepted. `checkpoint` is its newest.
-    `beyond_end` is where the sound records end that lie behind `end`, not known to be accepted.
+    All sound records up to `end` are there, and `damaged` is what lies between them. `checkpoint` is the
+    newest. Up to `accepted_end` the node has seen the log accepted; where its evidence is spoiled that is
+    what its other files show at least. Sound records, not known to be accepted, lie up to `beyond_end`.
     """
 
     checkpoint: int
@@ -69,34 +78,62 @@ class Left(NamedTuple):
     accepted_end: int
     beyond_end: int
     epoch: int
+    damaged: tuple[Damage, ...] = ()
+    is_proven: bool = True
+    """Whether the evidence tells how far the log was accepted: then nothing behind that is taken."""
+
+    @property
+    def damaged_bytes(self) -> int:
+        """How much of the log up to `end` is damaged."""
+        return sum(one.end_offset - one.first_offset for one in self.damaged)
 
     @property
     def missing_bytes(self) -> int:
         """How much this node has seen accepted and has no sound bytes of."""
-        return self.accepted_end - self.end
+        return self.damaged_bytes + max(0, self.accepted_end - self.end)
 
-    def facts(self) -> dict[str, int]:
+    def facts(self) -> dict[str, Any]:
         """Return what a restore tells."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,
             "behind_checkpoint_bytes": self.end - self.checkpoint,
             "accepted_end_offset": self.accepted_end,
+            "is_evidence_sound": self.is_proven,
             "missing_bytes": self.missing_bytes,
+            "damaged": [[one.first_offset, one.end_offset] for one in self.damaged],
             "set_aside_bytes": self.beyond_end - self.end,
         }
 
     def said(self) -> str:
         """Return how much there is, and what is missing."""
-        behind = self.end - self.checkpoint
         missing = (
             f"{self.missing_bytes} bytes that this node has seen accepted are missing"
             if self.missing_bytes
             else "nothing is missing of what this node has seen accepted"
         )
-        return (
-            f"the log up to byte {self.end}: its newest checkpoint, and {behind} bytes behind it; {missing}"
-        )
+        parts = [f"its newest checkpoint, and {self.end - self.checkpoint} bytes behind it", missing]
+        if self.damaged:
+            places = [f"{one.first_offset} to {one.end_offset}" for one in self.damaged[:_PLACES_SAID]]
+            more = len(self.damaged) - len(places)
+            parts.append(
+                f"damaged are bytes {', '.join(places)}{f' and {more} other places' * bool(more)}, "
+                f"{self.damaged_bytes} in all, and the records behind them are taken"
+            )
+        if self.accepted_end > self.end:
+            parts.append(f"gone are the last ones, {self.end} to {self.accepted_end}")
+        if not self.is_proven:
+            parts.append(
+                f"the file {layout.EVIDENCE} is spoiled, so of {max(0, self.end - self.accepted_end)} of "
+                f"these bytes, behind byte {self.accepted_end}, nobody knows whether they were accepted, nor "
+                "whether more was"
+            )
+        return f"the log up to byte {self.end}: {'; '.join(parts)}"
+
+    def accepted_by(self) -> str:
+        """Return the options by which an operator accepts what is lost."""
+        of_damage = f" --accept-damaged {self.damaged_bytes}" if self.damaged else ""
+        return f"--accept-loss-after {self.end}{of_damage}"
 
 
 class Restored(NamedTuple):
@@ -117,21 +154,27 @@ def found_with_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> F
 
 
 def restore_from(
-    engine: SharedLog, root: Path, node: str, now_ms: int, accepted_loss: int | None
+    engine: SharedLog,
+    root: Path,
+    node: str,
+    now_ms: int,
+    accepted_loss: int | None,
+    accepted_damage: int | None = None,
 ) -> Restored:
     """Begin a cluster anew with what a node's store has left, which becomes that of `node`.
 
-    Raise `LossNotAccepted` unless `accepted_loss` is the offset behind which all is lost, or a `StoreError`.
+    Raise `LossNotAccepted` unless `accepted_loss` is the offset behind which all is lost, and
+    `accepted_damage` the number of bytes before it that are damaged, if any are; or a `StoreError`.
     """
     if not (root / layout.CLUSTER).exists():
         raise NotAStore(f"{root} is no store of a cluster's node: tidewheel cluster create --from takes it.")
     with locked(root, is_node=True) as disk:
         _finish_copy(disk)
         left = what_is_left(disk)
-        if accepted_loss != left.end:
+        if accepted_loss != left.end or (accepted_damage or 0) != left.damaged_bytes:
             raise LossNotAccepted(
                 f"{root} has {left.said()}. What the cluster has accepted behind byte {left.end} is lost. If "
-                f"no other node has more: --accept-loss-after {left.end}."
+                f"no other node has more: {left.accepted_by()}."
             )
         cluster, end = _found(engine, root, disk, node, now_ms, left)
         return Restored(cluster, end, left)
@@ -159,20 +202,30 @@ def newest_checkpoint(disk: Disk) -> int:
 
 
 def what_is_left(disk: Disk) -> Left:
-    """Return what a node's store has left: from its newest checkpoint on, up to the first unsound byte.
+    """Return what a node's store has left: every sound record that the node has seen accepted.
 
-    A store without evidence, of an older program, tells readers how far it was accepted; that counts. Raise
-    a `StoreError`, `Halted`, or OSError.
+    A store without evidence, of an older program, tells readers how far it was accepted; that counts. Where
+    the evidence is spoiled all sound records count. The whole log is read. Raise a `StoreError`, or OSError.
     """
-    checkpoint, evidence, published = newest_checkpoint(disk), read_evidence(disk), layout.published(disk)
-    seen = max(published.offset, published.accepted_offset) if evidence is None else evidence.end
+    checkpoint, published = newest_checkpoint(disk), layout.published(disk)
+    seen, epoch, is_proven = max(published.offset, published.accepted_offset), published.epoch, True
+    try:
+        evidence = read_evidence(disk)
+    except EvidenceSpoiled:
+        is_proven = False
+    else:
+        if evidence is not None:
+            seen, epoch = evidence.end, evidence.epoch
     accepted_end = max(checkpoint, seen)
     segment_bytes = store_format.open_format(disk, 0).segment_bytes
-    end, beyond_end = checkpoint, checkpoint
-    if layout.segment_offsets(disk):
-        end = _sound_end(disk, segment_bytes, checkpoint, accepted_end)
-        beyond_end = _sound_end(disk, segment_bytes, end, None)
-    return Left(checkpoint, end, accepted_end, beyond_end, evidence.epoch if evidence is not None else 0)
+    if not layout.segment_offsets(disk):
+        return Left(checkpoint, checkpoint, accepted_end, checkpoint, epoch, (), is_proven)
+    beyond_end, damaged = _sound_in(disk, segment_bytes, max(accepted_end, _files_end(disk)))
+    end = beyond_end
+    if is_proven and beyond_end > accepted_end:
+        end, damaged = _sound_in(disk, segment_bytes, accepted_end)
+    end = max(end, checkpoint)
+    return Left(checkpoint, end, accepted_end, max(end, beyond_end), epoch, tuple(damaged), is_proven)
 
 
 def _finish_copy(disk: Disk) -> None:
@@ -183,18 +236,32 @@ def _finish_copy(disk: Disk) -> None:
 
 
 def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Broker:
-    """Recover a store up to what it has left, and cut its log there; raise a `StoreError`, or OSError."""
+    """Recover a store with what it has left, cut its log there, and keep in it what is damaged of that.
+
+    The evidence goes: it is of the cluster that is lost. Raise a `StoreError`, or OSError.
+    """
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
-    Tail(disk, settings.segment_bytes, left.checkpoint).end_at(left.end)
+    Tail(disk, settings.segment_bytes, left.checkpoint).end_at(left.end, left.beyond_end)
+    holes.write(disk, left.damaged)
     layout.republish_durable(disk, left.end, may_go_back=True)
+    disk.delete(layout.EVIDENCE)
     return Broker.recover(disk, settings, now_ms, left.end, shared)
 
 
-def _sound_end(disk: Disk, segment_bytes: int, start: int, stop: int | None) -> int:
-    """Return up to where sound records lie back to back from `start` on, but no further than `stop`."""
-    scan = LogScan(disk, segment_bytes, start, stop)
+def _sound_in(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
+    """Return where the last sound record before `until` ends, and what is damaged before that."""
+    scan = LogScan(disk, segment_bytes, min(layout.segment_offsets(disk)), until)
     scan.check()
-    return scan.damaged[0].first_offset if scan.damaged else scan.end_offset
+    damaged = holes.joined(scan.damaged)
+    if damaged and damaged[-1].end_offset >= scan.end_offset:
+        return damaged.pop().first_offset, damaged
+    return scan.end_offset, damaged
+
+
+def _files_end(disk: Disk) -> int:
+    """Return the log offset where the files end."""
+    last = layout.segment_offsets(disk)[-1]
+    return last + disk.size(layout.segment_path(last))
 
 
 def _found(

@@ -38,7 +38,8 @@ from commitlog.record import decode
 from services.broker.broker import SHARED, Broker
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import missing_from
-from services.cluster import transfer
+from services.broker.values import Damaged
+from services.cluster import holes, transfer
 from services.cluster.evidence import CopyProof, Read, traced
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.tail import Tail
@@ -89,6 +90,9 @@ class Replica:
         begins = Read(fold.end, fold.chain, fold.next_offset, None)
         self._proof = CopyProof(fold.cluster, evidence.written, begins, traced(fold, evidence.written))
         self._tail = Tail(disk, core.segment_bytes, core.end_offset)
+        self._has_holes = bool(holes.read(disk))
+        self._of_holes: set[Damaged] = set()
+        """What was told of damage, and comes of the holes that an operator has accepted."""
         self.sink: SharedSink | None = None
         """Where the core writes while this node leads."""
 
@@ -131,11 +135,30 @@ class Replica:
         Only a copy that has read all there was when it was opened knows how far its log was cut before.
         """
         for one in tuple(self.core.damage):
-            if one.part in _IRREPLACEABLE or one.lost_count:
+            if (one.part in _IRREPLACEABLE or one.lost_count) and not self._is_of_holes(one):
                 raise StoreDamaged(f"{one.path}: {one.what}")
         store = self.core.store
         if has_read_all and store.log.first_offset > store.may_begin_at:
             raise StoreDamaged(missing_from(store.may_begin_at, store.log.first_offset))
+
+    def _is_of_holes(self, one: Damaged) -> bool:
+        """Return whether damage comes of holes in the log; its segment has none beside them then."""
+        if not self._has_holes or one in self._of_holes:
+            return self._has_holes
+        if one.part == "log":
+            log = self.core.store.log
+            first, end = log.first_offset, log.durable_offset
+            if one.path:  # without one it is any place of the log
+                first = int(one.path[-layout.OFFSET_DIGITS :])
+                end = min(log.segments.end_of(first), end)
+            if first not in log.segments.first_offsets:
+                return False
+            if holes.damage_beside(self._disk, self.core.segment_bytes, first, end):
+                return False
+        elif not one.lost_count:
+            return False
+        self._of_holes.add(one)
+        return True
 
     def take(self, offset: int, stored: bytes, now_ms: int) -> Step:
         """Take the next record of the shared log; raise `Halted`, or OSError: then the copy is void.

@@ -66,15 +66,20 @@ class Tail:
             self.end_at(offset)
         self.is_there = self.is_there and self._end > flush[-1].end
 
-    def end_at(self, offset: int) -> None:
-        """Cut the tail at `offset`, which no accepted record reaches beyond, and set aside what was sound."""
+    def end_at(self, offset: int, sound_until: int | None = None) -> None:
+        """Cut the tail at `offset`, which no accepted record reaches beyond, and set aside what was sound.
+
+        That goes to `sound_until`; by default up to where sound records lie back to back.
+        """
         if not self.is_there:
             return
         if offset < self._end:
-            scan = LogScan(self._disk, self._segment_bytes, offset)
-            scan.check()
-            if scan.end_offset > offset:
-                self._set_aside(offset, scan.end_offset)
+            if sound_until is None:
+                scan = LogScan(self._disk, self._segment_bytes, offset)
+                scan.check()
+                sound_until = scan.end_offset
+            if sound_until > offset:
+                self._set_aside(offset, sound_until)
         for first in reversed([one for one in self._segments.first_offsets if one >= offset]):
             self._disk.delete(layout.segment_path(first))
         self._disk.sync_folder(layout.COMMITLOG)

@@ -73,12 +73,12 @@ _MOVING: Final = f"{layout.FETCHED}/moving"
 _REPLACED: Final = (
     *(layout.COMMITLOG, layout.CONSUMEQUEUE, layout.QUEUES_WHOLE, layout.KEYINDEX, layout.SNAPSHOTS),
     *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
-    *(imported.PATH, layout.REFETCH),
+    *(imported.PATH, layout.HOLES, layout.REFETCH),
 )
 """All that a store holds, save what says whose it is, and up to where it has seen the log accepted."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
-    rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.QUEUES_WHOLE}"
+    rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.HOLES}|{layout.QUEUES_WHOLE}"
     rf"|{layout.CONSUMEQUEUE}/(?!\.\.?/)[^/\0]{{1,255}}/[0-9]{{1,10}}/[0-9]{{{layout.OFFSET_DIGITS}}}"
 )
 

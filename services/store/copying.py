@@ -110,7 +110,7 @@ class HeldStore:
             yield file_of(f"{layout.KEEP}/{name}", descriptor, None)
         for path, (descriptor, length) in self.timers.items():
             yield file_of(path, descriptor, length)
-        for path in (imported.PATH, layout.CLOCK):
+        for path in (imported.PATH, layout.CLOCK, layout.HOLES):
             if self.store.files.size(path) >= 0:
                 yield content_of(path, bytes(self.store.files.view(path)))
         if self.newest is not None:

@@ -10,10 +10,13 @@ from shutil import copytree
 
 import pytest
 
-from commitlog import layout
+from commitlog import layout, properties
 from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
+from commitlog.record import Record
+from commitlog.recovery import LogScan
 from services.broker.settings import BrokerSettings
 from services.cluster import evidence_file, transfer
 from services.cluster.copies import OwnCopy
@@ -21,14 +24,14 @@ from services.cluster.copying import Copying
 from services.cluster.errors import CopyRefused, LossNotAccepted
 from services.cluster.founding import restore_from
 from services.cluster.refetching import AFTER_HALT, refetch, ways_on
-from services.cluster.replica import Replica
+from services.cluster.replica import Replica, records_in
 from sharedlog.engine import Head
 from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, Unknown
 from sharedlog.fold import Position
 from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, decode, encode
 from sharedlog.witness import LOST_MS, Witness
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
@@ -303,6 +306,111 @@ def test_a_node_without_evidence_names_the_ways_on(*, is_spoiled: bool) -> None:
     if is_spoiled:
         disk.write(layout.EVIDENCE, 0, b"spoiled")
     assert ways_on(disk) == AFTER_HALT
+
+
+def spoil(pair: Pair, at: int, count: int = 512) -> tuple[int, int]:
+    """Let a sector of the follower's log be zeros; return the offsets of the records that it hit."""
+    ends = [0, *(end for part in parts_of(pair) for end in ends_of(part))]
+    first = max(one for one in ends if one <= at)
+    last = min(one for one in ends if one >= at + count)
+    segment = at // SETTINGS.segment_bytes * SETTINGS.segment_bytes
+    pair.disks[1].write(layout.segment_path(segment), at - segment, bytes(count))
+    return first, last
+
+
+def parts_of(pair: Pair) -> list[SharedRecord]:
+    """The BYTES of the shared log."""
+    found = (decode(one, CLUSTER) for one in pair.engine.records if one)
+    return [one for one in found if one.kind == Kind.BYTES]
+
+
+def ends_of(part: SharedRecord) -> list[int]:
+    """Where the CommitLog records of BYTES end."""
+    ends, at = [], part.start
+    for one in records_in(part.body):
+        at += len(one)
+        ends.append(at)
+    return [*ends, part.end]
+
+
+def served(disk: Disk, cluster: bytes, engine: MemoryEngine) -> tuple[set[str], Replica]:
+    """The ids of the messages that a node serves once it leads a restored cluster, and its replica."""
+    replica = Replica.open(disk, SETTINGS, 0, cluster)
+    read_all(engine, replica)
+    fold = replica.fold
+    candidate = Candidate(fold, b"who leads epoch7", {"node": "c"})
+    head = Head(fold.epoch, fold.holder, Position(fold.end, fold.chain))
+    engine.append_if(
+        head, [encode(candidate.epoch)], Head(candidate.epoch.epoch, b"who leads epoch7", head.position)
+    )
+    read_all(engine, replica)
+    replica.lead(engine, 0, lambda: 0)
+    core = replica.core
+    while (one := core.take_flush()) is not None:
+        one.write()
+        core.flushed(one, 0)
+    last = core.finding.queue_range("t", 0)[1]
+    found = {message_id(one.record) for at in range(last) for one in core.finding.read("t", 0, at, 1)}
+    return found, replica
+
+
+def read_all(engine: MemoryEngine, replica: Replica) -> None:
+    while found := engine.read(replica.fold.next_offset, 1):
+        for one in found:
+            replica.take(one.offset, one.stored, 0)
+
+
+def message_id(found: Record) -> str:
+    return properties.value_of(found.properties, properties.MESSAGE_ID) or ""
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_sound_records_behind_damage_are_restored_and_what_is_damaged_is_named(
+    pair: Pair, has_checkpoint: bool
+) -> None:
+    """Behind the checkpoint, or before it; more than one place, and one at a segment's first byte."""
+    if has_checkpoint:
+        pair.follower.checkpoint(0)
+    hit = [spoil(pair, 20_000), spoil(pair, SETTINGS.segment_bytes), spoil(pair, 200_000)]
+    stored = [
+        found.record for found in LogScan(pair.disks[0], SETTINGS.segment_bytes) if found.record.topic == "t"
+    ]
+    sound = {message_id(one) for one in stored if not any(a <= one.physical_offset < b for a, b in hit)}
+    pair.close()
+    root, engine = pair.roots[1], FoundedEngine()
+    with pytest.raises(LossNotAccepted) as refused:
+        restore_from(engine, root, "c", 0, None)  # type: ignore[arg-type]
+    end, lost = pair.follower.fold.end, sum(last - first for first, last in hit)
+    for first, last in hit:
+        assert f"{first} to {last}" in str(refused.value)
+    assert f"{lost} bytes that this node has seen accepted are missing" in str(refused.value)
+    assert f"--accept-loss-after {end} --accept-damaged {lost}." in str(refused.value)
+    with pytest.raises(LossNotAccepted):
+        restore_from(engine, root, "c", 0, end)  # type: ignore[arg-type]
+    restored = restore_from(engine, root, "c", 0, end, lost)  # type: ignore[arg-type]
+    assert restored.left.facts()["damaged"] == [[*one] for one in hit]
+    disk = RealDisk(root)
+    ids, replica = served(disk, restored.cluster, engine)
+    assert ids == sound
+    assert len(ids) < SENT
+    replica.require_sound(has_read_all=True)
+    began = Beginning(restored.cluster, {})
+    replica.checkpoint(0)
+    assert OwnCopy("c", "", began, disk, str).to_tell(replica, 0) is not None
+    other = MemoryDisk()
+    copying = Copying("d", OwnCopy("d", "", began, other, str), began, engine, other)
+    copying._is_fetched = True
+    transfer.receive(copy_of(root), other)
+    copied, replica = served(other, restored.cluster, engine)
+    copying.opened(replica)
+    assert copied == sound
+    replica.require_sound(has_read_all=True)
+    flaw, _ = hit[2]
+    segment = flaw // SETTINGS.segment_bytes * SETTINGS.segment_bytes
+    other.write(layout.segment_path(segment), flaw - segment - 300, bytes(200))
+    replica.core.damage.record(flaw - 1_000, StoreDamaged("met by a read"))
+    with pytest.raises(StoreDamaged, match="met by a read"):
+        replica.require_sound()
 
 
 def copy_of(root: Path) -> io.BytesIO:

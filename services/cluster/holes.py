@@ -1,0 +1,88 @@
+"""The file `holes`: damage of a node's log that an operator has accepted (`cluster restore`).
+
+A restore takes the sound records behind damage as well. The bytes of the damage stay as they are, at their
+place, and the broker steps over them as over any damage (docs/damage.md). The file keeps a node from taking
+them for damage of its own disk, for which it would need the copy of another node: none has these bytes.
+
+    holes   a JSON list of [first offset, end offset], ascending and apart; a line feed; its CRC-32, 8 hex
+            digits
+
+Rules
+1. Only a restore writes it, before the new cluster begins. It goes to other nodes with each copy.
+2. Damage outside of the holes is damage: the copy is void, as ever.
+3. What a read meets (a message, an entry of a queue) names one place, and after a restore also the gap that a
+   hole has left in a queue. So the segment of that place is read through before it is believed.
+
+Cost: one read of a small file for each opening and each copy; one read of a segment for each place that a
+read has met. Weak spot: timers and halves whose records lie in a hole are told, and are no reason to get a
+copy; nor are then those that a damaged file of timers has cost this node alone. A spoiled file counts as
+none: the node needs a copy then, or another restore.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+
+from commitlog import layout
+from commitlog.disk import Disk
+from commitlog.recovery import Damage, LogScan
+
+
+def read(disk: Disk) -> list[Damage]:
+    """Return the holes of a store, ascending; none without a file, or of a spoiled one. Raise OSError."""
+    size = disk.size(layout.HOLES)
+    content, _, crc = disk.read(layout.HOLES, 0, max(0, size)).partition(b"\n")
+    if crc != _crc(content):
+        return []
+    return [Damage(first, end) for first, end in json.loads(content)]
+
+
+def write(disk: Disk, damaged: Iterable[Damage]) -> None:
+    """Keep what of the log is known to be damaged, durably; without any there is no file. Raise OSError."""
+    found = [[one.first_offset, one.end_offset] for one in joined(damaged)]
+    if not found:
+        disk.delete(layout.HOLES)
+        return
+    content, fresh = json.dumps(found).encode(), f"{layout.HOLES}.new"
+    disk.delete(fresh)
+    disk.write(fresh, 0, content + b"\n" + _crc(content))
+    disk.sync(fresh)
+    disk.rename(fresh, layout.HOLES)
+
+
+def joined(damaged: Iterable[Damage]) -> list[Damage]:
+    """Return damaged places, ascending, in which those that touch are one: a scan parts them by segments."""
+    found: list[Damage] = []
+    for one in damaged:
+        if found and found[-1].end_offset >= one.first_offset:
+            one = Damage(found.pop().first_offset, one.end_offset)
+        found.append(one)
+    return found
+
+
+def damage_beside(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
+    """Return what of the log from `since` up to `end` is not what was written, and is no hole.
+
+    `since` is where a record begins. Raise a `StoreError`, or OSError.
+    """
+    begins_at = min(layout.segment_offsets(disk), default=0)  # retention deletes what was told of before
+    scan = LogScan(disk, segment_bytes, max(since, begins_at), end)
+    scan.check()
+    # What lies behind `end` is not looked at, and so none of the scan's business.
+    found = [
+        Damage(one.first_offset, min(one.end_offset, end)) for one in scan.damaged if one.first_offset < end
+    ]
+    if scan.end_offset < end:
+        found.append(Damage(scan.end_offset, end))
+    holes = read(disk)
+    return [one for one in found if not any(_is_inside(one, hole) for hole in holes)]
+
+
+def _is_inside(one: Damage, hole: Damage) -> bool:
+    return hole.first_offset <= one.first_offset and one.end_offset <= hole.end_offset
+
+
+def _crc(content: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(content)
