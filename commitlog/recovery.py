@@ -79,11 +79,20 @@ class Found(NamedTuple):
 class LogScan:
     """One pass over the log on `disk`; iterate it to the end, then read `end_offset` and `damaged`."""
 
-    def __init__(self, disk: Disk, segment_bytes: int, start_at: int = 0, stop_at: int | None = None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        segment_bytes: int,
+        start_at: int = 0,
+        stop_at: int | None = None,
+        *,
+        may_lack_segments: bool = False,
+    ) -> None:
         """Prepare a pass; raise `StoreError` if a segment is missing, or OSError.
 
         All below `start_at` is known to be durable and is not read. Nobody was told of what lies behind
-        `stop_at`: it is not taken over; what lies before it and cannot be read is damage.
+        `stop_at`: it is not taken over; what lies before it and cannot be read is damage. With
+        `may_lack_segments` so is a segment that is missing between two others.
         """
         self._disk = disk
         self._start_at = start_at
@@ -96,7 +105,8 @@ class LogScan:
         self._by_proof = not found.is_sound and bool(self.segments.first_offsets)
         self.durable_offset = max(self._proven_offset, stop_at or 0)
         self.segment_bytes = segment_bytes
-        self._check_contiguous(start_at)
+        if not may_lack_segments:
+            self._check_contiguous(start_at)
         self.first_offset = self.segments.first_offsets[0] if self.segments.first_offsets else start_at
         self.end_offset = max(self.first_offset, start_at)
         self.damaged: list[Damage] = []

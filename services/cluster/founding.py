@@ -35,6 +35,7 @@ from typing import Any, Final, NamedTuple
 from commitlog import layout, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.errors import NotAStore
+from commitlog.kinds import RETENTION_TOPIC
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage, LogScan
@@ -218,14 +219,15 @@ def what_is_left(disk: Disk) -> Left:
             seen, epoch = evidence.end, evidence.epoch
     accepted_end = max(checkpoint, seen)
     segment_bytes = store_format.open_format(disk, 0).segment_bytes
-    if not layout.segment_offsets(disk):
-        return Left(checkpoint, checkpoint, accepted_end, checkpoint, epoch, (), is_proven)
     beyond_end, damaged = _sound_in(disk, segment_bytes, max(accepted_end, _files_end(disk)))
     end = beyond_end
     if is_proven and beyond_end > accepted_end:
         end, damaged = _sound_in(disk, segment_bytes, accepted_end)
     end = max(end, checkpoint)
-    return Left(checkpoint, end, accepted_end, max(end, beyond_end), epoch, tuple(damaged), is_proven)
+    damaged = _gone_before(disk, segment_bytes, checkpoint, end) + damaged
+    kept = [Damage(one.first_offset, min(one.end_offset, end)) for one in damaged if one.first_offset < end]
+    kept = holes.joined(kept)
+    return Left(checkpoint, end, accepted_end, max(end, beyond_end), epoch, tuple(kept), is_proven)
 
 
 def _finish_copy(disk: Disk) -> None:
@@ -242,6 +244,7 @@ def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Bro
     """
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
     Tail(disk, settings.segment_bytes, left.checkpoint).end_at(left.end, left.beyond_end)
+    holes.make_room(disk, settings.segment_bytes, left.damaged)
     holes.write(disk, left.damaged)
     layout.republish_durable(disk, left.end, may_go_back=True)
     disk.delete(layout.EVIDENCE)
@@ -249,19 +252,32 @@ def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Bro
 
 
 def _sound_in(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
-    """Return where the last sound record before `until` ends, and what is damaged before that."""
-    scan = LogScan(disk, segment_bytes, min(layout.segment_offsets(disk)), until)
+    """Return where the last sound record before `until` ends, and what is damaged before `until`."""
+    scan = LogScan(disk, segment_bytes, 0, until, may_lack_segments=True)
     scan.check()
-    damaged = holes.joined(scan.damaged)
-    if damaged and damaged[-1].end_offset >= scan.end_offset:
-        return damaged.pop().first_offset, damaged
-    return scan.end_offset, damaged
+    end, damaged = scan.end_offset, holes.joined(scan.damaged)
+    return damaged[-1].first_offset if damaged and damaged[-1].end_offset >= end else end, damaged
+
+
+def _gone_before(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
+    """Return the log's first bytes, if they are gone and retention has not deleted them.
+
+    The checkpoint says how far it had, and records of retention behind that.
+    """
+    start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
+    deleted_to = 0
+    if start is not None and start.offset == checkpoint:
+        deleted_to = start.parts["store"].get("may_begin_at", first)
+    for found in LogScan(disk, segment_bytes, max(first, checkpoint), end, may_lack_segments=True):
+        if found.record.topic == RETENTION_TOPIC:
+            deleted_to = max(deleted_to, int(json.loads(found.record.body)["cut_offset"]))
+    return [Damage(deleted_to, first)] if deleted_to < first else []
 
 
 def _files_end(disk: Disk) -> int:
-    """Return the log offset where the files end."""
-    last = layout.segment_offsets(disk)[-1]
-    return last + disk.size(layout.segment_path(last))
+    """Return the log offset where the files end; 0 without any."""
+    firsts = layout.segment_offsets(disk)
+    return firsts[-1] + disk.size(layout.segment_path(firsts[-1])) if firsts else 0
 
 
 def _found(

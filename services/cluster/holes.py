@@ -52,6 +52,22 @@ def write(disk: Disk, damaged: Iterable[Damage]) -> None:
     disk.rename(fresh, layout.HOLES)
 
 
+def make_room(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
+    """Make the segments that are gone: zeros lie in a hole then, and the log is in one piece. Raise OSError."""
+    there = layout.segment_offsets(disk)
+    for one in damaged:
+        at = one.first_offset
+        while at < one.end_offset:
+            before = max((first for first in there if first <= at), default=-1)
+            following = min((first for first in there if first > at), default=at + segment_bytes)
+            size = disk.size(layout.segment_path(before)) if before >= 0 else 0
+            if before >= 0 and at < before + max(size, segment_bytes):
+                at = min(following, before + max(size, segment_bytes))
+                continue
+            disk.allocate(layout.segment_path(at), min(segment_bytes, following - at))
+            at += min(segment_bytes, following - at)
+
+
 def joined(damaged: Iterable[Damage]) -> list[Damage]:
     """Return damaged places, ascending, in which those that touch are one: a scan parts them by segments."""
     found: list[Damage] = []

@@ -22,6 +22,7 @@ from services.cluster import evidence_file, transfer
 from services.cluster.copies import OwnCopy
 from services.cluster.copying import Copying
 from services.cluster.errors import CopyRefused, LossNotAccepted
+from services.cluster.evidence_file import EvidenceSpoiled
 from services.cluster.founding import restore_from
 from services.cluster.refetching import AFTER_HALT, refetch, ways_on
 from services.cluster.replica import Replica, records_in
@@ -476,3 +477,46 @@ def test_a_store_is_not_replaced_where_the_log_has_lost_what_it_has(
     pair.engine.spoil(lost, *sound)
     assert copying.get(copying.look()) == ("node b, http://127.0.0.1:9" if has_copy else WHOLE_LOG)
     pair.close()
+
+
+def test_spoiled_evidence_is_no_reason_to_lose_a_store(pair: Pair) -> None:
+    size, end = pair.disks[1].size(layout.EVIDENCE), pair.follower.fold.end
+    pair.disks[1].write(layout.EVIDENCE, 0, bytes(size))
+    with pytest.raises(EvidenceSpoiled, match="cluster restore"):
+        pair.open(1)
+    pair.close()
+    with pytest.raises(LossNotAccepted) as refused:
+        restore_from(FoundedEngine(), pair.roots[1], "c", 0, None)  # type: ignore[arg-type]
+    assert "the file evidence is spoiled, so of " in str(refused.value)
+    assert "nobody knows whether they were accepted" in str(refused.value)
+    assert recovered(pair.roots[1]) == SENT
+
+
+@pytest.mark.parametrize("gone", [[0], [1], [1, 2], [3], [0, 1, 2, 3, 4]])
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_segment_that_is_gone_is_a_hole(pair: Pair, gone: list[int], has_checkpoint: bool) -> None:
+    """Also the first one, the newest ones, or all of them below a checkpoint."""
+    if has_checkpoint:
+        pair.follower.checkpoint(0)
+    end, whole = pair.follower.fold.end, len(layout.segment_offsets(pair.disks[1]))
+    for number in gone:
+        pair.disks[1].delete(layout.segment_path(number * SETTINGS.segment_bytes))
+    pair.close()
+    engine, first = FoundedEngine(), gone[0] * SETTINGS.segment_bytes
+    with pytest.raises(LossNotAccepted) as refused:
+        restore_from(engine, pair.roots[1], "c", 0, None)  # type: ignore[arg-type]
+    lost = min(end, (gone[-1] + 1) * SETTINGS.segment_bytes) - first
+    assert f"{lost} bytes that this node has seen accepted are missing" in str(refused.value)
+    is_last = len(gone) == whole and not has_checkpoint
+    if not is_last:
+        assert f"{first} to {first + lost}" in str(refused.value)
+    end, damaged = (0, 0) if is_last else (end, lost)
+    restored = restore_from(engine, pair.roots[1], "c", 0, end, damaged)  # type: ignore[arg-type]
+    assert restored.end >= end
+    disk = RealDisk(pair.roots[1])
+    if not is_last:
+        ids, replica = served(disk, restored.cluster, engine)
+        replica.require_sound(has_read_all=True)
+        assert (len(ids) > 0) == (len(gone) < whole)
+        assert len(layout.segment_offsets(disk)) >= whole
+    disk.close()
