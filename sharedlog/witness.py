@@ -3,6 +3,7 @@
     read up to record 9 --the engine loses 7 to 9--> its end is 7           --> HALT: 9 was read, and is gone
                                                      grown again, to 12     --> HALT: 9 is another record
                        --the engine loses 9 alone--> 10 is there            --> a copy beyond 9 (a hole)
+                       --9 alone is changed-------> it does not match its CRC  --> the same
 
 A copy that is void is opened at its checkpoint, and reads again what is there. Where the engine has lost what
 this node had read (a standby that lacked it was promoted, an unclean election), the copy would come to an
@@ -29,6 +30,7 @@ from typing import Final
 from sharedlog.engine import Engine
 from sharedlog.errors import Halted, LogDamaged, Unknown
 from sharedlog.fold import Fold
+from sharedlog.record import Foreign, Garbled, decode
 
 LOST_MS: Final = 20_000
 GONE: Final = 0
@@ -56,7 +58,7 @@ class Witness:
     def require_kept(self, engine: Engine, fold: Fold) -> None:
         """Raise `Unknown`, and in time `Halted`, if what this process, or `fold`, has read is not there.
 
-        Raise `LogDamaged` if that record alone is gone, and `fold` has yet to read it.
+        Raise `LogDamaged` if that record alone is gone or changed, and `fold` has yet to read it.
         """
         self.note(fold)
         missing = self._missing(engine, fold)
@@ -74,11 +76,13 @@ class Witness:
     def look_behind(self, engine: Engine, fold: Fold) -> None:
         """Look at what a leader had written when it looked last; raise `Halted` or `Unknown`.
 
-        What is another record now is lost for sure.
+        What is another record now is lost for sure. One that does not match its CRC has changed alone: that is
+        a matter of `sharedlog.scrub`.
         """
         if self.last_led is not None:
             offset, crc = self.last_led
-            if crc_at(engine, offset) not in (None, GONE, crc):
+            is_kept = crc_at(engine, offset) in (None, GONE, crc)
+            if not is_kept and not _is_changed(engine, fold.cluster, offset):
                 raise Halted(
                     f"Record {offset} of the shared log was read before, and is another one now: the engine "
                     "has lost its end, with what may have been acknowledged, and has grown again."
@@ -94,6 +98,10 @@ class Witness:
                 if fold.next_offset <= offset:
                     why = f"Record {offset} is missing, which was read before, and others lie behind it."
                     raise LogDamaged(why, offset)
+            elif found not in (None, GONE, crc) and _is_changed(engine, fold.cluster, offset):
+                if fold.next_offset <= offset:
+                    why = f"Record {offset} of the shared log does not match its CRC, and did when it was read"
+                    raise LogDamaged(f"{why} before: the engine has changed it.", offset)
             elif found not in (None, crc):
                 return offset
         if engine.read(fold.next_offset, 1):
@@ -105,6 +113,20 @@ class Witness:
 def _is_hole(engine: Engine, offset: int) -> bool:
     """Return whether records lie behind one that is gone: then the engine has not lost its end."""
     return engine.is_dense and any(one.offset > offset for one in engine.read(offset, 1))
+
+
+def _is_changed(engine: Engine, cluster: bytes | None, offset: int) -> bool:
+    """Return whether a record of the cluster lies at an offset that does not match its CRC."""
+    found = engine.read(offset, 1)
+    if not found or found[0].offset != offset:
+        return False
+    try:
+        decode(found[0].stored, cluster)
+    except Garbled:
+        return True
+    except Foreign:
+        return False
+    return False
 
 
 def crc_at(engine: Engine, offset: int) -> int | None:

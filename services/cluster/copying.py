@@ -145,8 +145,7 @@ class Copying:
         look = _LOOKS.get(crc := crc_at(self._engine, claimed.record), Look.ANOTHER)
         verdict = covers(claimed, trace, Look.SAME if crc == claimed.crc else look)
         if verdict is Verdict.COMPARE:
-            start = max(0, claimed.end - COMPARED_BYTES)
-            is_same = copy is not None and copy.same_bytes(start, claimed.end)
+            is_same = copy is not None and copy.same_bytes_before(claimed.end, COMPARED_BYTES)
             verdict = Verdict.TAKE if is_same else Verdict.REFUSE
         if verdict is Verdict.TAKE and trace is Trace.NOT_READ and not self._has_rest(copy, claimed):
             verdict = Verdict.REFUSE

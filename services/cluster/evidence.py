@@ -30,7 +30,8 @@ this one must cover the evidence (`REPLACES`):
     the other copy has read        chain at the evidence   record of the evidence   verdict
     past the evidence's record     same                    -                        take
                                    another                 -                        refuse
-                                   forgotten               -                        take if the bytes agree
+                                   forgotten               same                     take
+                                   forgotten               anything else            take if the bytes agree
     not so far                     -                       same                     take if all are there
                                    -                       anything else            refuse
 
@@ -123,6 +124,7 @@ REPLACES: Final = {
     **{(Trace.FORGOTTEN, look): Verdict.COMPARE for look in Look},
     **{(Trace.NOT_READ, look): Verdict.REFUSE for look in Look},
     (Trace.NOT_READ, Look.SAME): Verdict.TAKE,
+    (Trace.FORGOTTEN, Look.SAME): Verdict.TAKE,
 }
 
 

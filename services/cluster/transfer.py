@@ -98,18 +98,38 @@ class FetchedCopy:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
         return Fold.thaw(found.parts[SHARED])
 
-    def same_bytes(self, start: int, end: int) -> bool:
-        """Return whether its log has the bytes of this store's from `start` to `end`, where it has any."""
-        for first in layout.segment_offsets(self._disk):
-            number = self._numbers.get(layout.segment_path(first))
-            until = min(end, first + self._disk.size(layout.segment_path(first)))
-            if number is None or start >= until or end <= first:
-                continue
-            at = max(start, first)
-            ours = self._disk.read(layout.segment_path(first), at - first, until - at)
-            if ours != self._disk.read(f"{layout.FETCHED}/{number}", at - first, until - at):
+    def same_bytes_before(self, end: int, bytes_max: int) -> bool:
+        """Return whether its log and this store's have the same bytes before `end`, at least one record's.
+
+        That is all that both begin before, up to `bytes_max`. False where they have no bytes in common.
+        """
+        theirs = {layout.segment_path(first): first for first in self._firsts}
+        start = max(0, end - bytes_max, min(self._firsts, default=end))
+        at, is_blank = max(start, min(layout.segment_offsets(self._disk), default=end)), True
+        while at < end:
+            first, following = self._around(at, end)
+            if (path := layout.segment_path(first)) not in theirs:
                 return False
-        return True
+            until = min(end, following)
+            ours = self._disk.read(path, at - first, until - at)
+            kept = f"{layout.FETCHED}/{self._numbers[path]}"
+            if len(ours) < until - at or ours != self._disk.read(kept, at - first, until - at):
+                return False
+            at, is_blank = until, is_blank and not ours.strip(b"\0")
+        return not is_blank
+
+    @property
+    def _firsts(self) -> list[int]:
+        """The first offsets of the segments of its log."""
+        found = (path.partition(f"{layout.COMMITLOG}/")[2] for path in self._numbers)
+        return [int(one) for one in found if one.isdecimal()]
+
+    def _around(self, offset: int, end: int) -> tuple[int, int]:
+        """Return where this store's segment begins in which a log offset lies, and the next one, or `end`."""
+        firsts = layout.segment_offsets(self._disk)
+        return max(one for one in firsts if one <= offset), min(
+            (one for one in firsts if one > offset), default=end
+        )
 
 
 Require = Callable[[FetchedCopy], None]

@@ -61,6 +61,21 @@ def test_a_record_that_is_gone_before_others_is_a_hole_for_a_fold_that_has_yet_t
     play.witness.require_kept(play.engine, play.fold)
 
 
+def test_a_newest_record_that_has_changed_is_no_end_that_is_lost() -> None:
+    play = Play()
+    stored = play.engine.records[6]
+    play.engine.spoil(6, stored[:-1] + bytes([stored[-1] ^ 4]))
+    said = "Record 6 of the shared log does not match its CRC, and did when it was read before"
+    with pytest.raises(LogDamaged, match=said) as raised:
+        play.witness.require_kept(play.engine, play.begun_again)
+    assert raised.value.record == 6
+    play.witness.require_kept(play.engine, play.fold)
+    play.witness.look_behind(play.engine, play.fold)
+    play.engine.spoil(6, encode(SharedRecord(CLUSTER, Kind.EPOCH, 1, NOBODY, 0, CHAIN_AT_GENESIS, b"{}")))
+    with pytest.raises(Halted, match="is another one now"):
+        play.witness.look_behind(play.engine, play.fold)
+
+
 def test_a_log_that_has_all_is_no_matter() -> None:
     play = Play()
     play.witness.require_kept(play.engine, play.begun_again)

@@ -102,11 +102,9 @@ def test_every_case_has_its_row() -> None:
 def test_only_a_copy_that_brings_back_the_evidence_is_taken(trace: Trace, look: Look) -> None:
     claimed = Evidence(CLUSTER, 5, 7, 1, 9, 1)
     assert evidence.covers(None, trace, look) is Verdict.TAKE
-    brings_it = trace is Trace.SAME or (trace is Trace.NOT_READ and look is Look.SAME)
-    expected = Verdict.TAKE if brings_it else Verdict.REFUSE
-    assert evidence.covers(claimed, trace, look) is (
-        Verdict.COMPARE if trace is Trace.FORGOTTEN else expected
-    )
+    brings_it = trace is Trace.SAME or (trace in (Trace.NOT_READ, Trace.FORGOTTEN) and look is Look.SAME)
+    unsure = Verdict.COMPARE if trace is Trace.FORGOTTEN else Verdict.REFUSE
+    assert evidence.covers(claimed, trace, look) is (Verdict.TAKE if brings_it else unsure)
 
 
 def test_evidence_of_the_cluster_before_a_restore_proves_nothing() -> None:

@@ -480,7 +480,7 @@ def test_a_store_is_not_replaced_where_the_log_has_lost_what_it_has(
 
 
 def test_spoiled_evidence_is_no_reason_to_lose_a_store(pair: Pair) -> None:
-    size, end = pair.disks[1].size(layout.EVIDENCE), pair.follower.fold.end
+    size = pair.disks[1].size(layout.EVIDENCE)
     pair.disks[1].write(layout.EVIDENCE, 0, bytes(size))
     with pytest.raises(EvidenceSpoiled, match="cluster restore"):
         pair.open(1)

@@ -197,6 +197,40 @@ def test_a_copy_that_was_cut_or_spoiled_on_its_way_is_none(store: Path) -> None:
         assert disk.read("commitlog/00000000000000000000", 0, 9) == b"mine"
 
 
+def fetched(disk: MemoryDisk, copy: bytes, *lacks: int) -> transfer.FetchedCopy:
+    """A copy that has arrived, whose log lacks the segments that begin at some offsets."""
+    found: list[transfer.FetchedCopy] = []
+    transfer.receive(io.BytesIO(copy), disk, found.append)
+    for first in lacks:
+        found[0]._numbers.pop(layout.segment_path(first))
+    return found[0]
+
+
+def own_log(disk: MemoryDisk, store: Path) -> list[int]:
+    """Let a disk have the log of a store; return where its segments begin."""
+    for segment in sorted((store / layout.COMMITLOG).iterdir()):
+        disk.write(f"{layout.COMMITLOG}/{segment.name}", 0, segment.read_bytes())
+    return layout.segment_offsets(disk)
+
+
+def test_a_copy_has_the_same_bytes_only_where_both_have_them(store: Path) -> None:
+    disk, copy = MemoryDisk(), sent(store)
+    assert not fetched(disk, copy).same_bytes_before(50_000, 8_000), "this store has no log"
+    firsts = own_log(disk, store)
+    third = firsts[2]
+    assert fetched(disk, copy).same_bytes_before(third + 2_000, 8_000)
+    assert fetched(disk, copy, *firsts[:2]).same_bytes_before(third + 2_000, 8_000), "it begins later"
+    assert not fetched(disk, copy, *firsts[:3]).same_bytes_before(third + 2_000, 8_000), "it begins behind"
+    assert not fetched(disk, copy, third).same_bytes_before(third + 2_000, 8_000), "it has a gap"
+    disk.write(layout.segment_path(third), 1_000, b"?")
+    assert not fetched(disk, copy).same_bytes_before(third + 2_000, 8_000)
+    assert fetched(disk, copy).same_bytes_before(third, 8_000)
+    disk.truncate(layout.segment_path(third), 500)
+    assert not fetched(disk, copy).same_bytes_before(third + 2_000, 8_000), "this store has lost some"
+    blank = third - 1
+    assert not fetched(disk, copy).same_bytes_before(third, third - blank), "zeros are of every history"
+
+
 def test_a_file_outside_of_the_store_is_refused() -> None:
     queue_file = "0" * layout.OFFSET_DIGITS
     for path in (
