@@ -76,8 +76,8 @@ class Witness:
     def look_behind(self, engine: Engine, fold: Fold) -> None:
         """Look at what a leader had written when it looked last; raise `Halted` or `Unknown`.
 
-        What is another record now is lost for sure. One that does not match its CRC has changed alone: that is
-        a matter of `sharedlog.scrub`.
+        What is another record now is lost for sure. One that does not match its CRC has changed alone: the
+        scrub tells of that (`sharedlog.scrub`).
         """
         if self.last_led is not None:
             offset, crc = self.last_led
@@ -100,8 +100,8 @@ class Witness:
                     raise LogDamaged(why, offset)
             elif found not in (None, GONE, crc) and _is_changed(engine, fold.cluster, offset):
                 if fold.next_offset <= offset:
-                    why = f"Record {offset} of the shared log does not match its CRC, and did when it was read"
-                    raise LogDamaged(f"{why} before: the engine has changed it.", offset)
+                    why = f"Record {offset} of the shared log does not match its CRC, and did when it was"
+                    raise LogDamaged(f"{why} read before: the engine has changed it.", offset)
             elif found not in (None, crc):
                 return offset
         if engine.read(fold.next_offset, 1):

@@ -33,7 +33,7 @@ from commitlog.errors import StoreDamaged, StoreError
 from services.cluster import evidence_file, holes, transfer
 from services.cluster.copies import Found, OwnCopy, look_for_copies
 from services.cluster.errors import CopyRefused
-from services.cluster.evidence import Evidence, Look, Trace, Verdict, covers, traced
+from services.cluster.evidence import NO_RECORD, Evidence, Look, Trace, Verdict, covers, traced
 from services.cluster.replica import Replica
 from services.cluster.transfer import FetchedCopy
 from sharedlog.engine import Engine
@@ -142,8 +142,7 @@ class Copying:
         if claimed is None or claimed.cluster != self._began.cluster:
             return
         trace = Trace.NOT_READ if copy is None else traced(copy.fold(), claimed)
-        look = _LOOKS.get(crc := crc_at(self._engine, claimed.record), Look.ANOTHER)
-        verdict = covers(claimed, trace, Look.SAME if crc == claimed.crc else look)
+        verdict = covers(claimed, trace, self._look_at(claimed))
         if verdict is Verdict.COMPARE:
             is_same = copy is not None and copy.same_bytes_before(claimed.end, COMPARED_BYTES)
             verdict = Verdict.TAKE if is_same else Verdict.REFUSE
@@ -152,11 +151,18 @@ class Copying:
         if verdict is Verdict.REFUSE:
             has = "The shared log" if copy is None else f"The copy, which ends at byte {copy.end},"
             raise CopyRefused(
-                f"{has} lacks what this node has seen accepted, up to byte {claimed.end} of the log and "
-                f"record {claimed.record} of the shared log: it does not take this node's place. To give "
-                "up what only this copy has: tidewheel cluster refetch --store STORE "
+                f"{has} lacks what this node has seen accepted, {claimed.said}, or nothing proves that it is "
+                "there: it does not take this node's place. To give up what only this copy has: "
+                "tidewheel cluster refetch --store STORE "
                 f"--accept-loss-of {claimed.end}."
             )
+
+    def _look_at(self, claimed: Evidence) -> Look:
+        """Return what the engine has of the record of the evidence; raise `Unknown`."""
+        if claimed.record == NO_RECORD:
+            return Look.TRIMMED
+        crc = crc_at(self._engine, claimed.record)
+        return Look.SAME if crc == claimed.crc else _LOOKS.get(crc, Look.ANOTHER)
 
     def _has_rest(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
         """Return whether the shared log has all that a copy lacks of what the own copy has seen accepted.

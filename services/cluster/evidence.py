@@ -24,6 +24,10 @@ The record of the evidence, once the fold has taken it or stepped over it (`READ
     same record, end and chain     AGREED
     anything else                  HALT
 
+The file `durable` of a store whose version kept no evidence says how far a follower had it accepted. The
+first start makes evidence of that, with NO_RECORD: AGREED once the history is as long, and has met the bytes
+in place.
+
 To lead and to write new evidence takes AGREED. A copy of another node, or the whole shared log, that replaces
 this one must cover the evidence (`REPLACES`):
 
@@ -48,11 +52,15 @@ from typing import Final, NamedTuple
 from sharedlog.errors import Halted
 from sharedlog.fold import Fold, Position
 
+NO_RECORD: Final = 0
+"""In the place of the record where only an end is known: the log's first record is no leader's."""
+
 
 class Evidence(NamedTuple):
     """What a node has seen accepted: `record` is that of a leader which the fold took last.
 
-    `end` and `chain` are of the history once that was taken; `crc` is the CRC-32 of its bytes.
+    `end` and `chain` are of the history once that was taken; `crc` is the CRC-32 of its bytes. With NO_RECORD
+    only `end` counts.
     """
 
     cluster: bytes
@@ -61,6 +69,12 @@ class Evidence(NamedTuple):
     epoch: int
     record: int
     crc: int
+
+    @property
+    def said(self) -> str:
+        """Up to where that is."""
+        of_record = f", with record {self.record} of the shared log" if self.record != NO_RECORD else ""
+        return f"up to byte {self.end} of the log{of_record}"
 
 
 class State(Enum):
@@ -152,7 +166,7 @@ class CopyProof:
         self.claimed = claimed if claimed is not None and claimed.cluster == cluster else None
         self.state = State.AGREED
         if self.claimed is not None:
-            self.state = State.OPEN if checkpoint.next_offset <= self.claimed.record else State.AGREED
+            self.state = State.OPEN if _is_before(checkpoint, self.claimed) else State.AGREED
             if self.state is State.AGREED and (trace is Trace.ANOTHER or checkpoint.end < self.claimed.end):
                 raise self._lost(checkpoint)
 
@@ -180,9 +194,12 @@ class CopyProof:
         Without a fault the fold is, behind that record, where it was when the evidence was written.
         """
         claimed = self.claimed
-        if self.state is State.AGREED or claimed is None or read.next_offset <= claimed.record:
+        if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
             return
-        if read != Read(claimed.end, claimed.chain, claimed.record + 1, (claimed.record, claimed.crc)):
+        is_whole = claimed.record != NO_RECORD
+        if is_whole and read != Read(
+            claimed.end, claimed.chain, claimed.record + 1, (claimed.record, claimed.crc)
+        ):
             raise self._lost(read)
         self.state = State.AGREED
 
@@ -213,10 +230,17 @@ class CopyProof:
         )
 
 
+def _is_before(read: Read, claimed: Evidence) -> bool:
+    """Return whether a fold has yet to reach the evidence."""
+    return read.end < claimed.end if claimed.record == NO_RECORD else read.next_offset <= claimed.record
+
+
 def traced(fold: Fold, claimed: Evidence | None) -> Trace:
     """Return what a fold, as a checkpoint keeps it, knows of the chain at the evidence."""
     if claimed is None or fold.next_offset <= claimed.record:
         return Trace.NOT_READ
+    if claimed.record == NO_RECORD:
+        return Trace.NOT_READ if fold.end < claimed.end else Trace.FORGOTTEN
     if fold.end < claimed.end:
         return Trace.ANOTHER
     return {True: Trace.SAME, False: Trace.ANOTHER, None: Trace.FORGOTTEN}[

@@ -6,11 +6,11 @@ The GENESIS says where the history goes on. What lies before that is in this sto
 copies it first (`transfer`), and the shared log is trimmed no earlier than by the usual rules.
 
     create --from    a store that was a broker's alone; all that it holds
-    restore          a node's store; all sound records up to the end of its evidence (`Left`), which may be
-                     spoiled: then all sound ones. What the cluster accepted behind that is lost, and what is
-                     damaged before it. The refusal says how much: the operator must name the offset, and how
-                     many bytes are damaged (`LossNotAccepted`). These stay where they are (`holes`). Sound
-                     bytes behind the offset are set aside (`tail`)
+    restore          a node's store; all sound records up to the end of its evidence; all of them where that
+                     is spoiled or was not kept (`Left`). What the cluster accepted behind that is lost, and
+                     what is damaged before it. The refusal says how much: the operator must name the offset,
+                     and how many bytes are damaged (`LossNotAccepted`). These stay where they are (`holes`).
+                     Sound bytes behind the offset are set aside (`tail`)
 
 Rules
 1. The store is written before the log is, and named last: whoever is killed on the way has a broker's store,
@@ -19,7 +19,7 @@ Rules
 3. A copy of another node that was about to take a store's place (`transfer`) takes it where it has begun to,
    or has no less; else it is deleted, as is an order to refetch: what was restored is not replaced.
 
-Cost: `restore` reads the log through. Weak spot: with spoiled evidence it may take records that the cluster
+Cost: `restore` reads the log through. Weak spot: without evidence it may take records that the cluster
 has never accepted.
 """
 
@@ -39,13 +39,14 @@ from commitlog.kinds import RETENTION_TOPIC
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage, LogScan
-from services.broker.broker import SHARED, Broker
+from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.cluster import holes, transfer
 from services.cluster.errors import LossNotAccepted
+from services.cluster.evidence import NO_RECORD
 from services.cluster.evidence_file import EvidenceFile, EvidenceSpoiled
 from services.cluster.evidence_file import read as read_evidence
-from services.cluster.replica import Replica, SharedPart
+from services.cluster.replica import Replica, SharedPart, newest_checkpoint
 from services.cluster.tail import Tail
 from services.process.private_files import GROUP_READS, write_whole
 from sharedlog.engine import Head
@@ -70,8 +71,8 @@ class Left(NamedTuple):
     """What a node's store has left of its cluster's log, as CommitLog offsets.
 
     All sound records up to `end` are there, and `damaged` is what lies between them. `checkpoint` is the
-    newest. Up to `accepted_end` the node has seen the log accepted; where its evidence is spoiled that is
-    what its other files show at least. Sound records, not known to be accepted, lie up to `beyond_end`.
+    newest. Up to `accepted_end` the node has seen the log accepted: where `unproven` says why it has no
+    evidence, at least that far, and all sound records count. Else what lies up to `beyond_end` is not taken.
     """
 
     checkpoint: int
@@ -80,8 +81,7 @@ class Left(NamedTuple):
     beyond_end: int
     epoch: int
     damaged: tuple[Damage, ...] = ()
-    is_proven: bool = True
-    """Whether the evidence tells how far the log was accepted: then nothing behind that is taken."""
+    unproven: str = ""
 
     @property
     def damaged_bytes(self) -> int:
@@ -93,6 +93,11 @@ class Left(NamedTuple):
         """How much this node has seen accepted and has no sound bytes of."""
         return self.damaged_bytes + max(0, self.accepted_end - self.end)
 
+    @property
+    def unproven_bytes(self) -> int:
+        """How much is taken of which nothing tells that the cluster has accepted it."""
+        return max(0, self.end - self.accepted_end) if self.unproven else 0
+
     def facts(self) -> dict[str, Any]:
         """Return what a restore tells."""
         return {
@@ -100,7 +105,7 @@ class Left(NamedTuple):
             "checkpoint_offset": self.checkpoint,
             "behind_checkpoint_bytes": self.end - self.checkpoint,
             "accepted_end_offset": self.accepted_end,
-            "is_evidence_sound": self.is_proven,
+            "unproven_bytes": self.unproven_bytes,
             "missing_bytes": self.missing_bytes,
             "damaged": [[one.first_offset, one.end_offset] for one in self.damaged],
             "set_aside_bytes": self.beyond_end - self.end,
@@ -123,11 +128,10 @@ class Left(NamedTuple):
             )
         if self.accepted_end > self.end:
             parts.append(f"gone are the last ones, {self.end} to {self.accepted_end}")
-        if not self.is_proven:
+        if self.unproven:
             parts.append(
-                f"the file {layout.EVIDENCE} is spoiled, so of {max(0, self.end - self.accepted_end)} of "
-                f"these bytes, behind byte {self.accepted_end}, nobody knows whether they were accepted, nor "
-                "whether more was"
+                f"{self.unproven}, so nothing tells whether the {self.unproven_bytes} bytes behind byte "
+                f"{min(self.end, self.accepted_end)} were accepted, nor whether more was"
             )
         return f"the log up to byte {self.end}: {'; '.join(parts)}"
 
@@ -196,38 +200,33 @@ def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
         lock.release()
 
 
-def newest_checkpoint(disk: Disk) -> int:
-    """Return the offset of the newest checkpoint that a node may go back to; 0 if there is none."""
-    start = snapshot.newest(disk)
-    return start.offset if start is not None and SHARED in start.parts else 0
-
-
 def what_is_left(disk: Disk) -> Left:
     """Return what a node's store has left: every sound record that the node has seen accepted.
 
-    A store without evidence, of an older program, tells readers how far it was accepted; that counts. Where
-    the evidence is spoiled all sound records count. The whole log is read. Raise a `StoreError`, or OSError.
+    Where no evidence says how far that was, as of a store of an older program, that is every sound record.
+    The whole log is read. Raise a `StoreError`, or OSError.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
-    seen, epoch, is_proven = max(published.offset, published.accepted_offset), published.epoch, True
+    seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
     try:
         evidence = read_evidence(disk)
     except EvidenceSpoiled:
-        is_proven = False
-    else:
-        if evidence is not None:
-            seen, epoch = evidence.end, evidence.epoch
+        evidence, unproven = None, f"the file {layout.EVIDENCE} is spoiled"
+    if evidence is not None:
+        seen, epoch = evidence.end, evidence.epoch
+    if not unproven and (evidence is None or evidence.record == NO_RECORD):
+        unproven = f"the file {layout.EVIDENCE} was not kept when they were written"
     accepted_end = max(checkpoint, seen)
     segment_bytes = store_format.open_format(disk, 0).segment_bytes
     beyond_end, damaged = _sound_in(disk, segment_bytes, max(accepted_end, _files_end(disk)))
     end = beyond_end
-    if is_proven and beyond_end > accepted_end:
+    if not unproven and beyond_end > accepted_end:
         end, damaged = _sound_in(disk, segment_bytes, accepted_end)
     end = max(end, checkpoint)
     damaged = _gone_before(disk, segment_bytes, checkpoint, end) + damaged
     kept = [Damage(one.first_offset, min(one.end_offset, end)) for one in damaged if one.first_offset < end]
     kept = holes.joined(kept)
-    return Left(checkpoint, end, accepted_end, max(end, beyond_end), epoch, tuple(kept), is_proven)
+    return Left(checkpoint, end, accepted_end, max(end, beyond_end), epoch, tuple(kept), unproven)
 
 
 def _finish_copy(disk: Disk) -> None:

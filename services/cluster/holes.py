@@ -53,7 +53,7 @@ def write(disk: Disk, damaged: Iterable[Damage]) -> None:
 
 
 def make_room(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
-    """Make the segments that are gone: zeros lie in a hole then, and the log is in one piece. Raise OSError."""
+    """Make the segments that are gone, of zeros, so that the log is in one piece. Raise OSError."""
     there = layout.segment_offsets(disk)
     for one in damaged:
         at = one.first_offset

@@ -24,7 +24,7 @@ AFTER_HALT: Final = (
 )
 """What an operator does whose shared log is not one history."""
 _SEEN: Final = (
-    "This node has seen the log accepted up to byte {end}, with record {record} of the shared log. {after}. "
+    "This node has seen the log accepted {said}. {after}. "
     "A copy that lacks some of that is refused; to give it up: --accept-loss-of {end}."
 )
 
@@ -32,7 +32,9 @@ _SEEN: Final = (
 def ways_on(disk: Disk) -> str:
     """Return how much of the log a node that halts has seen accepted, and what an operator does."""
     claimed = _claimed(disk)
-    return AFTER_HALT if claimed is None else _SEEN.format(after=AFTER_HALT, **claimed._asdict())
+    return (
+        AFTER_HALT if claimed is None else _SEEN.format(after=AFTER_HALT, said=claimed.said, end=claimed.end)
+    )
 
 
 def _claimed(disk: Disk) -> Evidence | None:

@@ -45,6 +45,7 @@ def rejoin(engine: SharedLog, root: Path, node: str) -> int:
         if fold.cluster != cluster:
             raise Halted(f"{root} is of another cluster than {cluster.hex()}, which the shared log is of.")
         _require_joined(engine, fold, root)
+        layout.republish_durable(disk, start.offset, may_go_back=True)
         write_whole(
             root / layout.CLUSTER, json.dumps({"cluster": cluster.hex(), "node": node}) + "\n", GROUP_READS
         )

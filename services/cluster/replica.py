@@ -40,7 +40,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.start_damage import missing_from
 from services.broker.values import Damaged
 from services.cluster import holes, transfer
-from services.cluster.evidence import CopyProof, Read, traced
+from services.cluster.evidence import NO_RECORD, CopyProof, Evidence, Read, traced
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.tail import Tail
 from sharedlog.engine import Engine
@@ -103,6 +103,7 @@ class Replica:
         Raise `StoreDamaged` where something is gone that nothing on this machine replaces.
         """
         transfer.take_over(disk)
+        _keep_what_was_published(disk, cluster)
         if disk.size(layout.REFETCH) >= 0:
             raise StoreDamaged("Another node's copy is to take this one's place: cluster refetch was called.")
         shared, evidence = SharedPart(Fold(cluster)), EvidenceFile.open(disk)
@@ -127,7 +128,8 @@ class Replica:
     def last_led(self) -> tuple[int, int] | None:
         """The offset and the CRC-32 of the newest record of a leader's that this copy has ever folded."""
         claimed = self._proof.claimed
-        return None if claimed is None else (claimed.record, claimed.crc)
+        is_known = claimed is not None and claimed.record != NO_RECORD
+        return (claimed.record, claimed.crc) if claimed is not None and is_known else None
 
     def require_sound(self, *, has_read_all: bool = False) -> None:
         """Raise `StoreDamaged` if something of the copy is gone that nothing on this machine replaces.
@@ -194,10 +196,11 @@ class Replica:
         written = self._evidence.written
         if written is None:
             return
-        for first in self.core.store.log.segments.touched(self._synced_end, written.end):
+        end = min(written.end, self.core.end_offset)  # evidence of before may be ahead of what was read again
+        for first in self.core.store.log.segments.touched(self._synced_end, end):
             self._disk.sync(layout.segment_path(first))
         self._evidence.sync()
-        self._synced_end = max(self._synced_end, written.end)
+        self._synced_end = max(self._synced_end, end)
 
     def require_may_stand(self) -> None:
         """Make the copy one that may lead, once its fold has read all; raise `Unknown` if it may not.
@@ -243,10 +246,25 @@ class Replica:
             self._evidence.write(fresh)
 
 
+def _keep_what_was_published(disk: Disk, cluster: bytes) -> None:
+    """Make evidence, durably, of what readers were told of a store whose version kept none; raise OSError."""
+    if disk.size(layout.EVIDENCE) >= 0:
+        return
+    published = layout.published(disk)
+    seen = max(published.offset, published.accepted_offset)
+    if seen > newest_checkpoint(disk):
+        EvidenceFile(disk, Evidence(cluster, seen, 0, published.epoch, NO_RECORD, 0))
+
+
+def newest_checkpoint(disk: Disk) -> int:
+    """Return the offset of the newest checkpoint that a node may go back to; 0 if there is none."""
+    start = snapshot.newest(disk)
+    return start.offset if start is not None and SHARED in start.parts else 0
+
+
 def go_back_to_checkpoint(disk: Disk) -> int:
     """Let readers of a node's store stop at its newest checkpoint; return its offset. Raise OSError."""
-    start = snapshot.newest(disk)
-    offset = start.offset if start is not None and SHARED in start.parts else 0
+    offset = newest_checkpoint(disk)
     layout.republish_durable(disk, offset, may_go_back=True)
     return offset
 

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.cluster import evidence
-from services.cluster.evidence import CopyProof, Evidence, InPlace, Look, Read, State, Trace, Verdict
+from services.cluster.evidence import (
+    NO_RECORD,
+    CopyProof,
+    Evidence,
+    InPlace,
+    Look,
+    Read,
+    State,
+    Trace,
+    Verdict,
+)
 from sharedlog.errors import Halted
 
 CLUSTER = b"one cluster's id"
@@ -19,7 +29,7 @@ NOWHERE = Read(0, 0, 0, None)
 def history(values: list[int]) -> list[Read]:
     """What a fold is behind each record of a log; 0 stands for a BEAT, another value for so many bytes."""
     reads, end, chain = [], 0, 0
-    for offset, value in enumerate(values):
+    for offset, value in enumerate(values, 1):  # record 0 is the GENESIS
         end, chain = end + value, hash((chain, value)) & 0xFFFF if value else chain
         reads.append(Read(end, chain, offset + 1, (offset, hash((chain, value)) & 0xFFFF)))
     return reads
@@ -118,3 +128,18 @@ def test_evidence_of_the_cluster_before_a_restore_proves_nothing() -> None:
 def test_a_checkpoint_of_another_history_halts(checkpoint: Read) -> None:
     with pytest.raises(Halted, match="Record 9"):
         CopyProof(CLUSTER, Evidence(CLUSTER, 5, 7, 1, 9, 1), checkpoint, Trace.ANOTHER)
+
+
+def test_an_end_alone_is_agreed_with_by_a_history_that_is_as_long() -> None:
+    claimed = Evidence(CLUSTER, 50, 0, 3, NO_RECORD, 0)
+    proof = CopyProof(CLUSTER, claimed, NOWHERE, Trace.NOT_READ)
+    proof.read(Read(49, 1, 8, (7, 1)))
+    assert not proof.may_lead
+    assert proof.accepted(3, 49, 1, (7, 1)) is None
+    with pytest.raises(Halted, match="another record lies at byte 49"):
+        proof.meet(InPlace.OTHER, 49)
+    proof.read(Read(60, 2, 9, (8, 2)))
+    assert proof.may_lead
+    assert proof.accepted(3, 60, 2, (8, 2)) == Evidence(CLUSTER, 60, 2, 3, 8, 2)
+    assert CopyProof(CLUSTER, claimed, Read(50, 1, 8, None), Trace.FORGOTTEN).may_lead
+    assert "record" not in claimed.said
