@@ -249,6 +249,8 @@ KNOWN_NAMES: Final = frozenset(
         CLUSTER,
         FETCHED,
         EVIDENCE,
+        HOLES,
+        f"{HOLES}.new",
         f"{EVIDENCE}.new",
         ASIDE,
         REFETCH,

@@ -1,36 +1,48 @@
 """The engine of a cluster is lost, or restored from a backup, and all nodes begin again; see `cluster_world`.
 
-Three fates: it is gone; it is back as it was before its newest records; it has grown again since, under a
-node that knew nothing of these. Nodes were killed, or lost their power. Then
+Four fates: it is gone; it is back as it was before its newest records; it has grown again since, under a
+node that knew nothing of these; its newest record is another one by a bit. Nodes were killed, or lost their
+power. Then disks lose sectors of their logs, and some all slots of their evidence. So
 
-1. no node stands whose file tells of a record that the engine lacks, or has another one of
-2. the store with most left begins a new cluster: it has, byte by byte, all that was told, or after a power
-   cut all that any node had taken to disk with its evidence.
+1. no node stands whose file tells of a record that the engine lacks, or has another one of, nor takes the
+   copy of a node that has read another history
+2. a record that has changed is named, and is no end that was lost
+3. each store names what of it is damaged, exactly, and restores all else, byte by byte: all that it had
+   taken to disk with its evidence, and after a kill all that was told.
 """
 
 from __future__ import annotations
 
+import io
 import zlib
 from contextlib import suppress
 
 import pytest
 
-from commitlog import properties
+from commitlog import layout, properties
 from commitlog.errors import StoreDamaged
-from services.cluster import evidence_file
+from commitlog.message import Message
+from commitlog.record import encode
+from commitlog.recovery import Damage
+from services.cluster import evidence_file, transfer
+from services.cluster.errors import CopyRefused
 from services.cluster.evidence_file import EvidenceFile
-from services.cluster.founding import recover_left, what_is_left
+from services.cluster.founding import Left, recover_left, what_is_left
 from services.cluster.replica import SharedPart
 from services.cluster.tail import Tail
-from sharedlog.errors import Halted, Trimmed, Unknown
-from sharedlog.fold import Fold
+from services.cluster.transfer import FetchedCopy
+from sharedlog import fold as folds
+from sharedlog.errors import Halted, LogDamaged, Trimmed, Unknown
+from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.witness import Witness
 from tests.memory_disk import MemoryDisk
-from tests.simulation.cluster_world import CLUSTER, ClusterWorld, NobodyLeft, Node
+from tests.simulation.cluster_world import CLUSTER, ClusterWorld, NobodyLeft, Node, sent_by
 from tests.simulation.test_broker import TOPIC
 
-FATES = ("lost", "restored", "grown again")
-FOUND_WITHIN = 24
+FATES = ("lost", "restored", "grown again", "changed")
+FOUND_WITHIN = 40
+POSITIONS_KEPT = 12
+"""How many positions a checkpoint of these worlds keeps: their histories are short."""
 
 
 class Disaster:
@@ -39,22 +51,35 @@ class Disaster:
     def __init__(self, seed: int) -> None:
         self.world = world = ClusterWorld(seed + seed // 9)
         world.is_truncating = False
-        self.fate = FATES[seed % 3]
+        self.fate = FATES[seed % 4]
         for _ in range(120):
             world.step()
             world.around()
         self.told = set(world.told.normal)
         self.history = {record.physical_offset: record for record, _ in world._history()}
+        self.spans = sorted((at, at + len(encode(one))) for at, one in self.history.items())
+        """Where each record of the history begins and ends."""
         self.loses_power = world.random.random() < 0.5
+        self.seen: dict[str, tuple[int, int]] = {}
+        """The newest record of a leader that a killed process had taken."""
+        self.stranger: Node | None = None
+        self.spoiled: dict[str, list[Damage]] = {}
+        self.changed = -1
+        """The record that the engine has changed."""
         self.end_processes()
-        if self.fate != "lost":
+        if self.fate in ("restored", "grown again"):
             self.restore_backup()
+        if self.fate == "changed":
+            self.change_record()
 
     def end_processes(self) -> None:
         """Kill all nodes, or take their power."""
         random = self.world.random
         for node in self.world.nodes:
             node.disk.well()
+            replica = node.replica
+            if replica is not None and not self.loses_power and replica.last_led is not None:
+                self.seen[node.name] = replica.last_led
             self.world._end_process(node)
             end = node.disk.crash if self.loses_power else node.disk.kill
             end(lambda count: random.randrange(count + 1))
@@ -71,77 +96,177 @@ class Disaster:
         del engine.records[cut:], engine._taken_ms[cut:], engine._heads[cut:]
         engine._head = engine._heads[-1] if engine.compares else None
         if self.fate == "grown again" and engine.first_offset == 0:
-            stranger = Node("d", MemoryDisk())
-            with suppress(Halted):
-                while not world._stand(stranger):
-                    pass
-                replica = world._process(stranger).acts.open_replica
-                replica.lead(engine, world.now_ms, world._moments.__next__)
-                assert replica.sink is not None
-                while engine.end_offset < before + 5:
-                    replica.sink.beat({})
+            self.grow_again(before)
 
-    def stands(self, node: Node) -> bool:
-        """Whether a node that begins again would lead, once it has read all there is."""
-        engine = self.world.engine
+    def grow_again(self, before: int) -> None:
+        """Let a node with an empty disk lead, until the log is longer than it was, in records and bytes."""
+        world, engine = self.world, self.world.engine
+        stranger, longest = Node("d", MemoryDisk()), self.spans[-1][1] if self.spans else 0
+        with suppress(Halted):
+            while not world._stand(stranger):
+                pass
+            replica = world._process(stranger).acts.open_replica
+            replica.lead(engine, world.now_ms, world._moments.__next__)
+            assert replica.sink is not None
+            core, size = replica.core, replica.core.segment_bytes
+            while engine.end_offset < before + 5 or core.end_offset < longest + 2 * size:
+                message = Message(topic=TOPIC, body=b"d" * (size // 2), message_id=f"D{engine.end_offset}")
+                core.sending.send(message, world.now_ms)
+                while (one := core.take_flush()) is not None:
+                    one.write()
+                    core.flushed(one, world.now_ms)
+                replica.sink.beat({})
+            replica.checkpoint(world.now_ms)
+            self.stranger = stranger
+
+    def change_record(self) -> None:
+        """Let the engine change a bit of the newest record of which a node knows."""
+        engine, claims = self.world.engine, [self.claimed(node) for node in self.world.nodes]
+        engine.is_well = True
+        newest = max((one[0] for one in claims if one is not None), default=-1)
+        self.changed = newest if newest >= engine.first_offset else -1
+        if self.changed >= 0:
+            stored = engine.records[newest]
+            engine.spoil(newest, stored[:-1] + bytes([stored[-1] ^ 4]))
+
+    def claimed(self, node: Node) -> tuple[int, int] | None:
+        """Return the newest record of a leader of which a node must know, and its CRC-32."""
+        claimed = evidence_file.read(node.disk)
+        of_file = None if claimed is None else (claimed.record, claimed.crc)
+        return max((one for one in (of_file, self.seen.get(node.name)) if one is not None), default=None)
+
+    def begin(self, node: Node) -> Exception | None:
+        """Let a node begin again; return why it would not lead, once it has read all there is."""
+        engine, failure = self.world.engine, Unknown("it waits")
         for _ in range(3):
             try:
                 replica = self.world._up(node)
                 self.world._process(node).acts.witness.require_kept(engine, replica.fold)
                 while found := engine.read(replica.fold.next_offset, 1):
                     if found[0].offset > replica.fold.next_offset:
-                        return False
+                        return Trimmed("it needs what was let go")
                     for one in found:
-                        replica.take(one.offset, one.stored, self.world.now_ms)
+                        step = replica.take(one.offset, one.stored, self.world.now_ms)
+                        if step.outcome is Outcome.READ_AGAIN:
+                            break
                 replica.require_may_stand()
-            except Unknown:
+            except Unknown as error:
+                failure = error
                 continue
-            except (Halted, Trimmed):
-                return False
-            return True
-        return False
+            except (Halted, Trimmed) as error:
+                return error
+            return None
+        return failure
 
     def check_silence(self) -> None:
-        """No node stands over an engine that lacks what the node's file tells of."""
+        """No node stands over an engine that lacks what the node knows of, nor takes a copy that lacks it."""
         engine = self.world.engine
         for node in self.world.nodes:
-            claimed = evidence_file.read(node.disk)
-            if claimed is None or claimed.record < engine.first_offset:
+            claimed = self.claimed(node)
+            if claimed is None or claimed[0] < engine.first_offset:
                 continue
-            stored = engine.records[claimed.record : claimed.record + 1]
-            is_there = bool(stored) and zlib.crc32(stored[0]) == claimed.crc
+            stored = engine.records[claimed[0] : claimed[0] + 1]
+            is_there = bool(stored) and zlib.crc32(stored[0]) == claimed[1]
             if not is_there:
-                assert not self.stands(node), f"{node.name} leads over {self.fate}, and says nothing"
+                assert self.begin(node) is not None, f"{node.name} leads over {self.fate}, and says nothing"
+                self.check_copy(node)
+
+    def check_copy(self, node: Node) -> None:
+        """The copy of a node that has read another history does not take a node's place."""
+        claimed = evidence_file.read(node.disk)
+        now = Fold()
+        for offset, stored in enumerate(self.world.engine.records):
+            now.take(offset, stored)
+        # Where the engine has lost signs of life only, the copy has all that the node has.
+        if self.stranger is None or claimed is None or now.knows(Position(claimed.end, claimed.chain)):
+            return
+        require, random = self.world._process(node).acts.copying._require_covered, self.world.random
+        keeps_old = random.random() < 0.5
+
+        def require_of_new(copy: FetchedCopy) -> None:
+            for path in [one for one in copy._numbers if one.startswith(f"{layout.COMMITLOG}/")]:
+                if not keeps_old and int(path[-layout.OFFSET_DIGITS :]) < claimed.end:
+                    del copy._numbers[path]  # as retention does in time
+            require(copy)
+
+        with pytest.raises(CopyRefused):
+            transfer.receive(io.BytesIO(sent_by(self.stranger)), node.disk, require_of_new)
+        transfer.discard(node.disk)
+
+    def check_changed(self) -> None:
+        """A node that has yet to read a record that has changed names it."""
+        for node in self.world.nodes:
+            if self.world._up(node).fold.next_offset <= self.changed:
+                failure = self.begin(node)
+                is_named = isinstance(failure, LogDamaged) and failure.record == self.changed
+                assert is_named or isinstance(failure, Trimmed), f"{node.name}: {failure}"
+
+    def spoil_disks(self) -> None:
+        """Let disks lose sectors of their logs, and all that their evidence says."""
+        random = self.world.random
+        for node in self.world.nodes:
+            self.world._end_process(node)
+            node.disk.well()
+            claimed, disk = evidence_file.read(node.disk), node.disk
+            if claimed is None:
+                continue
+            firsts, known = layout.segment_offsets(disk), node.synced_end if self.loses_power else claimed.end
+            there = [one for one in self.spans if one[1] <= min(claimed.end, known) and one[0] >= firsts[0]]
+            for start, end in random.sample(there, min(len(there), random.randrange(4))):
+                first, at = max(one for one in firsts if one <= start), random.randrange(start, end - 1)
+                disk.write(layout.segment_path(first), at - first, b"\xff\0"[: end - at])
+                self.spoiled.setdefault(node.name, []).append(Damage(start, end))
+            if random.random() < 0.15:
+                disk.write(layout.EVIDENCE, 0, bytes(disk.size(layout.EVIDENCE)))
 
     def check_restored(self) -> None:
-        """The store with most left has all that it must have."""
-        nodes = self.world.nodes
-        left, node = max(((what_is_left(one.disk), one) for one in nodes), key=lambda one: one[0].end)
-        synced = max(one.synced_end for one in nodes)
-        assert left.end >= synced, f"{left.end} of {synced} synced bytes are left"
+        """Each store names what is damaged, and has all else that it must have."""
+        stores = [node for node in self.world.nodes if node.disk.size(layout.FORMAT) >= 0]
+        found = [self.check_left(what_is_left(node.disk), node) for node in stores]
+        if not self.loses_power:
+            gone = self.told.difference(*found)
+            assert not gone, f"told, and gone: {sorted(gone)[:3]}"
+
+    def check_left(self, left: Left, node: Node) -> set[str]:
+        """Hold what a store has against what is spoiled of it; return the ids that it had, those too."""
+        bad = {one.first_offset for one in self.spoiled.get(node.name, [])}
+        synced = [end for start, end in self.spans if end <= node.synced_end and start not in bad]
+        assert left.end >= max(synced, default=0), f"{node.name}: {left.end} of {synced[-1]} synced bytes"
         core = recover_left(node.disk, left, SharedPart(Fold(CLUSTER)), self.world.now_ms)
         assert core.end_offset == left.end
-        log = core.store.log
-        found = {}
-        for offset, record in self.history.items():
-            if log.first_offset <= offset < left.end:
-                kept = log.read(offset)
-                assert (kept.topic, kept.body) == (record.topic, record.body), f"byte {offset} is another"
-            if offset < left.end and record.topic == TOPIC:
-                found[properties.value_of(record.properties, properties.MESSAGE_ID)] = offset
-        if not self.loses_power:
-            assert not left.missing_bytes
-            assert self.told <= found.keys(), f"told, and gone: {sorted(self.told - found.keys())[:3]}"
+        log, had = core.store.log, set()
+        for start, end in self.spans:
+            record, is_named = self.history[start], self.is_named(left, start)
+            may_lack = end > node.synced_end  # its power may have gone before, too
+            if record.topic == TOPIC and (start in bad or (end <= left.end and not is_named)):
+                had.add(properties.value_of(record.properties, properties.MESSAGE_ID) or "")
+            if end > left.end or start < log.first_offset:
+                continue
+            assert is_named or start not in bad, f"{node.name}: the damage at {start} is not named"
+            assert not is_named or start in bad or may_lack, f"{node.name}: sound bytes at {start} are lost"
+            if not is_named and end <= max(left.accepted_end, node.synced_end):
+                kept = log.read(start)
+                assert (kept.topic, kept.body) == (record.topic, record.body), f"byte {start} is another"
+        return had
+
+    def is_named(self, left: Left, offset: int) -> bool:
+        """Whether a store says that what lies at an offset is damaged."""
+        return any(one.first_offset <= offset < one.end_offset for one in left.damaged)
 
 
 def play(seed: int) -> None:
-    try:
-        disaster = Disaster(seed)
-    except NobodyLeft:  # not over an engine that is well
-        raise AssertionError("nobody leads") from None
-    if disaster.fate != "lost":
-        disaster.check_silence()
-    disaster.check_restored()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folds, "FROZEN_POSITIONS_MAX", POSITIONS_KEPT)
+        try:
+            disaster = Disaster(seed)
+        except NobodyLeft:  # not over an engine that is well
+            raise AssertionError("nobody leads") from None
+        if disaster.fate == "changed":
+            disaster.check_changed()
+        elif disaster.fate != "lost":
+            disaster.check_silence()
+        disaster.spoil_disks()
+        disaster.check_restored()
 
 
 def test_a_lost_engine_is_never_silent_and_nothing_that_a_disk_has_is_lost(seed: int) -> None:
