@@ -15,7 +15,7 @@
 After a cut, as after the last byte of the files, nothing is compared any more.
 
 Cost: a read of each flush that the checkpoint does not cover, once for each opening. Weak spot: only the last
-tail that was set aside is kept.
+tail that was set aside is kept, up to its first damage; of a restore's tail all up to the last sound record.
 """
 
 from __future__ import annotations
