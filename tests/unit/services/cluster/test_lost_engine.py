@@ -25,14 +25,14 @@ from services.cluster.errors import CopyRefused, LossNotAccepted
 from services.cluster.evidence_file import EvidenceSpoiled
 from services.cluster.founding import restore_from
 from services.cluster.refetching import AFTER_HALT, refetch, ways_on
-from services.cluster.replica import Replica, records_in
+from services.cluster.replica import Replica
 from sharedlog.engine import Head
 from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, Unknown
 from sharedlog.fold import Position
 from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, decode, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.witness import LOST_MS, Witness
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
@@ -311,27 +311,12 @@ def test_a_node_without_evidence_names_the_ways_on(*, is_spoiled: bool) -> None:
 
 def spoil(pair: Pair, at: int, count: int = 512) -> tuple[int, int]:
     """Let a sector of the follower's log be zeros; return the offsets of the records that it hit."""
-    ends = [0, *(end for part in parts_of(pair) for end in ends_of(part))]
-    first = max(one for one in ends if one <= at)
-    last = min(one for one in ends if one >= at + count)
+    scan = LogScan(pair.disks[0], SETTINGS.segment_bytes)
+    places = [(one.record.physical_offset, one.record.physical_offset + one.record_bytes) for one in scan]
+    hit = [(first, end) for first, end in places if first < at + count and at < end]
     segment = at // SETTINGS.segment_bytes * SETTINGS.segment_bytes
     pair.disks[1].write(layout.segment_path(segment), at - segment, bytes(count))
-    return first, last
-
-
-def parts_of(pair: Pair) -> list[SharedRecord]:
-    """The BYTES of the shared log."""
-    found = (decode(one, CLUSTER) for one in pair.engine.records if one)
-    return [one for one in found if one.kind == Kind.BYTES]
-
-
-def ends_of(part: SharedRecord) -> list[int]:
-    """Where the CommitLog records of BYTES end."""
-    ends, at = [], part.start
-    for one in records_in(part.body):
-        at += len(one)
-        ends.append(at)
-    return [*ends, part.end]
+    return hit[0][0], hit[-1][1]
 
 
 def served(disk: Disk, cluster: bytes, engine: MemoryEngine) -> tuple[set[str], Replica]:
