@@ -40,6 +40,7 @@ class Keep:
         """By file the records that were not found to be unneeded; the last is looked at first."""
         self.damaged: list[str] = []
         """What of the files is not what was written, in words."""
+        self.damaged_bytes = 0
         for name in filter(str.isdigit, disk.list(KEEP)):
             self.adopt(int(name))
 
@@ -57,6 +58,7 @@ class Keep:
         self.add(cut_offset, places)
         sound_bytes = sum(record_bytes for _, _, record_bytes in places.values())
         if sound_bytes < len(stored):
+            self.damaged_bytes += len(stored) - sound_bytes
             self.damaged.append(
                 f"{path} is damaged: {len(stored) - sound_bytes} of its {len(stored)} bytes are not what was "
                 "written. Halves that lay there, if their segment is gone, nobody has any more."

@@ -35,6 +35,7 @@ from typing import Any, Final, NamedTuple
 from commitlog import layout, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.errors import NotAStore
+from commitlog.keep import Keep
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
@@ -82,11 +83,13 @@ class Left(NamedTuple):
     epoch: int
     damaged: tuple[Damage, ...] = ()
     unproven: str = ""
+    keep_bytes: int = 0
+    """How much of the keep files is damaged: they have the halves that retention cut off the log."""
 
     @property
     def damaged_bytes(self) -> int:
-        """How much of the log up to `end` is damaged."""
-        return sum(one.end_offset - one.first_offset for one in self.damaged)
+        """How much of the log up to `end` is damaged, and of the keep files."""
+        return self.keep_bytes + sum(one.end_offset - one.first_offset for one in self.damaged)
 
     @property
     def missing_bytes(self) -> int:
@@ -107,6 +110,7 @@ class Left(NamedTuple):
             "accepted_end_offset": self.accepted_end,
             "unproven_bytes": self.unproven_bytes,
             "missing_bytes": self.missing_bytes,
+            "damaged_bytes": self.damaged_bytes,
             "damaged": [[one.first_offset, one.end_offset] for one in self.damaged],
             "set_aside_bytes": self.beyond_end - self.end,
         }
@@ -124,20 +128,24 @@ class Left(NamedTuple):
             more = len(self.damaged) - len(places)
             parts.append(
                 f"damaged are bytes {', '.join(places)}{f' and {more} other places' * bool(more)}, "
-                f"{self.damaged_bytes} in all, and the records behind them are taken"
+                f"{self.damaged_bytes - self.keep_bytes} in all, and the records behind them are taken"
             )
+        if self.keep_bytes:
+            parts.append(f"damaged are {self.keep_bytes} bytes of the files {layout.KEEP}/, with halves")
         if self.accepted_end > self.end:
             parts.append(f"gone are the last ones, {self.end} to {self.accepted_end}")
         if self.unproven:
             parts.append(
                 f"{self.unproven}, so nothing tells whether the {self.unproven_bytes} bytes behind byte "
                 f"{min(self.end, self.accepted_end)} were accepted, nor whether more was"
+                if self.unproven_bytes
+                else f"{self.unproven}, so nothing tells whether more was accepted"
             )
         return f"the log up to byte {self.end}: {'; '.join(parts)}"
 
     def accepted_by(self) -> str:
         """Return the options by which an operator accepts what is lost."""
-        of_damage = f" --accept-damaged {self.damaged_bytes}" if self.damaged else ""
+        of_damage = f" --accept-damaged {self.damaged_bytes}" if self.damaged_bytes else ""
         return f"--accept-loss-after {self.end}{of_damage}"
 
 
@@ -222,11 +230,11 @@ def what_is_left(disk: Disk) -> Left:
     end = beyond_end
     if not unproven and beyond_end > accepted_end:
         end, damaged = _sound_in(disk, segment_bytes, accepted_end)
-    end = max(end, checkpoint)
+    end, keep_bytes = max(end, checkpoint), Keep(disk).damaged_bytes
     damaged = _gone_before(disk, segment_bytes, checkpoint, end) + damaged
     kept = [Damage(one.first_offset, min(one.end_offset, end)) for one in damaged if one.first_offset < end]
     kept = holes.joined(kept)
-    return Left(checkpoint, end, accepted_end, max(end, beyond_end), epoch, tuple(kept), unproven)
+    return Left(checkpoint, end, accepted_end, max(end, beyond_end), epoch, tuple(kept), unproven, keep_bytes)
 
 
 def _finish_copy(disk: Disk) -> None:
@@ -244,7 +252,7 @@ def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Bro
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
     Tail(disk, settings.segment_bytes, left.checkpoint).end_at(left.end, left.beyond_end)
     holes.make_room(disk, settings.segment_bytes, left.damaged)
-    holes.write(disk, left.damaged)
+    holes.write(disk, holes.Holes(left.damaged, left.keep_bytes))
     layout.republish_durable(disk, left.end, may_go_back=True)
     disk.delete(layout.EVIDENCE)
     return Broker.recover(disk, settings, now_ms, left.end, shared)

@@ -1,11 +1,11 @@
-"""The file `holes`: damage of a node's log that an operator has accepted (`cluster restore`).
+"""The file `holes`: damage of a node's log and keep files that an operator has accepted (`cluster restore`).
 
 A restore takes the sound records behind damage as well. The bytes of the damage stay as they are, at their
 place, and the broker steps over them as over any damage (docs/damage.md). The file keeps a node from taking
 them for damage of its own disk, for which it would need the copy of another node: none has these bytes.
 
-    holes   a JSON list of [first offset, end offset], ascending and apart; a line feed; its CRC-32, 8 hex
-            digits
+    holes   JSON: log, a list of [first offset, end offset], ascending and apart; keep, the number of damaged
+            bytes in keep files; then a line feed, and the CRC-32 of the JSON, 8 hex digits
 
 Rules
 1. Only a restore writes it, before the new cluster begins. It goes to other nodes with each copy.
@@ -24,25 +24,42 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from commitlog import layout
 from commitlog.disk import Disk
 from commitlog.recovery import Damage, LogScan
 
 
-def read(disk: Disk) -> list[Damage]:
-    """Return the holes of a store, ascending; none without a file, or of a spoiled one. Raise OSError."""
+class Holes(NamedTuple):
+    """The damaged places of the log, ascending, and how many bytes of keep files are damaged."""
+
+    log: tuple[Damage, ...] = ()
+    keep_bytes: int = 0
+
+    @property
+    def are_there(self) -> bool:
+        """Whether anything is damaged."""
+        return bool(self.log or self.keep_bytes)
+
+
+def read(disk: Disk) -> Holes:
+    """Return the holes of a store; none without a file, or of a spoiled one. Raise OSError."""
     size = disk.size(layout.HOLES)
     content, _, crc = disk.read(layout.HOLES, 0, max(0, size)).partition(b"\n")
     if crc != _crc(content):
-        return []
-    return [Damage(first, end) for first, end in json.loads(content)]
+        return Holes()
+    found = json.loads(content)
+    return Holes(tuple(Damage(first, end) for first, end in found["log"]), found["keep"])
 
 
-def write(disk: Disk, damaged: Iterable[Damage]) -> None:
-    """Keep what of the log is known to be damaged, durably; without any there is no file. Raise OSError."""
-    found = [[one.first_offset, one.end_offset] for one in joined(damaged)]
-    if not found:
+def write(disk: Disk, holes: Holes) -> None:
+    """Keep what is known to be damaged, durably; without any there is no file. Raise OSError."""
+    found = {
+        "log": [[one.first_offset, one.end_offset] for one in joined(holes.log)],
+        "keep": holes.keep_bytes,
+    }
+    if not holes.are_there:
         disk.delete(layout.HOLES)
         return
     content, fresh = json.dumps(found).encode(), f"{layout.HOLES}.new"
@@ -92,7 +109,7 @@ def damage_beside(disk: Disk, segment_bytes: int, since: int, end: int) -> list[
     ]
     if scan.end_offset < end:
         found.append(Damage(scan.end_offset, end))
-    holes = read(disk)
+    holes = read(disk).log
     return [one for one in found if not any(_is_inside(one, hole) for hole in holes)]
 
 

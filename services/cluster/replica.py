@@ -90,7 +90,7 @@ class Replica:
         begins = Read(fold.end, fold.chain, fold.next_offset, None)
         self._proof = CopyProof(fold.cluster, evidence.written, begins, traced(fold, evidence.written))
         self._tail = Tail(disk, core.segment_bytes, core.end_offset)
-        self._has_holes = bool(holes.read(disk))
+        self._holes = holes.read(disk)
         self._of_holes: set[Damaged] = set()
         """What was told of damage, and comes of the holes that an operator has accepted."""
         self.sink: SharedSink | None = None
@@ -145,8 +145,8 @@ class Replica:
 
     def _is_of_holes(self, one: Damaged) -> bool:
         """Return whether damage comes of holes in the log; its segment has none beside them then."""
-        if not self._has_holes or one in self._of_holes:
-            return self._has_holes
+        if not self._holes.are_there or one in self._of_holes:
+            return self._holes.are_there
         if one.part == "log":
             log = self.core.store.log
             first, end = log.first_offset, log.durable_offset
@@ -157,7 +157,7 @@ class Replica:
                 return False
             if holes.damage_beside(self._disk, self.core.segment_bytes, first, end):
                 return False
-        elif not one.lost_count:
+        elif not one.lost_count and not (one.part == "keep" and self._holes.keep_bytes):
             return False
         self._of_holes.add(one)
         return True

@@ -18,6 +18,7 @@ from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from services.broker.settings import BrokerSettings
+from services.broker.values import Damaged
 from services.cluster import evidence_file, transfer
 from services.cluster.copies import OwnCopy
 from services.cluster.copying import Copying
@@ -464,16 +465,19 @@ def test_a_store_is_not_replaced_where_the_log_has_lost_what_it_has(
     pair.close()
 
 
-def test_spoiled_evidence_is_no_reason_to_lose_a_store(pair: Pair) -> None:
-    size = pair.disks[1].size(layout.EVIDENCE)
-    pair.disks[1].write(layout.EVIDENCE, 0, bytes(size))
+@pytest.mark.parametrize("number", [0, 1])
+def test_spoiled_evidence_is_no_reason_to_lose_a_store(pair: Pair, number: int) -> None:
+    """A leader has told nobody how far its log was accepted."""
+    disk, end = pair.disks[number], pair.follower.fold.end
+    disk.write(layout.EVIDENCE, 0, bytes(disk.size(layout.EVIDENCE)))
     with pytest.raises(EvidenceSpoiled, match="cluster restore"):
-        pair.open(1)
+        pair.open(number)
     pair.close()
     with pytest.raises(LossNotAccepted) as refused:
-        restore_from(FoundedEngine(), pair.roots[1], "c", 0, None)  # type: ignore[arg-type]
-    assert "the file evidence is spoiled, so nothing tells whether the " in str(refused.value)
-    assert recovered(pair.roots[1]) == SENT
+        restore_from(FoundedEngine(), pair.roots[number], "c", 0, None)  # type: ignore[arg-type]
+    what = "more was accepted" if number else f"the {end} bytes behind byte 0 were accepted"
+    assert f"the file evidence is spoiled, so nothing tells whether {what}" in str(refused.value)
+    assert recovered(pair.roots[number]) == SENT
 
 
 @pytest.mark.parametrize("gone", [[0], [1], [1, 2], [3], [0, 1, 2, 3, 4]])
@@ -567,3 +571,21 @@ def test_a_store_of_a_version_without_evidence_halts_over_another_history(pair: 
         pair.read_on(again)
     pair.close()
     assert recovered(pair.roots[1]) == SENT
+
+
+def test_damage_of_keep_files_is_accepted_by_its_number(pair: Pair) -> None:
+    end = pair.follower.fold.end
+    pair.disks[1].write(f"{layout.KEEP}/00000000000000065536", 0, b"spoiled")
+    pair.close()
+    engine, root = FoundedEngine(), pair.roots[1]
+    with pytest.raises(LossNotAccepted, match=f"--accept-loss-after {end} --accept-damaged 7"):
+        restore_from(engine, root, "c", 0, end)  # type: ignore[arg-type]
+    restored = restore_from(engine, root, "c", 0, end, 7)  # type: ignore[arg-type]
+    disk = RealDisk(root)
+    ids, replica = served(disk, restored.cluster, engine)
+    assert len(ids) == SENT
+    replica.require_sound(has_read_all=True)
+    replica.core.damage.note(Damaged("log", layout.segment_path(1 << 40), "another"))
+    with pytest.raises(StoreDamaged, match="another"):
+        replica.require_sound()
+    disk.close()
