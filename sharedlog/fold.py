@@ -21,9 +21,11 @@ read as far have come to the same.
             begin behind it                                 HALT: bytes are missing
             end at a position of the history, same chain    already had: the engine doubled a record
             anything else                                   HALT: two histories
-    EPOCH   of a position of the history, same chain        begins; an unfinished flush is dropped
+    EPOCH   begins behind it                                HALT: bytes are missing
+            of a position of the history, same chain        begins; an unfinished flush is dropped
             anything else                                   HALT: the candidate has another history
-    BEAT    of the end of the history, same chain           a sign of life, and maybe something in the place
+    BEAT    begins behind it, or behind what was gathered   HALT: bytes are missing
+            of the end of the history, same chain           a sign of life, and maybe something in the place
                                                             of what the EPOCH told (`told_anew`)
             of an earlier position in the same epoch, same  already had: the engine doubled a record
             chain
@@ -56,6 +58,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from sharedlog import versions
 from sharedlog.errors import Halted, LogDamaged, TooOld
 from sharedlog.holdings import Holdings
+from sharedlog.led import LedRecords
 from sharedlog.record import (
     CHAIN_AT_GENESIS,
     NOBODY,
@@ -106,11 +109,12 @@ class EpochRelation(Enum):
 
 
 class Step(NamedTuple):
-    """What became of a record; with ACCEPTED all records of the flush, in order."""
+    """What became of a record; with ACCEPTED all records of the flush, in order, and the offset of each."""
 
     outcome: Outcome
     record: SharedRecord | None = None
     flush: tuple[SharedRecord, ...] = ()
+    offsets: tuple[int, ...] = ()
 
 
 class Position(NamedTuple):
@@ -142,6 +146,8 @@ class Fold:
         """The offset and the CRC-32 of the record that was taken last."""
         self.last_led: tuple[int, int] | None = None
         """The same of the last one that a leader wrote and that counts: no other history has its bytes."""
+        self.led = LedRecords()
+        """The newest of those."""
         self.leads: dict[str, Any] = {}
         """What the newest EPOCH says of who leads, and what that one has told anew since."""
         self.halted = ""
@@ -154,7 +160,7 @@ class Fold:
         """The records that the engine had doubled, and that were stepped over."""
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
-        self._gathered_from = 0
+        self._gathered_at: list[int] = []
         self._led_from = 0
         """The end of the history when the newest epoch began: its leader names no earlier one."""
         self._before = Before(0, CHAIN_AT_GENESIS, 0)
@@ -203,6 +209,7 @@ class Fold:
         self.repeated_count += step.outcome is Outcome.ALREADY_HAD
         if step.outcome in _LED:
             self.last_led = self.last_read
+            self.led.add(*self.last_led)
         return step
 
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
@@ -210,7 +217,7 @@ class Fold:
 
         With `before_flush` it goes on before the flush that was accepted last: right after that only.
         """
-        next_offset = self._gathered_from if self._gathered else self.next_offset
+        next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else Before(self.end, self.chain, next_offset)
         return {
             "cluster": (self.cluster or b"").hex(),
@@ -221,6 +228,7 @@ class Fold:
             "chain": at.chain,
             "next_offset": at.next_offset,
             "positions": self._positions.freeze(at.end),
+            "led": self.led.freeze(at.next_offset),
             "holdings": self.holdings.freeze(),
             "leads": self.leads,
             "finalized": self.finalized,
@@ -236,7 +244,7 @@ class Fold:
         fold.epoch, fold.holder = frozen["epoch"], bytes.fromhex(frozen["holder"])
         fold.end, fold.chain = frozen["end"], frozen["chain"]
         fold.next_offset, fold._led_from = frozen["next_offset"], frozen.get("led_from", frozen["end"])
-        fold._positions = Positions.thaw(frozen["positions"])
+        fold._positions, fold.led = Positions.thaw(frozen["positions"]), LedRecords.thaw(frozen.get("led", []))
         fold.holdings = Holdings.thaw(frozen.get("holdings", {}))
         fold.leads, fold.finalized = frozen.get("leads", {}), finalized
         return fold
@@ -244,20 +252,6 @@ class Fold:
     def knows(self, position: Position) -> bool | None:
         """Return whether a position, not beyond the end, is of this history; None if it was forgotten."""
         return self._positions.knows(position)
-
-    def has_position(self, end: int) -> bool:
-        """Return whether a record of this history is known to end at a log offset."""
-        return self._positions.chain_at(end) is not None
-
-    def agrees(self, record: SharedRecord) -> bool | None:
-        """Return whether BYTES are of this history; None where that was forgotten, and of other kinds.
-
-        The chain covers the bytes, so those of the log are what this node has at their place.
-        """
-        before, behind = self._positions.chain_at(record.start), self._positions.chain_at(record.end)
-        if record.kind != Kind.BYTES or before is None or behind is None:
-            return None
-        return chained(before, record.start, record.body, record.zeros) == behind
 
     def relation(self, record: SharedRecord) -> EpochRelation:
         """Return how the right of a record compares with the newest one."""
@@ -287,6 +281,7 @@ class Fold:
             self._halt(offset, missing, LogDamaged)
         if relation is not EpochRelation.NEXT:
             return self._dead(record)
+        self._require_bytes(offset, record)
         if record.start > self.end or self._positions.chain_at(record.start) != record.chain:
             self._halt(offset, f"whoever wants to lead epoch {record.epoch} has another history")
         self.epoch, self.holder, self.leads = record.epoch, record.holder, record.facts
@@ -297,9 +292,8 @@ class Fold:
     def _bytes(self, offset: int, record: SharedRecord) -> Step:
         if not self._may_write(offset, record):
             return self._dead(record)
+        self._require_bytes(offset, record)
         at = self.gathered
-        if record.start > at.end:
-            self._halt(offset, f"bytes {at.end} to {record.start} of the history are missing", LogDamaged)
         if record.start < at.end or record.end == record.start:
             if record.end > at.end or self._positions.chain_at(record.end) != record.chain:
                 self._halt(offset, f"two histories: bytes {record.start} to {record.end} are not the same")
@@ -311,6 +305,7 @@ class Fold:
     def _beat(self, offset: int, record: SharedRecord) -> Step:
         if not self._may_write(offset, record):
             return self._dead(record)
+        self._require_bytes(offset, record)
         if not self._gathered and Position(record.start, record.chain) != Position(self.end, self.chain):
             is_of_before = self._led_from <= record.start < self.end
             if is_of_before and self._positions.chain_at(record.start) == record.chain:
@@ -330,19 +325,19 @@ class Fold:
 
     def _gather(self, offset: int, record: SharedRecord) -> Step:
         """Add BYTES to the flush; with its last record the flush is accepted."""
-        if not self._gathered:
-            self._gathered_from = offset
         self._gathered.append(record)
+        self._gathered_at.append(offset)
         self._positions.add(record.end, record.chain)
         if not record.is_last:
             if sum(len(one.body) for one in self._gathered) > FLUSH_BYTES_MAX:
                 self._halt(offset, f"a flush of more than {FLUSH_BYTES_MAX} bytes")
             return Step(Outcome.GATHERED, record)
-        flush, self._gathered = tuple(self._gathered), []
+        flush, offsets = tuple(self._gathered), tuple(self._gathered_at)
+        self._gathered, self._gathered_at = [], []
         assert flush[0].start == self.end, "a flush is accepted that does not begin where the history ends"
-        self._before = Before(self.end, self.chain, self._gathered_from)
+        self._before = Before(self.end, self.chain, offsets[0])
         self.end, self.chain = record.end, record.chain
-        return Step(Outcome.ACCEPTED, record, flush)
+        return Step(Outcome.ACCEPTED, record, flush, offsets)
 
     def _finalize(self, offset: int, version: int) -> None:
         """Let the cluster have a version, but no lower one; halt if this program does not support it."""
@@ -351,7 +346,7 @@ class Fold:
         self.finalized = max(self.finalized, version)
 
     def _drop_gathered(self) -> None:
-        self._gathered = []
+        self._gathered, self._gathered_at = [], []
         self._positions.cut(self.end)
 
     def _again(self, offset: int, stored: bytes) -> Step:
@@ -393,6 +388,11 @@ class Fold:
             missing = f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing"
             self._halt(offset, missing, LogDamaged)
         return relation is EpochRelation.OURS
+
+    def _require_bytes(self, offset: int, record: SharedRecord) -> None:
+        """Halt at a record whose writer had more of the history than was read."""
+        if record.start > (end := self.gathered.end):
+            self._halt(offset, f"bytes {end} to {record.start} of the history are missing", LogDamaged)
 
     def _halt(self, offset: int, why: str, kind: type[Halted] = Halted) -> NoReturn:
         self.halted = f"Record {offset} of the shared log: {why}."

@@ -18,20 +18,13 @@ by the chain alone, that is by a reader of the history.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
-from sharedlog.engine import Engine, Stored
+from sharedlog.engine import Engine
 from sharedlog.errors import LogDamaged
-from sharedlog.fold import Fold
-from sharedlog.holdings import Unreadable
-from sharedlog.record import Foreign, Garbled, Kind, decode
+from sharedlog.faults import READ_BYTES, fault_of
 
-READ_BYTES: Final = 1024 * 1024
-"""What one read returns: an append may wait for it."""
 READS: Final = 4
-BACK_RECORDS: Final = 64
-"""How many records before one are searched for bytes that another node has not found."""
 FAULTS_MAX: Final = 100
 """How many faults of a pass are kept."""
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
@@ -150,7 +143,7 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Count
         found = engine.read(from_record, READ_BYTES)
     except LogDamaged:
         return _read_one(engine, cluster, from_record)
-    faults = [fault for one in found if (fault := _fault_of(engine, cluster, one))]
+    faults = [fault for one in found if (fault := fault_of(engine, cluster, one))]
     _, end = engine.bounds()
     is_whole = not found or found[-1].offset + 1 >= end
     return Counted(faults, 0 if is_whole else found[-1].offset + 1, is_whole)
@@ -161,68 +154,7 @@ def _read_one(engine: Engine, cluster: bytes | None, record: int) -> Counted:
     _, end = engine.bounds()
     is_whole = record + 1 >= end
     try:
-        faults = [_fault_of(engine, cluster, one) for one in engine.read(record, 1)[:1]]
+        faults = [fault_of(engine, cluster, one) for one in engine.read(record, 1)[:1]]
     except LogDamaged as error:
         faults = [f"Record {record} or one behind it: {error.detail}"]
     return Counted([one for one in faults if one], 0 if is_whole else record + 1, is_whole)
-
-
-def fault_at(engine: Engine, fold: Fold, where: Unreadable) -> str:
-    """Return what is wrong where another node cannot read on; "" if the log is what `fold` has.
-
-    Raise `Unknown`, or `Refused`. What was trimmed is no fault.
-    """
-    record = where.record
-    rows = [one for one in engine.read(record, READ_BYTES) if one.offset >= record]
-    found, first, end = next(iter(rows), None), *engine.bounds()
-    if record < first or record >= end:
-        return ""
-    if found is None or (found.offset > record and engine.is_dense):
-        return f"Record {record} is missing: the log has records {first} to {end - 1}."
-    if fault := _fault_of(engine, fold.cluster, found):
-        return fault
-    if any(one.offset == record and one.stored != found.stored for one in rows):
-        return f"Record {record} is there more than once, with other bytes."
-    try:
-        decoded = decode(found.stored, fold.cluster)
-    except Foreign:
-        return ""
-    if fold.agrees(decoded) is False:
-        return f"Record {record} holds other bytes than the leader has."
-    is_behind = decoded.kind == Kind.BYTES and decoded.start > where.end and fold.has_position(where.end)
-    if not is_behind or _has_bytes_from(engine, fold.cluster, where.end, found.offset):
-        return ""
-    return f"Bytes {where.end} to {decoded.start} of the history are missing before record {found.offset}."
-
-
-def _has_bytes_from(engine: Engine, cluster: bytes | None, start: int, until: int) -> bool:
-    """Return whether BYTES from a place of the history on lie among the last records before one."""
-    at = max(0, until - BACK_RECORDS)
-    while at < until and (found := engine.read(at, READ_BYTES)):
-        for one in found:
-            with suppress(Foreign, Garbled):
-                record = decode(one.stored, cluster)
-                if record.kind == Kind.BYTES and record.start == start and one.offset < until:
-                    return True
-        at = found[-1].offset + 1
-    return False
-
-
-def _fault_of(engine: Engine, cluster: bytes | None, one: Stored) -> str:
-    """Return what is wrong with a record; "" if it matches its CRC, or is no record of the cluster's."""
-    if not _is_garbled(one, cluster):
-        return ""
-    again = engine.read(one.offset, 1)
-    if any(each.offset == one.offset and not _is_garbled(each, cluster) for each in again):
-        return ""
-    return f"Record {one.offset} does not match its CRC: {len(one.stored)} bytes are not what was written."
-
-
-def _is_garbled(one: Stored, cluster: bytes | None) -> bool:
-    try:
-        decode(one.stored, cluster)
-    except Garbled:
-        return True
-    except Foreign:
-        return False
-    return False

@@ -28,12 +28,11 @@ from typing import Any
 from commitlog.sink import LogSink, Part
 from sharedlog.engine import Engine, Head
 from sharedlog.errors import Halted, LogDamaged, NotAccepted, Refused, Trimmed, Unknown
+from sharedlog.faults import fault_at
 from sharedlog.fold import Fold, Outcome, Position
-from sharedlog.holdings import Unreadable
 from sharedlog.leading import Leader, Proof
 from sharedlog.reading import read_to
 from sharedlog.record import Kind, SharedRecord, encode
-from sharedlog.scrub import fault_at
 from sharedlog.versions import may_write
 
 
@@ -89,16 +88,13 @@ class SharedSink:
             self._write([self._leader.beat({"leaves": True} | ({"to": to} if to else {}))])
             self.is_over = True
 
-    def fault_at(self, where: Unreadable) -> str:
+    def fault_at(self, record: int) -> str:
         """Return what is wrong where another node cannot read on; "" if the log is what this one has.
 
-        Raise `Unknown` or `Refused`.
+        Raise `Unknown`, `Refused`, or `Halted` where the log is another one.
         """
         with self._lock:  # an append moves the fold
-            try:
-                return fault_at(self._engine, self._fold, where)
-            except LogDamaged as error:  # of the engine: it cannot read its own tables
-                return error.detail
+            return fault_at(self._engine, self._fold, record)
 
     def _require_right(self) -> None:
         if self.is_over:

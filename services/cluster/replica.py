@@ -26,11 +26,10 @@ spot: going back to the checkpoint reads up to `SNAPSHOT_LOG_BYTES_MAX` of the s
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
-from commitlog import layout, record, snapshot
+from commitlog import layout, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import RETENTION_TOPIC
@@ -43,10 +42,10 @@ from services.cluster import holes, transfer
 from services.cluster.evidence import NO_RECORD, CopyProof, Evidence, Read, traced
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.tail import Tail
+from sharedlog.bodies import sound_records
 from sharedlog.engine import Engine
-from sharedlog.errors import LogDamaged, Trimmed, Unknown
+from sharedlog.errors import Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Step
-from sharedlog.record import SharedRecord
 from sharedlog.sink import SharedSink
 from sharedlog.versions import MARKED_LEASES, NAMED_EPOCHS
 
@@ -54,9 +53,6 @@ LEASE_MS_MIN: Final = 30_000
 """The least time for which a recorded lease stands after a takeover, in which no consumer could acknowledge.
 
 A takeover lengthens a lease once; see `services.broker.leases`."""
-_HEAD: Final = struct.Struct(">II")
-_PLACE: Final = struct.Struct(">q")
-_PLACE_AT: Final = 28
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
 """What became of records after which the evidence is written anew."""
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
@@ -176,7 +172,8 @@ class Replica:
         if self.fold.end > self.core.end_offset and step.outcome is Outcome.NOTED:
             raise Trimmed(f"The cluster began with a store of {self.fold.end} bytes, and this node has none.")
         if step.outcome is Outcome.ACCEPTED:
-            encoded = [one for part in step.flush for one in sound_records(part, offset)]
+            parts = zip(step.flush, step.offsets, strict=True)
+            encoded = [one for part, at in parts for one in sound_records(part, at)]
             if any(map(_cuts, encoded)):
                 self._shared.is_before_flush = True
                 self.checkpoint(now_ms)
@@ -267,51 +264,6 @@ def go_back_to_checkpoint(disk: Disk) -> int:
     offset = newest_checkpoint(disk)
     layout.republish_durable(disk, offset, may_go_back=True)
     return offset
-
-
-def sound_records(part: SharedRecord, offset: int) -> list[bytes]:
-    """Return the CommitLog records in BYTES of a flush that ends with record `offset` of the shared log.
-
-    Raise `LogDamaged` where one does not match its CRC or its place.
-    """
-    try:
-        return [_sound(one, part.start + at) for at, one in _placed(part.body)]
-    except ValueError as error:
-        raise LogDamaged(
-            f"Record {offset} of the shared log: of bytes {part.start} to {part.end} of the history {error}. "
-            f"Their chain is right, so the leader of epoch {part.epoch} wrote them so: look at its memory."
-        ) from error
-
-
-def records_in(body: bytes) -> Iterator[bytes]:
-    """Yield the CommitLog records that lie in a body, without the blanks that close segments.
-
-    Raise ValueError where lengths do not add up.
-    """
-    return (one for _, one in _placed(body))
-
-
-def _placed(body: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at < len(body):
-        if at + _HEAD.size > len(body):
-            raise ValueError(f"the last {len(body) - at} are no record")
-        record_bytes, magic = _HEAD.unpack_from(body, at)
-        if magic == record.MAGIC_BLANK:  # it names what is left of the segment, most of which is not sent
-            at += record.BLANK_BYTES
-            continue
-        if not record.RECORD_BYTES_MIN <= record_bytes <= len(body) - at:
-            raise ValueError(f"a record at {at} has a length of {record_bytes}")
-        yield at, body[at : at + record_bytes]
-        at += record_bytes
-
-
-def _sound(encoded: bytes, place: int) -> bytes:
-    if not record.crc_holds(encoded):
-        raise ValueError(f"the record at {place} does not match its CRC")
-    if (found := int(_PLACE.unpack_from(encoded, _PLACE_AT)[0])) != place:
-        raise ValueError(f"the record at {place} is that of {found}")
-    return encoded
 
 
 def _cuts(encoded: bytes) -> bool:

@@ -52,9 +52,10 @@ from services.cluster.copies import TELL_AGAIN_MS
 from services.cluster.election.inputs import Order, ProofWanted
 from services.cluster.election.table import STANDING, Act, Stage
 from services.cluster.errors import CopyRefused
-from services.cluster.replica import Replica, records_in
+from services.cluster.replica import Replica
 from services.live.durability import Answers, Proving, rests_on
 from services.live.errors import ResultUnknown
+from sharedlog.bodies import records_in
 from sharedlog.engine import Head
 from sharedlog.engines import Beginning
 from sharedlog.errors import NotAccepted, Unknown

@@ -158,7 +158,7 @@ class Lead:
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(Unknown, Refused):
             for word in damage.to_look_into(dict(holdings.unreadable)):
-                fault = await self._work(partial(self._sink.fault_at, word.where))
+                fault = await self._work(partial(self._sink.fault_at, word.where.record))
                 damage.looked_into(word, fault, self.fold.end)
                 log.warning("a node cannot read on", node=word.node, why=word.where.why, fault=fault)
         before = damage.state

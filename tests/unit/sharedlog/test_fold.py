@@ -67,7 +67,7 @@ def test_a_flush_is_accepted_as_a_whole(log: Log) -> None:
     assert log.fold.end == 8
     assert log.fold.gathered == Position(13, first.chain)
     second = log.bytes(b"second", zeros=100)
-    assert log.take(second) == Step(Outcome.ACCEPTED, second, (first, second))
+    assert log.take(second) == Step(Outcome.ACCEPTED, second, (first, second), (3, 4))
     assert (log.fold.end, log.fold.chain) == (119, second.chain)
 
 
@@ -175,6 +175,12 @@ def test_a_sign_of_life_names_the_end(log: Log) -> None:
     log.halts(replace(log.beat(), start=8), "the leader is at 8, and the history ends at 19")
 
 
+def test_a_sign_of_life_from_behind_the_end_tells_that_bytes_are_missing(log: Log) -> None:
+    log.take(log.bytes(b"first", is_last=False))
+    with pytest.raises(LogDamaged, match="Record 4 .* bytes 13 to 20 of the history are missing"):
+        log.take(replace(log.beat(), start=20))
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -198,7 +204,7 @@ def test_bytes_that_nobody_can_have_written_halt(log: Log, change: dict[str, obj
         ({"epoch": 3}, "epoch 3 follows epoch 1: an EPOCH is missing"),
         ({"chain": 5}, "whoever wants to lead epoch 2 has another history"),
         ({"start": 4}, "has another history"),
-        ({"start": 40}, "has another history"),
+        ({"start": 40}, "bytes 8 to 40 of the history are missing"),
     ],
 )
 def test_a_candidate_with_another_history_halts(log: Log, change: dict[str, object], why: str) -> None:

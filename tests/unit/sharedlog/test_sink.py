@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from sharedlog.engine import Head
 from sharedlog.errors import NotAccepted
 from sharedlog.fold import Fold, Position
-from sharedlog.holdings import Unreadable
 from sharedlog.leading import Candidate
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, decode, encode
 from sharedlog.sink import SharedSink
@@ -75,31 +73,3 @@ def test_a_new_record_at_an_offset_that_was_read_is_no_acknowledgement(
     with pytest.raises(NotAccepted, match="got offset 2, and records up to 4 were read before"):
         sink.beat({"clock_ms": 3})
     assert sink.is_over
-
-
-def test_a_record_that_another_node_cannot_read_is_held_to_what_the_leader_has() -> None:
-    engine = MemoryEngine(Random(1), NOWHERE)
-    engine.is_well = True
-    sink = leading(engine)
-    for body in (b"first", b"second", b"third"):
-        sink.append(sink._fold.end, [body], 1)
-    sink.beat({"clock_ms": 1})
-    assert [sink.fault_at(Unreadable(one, 0, "")) for one in range(7)] == [""] * 7
-    kept, other = engine.records[3], replace(decode(engine.records[3], CLUSTER), body=b"other!")
-    for rows, fault in (
-        ((), "Record 3 is missing: the log has records 0 to 5."),
-        ((kept[:-1] + b"X",), "Record 3 does not match its CRC: 85 bytes are not what was written."),
-        ((encode(other),), "Record 3 holds other bytes than the leader has."),
-        ((kept, kept), ""),
-        ((kept, encode(other)), "Record 3 is there more than once, with other bytes."),
-        ((b"a line of somebody else's",), ""),
-    ):
-        engine.spoil(3, *rows)
-        assert sink.fault_at(Unreadable(3, 5, "")) == fault
-    engine.spoil(3, b"a line of somebody else's")
-    assert sink.fault_at(Unreadable(4, 5, "")) == "Bytes 5 to 11 of the history are missing before record 4."
-    assert sink.fault_at(Unreadable(4, 11, "")) == ""
-    assert sink.fault_at(Unreadable(4, 6, "")) == "", "no record has ended there: the other node is wrong"
-    engine.spoil(3)
-    engine.trim(4)
-    assert sink.fault_at(Unreadable(3, 5, "")) == ""

@@ -12,7 +12,8 @@ from commitlog import layout
 from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.cluster.replica import Replica, go_back_to_checkpoint, records_in
+from services.cluster.replica import Replica, go_back_to_checkpoint
+from sharedlog.bodies import records_in
 from sharedlog.engine import Head
 from sharedlog.errors import LogDamaged
 from sharedlog.fold import Position

@@ -1,0 +1,65 @@
+"""The CommitLog records that lie in the bodies of BYTES, each held to its CRC and to its place.
+
+The chain of the history covers what a leader sent, not what it meant: bytes that were spoiled in its memory
+before have a chain that is right.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from commitlog import record
+from sharedlog.errors import LogDamaged
+from sharedlog.record import SharedRecord
+
+_HEAD: Final = struct.Struct(">II")
+_PLACE: Final = struct.Struct(">q")
+_PLACE_AT: Final = 28
+
+
+def sound_records(part: SharedRecord, offset: int) -> list[bytes]:
+    """Return the CommitLog records in BYTES, which are record `offset` of the shared log.
+
+    Raise `LogDamaged` where one does not match its CRC or its place.
+    """
+    try:
+        return [_sound(one, part.start + at) for at, one in _placed(part.body)]
+    except ValueError as error:
+        raise LogDamaged(
+            f"Record {offset} of the shared log: of bytes {part.start} to {part.end} of the history {error}. "
+            f"Their chain is right, so the leader of epoch {part.epoch} wrote them so: look at its memory.",
+            offset,
+        ) from error
+
+
+def records_in(body: bytes) -> Iterator[bytes]:
+    """Yield the CommitLog records that lie in a body, without the blanks that close segments.
+
+    Raise ValueError where lengths do not add up.
+    """
+    return (one for _, one in _placed(body))
+
+
+def _placed(body: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at < len(body):
+        if at + _HEAD.size > len(body):
+            raise ValueError(f"the last {len(body) - at} are no record")
+        record_bytes, magic = _HEAD.unpack_from(body, at)
+        if magic == record.MAGIC_BLANK:  # it names what is left of the segment, most of which is not sent
+            at += record.BLANK_BYTES
+            continue
+        if not record.RECORD_BYTES_MIN <= record_bytes <= len(body) - at:
+            raise ValueError(f"a record at {at} has a length of {record_bytes}")
+        yield at, body[at : at + record_bytes]
+        at += record_bytes
+
+
+def _sound(encoded: bytes, place: int) -> bytes:
+    if not record.crc_holds(encoded):
+        raise ValueError(f"the record at {place} does not match its CRC")
+    if (found := int(_PLACE.unpack_from(encoded, _PLACE_AT)[0])) != place:
+        raise ValueError(f"the record at {place} is that of {found}")
+    return encoded
