@@ -1,6 +1,6 @@
 """What is wrong with a record of the shared log, found by reading it again.
 
-    another node cannot read on at record N    --> `fault_at`, by the leader: N, and the leader's record before
+    another node cannot read on at record N    --> the leader reads N, and its own before (`fault_at`)
     a pass through the log                     --> `fault_of` each record (`sharedlog.scrub`)
 
     found                                                fault

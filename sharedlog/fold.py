@@ -207,7 +207,7 @@ class Fold:
         step = _TAKES[Kind(record.kind)](self, offset, record)
         self._took(offset, stored)
         self.repeated_count += step.outcome is Outcome.ALREADY_HAD
-        if step.outcome in _LED:
+        if step.outcome in _LED and self.last_read is not None:
             self.last_led = self.last_read
             self.led.add(*self.last_led)
         return step
@@ -244,7 +244,10 @@ class Fold:
         fold.epoch, fold.holder = frozen["epoch"], bytes.fromhex(frozen["holder"])
         fold.end, fold.chain = frozen["end"], frozen["chain"]
         fold.next_offset, fold._led_from = frozen["next_offset"], frozen.get("led_from", frozen["end"])
-        fold._positions, fold.led = Positions.thaw(frozen["positions"]), LedRecords.thaw(frozen.get("led", []))
+        fold._positions, fold.led = (
+            Positions.thaw(frozen["positions"]),
+            LedRecords.thaw(frozen.get("led", [])),
+        )
         fold.holdings = Holdings.thaw(frozen.get("holdings", {}))
         fold.leads, fold.finalized = frozen.get("leads", {}), finalized
         return fold

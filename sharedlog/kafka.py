@@ -17,7 +17,9 @@ Rules
    a record was before is so at once.
 5. Before it reads on with another connection, or what another leader of the partition wrote, the adapter
    reads its last record again: if the log has lost its end and grown again, that is another one now.
-6. A topic that was there is gone, `NoCluster`, once every answer for `LOST_SECONDS` was that nobody knows it:
+6. A record that does not match the CRC of its batch, as the library finds READS_MAX times, is `LogDamaged`;
+   those before it and behind it are read.
+7. A topic that was there is gone, `NoCluster`, once every answer for `LOST_SECONDS` was that nobody knows it:
    a server that has just started may not have heard of it yet. One that is made anew meanwhile is rule 4's.
 
 No consumer group is joined and no offset committed. Connections: one that writes, one that reads, and one
@@ -38,7 +40,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, SessionRefused, Unknown
+from sharedlog.errors import ClusterExists, Halted, LogDamaged, NoCluster, Refused, SessionRefused, Unknown
 from sharedlog.fold import READS_MAX
 from sharedlog.password_file import PasswordFile
 from sharedlog.scrub import Counted
@@ -121,6 +123,10 @@ class _OutOfRange(Unknown):
     """There is no record at the offset that was asked for."""
 
 
+class _Garbled(Unknown):
+    """A record came whose batch does not match its CRC."""
+
+
 class LastRead(NamedTuple):
     """The newest record that was read: offset, CRC-32, and the leader epoch in which it was written."""
 
@@ -162,7 +168,6 @@ class KafkaLog:
         self._short_since: float | None = None
         self._missing_since: float | None = None
         """Since when every answer is that there is no such topic, which was there before."""
-        self._garbled_count = 0
         self._topic_id = ""
         self._heard = ""
         """What a connection has said last."""
@@ -220,12 +225,18 @@ class KafkaLog:
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, at least one if there is any, or from the first that is left.
 
-        Raise `Unknown`, or `Halted` if the log has lost its end.
+        Raise `Unknown`, `Halted` if the log has lost its end, or `LogDamaged` with the record's offset.
         """
         with self._reading, self._answered():
+            garbled_count = 0
             while True:
                 try:
                     return self._read(offset, bytes_max)
+                except _Garbled as error:
+                    self._drop_consumer()
+                    garbled_count += 1
+                    if garbled_count >= READS_MAX:
+                        raise LogDamaged(error.detail, self._next_offset) from error
                 except _OutOfRange:
                     self._drop_consumer()
                     first, _ = self._bounds()
@@ -410,7 +421,11 @@ class KafkaLog:
             stored = self._took(message)
             found.append(stored)
             total += len(stored.stored)
-            message = self._next_message(0) if total < bytes_max else None
+            try:
+                message = self._next_message(0) if total < bytes_max else None
+            except Unknown:  # what comes here is read; the next read meets what does not, and says so
+                self._drop_consumer()
+                break
         return found
 
     def _took(self, message: Message) -> Stored:
@@ -423,7 +438,7 @@ class KafkaLog:
             self._assign(offset + 1)
         if self._last is None or offset >= self._last.offset:
             self._last = LastRead(offset, zlib.crc32(value), leader_epoch)
-        self._next_offset, self._garbled_count = offset + 1, 0
+        self._next_offset = offset + 1
         self._known_end = max(self._known_end, offset + 1)
         return Stored(offset, value, appended_ms)
 
@@ -435,12 +450,18 @@ class KafkaLog:
         self._assign(max(first, offset))
 
     def _look_back(self) -> None:
-        """Read the last record again; raise `Halted` if that is another one now."""
+        """Read the last record again; raise `Halted` if that is another one now.
+
+        One that does not match its CRC any more is not another one: this reader is behind it.
+        """
         last = self._last
         if last is None or last.offset < self._bounds()[0]:
             return
-        self._assign(last.offset)
-        message = self._next_message(ANSWER_SECONDS)
+        try:
+            message = self._read_again(last.offset)
+        except _Garbled:
+            self._last = None
+            return
         if message is None:
             raise self._unknown(f"record {last.offset}, which was read before, does not come")
         if (message.offset(), zlib.crc32(message.value() or b"")) != (last.offset, last.crc):
@@ -449,6 +470,17 @@ class KafkaLog:
                 "the log's end, and it has grown again."
             )
         self._is_doubtful = False
+
+    def _read_again(self, offset: int) -> Message | None:
+        """Return the record at an offset; raise `_Garbled` if it never matches its CRC."""
+        for left in reversed(range(READS_MAX)):
+            self._assign(offset)
+            try:
+                return self._next_message(ANSWER_SECONDS)
+            except _Garbled:
+                if not left:
+                    raise
+        return None
 
     def _assign(self, offset: int) -> None:
         from confluent_kafka import Consumer
@@ -470,17 +502,12 @@ class KafkaLog:
             if error is None:
                 return message
             if error.code() == KafkaError._BAD_MSG:
-                self._note_garbled(error)
+                raise _Garbled(f"Record {self._next_offset} of {self._topic} cannot be read: {error.str()}.")
             if error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise _OutOfRange(f"Kafka at {self._servers} has no such record: {error.str()}")
             if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # no group is joined
                 raise self._unknown(error.str())
         return None
-
-    def _note_garbled(self, error: KafkaError) -> None:
-        self._garbled_count += 1
-        if self._garbled_count >= READS_MAX:
-            raise Halted(f"Record {self._next_offset} of {self._topic} cannot be read: {error.str()}")
 
     def _drop_consumer(self) -> None:
         """Let the consumer go; the next one looks back before it reads on."""

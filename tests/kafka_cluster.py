@@ -138,6 +138,16 @@ class KafkaNode:
         self.process.wait(STOP_SECONDS)
         self.process = None
 
+    def log_of(self, topic: str) -> Path:
+        """The folder of the log of a topic's partition 0."""
+        return self.folder / "data" / f"{topic}-0"
+
+    def spoil(self, topic: str, before: bytes, after: bytes) -> None:
+        """Overwrite bytes of a record while the node is stopped, as a bad disk does; once, and as many."""
+        (found,) = (one for one in self.log_of(topic).glob("*.log") if before in one.read_bytes())
+        assert len(before) == len(after), "a disk changes bytes where they lie"
+        found.write_bytes(found.read_bytes().replace(before, after, 1))
+
     def log(self) -> str:
         """What it has said last."""
         return self._log.read_text()[-5_000:]

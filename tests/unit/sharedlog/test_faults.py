@@ -1,4 +1,4 @@
-"""A record of a leader's is lost or changed: a reader names where, and the leader finds it by its own look."""
+"""A record of a leader's is lost or changed: a reader names where, and the leader finds it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,17 @@ class Play:
 def test_the_log_is_what_the_cases_say() -> None:
     play = Play()
     kinds = [Kind(decode(one, CLUSTER).kind).name for one in play.engine.records]
-    assert kinds == ["GENESIS", "EPOCH", *["BYTES"] * 4, "HOLD", "EPOCH", *["BYTES"] * 2, "HOLD", "BYTES", "BEAT"]
+    assert kinds == [
+        "GENESIS",
+        "EPOCH",
+        *["BYTES"] * 4,
+        "HOLD",
+        "EPOCH",
+        *["BYTES"] * 2,
+        "HOLD",
+        "BYTES",
+        "BEAT",
+    ]
     assert (play.fold.dead_count, play.fold.epoch) == (1, 2)
 
 

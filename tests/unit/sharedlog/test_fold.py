@@ -177,7 +177,7 @@ def test_a_sign_of_life_names_the_end(log: Log) -> None:
 
 def test_a_sign_of_life_from_behind_the_end_tells_that_bytes_are_missing(log: Log) -> None:
     log.take(log.bytes(b"first", is_last=False))
-    with pytest.raises(LogDamaged, match="Record 4 .* bytes 13 to 20 of the history are missing"):
+    with pytest.raises(LogDamaged, match=r"Record 4 .* bytes 13 to 20 of the history are missing"):
         log.take(replace(log.beat(), start=20))
 
 

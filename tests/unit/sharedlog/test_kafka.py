@@ -13,7 +13,7 @@ import pytest
 from sharedlog import kafka
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import engine_of
-from sharedlog.errors import ClusterExists, Halted, NoCluster, Refused, Unknown
+from sharedlog.errors import ClusterExists, Halted, LogDamaged, NoCluster, Refused, Unknown
 from sharedlog.fold import Fold, Position
 from sharedlog.kafka import KafkaLog
 from sharedlog.leading import Candidate, Leader
@@ -351,6 +351,30 @@ def test_a_log_that_lost_its_end_and_has_grown_again_halts_who_reads_on(log: Kaf
     other.close()
     with pytest.raises(Halted, match="not what was read there before"):
         read_at_last(log, 2)
+
+
+def test_a_record_whose_batch_does_not_match_its_crc_is_named_and_those_around_it_are_read(
+    log: KafkaLog, cluster: KafkaCluster
+) -> None:
+    append(log, b"one", b"two", b"three")
+    assert [one for _, one in stored_in(log)] == [b"one", b"two", b"three"]
+    log._drop_consumer()  # so that nothing is read ahead
+    append(log, b"four", b"five")
+    (node,) = cluster.nodes
+    node.stop()
+    for spoiled in (b"three", b"four"):
+        node.spoil(log._topic, spoiled, bytes(len(spoiled)))
+    node.start()
+    node.wait()
+    other = KafkaLog(cluster.bootstrap, log._topic)
+    for reader, offset in ((log, 3), (other, 2)):
+        if reader is other:
+            assert [one.stored for one in read_at_last(other, 0)] == [b"one", b"two"]
+        with pytest.raises(LogDamaged, match=rf"Record {offset} of {log._topic} cannot be read") as raised:
+            read_at_last(reader, offset)
+        assert raised.value.record == offset
+        assert [one.stored for one in read_at_last(reader, 4)] == [b"five"]
+    other.close()
 
 
 def test_records_that_a_retry_has_doubled_count_once(log: KafkaLog) -> None:
