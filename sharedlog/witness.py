@@ -96,7 +96,7 @@ class Witness:
             found = crc_at(engine, offset)
             if found == GONE and _is_hole(engine, offset):
                 if fold.next_offset <= offset:
-                    why = f"Record {offset} is missing, which was read before, and others lie behind it."
+                    why = f"Record {offset}, which was read before, is missing or unreadable, with others behind."
                     raise LogDamaged(why, offset)
             elif found not in (None, GONE, crc) and _is_changed(engine, fold.cluster, offset):
                 if fold.next_offset <= offset:
@@ -111,8 +111,14 @@ class Witness:
 
 
 def _is_hole(engine: Engine, offset: int) -> bool:
-    """Return whether records lie behind one that is gone: then the engine has not lost its end."""
-    return engine.is_dense and any(one.offset > offset for one in engine.read(offset, 1))
+    """Return whether records lie behind one that is gone: then the engine has not lost its end.
+
+    One that cannot be read is there.
+    """
+    try:
+        return any(one.offset > offset for one in engine.read(offset, 1))
+    except LogDamaged:
+        return True
 
 
 def _is_changed(engine: Engine, cluster: bytes | None, offset: int) -> bool:
@@ -130,8 +136,11 @@ def _is_changed(engine: Engine, cluster: bytes | None, offset: int) -> bool:
 
 
 def crc_at(engine: Engine, offset: int) -> int | None:
-    """Return the CRC-32 of the record at an offset; None if it was trimmed, 0 if it is gone."""
-    found = engine.read(offset, 1)
+    """Return the CRC-32 of the record at an offset; None if it was trimmed, 0 if it is gone or unreadable."""
+    try:
+        found = engine.read(offset, 1)
+    except LogDamaged:
+        return GONE
     if found and found[0].offset == offset:
         return zlib.crc32(found[0].stored)
     first, _ = engine.bounds()

@@ -49,7 +49,8 @@ class ClusterMetrics(Collector):
     def warnings(self) -> list[str]:
         """Return what `/readyz` says beside that the node is ready."""
         clock = self._node.clocks.engine_is_off()
-        return [*self._scrubbing.sentences(), *self._sessions.sentences(), *([clock] if clock else [])]
+        found = [*self._node.broken_records, *self._scrubbing.sentences(), *self._sessions.sentences()]
+        return [*found, clock] if clock else found
 
     def view(self) -> dict[str, Any]:
         """Return what is known beside the node's own view, as JSON can hold it."""

@@ -280,6 +280,12 @@ class ClusterNode:
         is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
         return (answers.refusal or answers.stood_in_vain) if is_asked else ""
 
+    @property
+    def broken_records(self) -> list[str]:
+        """A sentence for each record of the shared log at which others cannot read on, as its leader found."""
+        lead = self.lead if self.role is Role.LEADING else None
+        return [] if lead is None else lead.log_damage.sentences()
+
     async def led_by(self, seconds: float) -> tuple[int, Member]:
         """Return the epoch and who leads in it, once this node knows; raise TimeoutError if not in time."""
         async with asyncio.timeout(seconds):

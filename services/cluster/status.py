@@ -36,5 +36,5 @@ def status_of(node: ClusterNode) -> dict[str, Any]:
         "unfit": node.health.unfit(),
         "foreign_lines": seen.foreign_lines,
         "repeated_records": seen.repeated_records,
-        "broken_records": node.lead.log_damage.sentences() if leads and node.lead is not None else [],
+        "broken_records": node.broken_records,
     } | node.health.pace.view(leads=leads)

@@ -14,6 +14,8 @@ from services.doctor.finding import Finding, fine, warning, wrong
 from sharedlog.engine import Stored
 from sharedlog.engines import KAFKA, SharedLog, beginning_of, engine_of, without_password
 from sharedlog.errors import Halted, NoCluster, Refused, Unknown
+from sharedlog.faults import READ_BYTES
+from sharedlog.holdings import Holdings
 from sharedlog.password_file import PARAMETER
 from sharedlog.record import Foreign, Garbled, Kind, SharedRecord, decode
 from sharedlog.scrub import Counted, read_range
@@ -25,6 +27,12 @@ READS: Final = 16
 CLOCK_OFF_MS: Final = 2_000
 BEATS: Final = 20
 """Among how many of the newest records a BEAT is looked for."""
+WORDS: Final = 2_000
+"""Among how many of the newest records the words of nodes are looked for."""
+AFTER_WORD: Final = (
+    "It gets the leader's copy. See whether the leader finds the record broken, and refuses answers until "
+    "then: tidewheel cluster status"
+)
 AFTER_LOSS: Final = (
     "Keep the --store of every node: what the log lacks may be there. See which nodes halt: tidewheel "
     "cluster status. To begin anew with what one has: tidewheel cluster restore NEW-URL --from STORE"
@@ -155,11 +163,32 @@ def _records(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
         if not reading.is_whole:
             reading = read_range(engine, cluster, reading.next_record)
             faults += reading.faults
-    if not faults:
+    words = [] if faults else list(_words(engine, cluster))
+    if not faults and not words:
         upto = "each" if reading.is_whole else f"those before {reading.next_record}"
         yield fine("records", f"each is there once, and {upto} matches its CRC")
+    yield from words
     for one in dict.fromkeys(faults):
         yield wrong("records", one, AFTER_LOSS)
+
+
+def _words(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
+    """Yield where nodes say that they cannot read on, of the newest records; raise `Unknown` or `Refused`."""
+    holdings, (first, end) = Holdings(), engine.bounds()
+    at = max(first, end - WORDS)
+    for _ in range(READS):
+        for one in engine.read(at, READ_BYTES):
+            record, at = _decoded(one), one.offset + 1
+            if isinstance(record, str) or record.cluster != cluster:
+                continue
+            if record.kind in (Kind.CHECKPOINT, Kind.HOLD) and "node" in record.facts:
+                holdings.told(record.facts)
+            elif record.kind == Kind.BEAT and "forget" in record.facts:
+                holdings.forget(record.facts["forget"])
+    for node, where in holdings.unreadable.items():
+        yield wrong(
+            "records", f"node {node} cannot read on at record {where.record}: {where.why}", AFTER_WORD
+        )
 
 
 def _written(engine: SharedLog) -> Finding:

@@ -160,7 +160,8 @@ class Lead:
             for word in damage.to_look_into(dict(holdings.unreadable)):
                 fault = await self._work(partial(self._sink.fault_at, word.where.record))
                 damage.looked_into(word, fault, self.fold.end)
-                log.warning("a node cannot read on", node=word.node, why=word.where.why, fault=fault)
+                say = log.error if fault else log.warning
+                say("a node cannot read on", node=word.node, why=word.where.why, fault=fault)
         before = damage.state
         state = damage.compare(dict(holdings.unreadable), holdings.all(), self._followers.ends())
         if state is not before:

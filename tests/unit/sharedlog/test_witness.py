@@ -51,14 +51,34 @@ class Play:
         self.witness.require_kept(self.engine, fold)
 
 
-def test_a_record_that_is_gone_before_others_is_a_hole_for_a_fold_that_has_yet_to_read_it() -> None:
+class BadPage(MemoryEngine):
+    """An engine that cannot read record 6."""
+
+    def read(self, offset: int, bytes_max: int) -> list[Stored]:
+        if offset == 6:
+            raise LogDamaged("Record 6: invalid page in block 17.", 6)
+        return super().read(offset, bytes_max)
+
+
+@pytest.mark.parametrize("is_dense", [False, True])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_record_that_is_gone_before_others_is_a_hole_for_a_fold_that_has_yet_to_read_it(
+    *, is_there: bool, is_dense: bool
+) -> None:
     play = Play()
     play.note(9)
-    play.engine.spoil(6)
-    with pytest.raises(LogDamaged, match="Record 6 is missing, which was read before") as raised:
+    play.engine.is_dense = is_dense
+    if is_there:
+        play.engine.__class__ = BadPage
+    else:
+        play.engine.spoil(6)
+    with pytest.raises(
+        LogDamaged, match="Record 6, which was read before, is missing or unreadable"
+    ) as raised:
         play.witness.require_kept(play.engine, play.begun_again)
     assert raised.value.record == 6
     play.witness.require_kept(play.engine, play.fold)
+    play.witness.look_behind(play.engine, play.fold)
 
 
 def test_a_newest_record_that_has_changed_is_no_end_that_is_lost() -> None:

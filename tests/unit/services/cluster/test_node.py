@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -24,6 +25,7 @@ from services.cluster.election.table import Role
 from services.cluster.identity import Member
 from services.cluster.leading.lead import Lead, Told
 from services.cluster.leading.log_damage import LogDamage
+from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode
 from services.cluster.peers import Shown
 from services.cluster.replica import Replica
@@ -195,7 +197,9 @@ def test_answers_are_held_while_no_other_node_can_read_what_follows_a_broken_rec
         says(Holding(1), [2, 1, "Record 2 does not match its CRC."])
         await until(lambda: answers[0].held is not None)
         assert "Record 2 does not match its CRC" in str(answers[0].held)
-        assert status_of(node)["broken_records"]
+        (said,) = status_of(node)["broken_records"]
+        assert said in str(answers[0].held)
+        assert warnings_of(node) == [said]
         says(Holding(engine.end_offset), [2, 1, "Record 2 does not match its CRC."])
         says(Holding(2, 1))
         await asyncio.sleep(0.05)
@@ -203,6 +207,7 @@ def test_answers_are_held_while_no_other_node_can_read_what_follows_a_broken_rec
         says(Holding(3, 1))
         await until(lambda: answers[0].held is None)
         assert not status_of(node)["broken_records"]
+        assert warnings_of(node) == []
         node.leave()
 
     played: list[asyncio.Task[None]] = []
@@ -247,6 +252,12 @@ def damage_of(node: ClusterNode) -> LogDamage:
     """The records that other nodes of a leader cannot read."""
     assert node.lead is not None, "it leads"
     return node.lead.log_damage
+
+
+def warnings_of(node: ClusterNode) -> list[str]:
+    """What a node adds to its answer to /readyz."""
+    says_nothing: Any = SimpleNamespace(sentences=list)
+    return ClusterMetrics(node, says_nothing, says_nothing, says_nothing, says_nothing).warnings()
 
 
 class Served:

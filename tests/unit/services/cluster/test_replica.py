@@ -116,6 +116,7 @@ def test_bytes_that_a_leader_spoiled_in_its_memory_halt_a_follower(
     chain = chained(follower.fold.chain, one.start, body, one.zeros)
     with pytest.raises(LogDamaged) as raised:
         follower.take(last, encode(replace(one, body=body, chain=chain)), 0)
+    assert raised.value.record == last
     assert f"Record {last} of the shared log: of bytes {one.start} to" in str(raised.value)
     assert said.format(one.start, one.start + len(one.body)) in str(raised.value)
     assert "the leader of epoch 1 wrote them so" in str(raised.value)

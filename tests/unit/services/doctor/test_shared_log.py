@@ -13,6 +13,7 @@ import pytest
 from services.doctor.finding import Verdict
 from services.doctor.shared_log import examined
 from sharedlog.engines import create, engine_of
+from sharedlog.holdings import Holding
 from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
 from tests.postgresql import running_postgresql
 
@@ -94,6 +95,21 @@ def test_whose_clock_is_off_is_said(
     (found,) = [one for one in examined(url) if one.step == "clock"]
     assert found.verdict is Verdict.WRONG
     assert found.seen.startswith(said)
+
+
+def test_the_word_of_a_node_that_cannot_read_on_is_told_until_it_has_a_copy(database: str) -> None:
+    url = f"{database}&log={next(NAMES)}"
+    said: list[list[str]] = []
+    with closing(engine_of(url)) as engine:
+        cluster = create(engine, {})
+        for facts in (
+            Holding(1).facts("b") | {"unreadable": [1, 0, "Record 1 is missing."]},
+            Holding(2, 100).facts("b"),
+        ):
+            engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, body_of(facts))))
+            found = [one for one in examined(url) if one.step == "records"]
+            said.append([one.seen for one in found if one.verdict is Verdict.WRONG])
+    assert said == [["node b cannot read on at record 1: Record 1 is missing."], []]
 
 
 def test_a_log_whose_beginning_was_deleted_is_said(database: str) -> None:
