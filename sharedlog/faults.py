@@ -45,7 +45,7 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
     try:
         rows = _rows(engine, record)
     except LogDamaged as error:
-        return _unread(record, error)
+        return unread(record, error)
     first, end = engine.bounds()
     if not first <= record < end:
         return ""
@@ -59,7 +59,7 @@ def _fault_of_led(engine: Engine, fold: Fold, led: Led) -> str:
     try:
         rows = _rows(engine, led.offset)
     except LogDamaged as error:
-        return _unread(led.offset, error)
+        return unread(led.offset, error)
     first, end = engine.bounds()
     if led.offset < first:
         return ""
@@ -84,7 +84,8 @@ def _rows(engine: Engine, record: int) -> list[Stored]:
     return [one for one in engine.read(record, READ_BYTES) if one.offset == record]
 
 
-def _unread(record: int, error: LogDamaged) -> str:
+def unread(record: int, error: LogDamaged) -> str:
+    """Return the fault of a record that the engine cannot read."""
     return error.detail if error.record == record else f"Record {record} or one behind it: {error.detail}"
 
 

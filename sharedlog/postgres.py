@@ -38,7 +38,7 @@ import os
 import time
 import zlib
 from collections.abc import Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,6 +68,8 @@ PARTITION_RECORDS: Final = 10_000
 """How many offsets a partition of a new log has: more than come while an append waits for another's, as it
 knows the partitions of before."""
 READ_RECORDS_MAX: Final = 10_000
+FEWER_RECORDS: Final = (1_000, 100, 10)
+"""How many are asked for where one of more cannot be read."""
 DROP_WAIT_MS: Final = 50
 """How long trimming waits for readers: an append waits behind it."""
 MAKE_TRIES: Final = 3
@@ -153,6 +155,9 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
 ) AS found WHERE bytes_before < %s ORDER BY record
 """
 """All rows of a record or none, should there be two: a reader compares them."""
+_READ_ONE: Final = """
+SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM {log}_record WHERE record = %s
+"""
 _BOUNDS: Final = """
 SELECT coalesce((SELECT min(record) FROM {log}_record), last_record + 1), last_record + 1 FROM {log}_head
 """
@@ -257,17 +262,39 @@ class PostgresLog:
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, or from the first that is left; at least one if there is any.
 
-        Raise `Unknown`, or `Halted` if the log has lost its end.
+        Raise `Unknown`, `Halted` if the log has lost its end, or `LogDamaged` if `offset` cannot be read.
         """
         with self._answered() as connection:
-            values = (offset, READ_RECORDS_MAX, bytes_max)
-            rows = connection.execute(self._sql(_READ), values).fetchall()
+            rows = self._rows(connection, offset, bytes_max)
             found = [Stored(record, bytes(stored), taken_ms) for record, stored, taken_ms in rows]
             if found:
                 self._saw(found[-1].offset, found[-1].stored)
             else:
                 self._require_end(connection, offset)
         return found
+
+    def _rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
+        """Return the rows of a read, up to one that PostgreSQL cannot read; raise `LogDamaged` at that one.
+
+        By an index only, as a look at the whole table meets all that is bad there.
+        """
+        from psycopg.errors import DataCorrupted, IndexCorrupted
+
+        try:
+            values = (offset, READ_RECORDS_MAX, bytes_max)
+            return connection.execute(self._sql(_READ), values).fetchall()
+        except (DataCorrupted, IndexCorrupted) as error:
+            reason = _said(error)
+        for statement, values in (
+            *((_READ, (offset, count, bytes_max)) for count in FEWER_RECORDS),
+            (_READ_ONE, (offset,)),
+        ):
+            with suppress(DataCorrupted, IndexCorrupted), connection.transaction():
+                connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+                if rows := connection.execute(self._sql(statement), values).fetchall():
+                    self._warned = ""  # of the page that cannot be read
+                    return rows
+        raise LogDamaged(f"PostgreSQL cannot read record {offset}: {reason}.", offset)
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
@@ -344,7 +371,7 @@ class PostgresLog:
 
     @contextmanager
     def _beside(self, statement_ms: int) -> Iterator[psycopg.Connection[Any]]:
-        """Give a connection beside the one that appends; raise `Unknown` or `NoCluster`."""
+        """Give a connection beside the one that appends; raise `Unknown`, `NoCluster` or `LogDamaged`."""
         import psycopg
 
         try:
@@ -353,6 +380,8 @@ class PostgresLog:
                 yield connection
         except psycopg.errors.UndefinedTable as error:
             raise self._no_tables() from error
+        except (psycopg.errors.DataCorrupted, psycopg.errors.IndexCorrupted) as error:
+            raise _damaged(error) from error
         except psycopg.Error as error:
             raise self._unanswered(error) from error
 
@@ -468,7 +497,7 @@ class PostgresLog:
                 raise RightMissing(f"PostgreSQL refuses: {_said(error)}. {right}") from error
             except (psycopg.errors.DataCorrupted, psycopg.errors.IndexCorrupted) as error:
                 self._drop_connection()
-                raise LogDamaged(f"PostgreSQL cannot read its own tables: {_said(error)}.") from error
+                raise _damaged(error) from error
             except psycopg.Error as error:
                 self._drop_connection()
                 raise self._unanswered(error) from error
@@ -501,10 +530,16 @@ class PostgresLog:
 
     def _look_back(self, connection: psycopg.Connection[Any]) -> None:
         """Read the newest record again; raise `Halted` if it is another one now, or gone for good."""
+        from psycopg.errors import DataCorrupted, IndexCorrupted
+
         if self._last is None:
             return
         offset, crc = self._last
-        is_standby, end, again = self._only_row(connection, _AGAIN, (offset,))
+        try:
+            is_standby, end, again = self._only_row(connection, _AGAIN, (offset,))
+        except (DataCorrupted, IndexCorrupted):
+            self._last = None  # it is there, and this reader is behind it
+            return
         if end <= offset:
             raise self._short(end, offset + 1, is_standby=is_standby)
         if again is not None and zlib.crc32(again) != crc:  # None: trimmed since
@@ -613,3 +648,7 @@ def _said(error: psycopg.Error) -> str:
 def _fields(head: Head) -> tuple[int, bytes, int, bytes]:
     chain = head.position.chain.to_bytes(_CHAIN_BYTES, "big")
     return head.epoch, head.holder, head.position.end, chain
+
+
+def _damaged(error: psycopg.Error) -> LogDamaged:
+    return LogDamaged(f"PostgreSQL cannot read its own tables: {_said(error)}.")

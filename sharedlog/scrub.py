@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from sharedlog.engine import Engine
 from sharedlog.errors import LogDamaged
-from sharedlog.faults import READ_BYTES, fault_of
+from sharedlog.faults import READ_BYTES, fault_of, unread
 
 READS: Final = 4
 FAULTS_MAX: Final = 100
@@ -118,13 +118,20 @@ class Scrub:
         first, _ = self._engine.bounds()
         self._deleted_before = self._deleted
         self._deleted = [_deleted(first, node, record) for node, record in needed if record < first]
-        self._counting.took(self._engine.count_rows(self._counting.next_record), self._clock())
+        self._counting.took(self._counted(), self._clock())
         for _ in range(READS):
             looked = read_range(self._engine, self._cluster, self._reading.next_record)
             self._reading.took(looked, self._clock())
             if looked.is_whole:
                 break
         self._differing = self._engine.make_unique()
+
+    def _counted(self) -> Counted:
+        """Count the next range of rows; where the engine cannot, that is a fault, and all are counted anew."""
+        try:
+            return self._engine.count_rows(self._counting.next_record)
+        except LogDamaged as error:
+            return Counted([error.detail], 0, is_whole=True)
 
 
 def _deleted(first: int, node: str, record: int) -> str:
@@ -156,5 +163,5 @@ def _read_one(engine: Engine, cluster: bytes | None, record: int) -> Counted:
     try:
         faults = [fault_of(engine, cluster, one) for one in engine.read(record, 1)[:1]]
     except LogDamaged as error:
-        faults = [f"Record {record} or one behind it: {error.detail}"]
+        faults = [unread(record, error)]
     return Counted([one for one in faults if one], 0 if is_whole else record + 1, is_whole)

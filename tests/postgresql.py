@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.endurance.hosts import Hosts
 
 USER, OWNER = "shop", "postgres"
+PAGE_BYTES: Final = 8192
 START_SECONDS, STANDBY_SECONDS = 60, 60
 UNSYNCED: Final = ("-c", "fsync=off")
 KEPT_FOR_STANDBYS: Final = ("-c", "wal_keep_size=1GB")
@@ -60,7 +61,8 @@ class PostgresServer:
 
     def make(self) -> None:
         """Make an empty server."""
-        command = [*as_owner(), program("initdb"), "--auth=trust", "-U", USER, "-D", str(self._data)]
+        options = ("--auth=trust", "--data-checksums", "-U", USER)
+        command = [*as_owner(), program("initdb"), *options, "-D", str(self._data)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
         if self._hosts is not None:
             with (self._data / "pg_hba.conf").open("a") as rules:
@@ -140,6 +142,28 @@ class PostgresServer:
         shutil.rmtree(self._data)
         self._backup.rename(self._data)
         self.start()
+
+    def spoil_page_of(self, table: str, record: int) -> list[int]:
+        """End it, change a byte in the page that has a record, and start it; return the records of the page."""
+        import psycopg
+
+        on_page = (
+            "SELECT record, pg_relation_filepath(tableoid), (ctid::text::point)[0]::int FROM {0} WHERE "
+            "(tableoid, (ctid::text::point)[0]) = "
+            "(SELECT tableoid, (ctid::text::point)[0] FROM {0} WHERE record = %s) ORDER BY record"
+        )
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            rows = connection.execute(on_page.format(table).encode(), (record,)).fetchall()
+            connection.execute("CHECKPOINT")  # else the page is written again at the start
+        self.stop()
+        _, path, block = rows[0]
+        with (self._data / path).open("r+b") as file:
+            file.seek((block + 1) * PAGE_BYTES - 10)
+            (byte,) = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ 1]))
+        self.start()
+        return [number for number, _, _ in rows]
 
     def forget(self) -> None:
         """Delete what it has written."""

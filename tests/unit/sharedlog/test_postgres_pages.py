@@ -1,0 +1,66 @@
+"""A page of PostgreSQL's table whose checksum is wrong: its records are named, and all others are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from sharedlog.engine import Head
+from sharedlog.errors import LogDamaged
+from sharedlog.fold import Position
+from sharedlog.postgres import PostgresLog
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.scrub import Scrub
+from tests.postgresql import PostgresServer, running_servers
+
+CLUSTER = b"one cluster's id"
+NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+RECORDS = 80
+ALL = 1 << 24
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    with running_servers() as servers:
+        yield servers.primary
+
+
+def stored(number: int) -> bytes:
+    body = body_of({"next_record": number, "node": "n" * 400})
+    return encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body))
+
+
+def read_on(log: PostgresLog, offset: int) -> list[int]:
+    """Read as a node does, until all is read or a record is unreadable, which comes last."""
+    found: list[int] = []
+    try:
+        while some := log.read(offset, ALL):
+            found += [one.offset for one in some]
+            offset = some[-1].offset + 1
+    except LogDamaged as error:
+        assert error.record is not None
+        assert f"cannot read record {error.record}: invalid page in block" in error.detail
+        found.append(error.record)
+    return found
+
+
+def test_the_records_of_a_bad_page_are_named_and_all_others_are_read(server: PostgresServer) -> None:
+    with closing(PostgresLog(server.url)) as before, closing(PostgresLog(server.url)) as log:
+        before.found(NOWHERE)
+        for number in range(RECORDS):
+            before.note(stored(number))
+        bad = server.spoil_page_of("tidewheel_record", 40)
+        assert 0 < bad[0] <= 40 <= bad[-1] < RECORDS - 1
+        before._drop_connection()
+        before._last = (40, 0)
+        assert read_on(before, 0) == list(range(bad[0] + 1)), "where it looks back it finds the page too"
+        assert read_on(log, 0) == list(range(bad[0] + 1))
+        assert read_on(log, bad[-1]) == [bad[-1]]
+        assert read_on(log, bad[-1] + 1) == list(range(bad[-1] + 1, RECORDS))
+        scrub = Scrub(log, CLUSTER, lambda: 0)
+        while scrub.ages()["reads"] == 0:
+            scrub.look()
+        named = [one for one in bad if any(f"cannot read record {one}:" in fault for fault in scrub.faults)]
+        assert named == bad
