@@ -50,11 +50,20 @@ def read_to(engine: Engine, fold: Fold, until: int) -> None:
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
     """Yield the records that are there now, from the first that is left, whatever came of them.
 
-    Records of other clusters than `cluster` (None: of no cluster) are left out, and what does not match its
-    CRC. Raise `Unknown`.
+    Records of other clusters than `cluster` (None: of no cluster) are left out, what does not match its CRC,
+    and what the engine cannot read. Raise `Unknown`, or `LogDamaged` without a record.
     """
     next_offset, _ = engine.bounds()
-    while found := engine.read(next_offset, READ_BYTES):
+    while True:
+        try:
+            found = engine.read(next_offset, READ_BYTES)
+        except LogDamaged as error:
+            if error.record is None:
+                raise
+            next_offset = max(next_offset, error.record) + 1
+            continue
+        if not found:
+            return
         for one in found:
             with suppress(Foreign, Garbled):
                 yield decode(one.stored, cluster)

@@ -118,7 +118,7 @@ class Scrub:
         first, _ = self._engine.bounds()
         self._deleted_before = self._deleted
         self._deleted = [_deleted(first, node, record) for node, record in needed if record < first]
-        self._counting.took(self._counted(), self._clock())
+        self._counting.took(count_range(self._engine, self._counting.next_record), self._clock())
         for _ in range(READS):
             looked = read_range(self._engine, self._cluster, self._reading.next_record)
             self._reading.took(looked, self._clock())
@@ -126,19 +126,23 @@ class Scrub:
                 break
         self._differing = self._engine.make_unique()
 
-    def _counted(self) -> Counted:
-        """Count the next range of rows; where the engine cannot, that is a fault, and all are counted anew."""
-        try:
-            return self._engine.count_rows(self._counting.next_record)
-        except LogDamaged as error:
-            return Counted([error.detail], 0, is_whole=True)
-
 
 def _deleted(first: int, node: str, record: int) -> str:
     return (
         f"The log begins at record {first}, and node {node} reads on from {record}: what it needs was deleted"
         ". Keep every node's --store, and let nobody but nodes delete records."
     )
+
+
+def count_range(engine: Rows, from_record: int) -> Counted:
+    """Count the next range of rows; that the engine cannot is a fault, and all are counted anew.
+
+    Raise `Unknown` or `Refused`.
+    """
+    try:
+        return engine.count_rows(from_record)
+    except LogDamaged as error:
+        return Counted([error.detail], 0, is_whole=True)
 
 
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Counted:

@@ -96,8 +96,8 @@ class Witness:
             found = crc_at(engine, offset)
             if found == GONE and _is_hole(engine, offset):
                 if fold.next_offset <= offset:
-                    why = f"Record {offset}, which was read before, is missing or unreadable, with others behind."
-                    raise LogDamaged(why, offset)
+                    why = f"Record {offset}, which was read before, is missing or unreadable"
+                    raise LogDamaged(f"{why}, with others behind.", offset)
             elif found not in (None, GONE, crc) and _is_changed(engine, fold.cluster, offset):
                 if fold.next_offset <= offset:
                     why = f"Record {offset} of the shared log does not match its CRC, and did when it was"

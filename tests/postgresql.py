@@ -144,7 +144,7 @@ class PostgresServer:
         self.start()
 
     def spoil_page_of(self, table: str, record: int) -> list[int]:
-        """End it, change a byte in the page that has a record, and start it; return the records of the page."""
+        """End it, change a byte in the page of a record, and start it; return all records of the page."""
         import psycopg
 
         on_page = (

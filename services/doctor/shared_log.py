@@ -18,7 +18,7 @@ from sharedlog.faults import READ_BYTES
 from sharedlog.holdings import Holdings
 from sharedlog.password_file import PARAMETER
 from sharedlog.record import Foreign, Garbled, Kind, SharedRecord, decode
-from sharedlog.scrub import Counted, read_range
+from sharedlog.scrub import Counted, count_range, read_range
 
 OURS: Final = ("log", PARAMETER)
 """What a URL says to us alone, and no other client of the engine knows."""
@@ -150,19 +150,20 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
 
 
 def _records(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
-    """Count the records of the log and, if all are there, read the first of them.
+    """Count the records of the log, and read the first of them.
 
     Raise `Unknown` or `Refused`.
     """
     faults, counting = list[str](), Counted([], 0, is_whole=False)
     while not counting.is_whole:
-        counting = engine.count_rows(counting.next_record)
+        counting = count_range(engine, counting.next_record)
         faults += counting.faults
-    reading = Counted([], 0, is_whole=bool(faults))
-    for _ in range(READS):
-        if not reading.is_whole:
-            reading = read_range(engine, cluster, reading.next_record)
-            faults += reading.faults
+    reading = Counted([], 0, is_whole=False)
+    with suppress(*((Unknown, Halted) if faults else ())):  # of a log that has lost its end
+        for _ in range(READS):
+            if not reading.is_whole:
+                reading = read_range(engine, cluster, reading.next_record)
+                faults += reading.faults
     words = [] if faults else list(_words(engine, cluster))
     if not faults and not words:
         upto = "each" if reading.is_whole else f"those before {reading.next_record}"

@@ -21,12 +21,14 @@ import pytest
 
 from commitlog.real_disk import RealDisk
 from services.cluster import evidence_file
-from tests.acceptance.test_cluster import Node
+from tests.acceptance.test_cluster import Node, SmallNode
 from tests.command import tidewheel
 from tests.endurance.conftest import OK, Client
 from tests.endurance.test_cluster_bad_input import (
     all_halt,
+    doctor,
     leader_of,
+    readyz,
     running_nodes,
     send,
     status,
@@ -313,3 +315,53 @@ def test_a_stale_store_alone_restores_what_it_has_and_claims_no_more(
             say("engine and one disk lost, a stale store left", SENT, len(found), RESTORE, seconds)
             assert old <= found
             assert "nothing is missing of what this node has seen accepted" in said
+
+
+def acknowledge_in_turn(node: Node, first: int, count: int) -> set[str]:
+    """Send messages one after the other, each in a record of its own; return the bodies."""
+
+    async def send_all() -> list[int]:
+        async with Client(node.listen) as client:
+            numbers = range(first, first + count)
+            return [await client.send(TOPIC, f"id{one}", f"m{one}".encode()) for one in numbers]
+
+    assert set(asyncio.run(send_all())) <= {OK}
+    return {f"m{one}" for one in range(first, first + count)}
+
+
+def test_a_page_that_postgresql_cannot_read_is_an_alarm_and_heals(
+    tmp_path: Path, server: PostgresServer
+) -> None:
+    with running_nodes(tmp_path, server.url, kind=SmallNode) as nodes:
+        told = acknowledge(leader_of(nodes), 0, SENT // 2)
+        leader, other = told_followers(nodes)
+        assert other.stop() == 0
+        read = leader.view()["next_record"]
+        told |= acknowledge_in_turn(leader, SENT // 2, SENT // 2)
+        until(lambda: leader.view()["copies"][leader.name]["next_record"] > read + SENT // 3)
+        bad = server.spoil_page_of("tidewheel_record", read + SENT // 6)
+        assert read < bad[0] <= bad[-1] < read + SENT // 3
+        until(lambda: leader.role() == "leading")
+        other.module = Node.module  # which takes longer to tell that it has a copy
+        began = time.monotonic()
+        other.start()
+        named = f"cannot read record {bad[0]}: invalid page in block"
+        until(lambda: named in readyz(leader)[1])
+        seconds = time.monotonic() - began
+        assert readyz(leader)[0] == 503
+        assert named in status(leader)
+        assert named in doctor(server.url).replace("\n", " ")
+        late = send(leader, "while answers are held")
+        say("a page with a wrong checksum: told", len(told), 0, "-", seconds)
+        until(lambda: readyz(leader)[0] == 200)
+        told_followers(nodes)
+        seconds = time.monotonic() - began
+        assert f"record {bad[0]}" in other.log()
+        assert send(leader, "after it").returncode == 0
+        told_followers(nodes)
+        leader.kill()
+        until(lambda: other.role() == "leading")
+        found = received(other, told)
+        say("a page with a wrong checksum, the leader killed", len(told), len(told & found), "none", seconds)
+        assert told <= found
+        assert late.returncode == 0 or "Nothing is acknowledged until another" in late.stderr, late

@@ -11,7 +11,7 @@ from sharedlog.engine import Head, Stored
 from sharedlog.errors import Halted, LogDamaged, Trimmed
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Candidate, Leader
-from sharedlog.reading import read_to, steps
+from sharedlog.reading import read_to, records, steps
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
 from tests.memory_engine import MemoryEngine
 
@@ -133,3 +133,19 @@ def test_an_engine_that_is_not_dense_may_leave_gaps_but_not_of_bytes() -> None:
     engine.spoil(FIRST)
     with pytest.raises(Halted, match="bytes 0 to 3 of the history are missing"):
         read(engine)
+
+
+class BadPage(MemoryEngine):
+    """An engine that cannot read two records, and all before them at once."""
+
+    def read(self, offset: int, bytes_max: int) -> list[Stored]:
+        if offset in (FIRST, BEAT):
+            raise LogDamaged(f"Record {offset}: invalid page in block 17.", offset)
+        return [one for one in super().read(offset, bytes_max) if one.offset < FIRST or offset > BEAT]
+
+
+def test_a_reader_without_a_fold_steps_over_what_the_engine_cannot_read() -> None:
+    engine = written()
+    kinds = [one.kind for one in records(engine, CLUSTER)]
+    engine.__class__ = BadPage
+    assert [one.kind for one in records(engine, CLUSTER)] == kinds[:FIRST] + kinds[SECOND:]
