@@ -91,8 +91,19 @@ class KafkaNode:
                 controller_port=self.controller_port, folder=self.folder, replicas=replicas,
             )
         )  # fmt: skip
+        self._format(cluster)
+
+    def _format(self, cluster: str) -> None:
         given = ("format", "--cluster-id", cluster, "--config", str(self.folder / "settings"))
         subprocess.run(self._command("kafka.tools.StorageTool", *given), check=True, capture_output=True)
+
+    def wipe(self) -> None:
+        """Give it an empty disk in place of the one that it has, while it is stopped."""
+        cluster = dict(one.split("=", 1) for one in self._properties.read_text().splitlines() if "=" in one)[
+            "cluster.id"
+        ]
+        shutil.rmtree(self.data)
+        self._format(cluster)
 
     def start(self) -> None:
         """Start it; `wait` returns when it serves."""
@@ -140,10 +151,19 @@ class KafkaNode:
 
     def log_of(self, topic: str) -> Path:
         """The folder of the log of a topic's partition 0."""
-        return self.folder / "data" / f"{topic}-0"
+        return self.data / f"{topic}-0"
+
+    @property
+    def data(self) -> Path:
+        """The folder of all its logs."""
+        return self.folder / "data"
+
+    @property
+    def _properties(self) -> Path:
+        return self.data / "meta.properties"
 
     def spoil(self, topic: str, before: bytes, after: bytes) -> None:
-        """Overwrite bytes of a record while the node is stopped, as a bad disk does; once, and as many."""
+        """Overwrite bytes of a record where they lie, as a bad disk does: once, by as many."""
         (found,) = (one for one in self.log_of(topic).glob("*.log") if before in one.read_bytes())
         assert len(before) == len(after), "a disk changes bytes where they lie"
         found.write_bytes(found.read_bytes().replace(before, after, 1))
