@@ -51,7 +51,13 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
         return ""
     if not rows:
         return f"Record {record} is missing: the log has records {first} to {end - 1}." * engine.is_dense
-    return next((fault for one in rows if (fault := fault_of(engine, fold.cluster, one))), "")
+    return next((fault for one in rows if (fault := fault_of(engine, fold.cluster, one))), _twice(rows))
+
+
+def _twice(rows: list[Stored]) -> str:
+    """Return the fault of rows of one record that are not equal; "" of others."""
+    is_other = any(one.stored != rows[0].stored for one in rows)
+    return f"Record {rows[0].offset} is there more than once, with other bytes." * is_other
 
 
 def _fault_of_led(engine: Engine, fold: Fold, led: Led) -> str:
@@ -67,10 +73,10 @@ def _fault_of_led(engine: Engine, fold: Fold, led: Led) -> str:
         return f"Record {led.offset} is missing, which a leader wrote: the log ends at record {end - 1}."
     if fault := fault_of(engine, fold.cluster, rows[0]):
         return fault
+    if twice := _twice(rows):
+        return twice
     if zlib.crc32(rows[0].stored) != led.crc:
         return f"Record {led.offset} holds other bytes than the leader has."
-    if any(one.stored != rows[0].stored for one in rows):
-        return f"Record {led.offset} is there more than once, with other bytes."
     found = decode(rows[0].stored, fold.cluster)
     try:
         if found.kind == Kind.BYTES:

@@ -281,7 +281,7 @@ class PostgresLog:
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         try:
-            values = (offset, READ_RECORDS_MAX, bytes_max)
+            values: tuple[int, ...] = (offset, READ_RECORDS_MAX, bytes_max)
             return connection.execute(self._sql(_READ), values).fetchall()
         except (DataCorrupted, IndexCorrupted) as error:
             reason = _said(error)

@@ -94,7 +94,10 @@ class SharedSink:
         Raise `Unknown`, `Refused`, or `Halted` where the log is another one.
         """
         with self._lock:  # an append moves the fold
-            return fault_at(self._engine, self._fold, record)
+            try:
+                return fault_at(self._engine, self._fold, record)
+            except LogDamaged as error:  # of the engine as a whole
+                return error.detail
 
     def _require_right(self) -> None:
         if self.is_over:

@@ -22,6 +22,7 @@ from typing import Final
 
 from sharedlog.engine import Stored
 from sharedlog.errors import Halted, LogDamaged
+from sharedlog.faults import fault_at
 from sharedlog.fold import Fold, Outcome, Position, Step
 from sharedlog.leading import Candidate, Leader, Proof
 from sharedlog.reading import up_to_gap
@@ -214,7 +215,8 @@ class World:
         self.fault = ""
         """What became of a record, and of which: `spoiled_at`."""
         self.spoiled_at = -1
-        self.engine.is_well = self.engine.is_dense = self.rules.spoils
+        self.engine.is_well = self.rules.spoils
+        self.engine.is_dense = self.rules.spoils and seed % 2 == 1
         self.is_truncating &= not self.rules.spoils
 
     def checkpoints(self) -> list[str]:
@@ -248,12 +250,22 @@ class World:
     def _require_named(self, error: Halted) -> None:
         """Require that an error names the record that was spoiled.
 
-        One that is another record of the log now is found out by those behind it.
+        One that is another record of the log now is found out by those behind it, and so is one that is lost
+        where offsets may have gaps.
         """
         said = str(error)
         assert said, "a halt without a sentence"
+        if self.fault == "lost" and not self.engine.is_dense:
+            return
         if self.fault in ("doubled and another", "lost", "changed"):
             assert f"Record {self.spoiled_at} " in said, f"record {self.spoiled_at} was {self.fault}: {said}"
+
+    def _require_found(self, fold: Fold, named: int) -> None:
+        """Let who has read all look where another cannot read on: by its own look it finds what is wrong."""
+        found = fault_at(self.engine, fold, named)
+        if self.spoiled_at < self.engine.first_offset:
+            return  # trimmed
+        assert f"Record {self.spoiled_at} " in found, f"record {self.spoiled_at} was {self.fault}: {found!r}"
 
     def refuses(self, epoch: int, position: Position) -> bool:
         """Return whether the engine, if it compares, has another head than a writer."""
@@ -355,6 +367,9 @@ class World:
         except Halted:
             assert self.engine.is_short, "the log of an engine that kept its promise halts a reader"
             return
+        if not self.is_broken and not self.engine.is_short and self.engine.is_well:
+            faults = [fault_at(self.engine, all_of_it.fold, one) for one in range(self.engine.end_offset)]
+            assert not any(faults), f"a fault of a sound log: {faults}"
         operations = all_of_it.operations
         lost = set(self.acknowledged).difference(operations)
         assert self.engine.is_short or not lost, f"acknowledged and lost: {sorted(lost)[:3]}"
@@ -383,6 +398,9 @@ class World:
         except Halted as error:
             assert self.is_broken, f"{node.name} halts, and its engine kept its promise"
             self._require_named(error)
+            if isinstance(error, LogDamaged) and not self.engine.is_short:
+                named = copy.fold.next_offset if error.record is None else error.record
+                self._require_found(all_of_it.fold, named)
             return
         assert copy.operations == all_of_it.operations, f"{node.name} has another history, in silence"
 

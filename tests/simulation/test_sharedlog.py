@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from sharedlog import record
+from sharedlog import faults, record
 from sharedlog.errors import Halted
 from sharedlog.fold import EpochRelation, Fold, Outcome, Step
 from sharedlog.leading import Leader, Proof
+from sharedlog.led import LedRecords
 from sharedlog.record import SharedRecord
 from tests.simulation import shared_world
 from tests.simulation.shared_world import OPERATION, Rules, World
@@ -23,8 +24,9 @@ FOUND_WITHIN = 2_000
 
 @pytest.fixture(autouse=True)
 def _small_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a flush be one record or two."""
+    """Let a flush be one record or two; operations are no records of a CommitLog."""
     monkeypatch.setattr(record, "BODY_BYTES_MAX", 2 * OPERATION.size)
+    monkeypatch.setattr(faults, "sound_records", lambda *_: [])
 
 
 def test_what_is_acknowledged_is_in_the_history_once_and_on_every_node(seed: int) -> None:
@@ -102,6 +104,13 @@ def lost_record_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
     return Rules(spoils=True)
 
 
+def named_record_alone_is_looked_at(patch: pytest.MonkeyPatch) -> Rules:
+    """The leader reads the record that another node names, and not its own one before that."""
+    kept = LedRecords.up_to
+    patch.setattr(LedRecords, "up_to", lambda led, at: [one for one in kept(led, at) if one.offset == at])
+    return Rules(spoils=True)
+
+
 MUTANTS: list[Callable[[pytest.MonkeyPatch], Rules]] = [
     gap_is_believed,
     gap_is_read_over,
@@ -112,6 +121,7 @@ MUTANTS: list[Callable[[pytest.MonkeyPatch], Rules]] = [
     missing_epoch_is_read_over,
     second_record_is_stepped_over_unseen,
     lost_record_is_read_over,
+    named_record_alone_is_looked_at,
 ]
 
 

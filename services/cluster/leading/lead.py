@@ -33,7 +33,7 @@ from services.cluster.leading.log_damage import LogDamage, State
 from services.cluster.peers import Shown
 from services.live.durability import Answers, Proving
 from services.live.errors import ResultUnknown
-from sharedlog.errors import NotAccepted, Refused, Unknown
+from sharedlog.errors import LogDamaged, NotAccepted, Refused, Unknown
 from sharedlog.fold import Fold
 from sharedlog.sink import SharedSink
 
@@ -145,7 +145,8 @@ class Lead:
     def _look_at_disk_and_log(self, has_read_all: bool) -> Shown:
         acts = self._acts
         shown = acts.look_after_copy(self._replica, has_read_all)
-        acts.copying.trim(self.fold)
+        with suppress(LogDamaged):  # the scrub tells, and other nodes where they meet it
+            acts.copying.trim(self.fold)
         if self._sink.proven_ms > self._began_ms:  # the EPOCH was appended before, nobody knows when
             self.compare_clock()
         with suppress(Unknown):
@@ -177,7 +178,7 @@ class Lead:
     def compare_clock(self) -> None:
         """Compare this node's clock with the engine's time of the newest record; waits for the engine."""
         began_ms = self._sink.proven_ms
-        with suppress(Unknown):  # the newest record is the proven append, or behind it
+        with suppress(Unknown, LogDamaged):  # the newest record is the proven append, or behind it
             found = self._acts.engine.read(self.fold.next_offset - 1, 1)[:1]
             if not self._is_over:  # else the node has stepped down meanwhile, and that is of the past
                 self._health.pace.appended(began_ms, found)

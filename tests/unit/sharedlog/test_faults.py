@@ -136,6 +136,15 @@ def test_a_record_that_the_engine_cannot_read_is_found(record: int) -> None:
     assert f"Record {record}: invalid page" in play.sink.fault_at(record)
 
 
+def test_an_engine_that_cannot_read_its_own_tables_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bounds() -> tuple[int, int]:
+        raise LogDamaged("PostgreSQL cannot read its own tables.")
+
+    play = Play()
+    monkeypatch.setattr(play.engine, "bounds", bounds)
+    assert play.sink.fault_at(8) == "PostgreSQL cannot read its own tables."
+
+
 def test_a_record_that_does_not_match_its_crc_is_found() -> None:
     play = Play()
     play.engine.spoil(8, play.engine.records[8][:-1] + b"X")
