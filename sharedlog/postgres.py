@@ -26,10 +26,13 @@ A server that is promoted without the last rows begins an older history. So with
 adapter reads again the record that it read or appended last: another one there is `Halted`, and so is a log
 that ends before it for `LOST_SECONDS`; a standby may only be behind.
 
+A page that PostgreSQL cannot read (a wrong checksum) is read around, record by record: `LogDamaged` names the
+first one that is on it, and those behind it can be read. Where the adapter looks back at one, nothing follows.
+
 Cost: one round trip and one commit an append, and one more to learn of partitions: on a new connection and
-each 10,000 records. Memory: what one read
-returns. Weak spot: what was lost is known from what this process has seen, and where its node goes on from: a
-node that was started again since its checkpoint, on a server without the rows behind that, cannot tell.
+each 10,000 records. Memory: what one read returns. Weak spot: what was lost is known from what this process
+has seen, and where its node goes on from: a node that was started again since its checkpoint, on a server
+without the rows behind that, cannot tell.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     count   the rows of a range against their numbers, where an engine has rows (`sharedlog.postgres_rows`):
             what is lost or doubled
-    read    the records of a range against their CRC: what is changed
+    read    the records of a range against their CRC: what is changed, or unreadable
     begin   the log's first record against what each node reads on from: what somebody has deleted. The leader
             trims nothing that a node needs; believed the second time, as a node may have told it just now
     pass    looks from the log's first record to its end; its faults count until the next pass has ended
@@ -11,8 +11,9 @@ A fault is told, with the record's number, and nothing else follows from it here
 record halts (`sharedlog.reading`, `sharedlog.fold`).
 
 Cost: a count of 200,000 rows and READS reads of READ_BYTES a look, whatever the log's size: a log of 1 GiB is
-read through in four hours. Weak spot: a record replaced by another sound record of the same cluster is found
-by the chain alone, that is by a reader of the history.
+read through in four hours. Weak spot: a record that is replaced by another sound one of the same cluster, or
+that a topic has lost, is found by a reader of the history alone, and by the leader once that one says so
+(`sharedlog.faults`).
 """
 
 from __future__ import annotations

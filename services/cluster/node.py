@@ -282,7 +282,7 @@ class ClusterNode:
 
     @property
     def broken_records(self) -> list[str]:
-        """A sentence for each record of the shared log at which others cannot read on, as its leader found."""
+        """A sentence for each broken record of the shared log at which another node waits, of its leader."""
         lead = self.lead if self.role is Role.LEADING else None
         return [] if lead is None else lead.log_damage.sentences()
 

@@ -4,10 +4,11 @@ Four fates: it is gone; it is back as it was before its newest records; it has g
 node that knew nothing of these; its newest record is another one by a bit. Nodes were killed, or lost their
 power. Then disks lose sectors of their logs, and some all slots of their evidence. So
 
-1. no node stands whose file tells of a record that the engine lacks, or has another one of, nor takes the
+1. nobody finds a fault in a log that is sound, where records of it are dead
+2. no node stands whose file tells of a record that the engine lacks, or has another one of, nor takes the
    copy of a node that has read another history
-2. a record that has changed is named, and is no end that was lost
-3. each store names what of it is damaged, exactly, and restores all else, byte by byte: all that it had
+3. a record that has changed is named, and is no end that was lost
+4. each store names what of it is damaged, exactly, and restores all else, byte by byte: all that it had
    taken to disk with its evidence, and after a kill all that was told.
 """
 
@@ -34,10 +35,11 @@ from services.cluster.transfer import FetchedCopy
 from sharedlog import fold as folds
 from sharedlog import witness as witnesses
 from sharedlog.errors import Halted, LogDamaged, Trimmed, Unknown
+from sharedlog.faults import fault_at
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.witness import Witness
 from tests.memory_disk import MemoryDisk
-from tests.simulation.cluster_world import CLUSTER, ClusterWorld, NobodyLeft, Node, sent_by
+from tests.simulation.cluster_world import CLUSTER, ClusterWorld, NobodyLeft, Node, sent_by, well
 from tests.simulation.test_broker import TOPIC
 
 FATES = ("lost", "restored", "grown again", "changed")
@@ -56,6 +58,7 @@ class Disaster:
         for _ in range(120):
             world.step()
             world.around()
+        self.check_sound()
         self.told = set(world.told.normal)
         self.history = {record.physical_offset: record for record, _ in world._history()}
         self.spans = sorted((at, at + len(encode(one))) for at, one in self.history.items())
@@ -72,6 +75,14 @@ class Disaster:
             self.restore_backup()
         if self.fate == "changed":
             self.change_record()
+
+    def check_sound(self) -> None:
+        """Who has read all finds no fault in a log that has none, whoever cannot read on there."""
+        engine, fold = well(self.world.engine), Fold()
+        for offset, stored in enumerate(self.world.engine.records):
+            fold.take(offset, stored)
+        faults = [fault_at(engine, fold, one) for one in range(engine.first_offset, engine.end_offset)]
+        assert not any(faults), f"a fault of a sound log: {[one for one in faults if one][:3]}"
 
     def end_processes(self) -> None:
         """Kill all nodes, or take their power."""

@@ -2,7 +2,8 @@
 
     another node   cannot read on at a record --> says so, with the reason, in the shared log (`holdings`)
                    asks for a copy that reaches beyond it, again and again (`services.cluster.copying`)
-    the leader     reads the record again, and compares it with its own history (`sharedlog.faults`)
+    the leader     reads the record again, and its own one before, and holds both to what it has taken
+                   (`sharedlog.faults`)
 
     state    entered when                                        the leader
     WHOLE    the leader finds each record that is named sound    acknowledges: the other node's disk is bad
