@@ -26,8 +26,9 @@ A server that is promoted without the last rows begins an older history. So with
 adapter reads again the record that it read or appended last: another one there is `Halted`, and so is a log
 that ends before it for `LOST_SECONDS`; a standby may only be behind.
 
-A page that PostgreSQL cannot read (a wrong checksum) is read around, record by record: `LogDamaged` names the
-first one that is on it, and those behind it can be read. Where the adapter looks back at one, nothing follows.
+A page that PostgreSQL cannot read (a wrong checksum) is read around, record by record: `LogDamaged` names
+the first one that is on it, and those behind it can be read. Where the adapter looks back at one, nothing
+follows.
 
 Cost: one round trip and one commit an append, and one more to learn of partitions: on a new connection and
 each 10,000 records. Memory: what one read returns. Weak spot: what was lost is known from what this process
@@ -71,8 +72,8 @@ PARTITION_RECORDS: Final = 10_000
 """How many offsets a partition of a new log has: more than come while an append waits for another's, as it
 knows the partitions of before."""
 READ_RECORDS_MAX: Final = 10_000
-FEWER_RECORDS: Final = (1_000, 100, 10)
-"""How many are asked for where one of more cannot be read."""
+FEWER_RECORDS: Final = (1_000, 100, 10, 1)
+"""How many are asked for at once where one of more cannot be read."""
 DROP_WAIT_MS: Final = 50
 """How long trimming waits for readers: an append waits behind it."""
 MAKE_TRIES: Final = 3
@@ -161,6 +162,7 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
 _READ_ONE: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM {log}_record WHERE record = %s
 """
+_BY_INDEX: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 _BOUNDS: Final = """
 SELECT coalesce((SELECT min(record) FROM {log}_record), last_record + 1), last_record + 1 FROM {log}_head
 """
@@ -284,20 +286,34 @@ class PostgresLog:
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         try:
-            values: tuple[int, ...] = (offset, READ_RECORDS_MAX, bytes_max)
-            return connection.execute(self._sql(_READ), values).fetchall()
+            return self._read(connection, offset, READ_RECORDS_MAX, bytes_max)
         except (DataCorrupted, IndexCorrupted) as error:
             reason = _said(error)
-        for statement, values in (
-            *((_READ, (offset, count, bytes_max)) for count in FEWER_RECORDS),
-            (_READ_ONE, (offset,)),
-        ):
-            with suppress(DataCorrupted, IndexCorrupted), connection.transaction():
-                connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
-                if rows := connection.execute(self._sql(statement), values).fetchall():
-                    self._warned = ""  # of the page that cannot be read
-                    return rows
-        raise LogDamaged(f"PostgreSQL cannot read record {offset}: {reason}.", offset)
+        rows: list[Any] = []
+        for count in FEWER_RECORDS:
+            with suppress(DataCorrupted, IndexCorrupted):
+                while (left := bytes_max - sum(len(row[1]) for row in rows)) > 0:
+                    at = rows[-1][0] + 1 if rows else offset
+                    with connection.transaction():
+                        connection.execute(
+                            "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
+                        )
+                        more = self._read(connection, at, count, left)
+                    if not more:
+                        break
+                    rows += more
+        self._warned = ""  # of the page that cannot be read
+        if not rows:
+            raise LogDamaged(f"PostgreSQL cannot read record {offset}: {reason}.", offset)
+        return rows
+
+    def _read(
+        self, connection: psycopg.Connection[Any], offset: int, count: int, bytes_max: int
+    ) -> list[Any]:
+        """Return so many rows, in order; of one, that of `offset` alone, without a look at the next."""
+        if count == 1:
+            return connection.execute(self._sql(_READ_ONE), (offset,)).fetchall()
+        return connection.execute(self._sql(_READ), (offset, count, bytes_max)).fetchall()
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""

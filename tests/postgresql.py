@@ -122,10 +122,10 @@ class PostgresServer:
             connection.execute("SELECT pg_reload_conf()")
             assert connection.execute("SELECT pg_promote()").fetchone() == (True,), self._log.read_text()
 
-    def stop(self) -> None:
-        """End it if it runs."""
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """End it if it runs: at once, or in order (SIGINT)."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGQUIT)
+            self._process.send_signal(how)
             self._process.wait()
             self._process = None
 
@@ -154,8 +154,7 @@ class PostgresServer:
         )
         with psycopg.connect(self.url, autocommit=True) as connection:
             rows = connection.execute(on_page.format(table).encode(), (record,)).fetchall()
-            connection.execute("CHECKPOINT")  # else the page is written again at the start
-        self.stop()
+        self.stop(signal.SIGINT)  # in order: else the page is written again at the start
         _, path, block = rows[0]
         with (self._data / path).open("r+b") as file:
             file.seek((block + 1) * PAGE_BYTES - 10)

@@ -57,6 +57,8 @@ def test_the_records_of_a_bad_page_are_named_and_all_others_are_read(server: Pos
         before._drop_connection()
         before._last = (40, 0)
         assert read_on(before, 0) == list(range(bad[0] + 1)), "where it looks back it finds the page too"
+        assert [one.offset for one in log.read(0, ALL)] == list(range(bad[0])), "one read has all before it"
+        assert [one.offset for one in log.read(0, 3_000)] == list(range(6))
         assert read_on(log, 0) == list(range(bad[0] + 1))
         assert read_on(log, bad[-1]) == [bad[-1]]
         assert read_on(log, bad[-1] + 1) == list(range(bad[-1] + 1, RECORDS))

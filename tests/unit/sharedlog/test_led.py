@@ -1,0 +1,38 @@
+"""Where the records of leaders lie, as a fold remembers them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sharedlog import led
+from sharedlog.led import Led, LedRecords
+
+
+def remembered(*offsets: int) -> LedRecords:
+    records = LedRecords()
+    for one in offsets:
+        records.add(one, 100 + one)
+    return records
+
+
+def test_a_record_comes_with_the_one_before_it() -> None:
+    records = remembered(1, 4, 5)
+    assert records.up_to(0) == []
+    assert records.up_to(1) == [Led(1, 101)]
+    assert records.up_to(3) == [Led(1, 101)]
+    assert records.up_to(4) == [Led(1, 101), Led(4, 104)]
+    assert records.up_to(9) == [Led(5, 105)]
+
+
+def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(led, "LED_MAX", 4)
+    records = remembered(*range(5))
+    assert records.up_to(1) == []
+    assert records.up_to(2) == [Led(2, 102)]
+
+
+def test_a_checkpoint_keeps_what_lies_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(led, "FROZEN_LED_MAX", 3)
+    records = remembered(1, 4, 5, 7)
+    assert records.freeze(7) == [[4, 104], [5, 105]]
+    assert LedRecords.thaw(records.freeze(7)).up_to(5) == [Led(4, 104), Led(5, 105)]
