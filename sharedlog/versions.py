@@ -8,7 +8,8 @@ has one version that is *finalized*, and nobody writes what the finalized one ha
     1         the kinds and bodies of the first clusters; a log that does not say has it
     2         an epoch record of the CommitLog names the node that leads, and this version, by which records
               are applied from there on (`services.broker.epoch`)
-    3         a lease record says that a takeover has lengthened the lease (`consumequeue.lease_records`)
+    3         a lease record says that a takeover has lengthened the lease (`consumequeue.lease_records`); the
+              files of a store, and of a copy, are read by programs that support 3 (`Store.is_for_before`)
 
     where it stands                                     what it says
     GENESIS, a checkpoint's fold: `finalized`           the finalized version there

@@ -273,6 +273,14 @@ class Store:
     def version(self, version: int) -> None:
         self._version, self._limits_row = version, applied_limits.row_of(version)
 
+    @property
+    def is_for_before(self) -> bool:
+        """Whether a program of the release before may open this store, or a copy of it.
+
+        That is so in a cluster of an older version: its nodes write files that such a program reads, too.
+        """
+        return self.log.epoch > 0 and self._version < applied_limits.FILES_OF_NOW
+
     def freeze(self) -> Any:
         """Return what a snapshot keeps: every queue's next offset, the last store time, segments' ages."""
         ages = list(self._segment_store_ms.items())

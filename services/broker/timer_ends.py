@@ -32,7 +32,9 @@ An end as a fact of `consumequeue.timerindex_fact`, all u64:
 
 In runs of before these rules the 56 bits hold the last time plus the history of then. Such a fact is read as
 of a timer that was due later: it expires later, and its kind, time and offset are the same. Snapshots of then
-have no `forgotten_ms`; until the first checkpoint what they dropped is told by the history alone.
+have no `forgotten_ms`; until the first checkpoint what they dropped is told by the history alone. A node of a
+cluster that programs of then may join (`Store.is_for_before`) writes that form, and `merged_ms`: they drop an
+end that holds the due time alone, and take the timer of its name for pending.
 
 Weak spot: names are known by 128 bits of hash alone. Two names that share them would be one timer; nothing
 looks for that, and at 2**40 names of a store the odds are about 2**-49.
@@ -56,7 +58,7 @@ from consumequeue.bloom_filter import Mask, Words
 from consumequeue.run_store import RunsToWrite
 from consumequeue.timerindex import FactIndex, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
-from services.broker.damage import FoundDamage
+from services.broker.store import Store
 from services.broker.values import Damaged, TimerName
 
 NAMES: Final = "timers-names"
@@ -100,6 +102,8 @@ class EndsToWrite:
     names: RunsToWrite
     ends: RunsToWrite
     forgotten_ms: int
+    merged_ms: int | None
+    """What programs of before have in the place of `forgotten_ms`; None where none may read it."""
 
     def write(self, disk: Disk) -> None:
         """Write what is new; in a worker thread. Raise OSError."""
@@ -110,7 +114,8 @@ class EndsToWrite:
         """Return what a snapshot keeps: files, and what of them is damaged."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
-        return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
+        merged = {} if self.merged_ms is None else {"merged_ms": self.merged_ms}
+        return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged} | merged
 
     def tidy(self, disk: Disk) -> None:
         """Delete files that are not needed any more."""
@@ -121,8 +126,8 @@ class EndsToWrite:
 class TimerEnds:
     """Names and ends of the timers of a store."""
 
-    def __init__(self, disk: Disk, history_ms: int, damage: FoundDamage) -> None:
-        self._history_ms, self._damage = history_ms, damage
+    def __init__(self, disk: Disk, history_ms: int, store: Store) -> None:
+        self._history_ms, self._store, self._damage = history_ms, store, store.damage
         self.forgotten_ms = 0
         """The time (ms) such that how a timer last known before it has ended may have been dropped."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
@@ -178,7 +183,8 @@ class TimerEnds:
 
     def end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """Keep how a timer has ended."""
-        self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, due_ms))
+        held_ms = int(self._held_ms(due_ms, ended.ended_ms))
+        self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, held_ms))
 
     def delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
@@ -187,7 +193,7 @@ class TimerEnds:
         assert len(timer_offsets) == len(due_ms) == len(ended_offsets), "a timer without its end"
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
-        facts["extra"] = End.DELIVERED << KIND_SHIFT | due_ms
+        facts["extra"] = End.DELIVERED << KIND_SHIFT | self._held_ms(due_ms, ended_ms)
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
@@ -210,7 +216,9 @@ class TimerEnds:
         waits.
         """
         self._forget(now_ms)
-        return EndsToWrite(self.names.to_write(now_ms), self.ends.to_write(now_ms), self.forgotten_ms)
+        merged_ms = self.forgotten_ms + self._history_ms if self._store.is_for_before else None
+        names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
+        return EndsToWrite(names, ends, self.forgotten_ms, merged_ms)
 
     def written(self, done: EndsToWrite) -> None:
         """Take in that a checkpoint is durable."""
@@ -242,6 +250,12 @@ class TimerEnds:
     def _forget(self, now_ms: int) -> None:
         """Note that merges may drop from now on what is over for the history at `now_ms`."""
         self.forgotten_ms = max(self.forgotten_ms, now_ms - self._history_ms)
+
+    def _held_ms(self, due_ms: Any, ended_ms: int) -> Any:
+        """Return the time that the fact of an end holds, or a column of them."""
+        if not self._store.is_for_before:
+            return due_ms
+        return np.maximum(due_ms, ended_ms) + self._history_ms
 
     def _is_expired(self, facts: Facts, now_ms: int) -> Any:
         return last_ms(facts) < np.uint64(max(now_ms - self._history_ms, 0))

@@ -86,7 +86,7 @@ class Timers:
     ) -> None:
         self._disk, self._store, self._settings = disk, store, settings
         self.statistics = statistics
-        self.ends = TimerEnds(disk, settings.timer_history_ms, store.damage)
+        self.ends = TimerEnds(disk, settings.timer_history_ms, store)
         self.partitions = Partitions(disk, now_ms, found_gap=store.damage.gap)
         self.queues = QueueTable()
         self.source = TimerSource(disk, store.log.segments, self.queues)

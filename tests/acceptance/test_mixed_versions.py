@@ -79,7 +79,10 @@ class Traffic:
                 self._send(client, "plain", user={f"p{one}": f"v{one}" for one in range(properties)})
             for number in range(4):
                 self._send(client, "fifo", message_type=KINDS.FIFO, message_group=f"g{number % 2}")
-            self.verdicts |= {self._set_timer(client, 2): "TOO_LATE", self._set_timer(client, 3_600): "CANCELLED"}
+            self.verdicts |= {
+                self._set_timer(client, 2): "TOO_LATE",
+                self._set_timer(client, 3_600): "CANCELLED",
+            }
             for resolution in (definition_pb2.COMMIT, definition_pb2.ROLLBACK):
                 self._transact(client, resolution)
         finally:
@@ -261,10 +264,13 @@ def test_nodes_are_upgraded_one_after_the_other_and_the_version_is_finalized(
     upgrade.play()
     for node in (upgrade.b, upgrade.a):
         node.run_by("now")
+        upgrade.lead(node)
         upgrade.play()
         # An operator who is in doubt goes back.
         node.run_by("before")
-        upgrade.play()
+        upgrade.lead(node)
+        for _ in range(3):
+            upgrade.play()
         refused = tidewheel("cluster", "set-version", str(SUPPORTED), "--http", node.http)
         assert (refused.returncode, "TW-258" in refused.stderr) == (4, True), refused
         node.run_by("now")

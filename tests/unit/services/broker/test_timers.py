@@ -11,7 +11,8 @@ from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.timer_ends import end_extra
+from services.broker.timer_ends import KIND_SHIFT, end_extra
+from services.broker.timer_files import TIMER_FILES
 from services.broker.values import (
     PendingTimer,
     ReadTimers,
@@ -437,3 +438,27 @@ def test_an_end_of_a_run_that_holds_until_when_it_is_kept_is_read_as_one_that_is
     assert isinstance(found, TimerVerdict)
     assert found.verdict in (Verdict.FORGOTTEN, Verdict.NEVER_SET)
     assert ends.ended(named.timer_offset) == ended, "its end is there an hour longer than its name"
+
+
+@pytest.mark.parametrize(("version", "is_for_before"), [(2, True), (3, False)])
+def test_an_end_is_kept_by_a_program_of_before_that_may_open_the_store(
+    version: int, is_for_before: bool
+) -> None:
+    """Such a program drops an end at the time that it holds; then its timer would wait, and be cancelled."""
+    store = Store(timer_history_ms=HOUR)
+    store.broker.epoch.raise_to(1, store.now_ms, "a", version)
+    store.flush()
+    store.send("m", SECOND)
+    store.send("fired", DAY)
+    store.broker.timers.fire(by_id("fired"), store.now_ms)
+    store.go(2 * SECOND)
+    (recent,) = store.broker.timers.ends.ends.recents()
+    held = [extra & (1 << KIND_SHIFT) - 1 for chunk in recent.chunks() for *_, extra in chunk.tolist()]
+    expected = (
+        [store.now_ms + HOUR, NOW_MS + DAY + HOUR] if is_for_before else [NOW_MS + SECOND, NOW_MS + DAY]
+    )
+    assert sorted(held) == expected
+    store.checkpoint()
+    newest = snapshot.newest(store.disk)
+    assert newest is not None
+    assert ("merged_ms" in newest.parts[TIMER_FILES]["ends"]) == is_for_before
