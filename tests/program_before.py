@@ -15,6 +15,7 @@ BEFORE: Final = "4648fb2d06"
 VERSION_BEFORE: Final = 2
 ROOT: Final = Path(__file__).resolve().parents[1]
 SECONDS: Final = 60
+MAIN: Final = "from services.cli.main import main; main()"
 
 
 def check_out(folder: Path) -> Path:
@@ -32,9 +33,9 @@ def environment_of(sources: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(sources), "PYTHONSAFEPATH": "1"}
 
 
-def run_before(sources: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run a command of the release before."""
-    command = [sys.executable, "-m", "services.cli.main", *map(str, words)]
+def run_before(sources: Path, *words: object, first: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command of the release before, after the Python statement `first`."""
+    command = [sys.executable, "-c", f"{first}\n{MAIN}", *map(str, words)]
     return subprocess.run(
         command, capture_output=True, text=True, env=environment_of(sources), timeout=SECONDS, check=False
     )

@@ -221,7 +221,7 @@ class Broker:
             SCHEDULE_TOPIC: self.schedules.apply,
             AUTH_TOPIC: self.access.apply,
             RETENTION_TOPIC: self.housekeeping.apply,
-            EPOCH_TOPIC: self.epoch.apply,
+            EPOCH_TOPIC: self._apply_epoch,
             HALF_TOPIC: self.transactions.apply,
             OUTCOME_TOPIC: self.transactions.apply,
             CHECK_TOPIC: self.transactions.apply,
@@ -230,6 +230,13 @@ class Broker:
             ACK_TOPIC: self.groups.apply_finished,
             LEASE_TOPIC: self.groups.apply_leases,
         }
+
+    def _apply_epoch(self, record: Record) -> None:
+        """Begin an epoch; the first that no program of the release before may join begins without filters."""
+        was_for_before = self.store.is_for_before
+        self.epoch.apply(record)
+        if was_for_before and not self.store.is_for_before:
+            self.groups.apply_without_filters()
 
     def _table_of_publishers(self) -> dict[str, Callable[[Record], None]]:
         """Return the part that a record changes once it is durable, by the record's topic."""

@@ -300,6 +300,20 @@ class Groups:
                 self._in_flight.pop(key, None)  # with its leases: whoever wrote the record has ended them
                 self._offsets[key] = GroupOffsets(offset)
 
+    def apply_without_filters(self) -> None:
+        """Forget all filters: nodes of a release that knows none may have made some of the copies."""
+        for group, topic in self.filters.uses():
+            texts = self.filters.texts(group, topic)
+            self._judge_again(group, topic, self.filters.apply_forgotten(group, topic, texts))
+
+    def keep_filters(self, known: Iterable[tuple[str, str, list[FilterText]]], now_ms: int) -> None:
+        """Say again which filters groups had before an epoch that began without them."""
+        for group, topic, texts in known:
+            kept = self.filters.texts(group, topic)
+            for text in texts:
+                if text not in kept:
+                    self._write({"group": group, "topic": topic, "filter": text}, now_ms)
+
     def apply_finished(self, record: Record) -> None:
         """Take over what groups have finished from its record, unless it was applied when it was decided."""
         if not self.open_records.is_closing:

@@ -245,12 +245,15 @@ class Client:
         message = definition_pb2.Message(topic=resource, body=b"x", system_properties=properties)
         return self.call(service_pb2.SendMessageRequest(messages=[message])).entries[0]
 
-    def receive(self, topic: str, group: str) -> list[definition_pb2.Message]:
+    def receive(
+        self, topic: str, group: str, wanted: definition_pb2.FilterExpression | None = None
+    ) -> list[definition_pb2.Message]:
         """Receive what there is, or comes within some seconds."""
         request = service_pb2.ReceiveMessageRequest(
             group=definition_pb2.Resource(name=group),
             message_queue=definition_pb2.MessageQueue(topic=definition_pb2.Resource(name=topic)),
             batch_size=32,
+            filter_expression=wanted,
         )
         request.invisible_duration.FromMilliseconds(60_000)
         request.long_polling_timeout.FromMilliseconds(10_000)

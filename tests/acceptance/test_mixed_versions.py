@@ -21,7 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from commitlog.properties import TIMER_KEY
 from services.rpc.generated import definition_pb2, service_pb2
 from sharedlog.versions import SUPPORTED
-from tests.acceptance.test_cluster import SEGMENT_BYTES, Client, SmallNode, leader_of
+from tests.acceptance.test_cluster import SEGMENT_BYTES, Client, SmallNode, leader_of, rows_of
 from tests.command import tidewheel
 from tests.postgresql import running_postgresql
 from tests.program_before import VERSION_BEFORE, check_out, environment_of, run_before
@@ -29,6 +29,7 @@ from tests.program_before import VERSION_BEFORE, check_out, environment_of, run_
 TOPICS: Final = {"plain": "normal", "later": "delay", "fifo": "fifo", "bought": "transaction"}
 PROPERTIES_MAX: Final = 6
 CHECKPOINT_RECORDS: Final = "20"
+SMALL_PARTITIONS: Final = "from sharedlog import postgres; postgres.PARTITION_RECORDS = 20"
 KINDS: Final = definition_pb2.MessageType
 EVENTUALLY_SECONDS: Final = 60
 
@@ -164,7 +165,8 @@ class Upgrade:
 
     def __init__(self, folder: Path, database: str, before: Path, eventually: Callable[..., None]) -> None:
         self.url, self._before, self._eventually = f"{database}&log={folder.name}", before, eventually
-        made = run_before(before, "cluster", "create", self.url, "--segment-bytes", SEGMENT_BYTES)
+        words = ("cluster", "create", self.url, "--segment-bytes", SEGMENT_BYTES)
+        made = run_before(before, *words, first=SMALL_PARTITIONS)
         assert made.returncode == 0, made.stderr
         self.a, self.b = (MixedNode(folder, name, self.url, before) for name in "ab")
         self.traffic, self._readings = Traffic(), count()
@@ -204,6 +206,11 @@ class Upgrade:
             assert moved.returncode == 0, moved.stderr
             self.wait_for(node, "leading")
             self.wait_for(leader, "following")
+
+    def finalize(self) -> None:
+        """Finalize the newest version, once both have said that they support it."""
+        words = ("cluster", "set-version", str(SUPPORTED), "--http", self.a.http)
+        self._eventually(lambda: tidewheel(*words).returncode == 0)
 
     def play(self) -> None:
         """Send through both nodes; what was told must be read from whoever leads, by a new group."""
@@ -258,7 +265,7 @@ def test_either_leads_and_reads_all_and_dies(upgrade: Upgrade, a: str, b: str) -
 
 
 def test_nodes_are_upgraded_one_after_the_other_and_the_version_is_finalized(
-    upgrade: Upgrade, tmp_path: Path, before: Path, eventually: Any
+    upgrade: Upgrade, tmp_path: Path, before: Path
 ) -> None:
     upgrade.begin("before", "before")
     upgrade.play()
@@ -275,8 +282,7 @@ def test_nodes_are_upgraded_one_after_the_other_and_the_version_is_finalized(
         assert (refused.returncode, "TW-258" in refused.stderr) == (4, True), refused
         node.run_by("now")
         upgrade.play()
-    eventually(lambda: {"a", "b"} <= upgrade.a.view()["copies"].keys())
-    assert tidewheel("cluster", "set-version", "--http", upgrade.a.http).returncode == 0
+    upgrade.finalize()
     for node in (upgrade.a, upgrade.b):
         upgrade.lead(node)
         upgrade.play()
@@ -296,3 +302,117 @@ def test_nodes_are_upgraded_one_after_the_other_and_the_version_is_finalized(
     upgrade.lead(upgrade.b)
     upgrade.play()
     upgrade.finish()
+
+
+@pytest.mark.parametrize("leads_first", ["a", "b"])
+def test_filters_of_a_group_are_the_same_on_all_nodes_once_the_version_is_finalized(
+    upgrade: Upgrade, leads_first: str
+) -> None:
+    """The release before passes over filters in the log; an upgraded node begins with its checkpoint."""
+    upgrade.begin("now", "before")
+    for tag in ("red", "blue"):
+        assert received(upgrade.a, tag) == []
+    upgrade.traffic.go_on(upgrade.a)
+    upgrade.lead(upgrade.b)
+    upgrade.b.run_by("now")
+    upgrade.lead(upgrade.a)
+    upgrade.finalize()
+    if leads_first == "a":  # which knows the filters
+        assert upgrade.b.stop() == 0
+        upgrade.a.run_by("now")
+        upgrade.wait_for(upgrade.a, "leading")
+        upgrade.b.run_by("now")
+    else:
+        upgrade.lead(upgrade.b)
+        upgrade.lead(upgrade.a)
+        for tag in ("red", "blue"):
+            assert received(upgrade.a, tag) == []
+    upgrade.lead(upgrade.b)
+    client = Client(upgrade.b, "sends", producer())
+    client.send("plain", "for red", tag="red")
+    client.close()
+    assert received(upgrade.b, "blue") == []
+    assert received(upgrade.b, "red") == ["for red"]
+    upgrade.finish()
+
+
+def test_rows_that_were_doubled_before_an_upgrade_stop_no_node_of_either(
+    upgrade: Upgrade, tmp_path: Path, database: str, eventually: Any
+) -> None:
+    """The new leader deletes the second of each, so the release before does not meet it."""
+    upgrade.begin("before", "before")
+    upgrade.play()
+    assert upgrade.b.stop() == 0
+    upgrade.traffic.go_on(upgrade.a)
+    rows_of(database, tmp_path.name, "INSERT INTO {log}_record SELECT * FROM {log}_record")
+    upgrade.b.run_by("now")
+    upgrade.lead(upgrade.b)
+    upgrade.traffic.go_on(upgrade.b)
+    doubled = "SELECT count(*) - count(DISTINCT record) FROM {log}_record"
+    eventually(lambda: rows_of(database, tmp_path.name, doubled) == [(0,)])
+    of_table = "SELECT indisunique, indisvalid FROM pg_index WHERE indrelid = '{log}_record'::regclass"
+    eventually(lambda: rows_of(database, tmp_path.name, of_table) == [(True, True)])
+    upgrade.a.run_by("before")
+    upgrade.play()
+    upgrade.lead(upgrade.a)  # which makes partitions of a table with another index than it knows
+    for _ in range(3):
+        upgrade.play()
+    upgrade.finish()
+
+
+def test_a_newer_node_says_to_an_older_leader_where_it_cannot_read_and_gets_its_copy(
+    upgrade: Upgrade, tmp_path: Path, database: str
+) -> None:
+    upgrade.begin("before", "now")
+    upgrade.play()
+    lost = lose_a_record(upgrade, database, tmp_path.name)
+    upgrade.b.run_by("now")
+    upgrade.traffic.go_on(upgrade.a)
+    upgrade.wait_for(upgrade.b, "following")
+    assert f"Record {lost} is missing" in upgrade.b.log()
+    upgrade.play()
+    upgrade.lead(upgrade.b)
+    upgrade.play()
+    upgrade.finish()
+
+
+def test_an_older_node_that_halts_at_a_lost_record_stops_no_newer_leader_and_is_mended_by_its_upgrade(
+    upgrade: Upgrade, tmp_path: Path, database: str
+) -> None:
+    upgrade.begin("now", "before")
+    upgrade.play()
+    lose_a_record(upgrade, database, tmp_path.name)
+    upgrade.b.run_by("before")
+    upgrade.wait_for(upgrade.b, "halted")
+    upgrade.traffic.go_on(upgrade.a)
+    upgrade.read()
+    upgrade.b.run_by("now")
+    upgrade.traffic.go_on(upgrade.a)
+    upgrade.wait_for(upgrade.b, "following")
+    upgrade.lead(upgrade.b)
+    upgrade.play()
+    upgrade.finish()
+
+
+def lose_a_record(upgrade: Upgrade, database: str, name: str) -> int:
+    """Stop the follower `b`, and delete a record that it has yet to read; return its number."""
+    assert upgrade.b.stop() == 0
+    ((read,),) = rows_of(database, name, "SELECT last_record FROM {log}_head")
+    upgrade.traffic.go_on(upgrade.a)
+    # The largest has messages: the release before passes over a sign of life that is lost.
+    largest = f"WHERE record > {read} ORDER BY octet_length(stored) DESC LIMIT 1"
+    ((lost,),) = rows_of(database, name, f"SELECT record FROM {{log}}_record {largest}")
+    rows_of(database, name, f"DELETE FROM {{log}}_record WHERE record = {lost}")
+    return int(lost)
+
+
+def received(node: MixedNode, tag: str) -> list[str]:
+    """The ids of what a client of one group receives with a filter."""
+    settings = definition_pb2.Settings(client_type=definition_pb2.ClientType.SIMPLE_CONSUMER)
+    settings.subscription.group.name = "filtered"
+    client = Client(node, f"wants-{tag}", settings)
+    wanted = definition_pb2.FilterExpression(type=definition_pb2.FilterType.TAG, expression=tag)
+    try:
+        return [one.system_properties.message_id for one in client.receive("plain", "filtered", wanted)]
+    finally:
+        client.close()
