@@ -386,8 +386,7 @@ def test_an_older_node_that_halts_at_a_lost_record_stops_no_newer_leader_and_is_
     upgrade.wait_for(upgrade.b, "halted")
     upgrade.traffic.go_on(upgrade.a)
     upgrade.read()
-    upgrade.b.run_by("now")
-    upgrade.traffic.go_on(upgrade.a)
+    upgrade.b.run_by("now")  # it says where, and the leader answers once it has a copy of what follows
     upgrade.wait_for(upgrade.b, "following")
     upgrade.lead(upgrade.b)
     upgrade.play()
