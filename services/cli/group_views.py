@@ -150,7 +150,7 @@ def client_rows(consumers: Iterable[Answer]) -> Iterator[tuple[str, ...]]:
             f"{one['language'].lower()} {one['version']}",
             f"{one['leased']:,}",
             f"{one['receives']:,}",
-            "; ".join(one["filters"]),
+            "; ".join(one.get("filters", ())),  # a node of the release before tells none
             away(int(one["seen_ms"])) + ("" if one["is_connected"] else ", no stream"),
         )
 

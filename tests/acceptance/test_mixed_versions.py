@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from commitlog.properties import TIMER_KEY
 from services.rpc.generated import definition_pb2, service_pb2
 from sharedlog.versions import SUPPORTED
+from tests.acceptance import test_cluster
 from tests.acceptance.test_cluster import SEGMENT_BYTES, Client, SmallNode, leader_of, rows_of
 from tests.command import tidewheel
 from tests.postgresql import running_postgresql
@@ -32,6 +34,13 @@ CHECKPOINT_RECORDS: Final = "20"
 SMALL_PARTITIONS: Final = "from sharedlog import postgres; postgres.PARTITION_RECORDS = 20"
 KINDS: Final = definition_pb2.MessageType
 EVENTUALLY_SECONDS: Final = 60
+
+PLAYS: Final = (
+    test_cluster.test_a_move_fails_no_call,
+    partial(test_cluster.test_the_next_leader_knows_clients_and_what_they_were_told, how="killed"),
+    partial(test_cluster.test_the_next_leader_knows_clients_and_what_they_were_told, how="moved"),
+)
+"""Tests of two nodes of this release."""
 
 pytestmark = pytest.mark.skipif("TIDEWHEEL_LONG" not in os.environ, reason="upgrades: make test-cluster")
 
@@ -176,7 +185,7 @@ class Upgrade:
         self.a.run_by(a)
         self.wait_for(self.a, "leading")
         self.b.run_by(b)
-        self.wait_for(self.b, "following")
+        self.wait_for_follower()
         for topic, kind in TOPICS.items():
             made = tidewheel("topic", "create", topic, "--type", kind, "--http", self.a.http)
             assert made.returncode == 0, made.stderr
@@ -190,6 +199,11 @@ class Upgrade:
             return bool(view["role"] == role)
 
         self._eventually(has_come)
+
+    def wait_for_follower(self) -> None:
+        """Wait until the follower has told the leader `a` how far it is: then it may be the next one."""
+        self.wait_for(self.b, "following")
+        self._eventually(lambda: self.a.view()["followers"].get("b", {}).get("heard_ms_ago") is not None)
 
     def leader(self) -> MixedNode:
         """The node that leads, once one of those that run does."""
@@ -261,6 +275,32 @@ def test_either_leads_and_reads_all_and_dies(upgrade: Upgrade, a: str, b: str) -
         node.start()
         upgrade.wait_for(node, "following")
         upgrade.play()
+    upgrade.finish()
+
+
+@pytest.mark.parametrize(("a", "b"), [("before", "now"), ("now", "before")])
+@pytest.mark.parametrize("play", PLAYS)
+def test_what_holds_in_a_cluster_holds_in_a_mixed_one(
+    upgrade: Upgrade, eventually: Any, play: Callable[..., None], a: str, b: str
+) -> None:
+    upgrade.a.run_by(a)
+    upgrade.wait_for(upgrade.a, "leading")
+    upgrade.b.run_by(b)
+    upgrade.wait_for_follower()
+    play([upgrade.a, upgrade.b], eventually=eventually)
+
+
+def test_a_node_is_killed_and_goes_on_by_the_other_release(upgrade: Upgrade) -> None:
+    """What its disk has, and what it has noted of the shared log, is of either."""
+    upgrade.begin("now", "before")
+    upgrade.traffic.go_on(upgrade.b)
+    for number in range(6):
+        node = (upgrade.a, upgrade.b)[number % 2]
+        upgrade.traffic.go_on(node)
+        node.kill()
+        node.run_by(("before", "now")[(number + number // 2) % 2])
+        upgrade.traffic.go_on(node)
+        upgrade.read()
     upgrade.finish()
 
 
@@ -361,15 +401,15 @@ def test_rows_that_were_doubled_before_an_upgrade_stop_no_node_of_either(
 
 
 def test_a_newer_node_says_to_an_older_leader_where_it_cannot_read_and_gets_its_copy(
-    upgrade: Upgrade, tmp_path: Path, database: str
+    upgrade: Upgrade, tmp_path: Path, database: str, eventually: Any
 ) -> None:
     upgrade.begin("before", "now")
     upgrade.play()
     lost = lose_a_record(upgrade, database, tmp_path.name)
     upgrade.b.run_by("now")
     upgrade.traffic.go_on(upgrade.a)
+    eventually(lambda: f"Record {lost} is missing" in upgrade.b.log())
     upgrade.wait_for(upgrade.b, "following")
-    assert f"Record {lost} is missing" in upgrade.b.log()
     upgrade.play()
     upgrade.lead(upgrade.b)
     upgrade.play()
