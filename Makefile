@@ -46,6 +46,7 @@ test-cluster: install ## Spark on a standalone cluster, streams whose ends are k
 	$(BIN)/python -m pytest tests/cluster
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_wheel.py -k spark
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_cluster_page.py -q
+	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_mixed_versions.py -q
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --rounds 6 --nodes 3 --clients 2 --checkpoints both -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 6 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 3 -q -s

@@ -1,4 +1,4 @@
-"""A cluster in an upgrade: nodes of the release before beside nodes of this one, on a real PostgreSQL.
+"""A cluster in an upgrade: nodes of the release before beside nodes of this one, on PostgreSQL and Kafka.
 
     TIDEWHEEL_LONG=1 .venv/bin/python -m pytest tests/acceptance/test_mixed_versions.py
 
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, Final
 
 import pytest
@@ -25,6 +26,7 @@ from sharedlog.versions import SUPPORTED
 from tests.acceptance import test_cluster
 from tests.acceptance.test_cluster import SEGMENT_BYTES, Client, SmallNode, leader_of, rows_of
 from tests.command import tidewheel
+from tests.kafka_cluster import KafkaCluster, running_kafka
 from tests.postgresql import running_postgresql
 from tests.program_before import VERSION_BEFORE, check_out, environment_of, run_before
 
@@ -49,6 +51,12 @@ pytestmark = pytest.mark.skipif("TIDEWHEEL_LONG" not in os.environ, reason="upgr
 def database() -> Iterator[str]:
     with running_postgresql(syncs=True) as url:
         yield url.replace("postgresql+psycopg", "postgresql")
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaCluster]:
+    with running_kafka() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
@@ -172,8 +180,8 @@ def read_all(node: MixedNode, topic: str, group: str, wanted: set[str]) -> None:
 class Upgrade:
     """Two nodes of a cluster that the release before has made, and what was sent to it."""
 
-    def __init__(self, folder: Path, database: str, before: Path, eventually: Callable[..., None]) -> None:
-        self.url, self._before, self._eventually = f"{database}&log={folder.name}", before, eventually
+    def __init__(self, folder: Path, url: str, before: Path, eventually: Callable[..., None]) -> None:
+        self.url, self._before, self._eventually = url, before, eventually
         words = ("cluster", "create", self.url, "--segment-bytes", SEGMENT_BYTES)
         made = run_before(before, *words, first=SMALL_PARTITIONS)
         assert made.returncode == 0, made.stderr
@@ -230,6 +238,9 @@ class Upgrade:
         """Send through both nodes; what was told must be read from whoever leads, by a new group."""
         for node in (self.a, self.b):
             self.traffic.go_on(node)
+            for verb in ("status", "nodes"):
+                told = tidewheel("cluster", verb, "--http", node.http)
+                assert (told.returncode, "Traceback" in told.stderr) == (0, False), told
         self.read()
 
     def read(self) -> None:
@@ -253,15 +264,23 @@ class Upgrade:
             assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
-@pytest.fixture
-def upgrade(tmp_path: Path, database: str, before: Path, eventually: Any) -> Iterator[Upgrade]:
-    one = Upgrade(tmp_path, database, before, eventually)
+@pytest.fixture(params=["postgresql"])
+def upgrade(
+    request: pytest.FixtureRequest, tmp_path: Path, before: Path, eventually: Any
+) -> Iterator[Upgrade]:
+    name = tmp_path.name
+    if request.param == "kafka":
+        url = request.getfixturevalue("kafka").url(name)
+    else:
+        url = f"{request.getfixturevalue('database')}&log={name}"
+    one = Upgrade(tmp_path, url, before, eventually)
     yield one
     for node in (one.a, one.b):
         if node.process is not None and node.process.poll() is None:
             node.kill()
 
 
+@pytest.mark.parametrize("upgrade", ["postgresql", "kafka"], indirect=True)
 @pytest.mark.parametrize(("a", "b"), [("before", "now"), ("now", "before")])
 def test_either_leads_and_reads_all_and_dies(upgrade: Upgrade, a: str, b: str) -> None:
     upgrade.begin(a, b)
@@ -290,6 +309,26 @@ def test_what_holds_in_a_cluster_holds_in_a_mixed_one(
     play([upgrade.a, upgrade.b], eventually=eventually)
 
 
+@pytest.mark.parametrize(("a", "b"), [("before", "now"), ("now", "before")])
+def test_a_node_whose_disk_is_lost_gets_the_copy_of_a_node_of_the_other_release(
+    upgrade: Upgrade, a: str, b: str, eventually: Any
+) -> None:
+    upgrade.begin(a, b)
+    upgrade.play()
+    eventually(lambda: upgrade.a.view()["trimmed_below"] > 20)
+    assert upgrade.b.stop() == 0
+    assert tidewheel("cluster", "forget", "b", "--http", upgrade.a.http).returncode == 0
+    rmtree(upgrade.b.store)
+    upgrade.b.run_by(b)
+    eventually(lambda: '"event": "copied"' in upgrade.b.log())
+    upgrade.wait_for_follower()
+    upgrade.read()
+    upgrade.lead(upgrade.b)
+    for _ in range(3):
+        upgrade.play()
+    upgrade.finish()
+
+
 def test_a_node_is_killed_and_goes_on_by_the_other_release(upgrade: Upgrade) -> None:
     """What its disk has, and what it has noted of the shared log, is of either."""
     upgrade.begin("now", "before")
@@ -304,6 +343,7 @@ def test_a_node_is_killed_and_goes_on_by_the_other_release(upgrade: Upgrade) -> 
     upgrade.finish()
 
 
+@pytest.mark.parametrize("upgrade", ["postgresql", "kafka"], indirect=True)
 def test_nodes_are_upgraded_one_after_the_other_and_the_version_is_finalized(
     upgrade: Upgrade, tmp_path: Path, before: Path
 ) -> None:
