@@ -10,7 +10,8 @@ Rules
    core belongs to them; while it leads, to the loop (`services.cluster.leading.lead`).
 3. What runs beside the one act (a look, a BEAT, a question to clients, the follower's word to its leader)
    ends with the role in which it was begun: its answer is of the past then.
-4. A failure that the election has no row for is a bug, which ends `run`, and with it the process.
+4. A failure that the election has no row for is a bug, and so is any error of the shell's own: it ends
+   `run`, and with it the process.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class ClusterNode:
         """The last time when this node began to lead."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
         """Tells whether any client answers this node."""
-        self._changed, self._tasks = asyncio.Event(), Tasks(self._loop)
+        self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._break)
         self.read_ms = 0
         """When the shared log was read last; 0 for never."""
         self._timer: asyncio.TimerHandle | None = None
@@ -115,11 +116,17 @@ class ClusterNode:
     # What the election says.
 
     def give(self, given: Input, now_ms: int | None = None) -> None:
-        """Give the election an input, and carry out what it says."""
+        """Give the election an input, and carry out what it says; a bug ends `run`."""
         if self._over.done():
             return
+        try:
+            self._take(given, monotonic_ms() if now_ms is None else now_ms)
+        except Exception as bug:  # whoever gave the input, a timer or a worker thread, takes no error
+            self._break(bug)
+
+    def _take(self, given: Input, now_ms: int) -> None:
         election, before = self.election, self._told_of()
-        outputs = election.take(given, monotonic_ms() if now_ms is None else now_ms)
+        outputs = election.take(given, now_ms)
         if self._told_of() != before:
             self._changed.set()
             self._changed = asyncio.Event()
@@ -146,7 +153,7 @@ class ClusterNode:
             self._over.set_result(None)
         else:
             self.acts.begins(act)
-            self._tasks.start(self._answer(act, self._begin(act, argument)), is_beside=act in BESIDE)
+            self._tasks.start(self._answer(act, argument), is_beside=act in BESIDE)
 
     def _begin(self, act: Act, argument: Any) -> Coroutine[Any, Any, Input | None]:
         """Return what carries out an act and returns its answer."""
@@ -156,10 +163,10 @@ class ClusterNode:
             return self._led.look(argument)
         return self._work(partial(CARRIED_OUT[act], self.acts, argument))
 
-    async def _answer(self, act: Act, acting: Coroutine[Any, Any, Input | None]) -> None:
-        """Give the election the answer to an act."""
+    async def _answer(self, act: Act, argument: Any) -> None:
+        """Carry out an act, and give the election its answer."""
         try:
-            answer = await acting
+            answer = await self._begin(act, argument)
         except FAILURES as error:
             if act in _MUST_NOT_FAIL:
                 self._break(error)
@@ -170,9 +177,6 @@ class ClusterNode:
                 ways_on(self._disk) if is_no_history(error) else "",
                 self.acts.unreadable(error),
             )
-        except Exception as bug:  # whatever it is, it ends the process
-            self._break(bug)
-            return
         if answer is not None:
             self._prepare(answer)
             self.give(answer)
@@ -195,7 +199,12 @@ class ClusterNode:
             self._timer.cancel()
 
     def _tick(self) -> None:
-        self.give(self.lead.tick() if self.election.role is Role.LEADING and self.lead else inputs.Tick())
+        try:
+            tick = self.lead.tick() if self.election.role is Role.LEADING and self.lead else inputs.Tick()
+        except Exception as bug:
+            self._break(bug)
+        else:
+            self.give(tick)
 
     def _tell(self, given: Input, now_ms: int) -> None:
         """Let the election have what a worker thread has read amid an act."""

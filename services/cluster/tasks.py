@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 
 class Tasks:
-    """Tasks in a loop; a task that has ended is forgotten."""
+    """Tasks in a loop; a task that has ended is forgotten, and `broken` receives its error."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, broken: Callable[[BaseException], None]) -> None:
+        self._loop, self._broken = loop, broken
         self._all: set[asyncio.Task[None]] = set()
         self._beside: set[asyncio.Task[None]] = set()
 
@@ -21,6 +21,11 @@ class Tasks:
         for kept in (self._all, self._beside) if is_beside else (self._all,):
             kept.add(task)
             task.add_done_callback(kept.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken(error)
 
     def end_beside(self) -> None:
         """Cancel what runs beside the act: its answer is of the past."""

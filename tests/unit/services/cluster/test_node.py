@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -21,8 +23,9 @@ from services.cluster.election import table as election_table
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import RecordTaken
 from services.cluster.election.pace import Pace
-from services.cluster.election.table import Role
+from services.cluster.election.table import Act, Output, Role
 from services.cluster.identity import Member
+from services.cluster.leading import followers
 from services.cluster.leading.lead import Lead, Told
 from services.cluster.leading.log_damage import LogDamage
 from services.cluster.metrics import ClusterMetrics
@@ -329,6 +332,44 @@ def test_a_leader_whose_core_meets_a_bug_ends_with_it_and_hands_over_nothing(
     monkeypatch.setattr(silence, "SILENCE_MS", 0)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(leads(lambda _: None, break_down, served.append))
+
+
+@pytest.mark.parametrize("broken", ["tick", "take", "ends", "tell"])
+def test_a_bug_at_any_place_of_a_node_ends_it(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    def fail(*_: Any) -> NoReturn:
+        raise ZeroDivisionError
+
+    def break_down(node: ClusterNode) -> None:
+        where = {"tick": node.lead, "take": node.election, "ends": node.acts}.get(broken)
+        if where is None:
+            monkeypatch.setattr(followers, "tell", fail)
+            node._tasks.start(node._tell_leader(), is_beside=True)
+            node.election.leadership.leader = Member("c", "h:1", "http://h:2")
+        else:
+            monkeypatch.setattr(where, broken, fail)
+
+    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(followers, "TELL_SECONDS", 0)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(asyncio.wait_for(leads(lambda _: None, break_down), WAIT_SECONDS))
+
+
+def test_an_act_that_ends_with_the_role_before_it_began_is_not_begun() -> None:
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            me, began = Member("a", "h:3", "http://h:4"), Beginning(CLUSTER, {})
+            engine = FailingEngine(Random(1))
+            node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, never)
+            node._carry_out(Output(Act.LOOK, False))
+            node._tasks.end_beside()
+            await node._tasks.end()
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        asyncio.run(run())
+        gc.collect()
+    assert not told, [str(one.message) for one in told]
 
 
 def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
