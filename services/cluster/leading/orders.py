@@ -105,11 +105,14 @@ def _led(node: ClusterNode) -> Fold:
 
 
 async def _tell_all(node: ClusterNode, facts: dict[str, Any]) -> None:
-    """Write facts into the shared log; raise `OrderRefused` if the node leads no more."""
+    """Write facts into the shared log; raise `OrderRefused` where that is not known to be done in time."""
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         async with asyncio.timeout(MOVE_SECONDS):
             node.give(Order(facts, written))
             await written
     except TimeoutError:
-        raise OrderRefused("This node leads no more. Tell the next leader.") from None
+        raise OrderRefused(
+            f"The shared log has not confirmed it within {MOVE_SECONDS:.0f} s, so nobody knows whether it is "
+            "written. See tidewheel cluster nodes and status, and tell the leader again."
+        ) from None

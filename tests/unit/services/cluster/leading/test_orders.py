@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from threading import Event
 from typing import Any
 
 import pytest
@@ -96,6 +97,29 @@ def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down() -
         assert "it never goes down" in await refused(orders.set_version(node, 1))
 
     leading(scenario, ("c", 1))
+
+
+def test_of_an_order_that_is_not_confirmed_in_time_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(node: ClusterNode) -> None:
+        engine, answers = node.acts.engine, Event()
+        append = engine.append_if
+
+        def waits(*values: Any) -> int | None:
+            answers.wait(WAIT_SECONDS)
+            return append(*values)
+
+        monkeypatch.setattr(orders, "MOVE_SECONDS", 0.05)
+        monkeypatch.setattr(engine, "append_if", waits)
+        said = await refused(orders.forget(node, "c"))
+        assert "nobody knows whether it is written" in said
+        assert "leads no more" not in said
+        assert node.role is Role.LEADING
+        answers.set()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while orders._led(node).holdings.of("c") is not None:  # it is written all the same
+                await asyncio.sleep(0.005)
+
+    leading(scenario, ("c", SUPPORTED))
 
 
 def test_the_lead_is_moved_to_a_node_that_is_known_and_is_another() -> None:
