@@ -19,6 +19,9 @@ has it may be cut off or stopped, and its locks would hold up every other node f
 
 Trimming drops whole partitions, which costs no vacuum; up to one partition's records stay that could go.
 
+A server that is stopped, or waits for standbys, may owe an answer for ever, while its machine says that it is
+there. `give_up` ends all waiting for it: a node that is to end asks for that.
+
 `trouble` asks over a connection of its own: an append may wait for standbys for as long as they are away, and
 just then somebody wants to know why.
 
@@ -39,12 +42,14 @@ without the rows behind that, cannot tell.
 from __future__ import annotations
 
 import os
+import socket
 import time
 import zlib
 from collections.abc import Sequence
 from contextlib import closing, contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from sharedlog.engine import Head, Stored
 from sharedlog.errors import (
@@ -217,6 +222,8 @@ class PostgresLog:
         self._end_checked_at: float | None = None
         """When this connection has told last that the log ends where it is read."""
         self._short_since: float | None = None
+        self._sessions: WeakSet[psycopg.Connection[Any]] = WeakSet()
+        self._sessions_lock, self._is_given_up = Lock(), False
 
     def found(self, head: Head) -> None:
         """Make the tables of a log that has no record yet; raise `ClusterExists` if there are some."""
@@ -374,6 +381,16 @@ class PostgresLog:
         """Close the connection, if there is one."""
         with self._lock:
             self._drop_connection()
+
+    def give_up(self) -> None:
+        """Let each call raise `Unknown` from now on, those that wait for an answer, too; waits for none."""
+        import psycopg
+
+        with self._sessions_lock:
+            self._is_given_up, sessions = True, list(self._sessions)
+        for one in sessions:
+            with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(one.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
 
     def count_rows(self, from_record: int) -> Counted:
         """Count the rows of a range of records against their numbers; raise `Unknown` or `NoCluster`.
@@ -611,7 +628,20 @@ class PostgresLog:
             given["password"] = self._password_file.read()
         options = f"{given.pop('options', os.environ.get('PGOPTIONS', ''))} {_OPTIONS}".lstrip()
         asked = psycopg.conninfo.make_conninfo("", **(_CONNECTION | given))
-        return psycopg.connect(asked, autocommit=True, options=options)
+        self._require_not_given_up()
+        connection = psycopg.connect(asked, autocommit=True, options=options)
+        try:
+            with self._sessions_lock:
+                self._require_not_given_up()
+                self._sessions.add(connection)
+        except Unknown:
+            connection.close()
+            raise
+        return connection
+
+    def _require_not_given_up(self) -> None:
+        if self._is_given_up:
+            raise Unknown("This process ends, and waits for PostgreSQL no longer.")
 
     def _unanswered(self, error: psycopg.Error) -> Unknown:
         """Return what to raise for what a server has said, or libpq of one that is not there."""

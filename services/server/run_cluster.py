@@ -2,7 +2,8 @@
 
 Start: lock the store, find the cluster in its shared log (`waiting`, while that is away), serve both ports at
 once (as long as another node leads, calls go on to that one), follow. Stop: stop leading or following, let
-calls end, unlock.
+calls end, unlock. An engine that owes an answer then has LEAVE_SECONDS for it: what it took, and did not say,
+the next leader finds there.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
 
 WORKERS: Final = 8
+LEAVE_SECONDS: Final = 10.0
+"""How long a node that is told to stop waits for the shared log, before it ends without a word there."""
 CLIENT_SECONDS: Final = 1.5
 """How long clients have to say that they are reached, before a leader leaves for a complaint."""
 
@@ -98,6 +101,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             lambda waiting: serving_http(http_socket.dup(), waiting, tls, nothing),
         )
         if began is None:
+            engine.give_up()
             return
         join(settings.store, began.cluster, settings.node)
         core = replace(core_settings(settings, began.facts["segment_bytes"]), sync_flush=False)
@@ -105,6 +109,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             disk, core.segment_bytes
         )  # before any other file: then the folder is a store
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
+        stack.callback(engine.give_up)  # the threads that still ask it are waited for
         loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
         watched = WatchedEngine(engine, monotonic_ms)
         unanswered = Unanswered(watched.waiting_ms, watched.answers, check.look)
@@ -166,7 +171,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         ]
         for one in watching:
             stack.push_async_callback(ended, one)
-        stack.push_async_callback(left, node, running)
+        stack.push_async_callback(left, node, running, engine)
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, began.facts["segment_bytes"])
         stack.enter_context(ready_file(settings.ready_file, ready))
@@ -189,9 +194,13 @@ def told_by_leader(address: Advertised, epoch: int) -> Advertised:
     return replace(address, boot=epoch, fixed=False)
 
 
-async def left(node: ClusterNode, running: asyncio.Task[None]) -> None:
-    """Let a node leave, and wait until it has."""
+async def left(node: ClusterNode, running: asyncio.Task[None], engine: SharedLog) -> None:
+    """Let a node leave, and wait until it has; for an engine that owes an answer only for a while."""
     node.leave()
+    await asyncio.wait({running}, timeout=LEAVE_SECONDS)
+    if not running.done():
+        log.warning("waits for the shared log no longer", seconds=LEAVE_SECONDS, role=node.role.value)
+        engine.give_up()
     await running
 
 

@@ -126,3 +126,30 @@ def test_the_clock_of_the_engine_that_is_off_is_named(
         clock.be_off_by(0)
     eventually(lambda: all("cluster_engine_clock_off 0.0" in answer(one, "/metrics")[1] for one in nodes))
     assert [one.stop() for one in nodes] == [0, 0]
+
+
+def test_nodes_that_are_told_to_stop_end_while_the_engine_owes_an_answer(
+    tmp_path: Path, servers: PostgresServers, eventually: Any
+) -> None:
+    assert tidewheel("cluster", "create", servers.url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
+    nodes = [node(tmp_path, name, servers.url) for name in "ab"]
+    for one in nodes:
+        one.start()
+        eventually(lambda one=one: answer(one, "/readyz")[0] == 200)
+    assert tidewheel("send", "orders", "before", "--http", nodes[1].http).returncode == 0
+    servers.primary.pause()
+    try:
+        eventually(lambda: "has not answered" in answer(nodes[0], "/readyz")[1])
+        for one in nodes:
+            assert one.process is not None
+            one.process.terminate()
+        assert [one.process.wait(30) for one in nodes if one.process is not None] == [0, 0]
+    finally:
+        servers.primary.go_on()
+    for one in nodes:
+        assert "waits for the shared log no longer" in one.log()
+        assert "Traceback" not in one.log()
+        one.start()
+    eventually(lambda: answer(nodes[0], "/readyz")[0] == 200)
+    assert tidewheel("send", "orders", "after", "--http", nodes[0].http).returncode == 0
+    assert [one.stop() for one in nodes] == [0, 0]

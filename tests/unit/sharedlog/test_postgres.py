@@ -254,6 +254,35 @@ def test_a_node_that_stands_still_amid_a_transaction_holds_up_no_other(
         stopped.execute("COMMIT")
 
 
+def test_a_process_that_ends_waits_for_no_answer_of_a_server_that_stands_still() -> None:
+    with running_servers(options=UNSYNCED) as servers:
+        log, said = PostgresLog(servers.url), list[str]()
+        log.found(BEGIN)
+        servers.primary.pause()
+
+        def asks(call: Callable[[], object]) -> None:
+            with pytest.raises(Unknown) as raised:
+                call()
+            said.append(str(raised.value))
+
+        calls = (lambda: log.append_if(BEGIN, [b"one"], at(0)), log.bounds, log.try_session)
+        asked = [Thread(target=asks, args=(call,), daemon=True) for call in calls]
+        try:
+            for one in asked:
+                one.start()
+            asked[0].join(0.2)
+            assert asked[0].is_alive(), "an append without an answer"
+            log.give_up()
+            for one in asked:
+                one.join(WAIT_SECONDS)
+            assert len(said) == len(calls), said
+            with pytest.raises(Unknown, match="waits for PostgreSQL no longer"):
+                log.bounds()
+            log.close()
+        finally:
+            servers.primary.go_on()
+
+
 def test_a_server_that_is_not_there_proves_nothing() -> None:
     with pytest.raises(Unknown, match="did not answer"):
         PostgresLog("host=127.0.0.1 port=9 user=nobody dbname=none").bounds()
