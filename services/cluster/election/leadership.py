@@ -96,7 +96,7 @@ class Leadership:
         self.silence.heard(now_ms)
 
     def _left(self, now_ms: int, to: str) -> None:
-        """Take in that the leader leaves: to the node `to`, or to any but itself."""
-        may_stand = to == self._me.node if to else not self.leads_by_log
+        """Take in that the leader leaves: to the node `to`, or to any but itself, which may say so twice."""
+        may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
         self.silence.heard(now_ms, leaves=may_stand, is_named=may_stand and bool(to))
