@@ -17,6 +17,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from commitlog import snapshot
@@ -50,6 +51,8 @@ class OwnCopy:
         self._told: Holding | None = None
         self._told_ms = 0
         self._checked_end = 0
+        self._lock, self._number = Lock(), 0
+        """The number of the copy: a look at one that was given up meanwhile says nothing of the next."""
 
     def to_tell(self, replica: Replica, now_ms: int) -> bytes | None:
         """Return the record that tells of the newest checkpoint; None if the log has it.
@@ -57,7 +60,7 @@ class OwnCopy:
         A node without a checkpoint tells that it needs the whole log. Read the checkpoint back; raise
         `StoreDamaged` if it is not what was written, or OSError.
         """
-        shared = replica.core.shared_in_checkpoint
+        number, shared = self._number, replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
         finalized = replica.fold.finalized
         if shared is None:
@@ -73,7 +76,10 @@ class OwnCopy:
             return None
         if self._told != found and not self._read_back(replica, known, end):
             return None
-        self._told, self._told_ms = found, now_ms
+        with self._lock:
+            if self._number != number:
+                return None
+            self._told, self._told_ms, self._checked_end = found, now_ms, max(self._checked_end, end)
         return self._record(Kind.CHECKPOINT, found)
 
     def checked(self, end: int) -> None:
@@ -85,7 +91,9 @@ class OwnCopy:
 
         It tells, too, where the node cannot read on, until it has the copy.
         """
-        self._told, self._checked_end = None, 0
+        with self._lock:
+            self._number += 1
+            self._told, self._checked_end = None, 0
         return self._record(Kind.HOLD, self._held(next_record, finalized), _beside(unreadable))
 
     def _held(self, next_record: int, finalized: int) -> Holding:
@@ -126,7 +134,6 @@ class OwnCopy:
                 raise StoreDamaged(
                     f"Bytes {one.first_offset} to {one.end_offset} of the log are not what was written."
                 )
-        self._checked_end = end
         return True
 
     def _record(self, kind: Kind, holding: Holding, beside: dict[str, Any] | None = None) -> bytes:

@@ -1,0 +1,38 @@
+"""What a node tells of its copy is of the copy that it has."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.cluster import copies
+from services.cluster.copies import OwnCopy
+from services.cluster.replica import Replica
+from sharedlog.engines import Beginning
+from tests.memory_disk import MemoryDisk
+from tests.unit.services.cluster.test_node import CLUSTER, SETTINGS, engine_with_messages, read_on
+
+
+def test_a_look_at_a_copy_that_is_given_up_meanwhile_says_nothing_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (engine, _), disk = engine_with_messages(), MemoryDisk()
+    replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    read_on(replica, engine)
+    replica.checkpoint(0)
+    own, read_from = OwnCopy("a", "", Beginning(CLUSTER, {}), disk, str), list[int]()
+    damage_in_log = copies.damage_in_log
+
+    def given_up(*values: object) -> list[tuple[int, int]]:
+        own.hold(3)
+        return []
+
+    monkeypatch.setattr(copies, "damage_in_log", given_up)
+    assert own.to_tell(replica, 0) is None
+
+    def counted(of: MemoryDisk, segment_bytes: int, since: int, end: int) -> list[tuple[int, int]]:
+        read_from.append(since)
+        return damage_in_log(of, segment_bytes, since, end)
+
+    monkeypatch.setattr(copies, "damage_in_log", counted)
+    assert own.to_tell(replica, 1) is not None
+    assert read_from == [0]
