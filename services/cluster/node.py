@@ -90,6 +90,8 @@ class ClusterNode:
         """The last time when this node began to lead."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
         """Tells whether any client answers this node."""
+        self.let_go: Callable[[], None] = _nothing
+        """Called once another replica has taken a replica's place: its core is garbage, in cycles."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._break)
         self.read_ms = 0
         """When the shared log was read last; 0 for never."""
@@ -185,6 +187,7 @@ class ClusterNode:
         """Do what goes with an answer."""
         self.acts.ends(answer)
         if isinstance(answer, inputs.Opened):
+            self.let_go()
             self.health.pace.follows()
             self._tasks.start(self._tell_leader(), is_beside=True)
         elif isinstance(answer, inputs.ReadDone):
@@ -362,6 +365,10 @@ _MUST_NOT_FAIL: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS, Act.
 async def _taken_for_granted() -> bool:
     """Say that clients are reached, where nobody can tell."""
     return True
+
+
+def _nothing() -> None:
+    """Do nothing, where nobody looks after memory."""
 
 
 def is_no_history(error: Exception) -> bool:

@@ -25,7 +25,9 @@ since the start (measured: 150,000 objects 28 to 34 ms, one in the middle of a c
 What is frozen is freed as ever when nothing refers to it. Only a cycle that was alive at a third look and
 became garbage later stays, until `WholeLooks` comes to it: a look at all objects (0.1 to 0.4 us each), when
 the process has been calm for a while and there are a quarter more of them, or, calm or not, when they have
-doubled at two counts in a row. So such cycles hold no more than all the rest, and `WHOLE_OBJECTS_MIN`.
+doubled at two counts in a row. So such cycles hold no more than all the rest, and `WHOLE_OBJECTS_MIN`. Counts
+know nothing of bytes: who lets go of few objects that hold much, as a core that a node has replaced, says so
+(`look_soon`).
 
 Weak spot: a look at all of them holds the loop, 300,000 objects for 50 to 130 ms, and beside a process
 that is never calm it comes while calls wait. It comes to one with no new cycles only as the heap grows.
@@ -56,6 +58,8 @@ WHOLE_SECONDS: Final = 120.0
 """How often it is considered to look at all objects."""
 WHOLE_OBJECTS_MIN: Final = 100_000
 """No look at all objects for fewer than so many more of them; counting them takes 15 ns each."""
+SOON_SECONDS: Final = 5.0
+"""How long a look waits that was asked for: it serves all who ask meanwhile."""
 _CALM_PART: Final = 0.05
 _GROWN_CALM: Final = 1.25
 _GROWN: Final = 2.0
@@ -92,18 +96,28 @@ class WholeLooks:
         processor_seconds: Callable[[], float] = time.process_time,
     ) -> None:
         self._call_later, self._processor_seconds = call_later, processor_seconds
-        self._was_doubled = False
+        self._was_doubled = self._is_asked = False
         self.look()
 
     def look(self) -> None:
         """Look at all objects now, freeze what is left, and plan to consider it again."""
+        self._look()
+        self._plan()
+
+    def look_soon(self) -> None:
+        """Look at all objects in a while: something was let go that holds much, and may be in cycles."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._call_later(SOON_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._is_asked = False
         gc.unfreeze()
         gc.collect()
         gc.freeze()
         # Python takes a third look only at a quarter of what the last one left: let it have left nothing.
         gc.collect()
         self._left_count, self._was_doubled = gc.get_freeze_count(), False
-        self._plan()
 
     def consider(self) -> None:
         """Look at all objects if there are so many more of them."""

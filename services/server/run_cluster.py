@@ -175,7 +175,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, began.facts["segment_bytes"])
         stack.enter_context(ready_file(settings.ready_file, ready))
-        memory.WholeLooks(loop.call_later)
+        node.let_go = memory.WholeLooks(loop.call_later).look_soon
         log.info("node serves", node=settings.node, cluster=without_password(settings.cluster))
         announce(ready)
         ends: set[asyncio.Future[Any]] = {told, running, *watching}

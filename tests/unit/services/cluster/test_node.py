@@ -102,6 +102,8 @@ def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() 
             me = Member("a", "h:3", "http://h:4")
             began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
             node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, never)
+            let_go: list[Replica | None] = []
+            node.let_go = lambda: let_go.append(node.acts.replica)
             running = asyncio.create_task(node.run())
             await until(lambda view: view["end_offset"] == end, node)
             engine.failure = OSError  # the copy is void
@@ -109,6 +111,7 @@ def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() 
             engine.failure = lambda: Unknown("away")
             await until(lambda view: view["role"] == Role.FOLLOWING, node)
             assert status_of(node)["end_offset"] == status_of(node)["next_record"] == 0
+            assert len(let_go) == len(set(map(id, let_go))) > 1, "each core that was replaced is told of"
             engine.failure = None
             await until(lambda view: view["end_offset"] == end, node)
             node.leave()

@@ -109,3 +109,35 @@ def test_a_cycle_that_became_garbage_once_it_was_frozen_is_freed(
     assert (
         subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split() == freed.split()
     )
+
+
+ASKED = """
+import gc, weakref
+from services.process import memory
+
+class Node:
+    def __init__(self):
+        self.me = self
+
+memory.keep_little()
+called = []
+looks = memory.WholeLooks(lambda seconds, call: called.append(call))
+core = Node()
+gc.collect()
+seen = weakref.ref(core)
+del core
+gc.collect()
+told = [seen() is None]
+for _ in range(2):
+    looks.look_soon()
+planned, asked = called
+asked()
+told.append(seen() is None)
+looks.look_soon()
+print(*map(int, told), len(called))
+"""
+
+
+def test_who_lets_go_of_much_in_a_cycle_has_it_freed_soon_by_one_look_for_all() -> None:
+    command = [sys.executable, "-c", ASKED]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split() == [*"013"]
