@@ -198,7 +198,8 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         ("nodes", ", ".join(found["nodes"])),
         ("version", versions(found)),
     ]
-    rows += [(name.upper(), found[name]) for name in ("copying", "halted", "unanswered") if found[name]]
+    told = ("copying", "halted", "reopened", "unanswered")
+    rows += [(name.upper(), found[name]) for name in told if found.get(name)]
     if found["foreign_lines"]:
         rows.append(("foreign", f"{found['foreign_lines']} lines in the shared log that no node wrote"))
     if count := found.get("repeated_records"):

@@ -48,9 +48,12 @@ class ClusterMetrics(Collector):
 
     def warnings(self) -> list[str]:
         """Return what `/readyz` says beside that the node is ready."""
-        clock = self._node.clocks.engine_is_off()
-        found = [*self._node.broken_records, *self._scrubbing.sentences(), *self._sessions.sentences()]
-        return [*found, clock] if clock else found
+        node = self._node
+        clock, reopened = node.clocks.engine_is_off(), node.election.reopened
+        own = [f"this node's copy was opened again, and is behind: {reopened}"] if reopened else []
+        clocks = [clock] if clock else []
+        of_log = [*node.broken_records, *self._scrubbing.sentences()]
+        return [*own, *of_log, *self._sessions.sentences(), *clocks]
 
     def view(self) -> dict[str, Any]:
         """Return what is known beside the node's own view, as JSON can hold it."""

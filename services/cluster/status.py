@@ -33,6 +33,7 @@ def status_of(node: ClusterNode) -> dict[str, Any]:
         "trimmed_below": node.acts.copying.trimmed_below,
         "copying": election.copying,
         "halted": election.halted,
+        "reopened": election.reopened,
         "unfit": node.health.unfit(),
         "foreign_lines": seen.foreign_lines,
         "repeated_records": seen.repeated_records,

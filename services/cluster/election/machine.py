@@ -93,6 +93,8 @@ class Election:
         """Why this node has halted."""
         self.copying = ""
         """Why this node needs a copy, and why it has none yet."""
+        self.reopened = ""
+        """Why its replica was opened again; empty once that has read all there is."""
         self.takeovers, self.is_leaving = 0, False
         self._must_check = True
         """Whether what was read before is to be looked for in the log before it is read on."""
@@ -184,7 +186,8 @@ class Election:
         # What the log says of this node may be of a copy that is gone, until all was read.
         if given.is_listed and leadership.has_read_all:
             self._complain(now_ms)
-        leadership.has_read_all |= not given.records
+        if not given.records:
+            leadership.has_read_all, self.reopened = True, ""
         if given.records:
             self._on(Event.MORE)
         elif now_ms >= leadership.silence.stands_ms(leadership.rank, is_unfit=bool(given.unfit)):
@@ -324,7 +327,8 @@ class Election:
             self.halted = f"{error} {self._ways_on}".rstrip()
             self._on(Event.HALT, self.halted)
         else:
-            self._say("error", "the replica is opened again", reason=str(error))
+            self.reopened = str(error)
+            self._say("error", "the replica is opened again", reason=self.reopened)
             self._on(Event.VOID)
 
     def _leave(self, _: inputs.Leave, __: int) -> None:
