@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.cluster import copies
+from commitlog.recovery import Damage
+from services.cluster import holes
 from services.cluster.copies import OwnCopy
 from services.cluster.replica import Replica
 from sharedlog.engines import Beginning
@@ -20,19 +21,19 @@ def test_a_look_at_a_copy_that_is_given_up_meanwhile_says_nothing_of_the_next(
     read_on(replica, engine)
     replica.checkpoint(0)
     own, read_from = OwnCopy("a", "", Beginning(CLUSTER, {}), disk, str), list[int]()
-    damage_in_log = copies.damage_in_log
+    damage_beside = holes.damage_beside
 
-    def given_up(*values: object) -> list[tuple[int, int]]:
+    def given_up(*values: object) -> list[Damage]:
         own.hold(3)
         return []
 
-    monkeypatch.setattr(copies, "damage_in_log", given_up)
+    monkeypatch.setattr(holes, "damage_beside", given_up)
     assert own.to_tell(replica, 0) is None
 
-    def counted(of: MemoryDisk, segment_bytes: int, since: int, end: int) -> list[tuple[int, int]]:
+    def counted(of: MemoryDisk, segment_bytes: int, since: int, end: int) -> list[Damage]:
         read_from.append(since)
-        return damage_in_log(of, segment_bytes, since, end)
+        return damage_beside(of, segment_bytes, since, end)
 
-    monkeypatch.setattr(copies, "damage_in_log", counted)
+    monkeypatch.setattr(holes, "damage_beside", counted)
     assert own.to_tell(replica, 1) is not None
     assert read_from == [0]
