@@ -51,7 +51,7 @@ class OwnCopy:
         self._told: Holding | None = None
         self._told_ms = 0
         self._checked_end = 0
-        self._lock, self._number = Lock(), 0
+        self._lock, self.number = Lock(), 0
         """The number of the copy: a look at one that was given up meanwhile says nothing of the next."""
 
     def to_tell(self, replica: Replica, now_ms: int) -> bytes | None:
@@ -60,13 +60,13 @@ class OwnCopy:
         A node without a checkpoint tells that it needs the whole log. Read the checkpoint back; raise
         `StoreDamaged` if it is not what was written, or OSError.
         """
-        number, shared = self._number, replica.core.shared_in_checkpoint
+        number, shared = self.number, replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
         finalized = replica.fold.finalized
         if shared is None:
             held = self._held(0, finalized)
             told = known is not None and replace(known, next_record=0) == held
-            return None if told else self.hold(0, finalized)
+            return None if told else self._record(Kind.HOLD, held)
         end = int(shared["end"])
         found = Holding(
             *(int(shared["next_offset"]), end, self._http, self.secret, self._began.facts),
@@ -77,7 +77,7 @@ class OwnCopy:
         if self._told != found and not self._read_back(replica, known, end):
             return None
         with self._lock:
-            if self._number != number:
+            if self.number != number:
                 return None
             self._told, self._told_ms, self._checked_end = found, now_ms, max(self._checked_end, end)
         return self._record(Kind.CHECKPOINT, found)
@@ -92,7 +92,7 @@ class OwnCopy:
         It tells, too, where the node cannot read on, until it has the copy.
         """
         with self._lock:
-            self._number += 1
+            self.number += 1
             self._told, self._checked_end = None, 0
         return self._record(Kind.HOLD, self._held(next_record, finalized), _beside(unreadable))
 

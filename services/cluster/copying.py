@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Lock
 from typing import Final
 
 import structlog
@@ -58,7 +59,8 @@ class Copying:
 
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
-        self._tries = 0
+        self._tries, self._words = 0, Lock()
+        """Words of the own copy go one after the other, and none of one that was given up follows."""
         self._told_unreadable: tuple[int, int] | None = None
         """The record of which it was said that it cannot be read, and the epoch whose leader was told."""
         self._is_fetched = False
@@ -72,6 +74,7 @@ class Copying:
 
     def tell(self, replica: Replica, now_ms: int) -> None:
         """Tell of a new checkpoint, once it is read back; raise `StoreDamaged`."""
+        number = self._own.number
         try:
             stored = self._own.to_tell(replica, now_ms)
         except StoreDamaged:
@@ -80,8 +83,9 @@ class Copying:
             log.warning("the checkpoint is read back later", reason=str(error))
             return
         if stored is not None:
-            with suppress(Unknown, Refused):
-                self._engine.note(stored)
+            with suppress(Unknown, Refused), self._words:
+                if self._own.number == number:
+                    self._engine.note(stored)
 
     def trim(self, fold: Fold) -> None:
         """Let go of what every node has; the leader's records are read up to here."""
@@ -116,7 +120,8 @@ class Copying:
         refusals, turn = [], self._tries % max(1, len(found.copies))
         self._tries += 1
         for node, held in found.copies[turn:] + found.copies[:turn]:
-            self._engine.note(self._own.hold(held.next_record, found.finalized, where))
+            with self._words:
+                self._engine.note(self._own.hold(held.next_record, found.finalized, where))
             try:
                 self.fetch(held.http, held.certificate, held.secret, self._disk, self._require_covered)
             except CopyRefused as error:

@@ -7,6 +7,7 @@ import pytest
 from commitlog.recovery import Damage
 from services.cluster import holes
 from services.cluster.copies import OwnCopy
+from services.cluster.copying import Copying
 from services.cluster.replica import Replica
 from sharedlog.engines import Beginning
 from tests.memory_disk import MemoryDisk
@@ -37,3 +38,28 @@ def test_a_look_at_a_copy_that_is_given_up_meanwhile_says_nothing_of_the_next(
     monkeypatch.setattr(holes, "damage_beside", counted)
     assert own.to_tell(replica, 1) is not None
     assert read_from == [0]
+
+
+def test_a_word_of_a_copy_that_is_given_up_meanwhile_does_not_follow_the_one_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (engine, _), disk = engine_with_messages(), MemoryDisk()
+    replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    read_on(replica, engine)
+    replica.checkpoint(0)
+    began = Beginning(CLUSTER, {})
+    own = OwnCopy("a", "", began, disk, str)
+    copying, to_tell = Copying("a", own, began, engine, disk), own.to_tell
+
+    def overtaken(replica: Replica, now_ms: int) -> bytes | None:
+        stored = to_tell(replica, now_ms)
+        own.hold(3)
+        return stored
+
+    before = len(engine.records)
+    with monkeypatch.context() as patch:
+        patch.setattr(own, "to_tell", overtaken)
+        copying.tell(replica, 0)
+    assert len(engine.records) == before
+    copying.tell(replica, 1)
+    assert len(engine.records) == before + 1
