@@ -248,10 +248,17 @@ class ClusterNode:
     async def _hand_over(self, to: str) -> inputs.Ended:
         await self._tasks.beside_ended()
         lead = self._led
-        answer = await lead.end()
+        try:
+            answer = await lead.end()
+        except FAILURES:  # a full disk, which takes no checkpoint at the end, keeps nobody from leaving
+            await self._let_go(lead, to)
+            raise
+        await self._let_go(lead, to)
+        return answer
+
+    async def _let_go(self, lead: Lead, to: str) -> None:
         self.lead = None
         await lead.hand_over(to)
-        return answer
 
     def _broken(self, broken: asyncio.Future[None]) -> None:
         if not broken.cancelled() and (bug := broken.exception()) is not None:
@@ -359,7 +366,7 @@ _LED_BY: Final[dict[Act, Callable[[ClusterNode, Any], Coroutine[Any, Any, Input 
     Act.ASK_CLIENTS: ClusterNode._ask_clients,
     Act.HAND_OVER: ClusterNode._hand_over,
 }
-_MUST_NOT_FAIL: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS, Act.HAND_OVER))
+_MUST_NOT_FAIL: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
 
 
 async def _taken_for_granted() -> bool:

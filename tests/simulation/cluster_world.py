@@ -276,7 +276,7 @@ class ClusterWorld(World):
             return None
         if is_copying and error is None:
             self.copy_count += 1
-            node.is_refusing = False
+            node.synced_end, node.is_refusing = 0, False  # what it had itself is gone
         if self.lost_from is not None and "has seen accepted" in str(error):
             node.is_refusing = isinstance(error, CopyRefused)
         elif isinstance(error, CopyRefused):

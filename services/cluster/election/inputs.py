@@ -185,6 +185,7 @@ AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.READ: frozenset((Stage.READING,)),
     Act.SERVE: frozenset((Stage.STARTING,)),
     Act.COPY: frozenset((Stage.COPYING,)),
+    Act.HAND_OVER: frozenset((Stage.HANDING_OVER,)),
     **dict.fromkeys((Act.CATCH_UP, Act.APPEND_EPOCH, Act.CONFIRM), frozenset(STANDING)),
 }
 """The same of a failure, by its act; one of a LOOK always counts."""

@@ -301,7 +301,7 @@ class Election:
             self.answers.note_refusal(error.detail, now_ms)
             self._on(Event.UNANSWERED)
         else:
-            self._fail(error, now_ms)
+            self._fail(self._failure or error if act is Act.HAND_OVER else error, now_ms)
 
     def _not_elected(self, error: Unknown | Refused) -> None:
         if isinstance(error, Unknown):

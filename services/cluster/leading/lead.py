@@ -184,11 +184,13 @@ class Lead:
                 self._health.pace.appended(began_ms, found)
 
     async def end(self) -> Ended:
-        """Serve clients no more; raise the bug of the core, if it has met one."""
+        """Serve clients no more; raise the bug of the core, if it has met one, else what the disk refuses."""
         self._is_over = True
-        await self._stack.aclose()
-        if self._served is not None and self._served.broken.done():
-            self._served.broken.result()  # a bug is not survived, and the next leader hears the silence
+        try:
+            await self._stack.aclose()
+        finally:
+            if self._served is not None and self._served.broken.done():
+                self._served.broken.result()  # a bug is not survived, and the next leader hears the silence
         return Ended()
 
     async def hand_over(self, to: str) -> None:

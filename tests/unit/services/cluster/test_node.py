@@ -15,10 +15,11 @@ from typing import Any, NoReturn
 import pytest
 from structlog.testing import capture_logs
 
+from commitlog.errors import NoRoom
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
 from services.cluster.acts import Acts, Clocks
-from services.cluster.election import silence
+from services.cluster.election import inputs, silence
 from services.cluster.election import table as election_table
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import RecordTaken
@@ -42,7 +43,7 @@ from sharedlog.fold import Outcome, Position, Step
 from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
 from sharedlog.reading import records
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, decode, encode
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 
@@ -288,14 +289,19 @@ async def leads(
     then: Callable[[ClusterNode], None],
     serves: Callable[[Served], None] = lambda _: None,
     engine: MemoryEngine | None = None,
+    ends: Callable[[], None] = lambda: None,
 ) -> None:
-    """Let a node lead alone, with changes made before, as it serves and once it leads; wait for its end."""
+    """Let a node lead alone, with changes made before, as it serves and once it leads; wait for its end.
+
+    `ends` is called when it serves no more.
+    """
 
     @asynccontextmanager
     async def serve(*_: Any) -> AsyncIterator[Any]:
         served = Served()
         serves(served)
         yield served
+        ends()
 
     engine = engine or engine_with_messages()[0]
     began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
@@ -336,6 +342,30 @@ def test_a_leader_whose_core_meets_a_bug_ends_with_it_and_hands_over_nothing(
     monkeypatch.setattr(silence, "SILENCE_MS", 0)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(leads(lambda _: None, break_down, served.append))
+
+
+def test_a_leader_whose_disk_takes_no_checkpoint_at_the_end_hands_over_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (engine, _), failures, leaving = engine_with_messages(), [NoRoom("No checkpoint.")], list[Any]()
+
+    def fail() -> None:
+        if failures:
+            raise failures.pop()
+
+    def move(node: ClusterNode) -> None:
+        async def moved() -> None:
+            node.give(inputs.Move("c"))
+            while "No checkpoint." not in node.election.reopened:
+                await asyncio.sleep(0)
+            node.leave()
+
+        leaving.append(asyncio.ensure_future(moved()))
+
+    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    asyncio.run(leads(lambda _: None, move, engine=engine, ends=fail))
+    last = [decode(one, CLUSTER).facts for one in engine.records if decode(one, CLUSTER).kind == Kind.BEAT]
+    assert {"leaves": True, "to": "c"} in last
 
 
 @pytest.mark.parametrize("broken", ["tick", "take", "ends", "tell"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from commitlog.errors import StoreDamaged
+from commitlog.errors import NoRoom, StoreDamaged
 from services.cluster.election import health
 from services.cluster.election.inputs import (
     AWAITED,
@@ -250,6 +250,24 @@ def test_a_leader_hands_over_first_and_then_leaves() -> None:
     assert (acts(outputs[-1]), election.stage, election.role) == ([Act.END], Stage.LEFT, Role.OPENING)
 
 
+@pytest.mark.parametrize(
+    ("error", "looked", "stage", "act"),
+    [
+        (NoRoom("full"), None, Stage.REOPENING, Act.WAIT),
+        (DISK, None, Stage.REOPENING, Act.WAIT),
+        (NoRoom("full"), StoreDamaged("a hole"), Stage.COPYING, Act.COPY),
+    ],
+)
+def test_a_leader_whose_disk_fails_as_it_hands_over_opens_its_copy_again_or_gets_another(
+    error: Exception, looked: Exception | None, stage: Stage, act: Act
+) -> None:
+    over = Move("b") if looked is None else failed(Act.LOOK, looked)
+    election, outputs = play([*LEADING, *late(over, failed(Act.HAND_OVER, error))])
+    assert (election.stage, acts(outputs[-1])[-1]) == (stage, act)
+    election, outputs = play([*LEADING, *late(over, Leave(), failed(Act.HAND_OVER, error))])
+    assert (election.stage, acts(outputs[-1])[-1]) == (Stage.LEFT, Act.END)
+
+
 @pytest.mark.parametrize("stage", [Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING])
 def test_a_candidate_that_is_to_leave_goes_on_until_it_holds_no_right(stage: Stage) -> None:
     at = len(REACH[stage])
@@ -462,8 +480,8 @@ class Toy:
             return failed(act, Unknown("late")) if fails else Appended((None, offset))
         if act is Act.WAIT and self.machines[at].stage is Stage.LEADING and fails:
             return SteppedDown(NotAccepted("another leads"))
-        if fails and act in (Act.READ, Act.CATCH_UP):
-            return failed(act, AWAY)
+        if fails and act in (Act.READ, Act.CATCH_UP, Act.HAND_OVER):
+            return failed(act, DISK if act is Act.HAND_OVER else AWAY)
         answers: dict[Act, Callable[[], Input]] = {
             Act.OPEN: lambda: OPENED,
             Act.READ: lambda: read(self.fold(at)),
