@@ -269,13 +269,14 @@ def _sound_in(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Dam
 def _gone_before(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
     """Return the log's first bytes, if they are gone and retention has not deleted them.
 
-    The checkpoint says how far it had, and records of retention behind that.
+    The checkpoint says how far it had, and records of retention behind that. Where a power cut has taken such
+    a record and not the deletion, bytes that retention has deleted are named as gone.
     """
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0
     if start is not None and start.offset == checkpoint:
         deleted_to = start.parts["store"].get("may_begin_at", first)
-    for found in LogScan(disk, segment_bytes, max(first, checkpoint), end, may_lack_segments=True):
+    for found in LogScan(disk, segment_bytes, max(first, checkpoint), may_lack_segments=True):
         if found.record.topic == RETENTION_TOPIC:
             deleted_to = max(deleted_to, int(json.loads(found.record.body)["cut_offset"]))
     return [Damage(deleted_to, first)] if deleted_to < first else []

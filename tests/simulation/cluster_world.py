@@ -268,6 +268,8 @@ class ClusterWorld(World):
         if process.due is Act.WAIT:
             node.disk.well()
         is_copying = process.stage is Stage.COPYING
+        if is_copying:
+            node.synced_end = 0  # the copy may take the place of what it had itself, now or at its next start
         try:
             error = process.carry_out()
         except Death:
@@ -276,7 +278,7 @@ class ClusterWorld(World):
             return None
         if is_copying and error is None:
             self.copy_count += 1
-            node.synced_end, node.is_refusing = 0, False  # what it had itself is gone
+            node.is_refusing = False
         if self.lost_from is not None and "has seen accepted" in str(error):
             node.is_refusing = isinstance(error, CopyRefused)
         elif isinstance(error, CopyRefused):

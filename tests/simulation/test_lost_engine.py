@@ -226,7 +226,8 @@ class Disaster:
             there = [one for one in self.spans if one[1] <= min(claimed.end, known) and one[0] >= firsts[0]]
             for start, end in random.sample(there, min(len(there), random.randrange(4))):
                 first, at = max(one for one in firsts if one <= start), random.randrange(start, end - 1)
-                disk.write(layout.segment_path(first), at - first, b"\xff\0"[: end - at])
+                path, place = layout.segment_path(first), at - first
+                disk.write(path, place, bytes(one ^ 0xA5 for one in disk.read(path, place, min(2, end - at))))
                 self.spoiled.setdefault(node.name, []).append(Damage(start, end))
             if random.random() < 0.15:
                 disk.write(layout.EVIDENCE, 0, bytes(disk.size(layout.EVIDENCE)))
@@ -244,12 +245,14 @@ class Disaster:
         bad = {one.first_offset for one in self.spoiled.get(node.name, [])}
         synced = [end for start, end in self.spans if end <= node.synced_end and start not in bad]
         assert left.end >= max(synced, default=0), f"{node.name}: {left.end} of {synced[-1]} synced bytes"
+        begins_at = min(layout.segment_offsets(node.disk), default=0)
         core = recover_left(node.disk, left, SharedPart(Fold(CLUSTER)), self.world.now_ms)
         assert core.end_offset == left.end
         log, had = core.store.log, set()
         for start, end in self.spans:
             record, is_named = self.history[start], self.is_named(left, start)
-            may_lack = end > node.synced_end  # its power may have gone before, too
+            # Its power may have gone before, too, and the record of retention with it.
+            may_lack = end > node.synced_end or start < begins_at
             if record.topic == TOPIC and (start in bad or (end <= left.end and not is_named)):
                 had.add(properties.value_of(record.properties, properties.MESSAGE_ID) or "")
             if end > left.end or start < log.first_offset:
