@@ -62,6 +62,7 @@ from sharedlog.errors import NotAccepted, Unknown
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.holdings import COPIES_MIN
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.record import decode as decode_shared
 from tests.memory_disk import Death, Fault, MemoryDisk
 from tests.memory_engine import MemoryEngine
 from tests.simulation.cluster_process import Process
@@ -507,15 +508,21 @@ class ClusterWorld(World):
             self._give(zombie.answers, receipt.durable_at, lambda: self._sent(message, receipt))
 
     def _truncate(self) -> None:
-        """The engine loses some of what it has accepted, as a forced unclean election does."""
-        has_lost_messages = self.engine.lose_end()
+        """The engine loses some of what it has accepted, as a forced unclean election does.
+
+        A node that does not lead, and has read of it only the right to lead, has read nothing that is lost.
+        """
+        before = list(self.engine.records)
+        refuses_writers = self.engine.lose_end()
         self.lost_from = self.engine.end_offset
         for node in self.nodes:
             witness = self._process(node).acts.witness
             if node.replica is not None:
                 witness.note(node.replica.fold)
-            last = witness.last_led
-            node.has_read_before_loss = 0 if last is None or not has_lost_messages else last[0] + 1
+            end = 0 if witness.last_led is None else witness.last_led[0] + 1
+            lost = [decode_shared(one, CLUSTER).kind for one in before[self.lost_from : end]]
+            has_read_lost = refuses_writers and (node is self.leader or Kind.BYTES in lost)
+            node.has_read_before_loss = end if has_read_lost else 0
 
     def _tell_of(self, node: Node) -> None:
         if not self._is_paused(node) and node.replica is not None:
