@@ -41,6 +41,8 @@ try:
 except ImportError:
     Turns = None  # type: ignore[assignment, misc]  # older commits, measured too, have no turns
 
+HAS_BYTES = Turns is not None and "request_bytes" in Call.__slots__
+"""Whether a call is told the bytes that its request came in: by older commits it is not."""
 TOPIC, GROUP = "orders", "carts"
 IN_FLIGHT, BATCH, RECEIVED = 64, 16, 32
 BODY = bytes(range(256))
@@ -117,10 +119,9 @@ class Lists:
         calls = []
         for _ in range(count):
             came = self._ready.popleft()
-            call_bytes = [len(came)] if "request_bytes" in Call.__slots__ else []  # a core of before has none
-            calls.append(
-                Call(self._name, self._rpc, parse(came), *call_bytes, CALLER, self._told, unobserved)
-            )
+            call_bytes: list[Any] = [len(came)] if HAS_BYTES else []
+            given = [self._name, self._rpc, parse(came), *call_bytes, CALLER, self._told, unobserved]
+            calls.append(Call(*given))
         self._turns.take(calls)
         self._planned = bool(self._ready)
         if self._planned:
