@@ -75,8 +75,10 @@ def create(
 def restore(
     url: UrlArgument = None,
     *,
-    store: Annotated[Path, typer.Option("--from", help="The store of a stopped node: it becomes NODE's.")],
-    node: NodeOption = "a",
+    store: Annotated[Path, typer.Option("--from", help="The store of a stopped node.")],
+    node: Annotated[
+        str | None, typer.Option("--node", help="The name of the node; that of the store by default.")
+    ] = None,
     accepted_loss: Annotated[
         int | None, typer.Option("--accept-loss-after", help="The offset behind which all is lost.")
     ] = None,
@@ -96,7 +98,8 @@ def restore(
 
     url = url_of(url)
     with _engine_at(url) as engine:
-        cluster, end, left = restore_from(engine, store, node, now_ms(), accepted_loss, accepted_damage)
+        restored = restore_from(engine, store, node, now_ms(), accepted_loss, accepted_damage)
+    cluster, end, left, node = restored
     if as_json:
         output.print_json({"cluster": cluster.hex(), "store": str(store)} | left.facts())
         return

@@ -51,7 +51,8 @@ from services.cluster.replica import Replica, SharedPart, newest_checkpoint
 from services.cluster.tail import Tail
 from services.process.private_files import GROUP_READS, write_whole
 from sharedlog.engine import Head
-from sharedlog.engines import NOWHERE, SharedLog
+from sharedlog.engines import NOWHERE, SharedLog, beginning_of
+from sharedlog.errors import ClusterExists, NoCluster
 from sharedlog.fold import Fold, Position
 from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.versions import SUPPORTED
@@ -150,11 +151,12 @@ class Left(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A cluster that was begun anew: its id, where its log begins, and what the store had left."""
+    """A cluster that was begun anew: its id, where its log begins, what the store had left, and its node."""
 
     cluster: bytes
     end: int
     left: Left
+    node: str
 
 
 def found_with_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> Founded:
@@ -169,18 +171,23 @@ def found_with_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> F
 def restore_from(
     engine: SharedLog,
     root: Path,
-    node: str,
+    node: str | None,
     now_ms: int,
     accepted_loss: int | None,
     accepted_damage: int | None = None,
 ) -> Restored:
-    """Begin a cluster anew with what a node's store has left, which becomes that of `node`.
+    """Begin a cluster anew with what a node's store has left, which becomes that of `node`; None: its own.
 
     Raise `LossNotAccepted` unless `accepted_loss` is the offset behind which all is lost, and
     `accepted_damage` the number of bytes before it that are damaged, if any are; or a `StoreError`.
     """
+    if not root.exists():
+        raise NotAStore(f"{root} does not exist. Give the folder of a stopped node's store.")
     if not (root / layout.CLUSTER).exists():
-        raise NotAStore(f"{root} is no store of a cluster's node: tidewheel cluster create --from takes it.")
+        raise NotAStore(
+            f"{root} is no store of a cluster's node. That of a broker alone: tidewheel cluster create --from"
+        )
+    node = node or name_in(root)
     with locked(root, is_node=True) as disk:
         _finish_copy(disk)
         left = what_is_left(disk)
@@ -189,8 +196,27 @@ def restore_from(
                 f"{root} has {left.said()}. What the cluster has accepted behind byte {left.end} is lost. If "
                 f"no other node has more: {left.accepted_by()}."
             )
+        _require_nothing_there(engine)  # before the store is changed
         cluster, end = _found(engine, root, disk, node, now_ms, left)
-        return Restored(cluster, end, left)
+        return Restored(cluster, end, left, node)
+
+
+def name_in(root: Path) -> str:
+    """Return the name of the node whose store this is; raise `ConfigurationError`."""
+    path = root / layout.CLUSTER
+    try:
+        return str(json.loads(path.read_text())["node"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"{path} does not say which node's store this is: give --node.") from error
+
+
+def _require_nothing_there(engine: SharedLog) -> None:
+    """Raise `ClusterExists` if the shared log is another cluster's, or what keeps it from being reached."""
+    try:
+        beginning_of(engine)
+    except NoCluster:
+        return
+    raise ClusterExists("A restore begins a cluster anew: give a URL that holds none.")
 
 
 @contextmanager
@@ -247,14 +273,13 @@ def _finish_copy(disk: Disk) -> None:
 def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Broker:
     """Recover a store with what it has left, cut its log there, and keep in it what is damaged of that.
 
-    The evidence goes: it is of the cluster that is lost. Raise a `StoreError`, or OSError.
+    Raise a `StoreError`, or OSError.
     """
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
     Tail(disk, settings.segment_bytes, left.checkpoint).end_at(left.end, left.beyond_end)
     holes.make_room(disk, settings.segment_bytes, left.damaged)
     holes.write(disk, holes.Holes(left.damaged, left.keep_bytes))
     layout.republish_durable(disk, left.end, may_go_back=True)
-    disk.delete(layout.EVIDENCE)
     return Broker.recover(disk, settings, now_ms, left.end, shared)
 
 
@@ -324,4 +349,7 @@ def _found(
     write_whole(
         root / layout.CLUSTER, json.dumps({"cluster": cluster.hex(), "node": node}) + "\n", GROUP_READS
     )
+    disk.delete(
+        layout.EVIDENCE
+    )  # of the cluster that is lost: until here its log may be back, lacking its end
     return cluster, position.end

@@ -27,9 +27,9 @@ from services.cluster.evidence_file import EvidenceSpoiled
 from services.cluster.founding import restore_from
 from services.cluster.refetching import AFTER_HALT, refetch, ways_on
 from services.cluster.replica import Replica
-from sharedlog.engine import Head
+from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
-from sharedlog.errors import Halted, Unknown
+from sharedlog.errors import ClusterExists, Halted, RightMissing, Unknown
 from sharedlog.fold import Position
 from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
@@ -116,12 +116,66 @@ def pair(tmp_path: Path) -> Pair:
     return pair
 
 
+class RefusingEngine(FoundedEngine):
+    """A shared log in which no cluster can be begun."""
+
+    def __init__(self, why: Exception, *, is_there: bool) -> None:
+        super().__init__()
+        self._why = why
+        if is_there:
+            MemoryEngine.found(
+                self, encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS))
+            )
+
+    def read(self, offset: int, bytes_max: int) -> list[Stored]:
+        if isinstance(self._why, Unknown):
+            raise self._why
+        return super().read(offset, bytes_max)
+
+    def found(self, head: object) -> None:  # type: ignore[override]
+        raise self._why
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        RefusingEngine(Unknown("wrong password"), is_there=False),
+        RefusingEngine(ClusterExists("there"), is_there=True),
+        RefusingEngine(RightMissing("no right on the schema"), is_there=False),
+    ],
+    ids=["unanswered", "taken", "no right"],
+)
+def test_a_restore_that_fails_takes_nothing_from_what_the_store_knows(
+    pair: Pair, engine: RefusingEngine
+) -> None:
+    pair.close()
+    root = pair.roots[1]
+    with pytest.raises(LossNotAccepted) as refused:
+        restore_from(FoundedEngine(), root, "b", 0, None)  # type: ignore[arg-type]
+    end, before = offered(refused.value), (root / layout.EVIDENCE).read_bytes()
+    (root / layout.CLUSTER).write_text('{"node": "b"}')
+    with pytest.raises((Unknown, ClusterExists, RightMissing)):
+        restore_from(engine, root, None, 0, end)  # type: ignore[arg-type]
+    assert (root / layout.EVIDENCE).read_bytes() == before
+    with pytest.raises(LossNotAccepted) as again:
+        restore_from(FoundedEngine(), root, None, 0, None)  # type: ignore[arg-type]
+    assert str(again.value) == str(refused.value)
+    restored = restore_from(FoundedEngine(), root, None, 0, end)  # type: ignore[arg-type]
+    assert restored.node == "b", "its own name, as none is given"
+    assert not (root / layout.EVIDENCE).exists()
+
+
+def offered(refusal: LossNotAccepted) -> int:
+    """The offset that a refusal names."""
+    return int(str(refusal).split("--accept-loss-after ")[1].rstrip("."))
+
+
 def recovered(root: Path) -> int:
     """How many messages a cluster has that begins with a store."""
     engine = FoundedEngine()
     with pytest.raises(LossNotAccepted) as refused:
         restore_from(engine, root, "c", 0, None)  # type: ignore[arg-type]
-    end = int(str(refused.value).split("--accept-loss-after ")[1].rstrip("."))
+    end = offered(refused.value)
     restored = restore_from(engine, root, "c", 0, end)  # type: ignore[arg-type]
     assert restored.left.missing_bytes == 0
     disk = RealDisk(root)
