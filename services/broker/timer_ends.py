@@ -103,7 +103,7 @@ class EndsToWrite:
     ends: RunsToWrite
     forgotten_ms: int
     merged_ms: int | None
-    """What programs of before have in the place of `forgotten_ms`; None where none may read it."""
+    """The value of the release before in place of `forgotten_ms`; None where it may not read the store."""
 
     def write(self, disk: Disk) -> None:
         """Write what is new; in a worker thread. Raise OSError."""

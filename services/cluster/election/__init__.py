@@ -1,1 +1,1 @@
-"""Who leads: the election as a machine without I/O, and all that it goes by."""
+"""The election of the leader: a machine without I/O, and the state on which it decides."""

@@ -24,7 +24,7 @@ _SILENT = frozenset((Outcome.DEAD, Outcome.ALREADY_HAD, Outcome.NOTED))
 
 
 class Leadership:
-    """What the node `me` has read of the leader."""
+    """The leader, as the node `me` has read of it in the shared log."""
 
     def __init__(self, me: Member, now_ms: int) -> None:
         self._me = me
@@ -32,7 +32,7 @@ class Leadership:
         self.leader: Member | None = None
         """The writer of the newest EPOCH; None if there is none, or if that node leaves."""
         self.facts: Mapping[str, Any] = {}
-        """What the newest EPOCH says."""
+        """The facts of the newest EPOCH."""
         self.names = {me.node}
         """Every node that has led, this one, and none that was forgotten since."""
         self.silence = Silence(now_ms)
