@@ -33,8 +33,9 @@ An end as a fact of `consumequeue.timerindex_fact`, all u64:
 In runs of before these rules the 56 bits hold the last time plus the history of then. Such a fact is read as
 of a timer that was due later: it expires later, and its kind, time and offset are the same. Snapshots of then
 have no `forgotten_ms`; until the first checkpoint what they dropped is told by the history alone. A node of a
-cluster that programs of then may join (`Store.is_for_before`) writes that form, and `merged_ms`: they drop an
-end that holds the due time alone, and take the timer of its name for pending.
+cluster that programs of then may join (`Store.is_for_before`) writes new ends in that form, and `merged_ms`:
+they drop an end that holds the due time alone, and take the timer of its name for pending. In memory an end
+has one form: the history is a setting, and no part of the state.
 
 Weak spot: names are known by 128 bits of hash alone. Two names that share them would be one timer; nothing
 looks for that, and at 2**40 names of a store the odds are about 2**-49.
@@ -43,6 +44,7 @@ looks for that, and at 2**40 names of a store the odds are about 2**-49.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -55,7 +57,7 @@ from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
 from commitlog.message import Message
 from consumequeue.bloom_filter import Mask, Words
-from consumequeue.run_store import RunsToWrite
+from consumequeue.run_store import FormOnDisk, RunsToWrite
 from consumequeue.timerindex import FactIndex, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.store import Store
@@ -131,7 +133,7 @@ class TimerEnds:
         self.forgotten_ms = 0
         """The time (ms) such that how a timer last known before it has ended may have been dropped."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
-        self.ends = FactIndex(disk, ENDS, self._is_expired)
+        self.ends = FactIndex(disk, ENDS, self._is_expired, self._form_on_disk)
 
     @property
     def is_full(self) -> bool:
@@ -183,8 +185,7 @@ class TimerEnds:
 
     def end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """Keep how a timer has ended."""
-        held_ms = int(self._held_ms(due_ms, ended.ended_ms))
-        self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, held_ms))
+        self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, due_ms))
 
     def delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
@@ -193,7 +194,7 @@ class TimerEnds:
         assert len(timer_offsets) == len(due_ms) == len(ended_offsets), "a timer without its end"
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
-        facts["extra"] = End.DELIVERED << KIND_SHIFT | self._held_ms(due_ms, ended_ms)
+        facts["extra"] = End.DELIVERED << KIND_SHIFT | due_ms
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
@@ -251,11 +252,9 @@ class TimerEnds:
         """Note that merges may drop from now on what is over for the history at `now_ms`."""
         self.forgotten_ms = max(self.forgotten_ms, now_ms - self._history_ms)
 
-    def _held_ms(self, due_ms: Any, ended_ms: int) -> Any:
-        """Return the time that the fact of an end holds, or a column of them."""
-        if not self._store.is_for_before:
-            return due_ms
-        return np.maximum(due_ms, ended_ms) + self._history_ms
+    def _form_on_disk(self) -> FormOnDisk | None:
+        """Return the form of ends that the release before reads; None where it reads no file."""
+        return partial(_until_expired, self._history_ms) if self._store.is_for_before else None
 
     def _is_expired(self, facts: Facts, now_ms: int) -> Any:
         return last_ms(facts) < np.uint64(max(now_ms - self._history_ms, 0))
@@ -264,6 +263,13 @@ class TimerEnds:
 def end_extra(end: End, due_ms: int) -> int:
     """Return what the fact of an end holds as `extra`: its kind, and when the timer was due."""
     return end << KIND_SHIFT | due_ms
+
+
+def _until_expired(history_ms: int, ends: Facts) -> Facts:
+    """Return ends with the time until which the release before keeps them in the place of the due time."""
+    held = ends.copy()
+    held["extra"] = (ends["extra"] & ~np.uint64(_TIME_MASK)) | (last_ms(ends) + np.uint64(history_ms))
+    return held
 
 
 def last_ms(facts: Facts) -> Times:

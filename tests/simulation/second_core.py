@@ -9,7 +9,8 @@ every `COMPARE_EVERY` steps, all tables of both (`tests.simulation.tables`) are 
 - Now and then it writes a checkpoint and is opened again from that, or is thrown away and made again.
 - It has another value in each setting (`other_settings`), other ones at each start, and its clock is an hour
   off: nothing of that may be in a table. Names and ends of timers are compared under the shortest history.
-- Now and then, when the first is quiet, a newer epoch begins, as if the right to append had come back.
+- Now and then, when the first is quiet, a newer epoch begins, as if the right to append had come back;
+  it is one of today's version, of an older one, or of none, and a world may finalize today's.
 - In half of the seeds the first applies what it has appended decoded from its bytes, not its own objects.
 - Before it follows a cut of retention it writes a checkpoint: no timer of its own may need the log below.
 - Damage is seen to by a start otherwise than by a core that runs: no more is compared once a file was hit.
@@ -23,7 +24,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from commitlog import record, store_format
-from commitlog.applied_limits import FILES_OF_NOW
+from commitlog.applied_limits import FILES_OF_NOW, OLDEST
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.message import Message
 from commitlog.record import Record
@@ -71,8 +72,9 @@ class World(Protocol):
 class SecondCore:
     """The second core of a world, with chances of its own."""
 
-    def __init__(self, world: World, seed: int) -> None:
-        self._world, self._chance = world, random.Random(~seed)
+    def __init__(self, world: World, seed: int, *, upgrades: bool = False) -> None:
+        """`upgrades`: whether today's version may be finalized; a leader then says filters again."""
+        self._world, self._chance, self._upgrades = world, random.Random(~seed), upgrades
         self._joins_late = seed % 3 == 0
         self._decodes = seed % 2 == 1
         self._first: Broker | None = None
@@ -82,6 +84,9 @@ class SecondCore:
         self._history_ms = world.settings.timer_history_ms
         """The shortest history that either core has had."""
         self.compared_count = self.epoch = 0
+        self._version = self._chance.choice((0, OLDEST, FILES_OF_NOW - 1, FILES_OF_NOW))
+        """The finalized version that epochs name; 0 if they name none."""
+        self._is_for_before = self._version < FILES_OF_NOW
 
     def look(self) -> None:
         """After a step of the world: takes in what is durable, and compares when it is time to."""
@@ -90,9 +95,10 @@ class SecondCore:
         first = self._world.broker
         assert first.next_due_ms() == first._next_due_ms(), "something changed the plan and did not say so"
         if first.is_quiet and self._chance.randrange(EPOCH_EVERY) == 0:
-            # Below this version nodes write ends of timers as the release before, which holds the history.
+            if self._upgrades:
+                self._version = self._chance.choice((self._version, FILES_OF_NOW))
             number = first.epoch.number + self._chance.randrange(1, 4)
-            first.epoch.raise_to(number, self._world.now_ms, "first", FILES_OF_NOW)
+            first.epoch.raise_to(number, self._world.now_ms, "first", self._version)
         self.epoch = max(self.epoch, first.epoch.number)
         if self._steps >= COMPARE_EVERY and not self._world.broker.is_quiet:
             self._world.endure(self._world.flush)
@@ -180,20 +186,23 @@ class SecondCore:
 
     def _compare(self, core: Broker) -> None:
         self._steps = 0
-        second = tables(core, self._history_ms)
-        differing = differing_tables(tables(self._world.broker, self._history_ms), second)
+        second = self._tables(core)
+        differing = differing_tables(self._tables(self._world.broker), second)
         assert not differing, differing
         self.compared_count += 1
         chance = self._chance.random()
         if chance < 0.1:
             self._checkpoint(core)
             other = self._other_settings()
-            second = tables(core, self._history_ms)
+            second = self._tables(core)
             self._core = self._opened(other)
-            differing = differing_tables(second, tables(self._core, self._history_ms))
+            differing = differing_tables(second, self._tables(self._core))
             assert not differing, f"a checkpoint is not what it was taken of: {differing}"
         elif chance < 0.2:
             self._core = None
+
+    def _tables(self, core: Broker) -> dict[str, Any]:
+        return tables(core, self._history_ms, is_for_before=self._is_for_before)
 
 
 def differing_tables(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,10 @@ their names and ends, the keys by hash, and the queues with their ends. Lists of
 part of a table. Left out is `timers.deviating`: where a late timer waits follows the clock of the core that
 put it there. Names and ends that are over for the history may be there or not, so they are left out: of two
 cores with different histories, what is over for the shorter one.
+
+Files that the release before may read hold an end with a time of the core's own history in the place of when
+its timer was due (`services.broker.timer_ends`). Where there may be such files, that time is left out, and
+ends of timers that ended before the history, for a file does not tell which of them are over.
 """
 
 from __future__ import annotations
@@ -20,14 +24,17 @@ from consumequeue.run_store import RunStore
 from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_fact import FACT, Facts, newest_of
 from services.broker.broker import Broker
-from services.broker.timer_ends import last_ms
+from services.broker.timer_ends import KIND_SHIFT, Times, last_ms
 from services.broker.timer_records import due_ms_of
 
 _FOREVER_MS: Final = 1 << 62
 
 
-def tables(broker: Broker, history_ms: int | None = None) -> dict[str, Any]:
-    """All tables of a broker that is quiet, by name; with the broker's own history unless one is given."""
+def tables(broker: Broker, history_ms: int | None = None, *, is_for_before: bool = False) -> dict[str, Any]:
+    """All tables of a broker that is quiet, by name; with the broker's own history unless one is given.
+
+    `is_for_before`: whether the release before may read some of its files.
+    """
     now_ms = broker.store.last_store_ms
     kept_ms = now_ms - (broker.timers.ends._history_ms if history_ms is None else history_ms)
     found: dict[str, Any] = {}
@@ -48,9 +55,15 @@ def tables(broker: Broker, history_ms: int | None = None) -> dict[str, Any]:
         (due_ms_of(timers.read_at(*place)) if place[1] in timers.near.deviating else place[0], place[1])
         for place in places
     ]
-    names, ends = (_facts(index, kept_ms) for index in (timers.ends.names, timers.ends.ends))
-    found["timers.names"], found["timers.ends"] = names.tolist(), ends.tolist()
+    names, ends = _facts(timers.ends.names), _facts(timers.ends.ends)
+    # No merge may have dropped the end of a timer that has a name which is not over.
+    names = _kept(names, last_ms(names), kept_ms)
+    found["timers.names"] = names.tolist()
     found["timers.named as pending"] = names["offset"][~np.isin(names["offset"], ends["key"])].tolist()
+    ends = _kept(ends, ends["at"] if is_for_before else last_ms(ends), kept_ms)
+    if is_for_before:
+        ends["extra"] >>= np.uint64(KIND_SHIFT)
+    found["timers.ends"] = ends.tolist()
     found["keys"] = _keys(broker)
     found["queues"] = [
         (topic, queue_id, queue.min_offset, queue.end_offset)
@@ -59,10 +72,14 @@ def tables(broker: Broker, history_ms: int | None = None) -> dict[str, Any]:
     return {name: _plain(value) for name, value in found.items()}
 
 
-def _facts(index: FactIndex, kept_ms: int) -> Facts:
-    """The newest fact about each name or timer, but for those that were over before `kept_ms`."""
-    facts = newest_of(np.concatenate([np.empty(0, FACT), *_chunks(index)]))
-    return facts[last_ms(facts) >= np.uint64(max(kept_ms, 0))]
+def _facts(index: FactIndex) -> Facts:
+    """The newest fact about each name or timer."""
+    return newest_of(np.concatenate([np.empty(0, FACT), *_chunks(index)]))
+
+
+def _kept(facts: Facts, known_ms: Times, kept_ms: int) -> Facts:
+    """The facts but for those that were over before `kept_ms`."""
+    return facts[known_ms >= np.uint64(max(kept_ms, 0))]
 
 
 def _keys(broker: Broker) -> list[Any]:

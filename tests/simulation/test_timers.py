@@ -19,7 +19,7 @@ def test_every_timer_ends_once_and_as_it_was_told(seed: int, monkeypatch: pytest
         monkeypatch.setattr(limits, "DELIVERIES_PER_TICK_MAX", 7)
         monkeypatch.setattr(limits, "SCHEDULER_PER_TICK_MAX", 3)
     world = World(seed)
-    second = SecondCore(world, seed)
+    second = SecondCore(world, seed, upgrades=True)
     for _ in range(400):
         world.step()
         second.look()

@@ -48,7 +48,7 @@ def test_every_transaction_ends_once_and_as_it_was_told(seed: int, monkeypatch: 
         monkeypatch.setattr(table, "PART_ROWS_MAX", 3)  # rows go from parts that are shared
         monkeypatch.setattr(table, "GONE_MAX", 2)
     world = TransactionWorld(seed)
-    second = SecondCore(world, seed)
+    second = SecondCore(world, seed, upgrades=True)
     for _ in range(400):
         world.step()
         second.look()

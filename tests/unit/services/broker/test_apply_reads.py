@@ -32,7 +32,6 @@ REASONS = {
     "GroupOffsets.committed_offset": "state: it is made with where the record says",
     "Scheduler._leases": "a wheel: it is made with the time of the start, and holds no table",
     "Scheduler._others": "a wheel: it is made with the time of the start, and holds no table",
-    "TimerEnds._history_ms": "until when a program of before keeps an end; each process has its own history",
     "Wheel.now_ms": "a wheel: it is made with the time of the start, and holds no table",
     "wheel._LEFT_BEHIND_MIN": SHAPE,
     "levels.SLOT_COUNT": SHAPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from commitlog import snapshot
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
+from consumequeue.timerindex_fact import Facts
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.timer_ends import KIND_SHIFT, end_extra
@@ -452,13 +454,31 @@ def test_an_end_is_kept_by_a_program_of_before_that_may_open_the_store(
     store.send("fired", DAY)
     store.broker.timers.fire(by_id("fired"), store.now_ms)
     store.go(2 * SECOND)
-    (recent,) = store.broker.timers.ends.ends.recents()
-    held = [extra & (1 << KIND_SHIFT) - 1 for chunk in recent.chunks() for *_, extra in chunk.tolist()]
-    expected = (
-        [store.now_ms + HOUR, NOW_MS + DAY + HOUR] if is_for_before else [NOW_MS + SECOND, NOW_MS + DAY]
-    )
-    assert sorted(held) == expected
+    ends = store.broker.timers.ends.ends
+    due = [NOW_MS + SECOND, NOW_MS + DAY]
+    assert held_by(chunk for recent in ends.recents() for chunk in recent.chunks()) == due
     store.checkpoint()
+    expected = [store.now_ms + HOUR, NOW_MS + DAY + HOUR] if is_for_before else due
+    assert held_by(chunk for run in ends.runs for chunk in run.chunks(store.disk)) == expected
     newest = snapshot.newest(store.disk)
     assert newest is not None
     assert ("merged_ms" in newest.parts[TIMER_FILES]["ends"]) == is_for_before
+
+
+def held_by(chunks: Iterable[Facts]) -> list[int]:
+    """The times (ms) that ends hold below their kinds, sorted."""
+    return sorted(extra & (1 << KIND_SHIFT) - 1 for chunk in chunks for extra in chunk["extra"].tolist())
+
+
+def test_an_end_that_is_written_again_keeps_the_form_that_it_has() -> None:
+    store = Store(timer_history_ms=HOUR)
+    store.broker.epoch.raise_to(1, store.now_ms, "a", 2)
+    store.flush()
+    for turn in range(4):
+        store.send(f"m{turn}", SECOND)
+        store.go(2 * SECOND)
+        store.checkpoint()
+    ends = store.broker.timers.ends.ends
+    assert len(ends.runs) < 4, "no run was merged"
+    held = held_by(chunk for run in ends.runs for chunk in run.chunks(store.disk))
+    assert held == [NOW_MS + turn * 2 * SECOND + HOUR for turn in range(1, 5)]
