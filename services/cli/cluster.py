@@ -80,7 +80,7 @@ def restore(
         str | None, typer.Option("--node", help="The name of the node; that of the store by default.")
     ] = None,
     accepted_loss: Annotated[
-        int | None, typer.Option("--accept-loss-after", help="The offset behind which all is lost.")
+        int | None, typer.Option("--accept-loss-after", help="The offset after which all is lost.")
     ] = None,
     accepted_damage: Annotated[
         int | None, typer.Option("--accept-damaged", help="How many bytes before that are damaged.")
@@ -89,21 +89,27 @@ def restore(
 ) -> None:
     """Begin a cluster anew, in a new shared log, with all that the store of a node of a lost one has left.
 
-    These are all sound records that the node has seen accepted, also those behind damage. Without
-    --accept-loss-after it says how much that is and what is missing, and changes nothing.
+    These are all sound records that the node has seen accepted, also those after damage. Without
+    --accept-loss-after it says how much that is and what is missing, and changes nothing: exit code 4.
 
     Example: tidewheel cluster restore postgresql://tidewheel@db/orders2 --from /var/lib/tidewheel
     """
+    from services.cluster.errors import LossNotAccepted
     from services.cluster.founding import restore_from
 
     url = url_of(url)
     with _engine_at(url) as engine:
-        restored = restore_from(engine, store, node, now_ms(), accepted_loss, accepted_damage)
+        try:
+            restored = restore_from(engine, store, node, now_ms(), accepted_loss, accepted_damage)
+        except LossNotAccepted as error:
+            if as_json:
+                output.print_json({"cluster": None, "store": str(store), **error.facts})
+            raise
     cluster, end, left, node = restored
     if as_json:
         output.print_json({"cluster": cluster.hex(), "store": str(store)} | left.facts())
         return
-    output.say(f"Cluster {cluster.hex()} begins with {store} up to byte {end}; what came behind is lost.")
+    output.say(f"Cluster {cluster.hex()} begins with {store} up to byte {end}; what came after it is lost.")
     output.say(f"It had {left.said()}.")
     _say_next(url, node, store)
 
@@ -149,7 +155,7 @@ def _engine_at(url: str) -> Iterator[SharedLog]:
             yield engine
         except Unknown as error:
             look = f"tidewheel cluster doctor {quote(without_password(url))}"
-            raise type(error)(f"{error.detail} What is wrong says: {look}") from error
+            raise type(error)(f"{error.detail} To find the cause: {look}") from error
 
 
 def _say_next(url: str, node: str, store: Path | None) -> None:
@@ -209,7 +215,7 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
         rows.append(("doubled", f"{count} records that the shared log has twice, the second stepped over"))
     if found["unfit"]:
         rows.append(("UNFIT", f"{found['unfit']}: it leads only while no other can"))
-    if (took_over := found["took_over"]) is not None:
+    if found["role"] == "leading" and (took_over := found["took_over"]) is not None:
         rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
     rows += [
         (f"follower {name}", f"{lag['lag_bytes']} bytes behind, {heard(lag)}")
@@ -243,7 +249,7 @@ def behind(found: dict[str, Any]) -> str:
 def progressed(found: dict[str, Any]) -> list[tuple[str, str]]:
     """Say what is not in a checkpoint, and of a leader what is due and is not done."""
     beyond_bytes, progress = found.get("beyond_checkpoint_bytes"), found.get("progress")
-    rows = [] if beyond_bytes is None else [("beyond", f"{beyond_bytes} bytes behind the newest checkpoint")]
+    rows = [] if beyond_bytes is None else [("beyond", f"{beyond_bytes} bytes after the newest checkpoint")]
     if progress is None:
         return rows
     unasked, stalled = progress["unasked_halves"], progress["stalled_message_groups"]

@@ -84,8 +84,13 @@ def print_verdict(verdict: Verdict, store: Path) -> None:
         print(f"and {len(verdict.findings) - FINDINGS_SHOWN} more; --json prints all")
     if verdict.is_sound:
         print("nothing is damaged")
-    else:
+    elif verdict.accepted_offset is None:
         output.say(f"next: stop the broker, then: tidewheel store repair --dry-run --store {store}")
+    else:
+        output.say(
+            f"next: stop the node, then: tidewheel cluster refetch --store {store}; at its start it gets "
+            "another node's copy, and gives this one up when that has all that was accepted"
+        )
 
 
 def print_finding(finding: Finding) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tidewheel.errors import Busy, ClientMistake, ConfigurationError, TidewheelError
 
 
@@ -39,6 +42,11 @@ class LossNotAccepted(TidewheelError):
     """A cluster would begin anew without what it had accepted."""
 
     code, exit_code = "TW-261", 4
+
+    def __init__(self, detail: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Begin; `facts` as JSON can hold them, of what there is and what is missing."""
+        super().__init__(detail)
+        self.facts = facts or {}
 
 
 class OtherKey(ConfigurationError):

@@ -56,7 +56,7 @@ from sharedlog.errors import ClusterExists, NoCluster
 from sharedlog.fold import Fold, Position
 from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.versions import SUPPORTED
-from tidewheel.errors import ConfigurationError
+from tidewheel.errors import ConfigurationError, TidewheelError
 
 _PLACES_SAID: Final = 20
 """How many damaged places a sentence names."""
@@ -191,10 +191,12 @@ def restore_from(
     with locked(root, is_node=True) as disk:
         _finish_copy(disk)
         left = what_is_left(disk)
-        if accepted_loss != left.end or (accepted_damage or 0) != left.damaged_bytes:
+        if (accepted_loss, accepted_damage or 0) != (left.end, left.damaged_bytes):
             raise LossNotAccepted(
-                f"{root} has {left.said()}. What the cluster has accepted behind byte {left.end} is lost. If "
-                f"no other node has more: {left.accepted_by()}."
+                f"{_refused(left, accepted_loss, accepted_damage)}{root} has {left.said()}. What the cluster "
+                f"has accepted after byte {left.end} is lost.{_trouble_at(engine)} "
+                f"If no other node has more: {left.accepted_by()}.",
+                left.facts(),
             )
         _require_nothing_there(engine)  # before the store is changed
         cluster, end = _found(engine, root, disk, node, now_ms, left)
@@ -208,6 +210,25 @@ def name_in(root: Path) -> str:
         return str(json.loads(path.read_text())["node"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{path} does not say which node's store this is: give --node.") from error
+
+
+def _refused(left: Left, accepted_loss: int | None, accepted_damage: int | None) -> str:
+    """Return which of the numbers that an operator has accepted is not that of the store."""
+    given = []
+    if accepted_loss not in (None, left.end):
+        given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
+    if accepted_damage not in (None, left.damaged_bytes):
+        given.append(f"--accept-damaged is {accepted_damage}, and {left.damaged_bytes} bytes are damaged")
+    return f"Nothing was changed: {'; '.join(given)}. " if given else ""
+
+
+def _trouble_at(engine: SharedLog) -> str:
+    """Return what keeps a cluster from being begun at the URL; empty if nothing does."""
+    try:
+        _require_nothing_there(engine)
+    except TidewheelError as error:
+        return f" No cluster can begin at the URL yet: {error.detail}"
+    return ""
 
 
 def _require_nothing_there(engine: SharedLog) -> None:

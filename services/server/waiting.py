@@ -1,7 +1,8 @@
 """A node that is started while the engine of its shared log is away waits for it, and says so.
 
     /livez             alive
-    anything else      503, what the engine said last
+    /api/...           503, what the engine said last, as the error that a node without a leader gives
+    anything else      503, the same as text
 
 What only a person can mend (no cluster there, a store of another one) ends the start at once: the engine's
 answer tells that. A wrong password may be one that is being changed, so it is waited out, too.
@@ -17,9 +18,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, TypeVar
 
 import structlog
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.cluster.errors import NoLeader
+from services.ops.statuses import error_shape
 from services.server.run import told_to_stop
 from sharedlog.errors import Unknown
 
@@ -39,9 +42,14 @@ class Waiting:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] == "http":
-            is_alive = scope["path"] == "/livez"
-            said = "alive" if is_alive else self.sentence
-            await PlainTextResponse(f"{said}\n", 200 if is_alive else 503)(scope, receive, send)
+            await self._answer(scope["path"])(scope, receive, send)
+
+    def _answer(self, path: str) -> Response:
+        if path == "/livez":
+            return PlainTextResponse("alive\n")
+        if path.startswith("/api/"):
+            return JSONResponse(error_shape(NoLeader(f"This node {self.sentence}")), 503)
+        return PlainTextResponse(f"{self.sentence}\n", 503)
 
     def told(self, error: Unknown) -> None:
         """Take in what the engine says instead of an answer."""

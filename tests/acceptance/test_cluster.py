@@ -131,7 +131,7 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
         ):
             assert f"\ntidewheel_cluster_{name} " in scraped
         shown = tidewheel("cluster", "status", "--http", node.http).stdout
-        assert " bytes behind the newest checkpoint" in shown
+        assert " bytes after the newest checkpoint" in shown
         for line in ("0 are due and have no producer", "0 message groups wait"):
             assert (line in shown) == (node is leader)
         took_over = 'tidewheel_cluster_last_takeover_timestamp_seconds{why="nobody led"}'

@@ -165,6 +165,27 @@ def test_a_restore_that_fails_takes_nothing_from_what_the_store_knows(
     assert not (root / layout.EVIDENCE).exists()
 
 
+def test_a_refused_restore_tells_which_number_is_wrong_and_what_keeps_the_url_from_use(pair: Pair) -> None:
+    pair.close()
+    root = pair.roots[1]
+    with pytest.raises(LossNotAccepted) as refused:
+        restore_from(FoundedEngine(), root, "b", 0, None)  # type: ignore[arg-type]
+    end = offered(refused.value)
+    assert refused.value.facts["end_offset"] == end
+    assert "Nothing was changed" not in str(refused.value)
+    wrong_end = f"Nothing was changed: --accept-loss-after is {end - 1}, and the log ends at {end}. "
+    with pytest.raises(LossNotAccepted, match=wrong_end):
+        restore_from(FoundedEngine(), root, "b", 0, end - 1)  # type: ignore[arg-type]
+    with pytest.raises(LossNotAccepted, match="--accept-damaged is 7, and 0 bytes are damaged"):
+        restore_from(FoundedEngine(), root, "b", 0, end, 7)  # type: ignore[arg-type]
+    away = RefusingEngine(Unknown("wrong password"), is_there=False)
+    with pytest.raises(LossNotAccepted, match="No cluster can begin at the URL yet: wrong password"):
+        restore_from(away, root, "b", 0, None)  # type: ignore[arg-type]
+    taken = RefusingEngine(ClusterExists("there"), is_there=True)
+    with pytest.raises(LossNotAccepted, match="give a URL that holds none"):
+        restore_from(taken, root, "b", 0, None)  # type: ignore[arg-type]
+
+
 def offered(refusal: LossNotAccepted) -> int:
     """The offset that a refusal names."""
     return int(str(refusal).split("--accept-loss-after ")[1].rstrip("."))
