@@ -24,14 +24,21 @@ def sound_records(part: SharedRecord, offset: int) -> list[bytes]:
 
     Raise `LogDamaged` where one does not match its CRC or its place.
     """
+    holds, place_of, start, found = record.crc_holds, _PLACE.unpack_from, part.start, []
     try:
-        return [_sound(one, part.start + at) for at, one in _placed(part.body)]
+        for at, one in _placed(part.body):
+            if not holds(one):
+                raise ValueError(f"the record at {start + at} does not match its CRC")
+            if (place := place_of(one, _PLACE_AT)[0]) != start + at:
+                raise ValueError(f"the record at {start + at} is that of {place}")
+            found.append(one)
     except ValueError as error:
         raise LogDamaged(
             f"Record {offset} of the shared log: of bytes {part.start} to {part.end} of the history {error}. "
             f"Their chain is right, so the leader of epoch {part.epoch} wrote them so: look at its memory.",
             offset,
         ) from error
+    return found
 
 
 def records_in(body: bytes) -> Iterator[bytes]:
@@ -55,11 +62,3 @@ def _placed(body: bytes) -> Iterator[tuple[int, bytes]]:
             raise ValueError(f"a record at {at} has a length of {record_bytes}")
         yield at, body[at : at + record_bytes]
         at += record_bytes
-
-
-def _sound(encoded: bytes, place: int) -> bytes:
-    if not record.crc_holds(encoded):
-        raise ValueError(f"the record at {place} does not match its CRC")
-    if (found := int(_PLACE.unpack_from(encoded, _PLACE_AT)[0])) != place:
-        raise ValueError(f"the record at {place} is that of {found}")
-    return encoded

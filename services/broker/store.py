@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -55,6 +55,8 @@ from services.broker.same_message import is_sent
 from services.broker.store_times import StoreTimes
 from services.broker.values import Damaged
 from txn.outcomes import OpenHalf
+
+_REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
 
 Keyed = tuple[tuple[str, int], int, int, bytes, bytes, Collection[str], str, OpenHalf | None]
 """A message that was appended without a draft, for the indexes.
@@ -379,9 +381,10 @@ class Store:
         self.times.note(store_ms, physical_offset)
 
     def _note_id(self, ids: RecentIds, record: Record) -> None:
-        topic = properties.value_of(record.properties, properties.REAL_TOPIC) or record.topic
-        message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
-        ids.put(digest_of(topic, message_id), record.physical_offset)
+        stored = record.properties
+        topic = properties.value_of(stored, properties.REAL_TOPIC) if _REAL_TOPIC in stored else ""
+        message_id = properties.value_of(stored, properties.MESSAGE_ID)
+        ids.put(digest_of(topic or record.topic, message_id), record.physical_offset)
         if len(ids.newest) >= NEWEST_COUNT:
             ids.settle()
 

@@ -48,6 +48,8 @@ class Tail:
         self._disk, self._segment_bytes = disk, segment_bytes
         self._segments = Segments.of(disk, segment_bytes)
         self._imported_until = imported.read(disk)
+        self._end = self._files_end()
+        """The log offset where the files end: those of later flushes are none of the tail."""
         self.is_there = self._end > end_offset
         """Whether there is anything to compare with."""
 
@@ -86,9 +88,7 @@ class Tail:
         self._clear_from(offset)
         self.is_there = False
 
-    @property
-    def _end(self) -> int:
-        """The log offset where the files end."""
+    def _files_end(self) -> int:
         firsts = self._segments.first_offsets
         last_bytes = self._disk.size(layout.segment_path(firsts[-1])) if firsts else 0
         return max(self._segments.end_offset, firsts[-1] + last_bytes) if firsts else 0
