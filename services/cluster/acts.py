@@ -129,7 +129,8 @@ class Acts:
         if must_check:
             self.witness.require_kept(self.engine, replica.fold)
         answer = self.catch_up()
-        if replica.core.is_checkpoint_due or self.has_many_records(replica):
+        is_due = replica.core.is_checkpoint_due or self.has_many_records(replica)
+        if is_due or (not answer.records and replica.settles()):
             replica.checkpoint(self.clocks.wall())
         return answer
 
@@ -138,12 +139,13 @@ class Acts:
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
+        read_ms = self.clocks.monotonic()  # what is silent since was so while the records are taken, too
         for one in up_to_gap(self.engine, fold, found):
             step = replica.take(one.offset, one.stored, self.clocks.wall())
             if step.outcome is Outcome.READ_AGAIN:
                 break
             self.compared.led(one, step.record)
-            self._tell(RecordTaken(step), self.clocks.monotonic())
+            self._tell(RecordTaken(step), read_ms)
         self._health.pace.read(found, lambda: self.engine.bounds()[1])
         is_listed = fold.holdings.of(self.me.node) is not None
         return ReadDone(len(found), seen_by(fold), fold.is_founded, is_listed, self._health.unfit())

@@ -6,6 +6,7 @@ import pytest
 
 from commitlog import limits
 from services.broker import recent_ids, store
+from services.cluster import replica
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,6 +29,12 @@ def _few_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_ids, "BUCKET_BITS_MIN", 1)
     monkeypatch.setattr(recent_ids, "BUCKET_BITS_MAX", 4)
     monkeypatch.setattr(store, "NEWEST_COUNT", 6)
+
+
+@pytest.fixture(autouse=True)
+def _little_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a copy that has read a few records again take a checkpoint of it."""
+    monkeypatch.setattr(replica, "AGAIN_BYTES", 4_096)
 
 
 @pytest.fixture(autouse=True)

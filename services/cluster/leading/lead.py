@@ -127,7 +127,7 @@ class Lead:
         Raise `StoreDamaged` where the copy is none, `Halted` where the log has lost what was written.
         """
         core = self._replica.core
-        if self._acts.has_many_records(self._replica):
+        if self._acts.has_many_records(self._replica) or self._replica.settles():
             core.want_checkpoint()
         shown: Shown = await self._work(partial(self._look_at_disk_and_log, has_read_all))
         await self._look_at_damage()

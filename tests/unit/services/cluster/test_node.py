@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from commitlog.errors import NoRoom
 from commitlog.message import Message
 from services.broker.settings import BrokerSettings
+from services.cluster import replica
 from services.cluster.acts import Acts, Clocks
 from services.cluster.election import inputs, silence
 from services.cluster.election import table as election_table
@@ -83,10 +84,10 @@ def engine_with_messages() -> tuple[FailingEngine, int]:
     return engine, leader.fold.end
 
 
-def read_on(replica: Replica, engine: MemoryEngine) -> None:
-    while found := engine.read(replica.fold.next_offset, 1):
+def read_on(copy: Replica, engine: MemoryEngine) -> None:
+    while found := engine.read(copy.fold.next_offset, 1):
         for one in found:
-            replica.take(one.offset, one.stored, 0)
+            copy.take(one.offset, one.stored, 0)
 
 
 def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() -> None:
@@ -138,6 +139,45 @@ async def follows(
         node.leave()
         await running
     return view, list(logs)
+
+
+def test_a_node_that_has_read_much_again_needs_not_do_so_at_its_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, end = engine_with_messages()
+    monkeypatch.setattr(replica, "AGAIN_BYTES", end)
+
+    def is_written(view: dict[str, Any]) -> bool:
+        return bool(view["end_offset"] == end and view["beyond_checkpoint_bytes"] == 0)
+
+    asyncio.run(follows(engine, is_written))
+
+
+def test_a_node_that_leads_for_a_while_writes_a_checkpoint_if_much_lies_behind_its_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
+    nodes = list[ClusterNode]()
+
+    def serves(_: Served) -> None:
+        monkeypatch.setattr(replica, "AGAIN_BYTES", 1)
+        monkeypatch.setattr(nodes[0].acts.open_replica.core, "want_checkpoint", nodes[0].leave)
+
+    asyncio.run(leads(nodes.append, lambda _: None, serves))
+
+
+def test_silence_begins_when_the_last_record_was_read_however_long_it_takes_to_take_it_in() -> None:
+    engine, _ = engine_with_messages()
+    told, times = list[int](), iter(range(1_000))
+    began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
+    clocks, health = Clocks(lambda: 0, lambda: next(times)), Health(Pace(lambda: 0, lambda: 0))
+    me = Member("a", "h:3", "http://h:4")
+    acts = Acts(
+        me, began, engine, MemoryDisk(), SETTINGS, clocks, Shown, health, lambda _, at_ms: told.append(at_ms)
+    )
+    acts.ends(acts.open())
+    assert acts.catch_up().records == len(told) > 1
+    assert told[0] == told[-1]
 
 
 def test_a_node_steps_over_records_that_the_engine_has_doubled() -> None:

@@ -12,6 +12,7 @@ from commitlog import layout
 from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.cluster import replica
 from services.cluster.replica import Replica, go_back_to_checkpoint
 from sharedlog.bodies import records_in
 from sharedlog.engine import Head
@@ -85,9 +86,9 @@ def led() -> tuple[MemoryEngine, list[SharedRecord]]:
     return engine, [decode(one, CLUSTER) for one in engine.records]
 
 
-def read_to(replica: Replica, engine: MemoryEngine, until: int) -> None:
-    for offset in range(replica.fold.next_offset, until):
-        replica.take(offset, engine.records[offset], 0)
+def read_to(copy: Replica, engine: MemoryEngine, until: int) -> None:
+    for offset in range(copy.fold.next_offset, until):
+        copy.take(offset, engine.records[offset], 0)
 
 
 def flipped(body: bytes) -> bytes:
@@ -121,3 +122,37 @@ def test_bytes_that_a_leader_spoiled_in_its_memory_halt_a_follower(
     assert said.format(one.start, one.start + len(one.body)) in str(raised.value)
     assert "the leader of epoch 1 wrote them so" in str(raised.value)
     assert follower.core.end_offset == before, "nothing of it was written"
+
+
+def test_a_copy_takes_one_checkpoint_for_an_opening_and_one_for_a_lead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, records = led()
+    monkeypatch.setattr(replica, "AGAIN_BYTES", 1)
+    follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
+    assert not Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER).settles(), "it is empty"
+    read_to(follower, engine, len(records))
+    assert follower.settles()
+    assert not follower.settles()
+    candidate = Candidate(follower.fold, b"who leads epoch2", {"node": "b"})
+    head = Head(1, follower.fold.holder, Position(follower.fold.end, follower.fold.chain))
+    engine.append_if(head, [encode(candidate.epoch)], Head(2, candidate.epoch.holder, head.position))
+    read_to(follower, engine, len(records) + 1)
+    follower.lead(engine, 0, lambda: 0)
+    assert follower.settles()
+    assert not follower.settles()
+
+
+def test_a_copy_that_has_not_read_what_it_has_seen_accepted_takes_no_checkpoint_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, records = led()
+    monkeypatch.setattr(replica, "AGAIN_BYTES", 1)
+    disk = MemoryDisk()
+    read_to(Replica.open(disk, SETTINGS, 0, CLUSTER), engine, len(records))
+    again = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    read_to(again, engine, len(records) - 1)
+    assert again.beyond_checkpoint_bytes > 0
+    assert not again.settles()
+    read_to(again, engine, len(records))
+    assert again.settles()
