@@ -34,7 +34,8 @@ the first one that is on it, and those behind it can be read. Where the adapter 
 follows.
 
 Cost: one round trip and one commit an append, and one more to learn of partitions: on a new connection and
-each 10,000 records. Memory: what one read returns. Weak spot: what was lost is known from what this process
+each 10,000 records. Records go both ways in binary: as text, in hex, 25 KB take the writer 250 us of the
+processor and the server 550, instead of 70 and 190. Memory: what one read returns. Weak spot: what was lost is known from what this process
 has seen, and where its node goes on from: a node that was started again since its checkpoint, on a server
 without the rows behind that, cannot tell.
 """
@@ -143,7 +144,7 @@ WITH moved AS (
 ), added AS (
     INSERT INTO {log}_record (record, stored)
     SELECT last_record - %s + number, stored
-    FROM moved, unnest(%s::bytea[]) WITH ORDINALITY AS given (stored, number)
+    FROM moved, unnest(%b::bytea[]) WITH ORDINALITY AS given (stored, number)
     RETURNING record
 ) SELECT (SELECT last_record FROM moved), count(*), min(record), max(record) FROM added
 """
@@ -151,7 +152,7 @@ _NOTE: Final = """
 WITH moved AS (
     UPDATE {log}_head SET last_record = last_record + 1 RETURNING last_record
 ), added AS (
-    INSERT INTO {log}_record (record, stored) SELECT last_record, %s FROM moved RETURNING record
+    INSERT INTO {log}_record (record, stored) SELECT last_record, %b::bytea FROM moved RETURNING record
 ) SELECT (SELECT last_record FROM moved), count(*), min(record), max(record) FROM added
 """
 _READ: Final = """
@@ -319,8 +320,9 @@ class PostgresLog:
     ) -> list[Any]:
         """Return so many rows, in order; of one, that of `offset` alone, without a look at the next."""
         if count == 1:
-            return connection.execute(self._sql(_READ_ONE), (offset,)).fetchall()
-        return connection.execute(self._sql(_READ), (offset, count, bytes_max)).fetchall()
+            return connection.execute(self._sql(_READ_ONE), (offset,), binary=True).fetchall()
+        values = offset, count, bytes_max
+        return connection.execute(self._sql(_READ), values, binary=True).fetchall()
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
