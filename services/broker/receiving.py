@@ -231,6 +231,19 @@ class Receiving:
         lease.handle = receipts.encode(*renewed, self._settings.broker_name)
         return lease.handle, durable_at
 
+    def retry(self, group: str, topic: str, handle: str, after_ms: int | None, now_ms: int) -> int:
+        """Let a leased message come again `after_ms` from now; its attempt counts.
+
+        None: after the span that the group's policy has for that attempt. Return what must be durable first.
+        Raises `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        """
+        if after_ms is None:
+            key, lease = self._held(group, topic, handle)
+            attempt = self._groups.look(key).attempts(lease.queue_offset).made
+            spans = self._groups.policy(group).retry_after_ms
+            after_ms = spans[min(attempt, len(spans)) - 1]
+        return self.change_invisible(group, topic, handle, after_ms, False, now_ms)[1]
+
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
         """Take a lease back that its consumer never heard of: the attempt does not count."""
         key, lease = self._held(group, topic, handle)

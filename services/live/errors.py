@@ -36,6 +36,18 @@ class AnswersUnread(Busy):
     code = "TW-226"
 
 
+class TooManyPolls(Busy):
+    """There is no room for another open receive."""
+
+    code = "TW-179"
+
+
+class BrokerStops(Busy):
+    """The broker stops, or leads its cluster no more."""
+
+    code = "TW-224"
+
+
 class ResultUnknown(Busy):
     """The write may or may not be on disk."""
 

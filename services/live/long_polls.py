@@ -35,14 +35,15 @@ class LongPolls:
 
     def __init__(self) -> None:
         self._waiting: defaultdict[WakeUpKey, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
-        self._closed = False
+        self.is_closed = False
+        """Whether nobody waits any more."""
 
     async def wait(self, key: WakeUpKey, seconds: float, line: Hashable = None) -> bool:
         """Wait until `key` is notified; False when `seconds` are over or the broker stops.
 
         Without a `line` the waiter has one of its own, so every arrival notifies it.
         """
-        if seconds <= 0 or self._closed:
+        if seconds <= 0 or self.is_closed:
             return False
         waiter = asyncio.get_running_loop().create_future()
         line = waiter if line is None else line
@@ -55,7 +56,7 @@ class LongPolls:
             self._forget(key, line, waiter)
             if waiter.done() and not is_notified:  # cancelled in the very turn in which it was notified
                 self.notify_next(key, line)
-        return is_notified and not self._closed
+        return is_notified and not self.is_closed
 
     def notify(self, key: WakeUpKey) -> None:
         """Notify the first waiter of every line of a key: something has arrived."""
@@ -86,7 +87,7 @@ class LongPolls:
 
     def close(self) -> None:
         """End every wait, now and from now on."""
-        self._closed = True
+        self.is_closed = True
         self.notify_all()
 
     def _forget(self, key: WakeUpKey, line: Hashable, waiter: Waiter) -> None:

@@ -9,7 +9,7 @@ receive --> lease in the core --> nothing: wait in line (`long_polls`), lease ag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -99,6 +99,11 @@ class Receivers:
         """Wait until something arrives in `topic`; False when the time is up."""
         return await self._long_polls.wait(topic, seconds)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no receive waits any more: the broker stops."""
+        return self._long_polls.is_closed
+
     def close(self) -> None:
         """End every long poll, now and from now on."""
         self._long_polls.close()
@@ -107,6 +112,12 @@ class Receivers:
         """Take a delivery back that its consumer never heard of."""
         self._decide(self._core().receiving.release, group, topic, receipt_handle)
         self._long_polls.notify(topic)
+
+    def give_back(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
+        """Take deliveries back that their consumer never heard of; those acknowledged meanwhile are done."""
+        for handle in receipt_handles:
+            with suppress(TidewheelError):
+                self.release(group, topic, handle)
 
     def client_alive(self, client_id: str) -> None:
         """Renew the leases that are renewed for this client; a core that is void has none."""
@@ -152,7 +163,5 @@ class Receivers:
         try:
             await self._answers.reach(received.durable_at)
         except BaseException:
-            for delivery in received.deliveries:
-                with suppress(TidewheelError):
-                    self.release(group, topic, delivery.receipt_handle)
+            self.give_back(group, topic, [one.receipt_handle for one in received.deliveries])
             raise

@@ -12,7 +12,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from json.encoder import encode_basestring
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response, StreamingResponse
 
@@ -24,24 +24,35 @@ _JSON: Final = "application/json"
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
+class JsonText(NamedTuple):
+    """A value that is JSON already, to be written as it is."""
+
+    text: str
+
+
 async def written(
     content: Mapping[str, Any], status_code: int = 200, pauses: Pauses | None = None
 ) -> Response:
     """Return an answer; `pauses` are those of the work that it is a part of."""
+    parts = await in_parts(content, pauses)
+    if len(parts) == 1:
+        return Response(parts[0], status_code, media_type=_JSON)
+    length = {"Content-Length": str(sum(map(len, parts)))}
+    return StreamingResponse(_each(parts), status_code, length, media_type=_JSON)
+
+
+async def in_parts(content: Mapping[str, Any], pauses: Pauses | None = None) -> list[bytes]:
+    """Return an answer's bytes in parts of some _PART_BYTES, one at least."""
     pauses = pauses or Pauses()
-    parts, part, part_bytes, size = list[bytes](), list[bytes](), 0, 0
+    parts, part, part_bytes = list[bytes](), list[bytes](), 0
     for piece in _object(content):
         part.append(piece.encode())
         part_bytes += len(part[-1])
         if part_bytes >= _PART_BYTES:
             parts.append(b"".join(part))
-            part, part_bytes, size = [], 0, size + part_bytes
+            part, part_bytes = [], 0
         await pauses.pause()
-    last = b"".join(part)
-    if not parts:
-        return Response(last, status_code, media_type=_JSON)
-    length = {"Content-Length": str(size + len(last))}
-    return StreamingResponse(_each([*parts, last]), status_code, length, media_type=_JSON)
+    return [*parts, b"".join(part)]
 
 
 async def _each(parts: list[bytes]) -> AsyncIterator[bytes]:
@@ -61,7 +72,10 @@ def _object(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(value: Any) -> Iterator[str]:
-    if isinstance(value, str) and len(value) > _PIECE_CHARACTERS:
+    if isinstance(value, JsonText):
+        for first in range(0, len(value.text), _PIECE_CHARACTERS):
+            yield value.text[first : first + _PIECE_CHARACTERS]
+    elif isinstance(value, str) and len(value) > _PIECE_CHARACTERS:
         yield '"'
         for first in range(0, len(value), _PIECE_CHARACTERS):
             yield encode_basestring(value[first : first + _PIECE_CHARACTERS])[1:-1]
@@ -86,4 +100,7 @@ def _list(rows: Iterable[Any]) -> Iterator[str]:
 
 def _is_long(row: Mapping[str, Any]) -> bool:
     """Return whether a value of a row is so long that the row is not written in one go."""
-    return any(isinstance(one, (str, list)) and len(one) > _PIECE_CHARACTERS // 512 for one in row.values())
+    return any(
+        isinstance(one, JsonText) or (isinstance(one, str | list) and len(one) > _PIECE_CHARACTERS // 512)
+        for one in row.values()
+    )

@@ -27,7 +27,9 @@ from services.ops.groups import GroupsApi
 from services.ops.messages import MessagesApi
 from services.ops.metrics import Metrics
 from services.ops.openapi import document
+from services.ops.polls import Polls
 from services.ops.probes import Probes
+from services.ops.receiving import ReceivingApi
 from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
 from services.ops.statuses import bug, disk_failed, refuse, unknown
@@ -54,20 +56,22 @@ def make_app(
     """Return the application that serves a broker's HTTP interface; `files` are those of its store.
 
     It serves only what fulfils the `demands`: without any, what is dialled on loopback.
-    Its `state.tasks` are to be closed, each, before the broker is.
+    Its `state.tasks` are to be closed, each, before the broker is; `state.polls` are its open long polls.
     """
     refusals = refusals or Refusals(live.clock.real_ms)
+    polls = Polls()
     timers, dead_letters, explaining = TimerTasks(live), DeadLetterTasks(live), ExplainApi(live, files)
     parts = (
         Probes(live, metrics, document),
         TopicsApi(live),
-        MessagesApi(live),
+        MessagesApi(live, polls),
         ClockApi(live),
         TimersApi(live),
         TimerTasksApi(live, timers),
         TransactionsApi(live),
         SchedulesApi(live),
         GroupsApi(live, consuming),
+        ReceivingApi(live, polls),
         DeadLettersApi(live, dead_letters),
         AccessApi(live, refusals),
         ClientsApi(live, clients or Nobody(), measured),
@@ -75,7 +79,7 @@ def make_app(
     )
     app = Starlette(routes=routes(parts), exception_handlers=HANDLERS)
     app.add_middleware(Gate, demands=demands or Demands(), refusals=refusals)
-    app.state.tasks = (timers, dead_letters, explaining)
+    app.state.tasks, app.state.polls = (timers, dead_letters, explaining), polls
     return app
 
 

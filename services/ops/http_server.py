@@ -1,8 +1,9 @@
 """uvicorn inside the broker's loop; signals belong to the composition root, so it may not take them.
 
-uvicorn waits for ever for a request's head, and takes any number of connections. Here a connection on which
-no request is being answered must have sent a whole head `HTTP_HEAD_MS_MAX` after the head's first byte (or
-after it was made), and there are so many connections at most, together and of one address.
+uvicorn waits for ever for a request's head and for an answer to be read, and takes any number of connections.
+Here a connection on which no request is being answered must have sent a whole head `HTTP_HEAD_MS_MAX` after
+the head's first byte (or after it was made); one whose client takes nothing of an answer for `UNREAD_MS_MAX`
+is closed; and there are so many connections at most, together and of one address.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class HttpLimits:
     head_ms_max: int = limits.HTTP_HEAD_MS_MAX
     connections_max: int = limits.HTTP_CONNECTIONS_MAX
     connections_per_address_max: int = limits.HTTP_CONNECTIONS_PER_ADDRESS_MAX
+    unread_ms_max: int = limits.UNREAD_MS_MAX
 
 
 class HttpServer(uvicorn.Server):
@@ -70,13 +72,14 @@ class HttpServer(uvicorn.Server):
 
 
 class HttpConnection(H11Protocol):
-    """One connection, hung up on when its head does not come."""
+    """One connection, hung up on when its head does not come, or what it was answered is not read."""
 
     def __init__(self, bounds: HttpLimits, addresses: Counter[str], *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._bounds, self._addresses = bounds, addresses
         self._host: str | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
 
     # uvicorn's protocol takes a transport of TCP alone, where asyncio's takes any.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -105,11 +108,27 @@ class HttpConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._stop_waiting()
+        self._stop_unread_timer()
         if self._host is not None:
             self._addresses[self._host] -= 1
             if not self._addresses[self._host]:
                 del self._addresses[self._host]
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Hang up on a client that takes nothing of what waits for it for a while."""
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(self._bounds.unread_ms_max / 1000, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Write on: the client has read."""
+        self._stop_unread_timer()
+        super().resume_writing()
+
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(self._bounds.head_ms_max / 1000, self._hang_up)

@@ -33,6 +33,7 @@ from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker
 from services.ops.answers import written
 from services.ops.operation import Operation
+from services.ops.polls import CallerGone, HangUp, Polls
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked, said_by, shaped
 from services.ops.topics import topic_of
 from tidewheel.errors import ClientMistake, NotFound
@@ -255,8 +256,8 @@ def receipt_shape(receipt: SendReceipt) -> ReceiptAnswer:
 class MessagesApi:
     """The handlers of what is looked at, looked up and sent."""
 
-    def __init__(self, live: LiveBroker) -> None:
-        self._live = live
+    def __init__(self, live: LiveBroker, polls: Polls) -> None:
+        self._live, self._polls = live, polls
 
     async def messages(self, request: Request) -> Response:
         """Show messages of one queue."""
@@ -276,7 +277,7 @@ class MessagesApi:
         limit, positions = at_most(query.limit), self._positions(topic, query.after)
         found = self._after(topic, positions, limit)
         wait_ms = min(query.wait_ms, WAIT_MS_MAX)
-        if not found and await self._live.receivers.arrival(topic.name, wait_ms / 1000):
+        if not found and wait_ms and await self._arrived(request, topic.name, wait_ms / 1000):
             found = self._after(topic, positions, limit)
         after = ",".join(f"{queue_id}:{offset}" for queue_id, offset in positions.items())
         return await written({"messages": map(message_shape, found), "after": after})
@@ -293,6 +294,17 @@ class MessagesApi:
         wanted = shaped(NewMessage, await said_by(request), "")
         receipt = await self._live.send(wanted.to_message(uuid4().hex.upper(), self._live.now_ms()))
         return JSONResponse(receipt_shape(receipt), status_code=201)
+
+    async def _arrived(self, request: Request, topic: str, seconds: float) -> bool:
+        """Wait until something arrives; False when the time is up, or the caller has hung up."""
+        hang_up = HangUp(request)
+        try:
+            with self._polls.one(request):
+                return await hang_up.unless(self._live.receivers.arrival(topic, seconds))
+        except CallerGone:
+            return False
+        finally:
+            hang_up.close()
 
     def _range(self, topic: Topic, queue_id: int) -> tuple[int, int]:
         return self._live.core.finding.queue_range(topic.name, queue_id)
@@ -326,7 +338,7 @@ OPERATIONS: Final = (
         MessagesApi.arrivals,
         {200: ArrivalsAnswer},
         ArrivalsQuery,
-        refusals=(400, 404),
+        refusals=(400, 404, 503),
     ),
     Operation(
         "GET", "/api/messages", MessagesApi.find, {200: FoundMessagesAnswer}, FindQuery, refusals=(400, 404)

@@ -77,5 +77,7 @@ async def unknown(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     asked = f"{request.method} {request.url.path}"
     kind = NotFound if error.status_code == NOT_FOUND else ClientMistake
-    said = kind(f"{asked[:200]} is not served here; /openapi.json lists what is.")
+    has_slash = b"%2f" in request.scope.get("raw_path", b"").lower()
+    slash = " No name in a path has a slash (%2F): give keys in the body or the query." if has_slash else ""
+    said = kind(f"{asked[:200]} is not served here; /openapi.json lists what is.{slash}")
     return JSONResponse(error_shape(said), status_code=error.status_code, headers=error.headers)

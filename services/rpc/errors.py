@@ -11,12 +11,6 @@ class TooManyClients(Busy):
     code = "TW-178"
 
 
-class TooManyPolls(Busy):
-    """There is no room for another open receive."""
-
-    code = "TW-179"
-
-
 class ClientSilent(Busy):
     """The client does not answer."""
 

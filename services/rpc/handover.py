@@ -7,12 +7,9 @@ the stream broke before its end, or when the client asks again with the attempt 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import NamedTuple
 
 from services.broker.values import Delivery
-from services.live.live_broker import LiveBroker
-from tidewheel.errors import TidewheelError
 
 
 class Lent(NamedTuple):
@@ -27,10 +24,3 @@ class Lent(NamedTuple):
 def lent(group: str, topic: str, attempt_id: str, deliveries: list[Delivery]) -> Lent:
     """Return what an answer leases."""
     return Lent(group, topic, attempt_id, [delivery.receipt_handle for delivery in deliveries])
-
-
-def give_back(live: LiveBroker, answer: Lent) -> None:
-    """Free the leases of an answer; those that were acknowledged meanwhile are done."""
-    for handle in answer.handles:
-        with suppress(TidewheelError):
-            live.receivers.release(answer.group, answer.topic, handle)

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from itertools import groupby, islice
 
 from commitlog import limits
-from commitlog.limits import AUTO_RENEW_LEASE_MS, LONG_POLL_MS, RECEIVE_BATCH_MAX
+from commitlog.limits import AUTO_RENEW_LEASE_MS, LEASE_MS_DEFAULT, LONG_POLL_MS, RECEIVE_BATCH_MAX
 from services.broker.values import Delivery
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Asked, Caller
@@ -29,7 +29,7 @@ from services.rpc.generated.service_pb2 import (
     ReceiveMessageRequest,
     ReceiveMessageResponse,
 )
-from services.rpc.handover import Lent, give_back, lent
+from services.rpc.handover import Lent, lent
 from services.rpc.lite_receiving import refuse_strangers
 from services.rpc.messages import span_ms, timestamp
 from services.rpc.names import stored_name
@@ -38,7 +38,6 @@ from services.rpc.sessions import Session, Sessions
 from services.rpc.statuses import NO_MESSAGES, OK, overall, refusal
 from tidewheel.errors import ClientMistake, TidewheelError
 
-LEASE_MS = 60_000
 RECEIVED = ReceiveMessageResponse(status=OK).SerializeToString()
 NOTHING = ReceiveMessageResponse(status=NO_MESSAGES).SerializeToString()
 ACKNOWLEDGED = AckMessageResponse(status=OK).SerializeToString()
@@ -82,7 +81,7 @@ class Consuming:
             if heard:
                 remember(session, answer)
             else:
-                give_back(self._live, answer)
+                self._live.receivers.give_back(answer.group, answer.topic, answer.handles)
 
     def ack_messages(self, calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
         """Acknowledge what calls say, those that follow each other on one topic in one go.
@@ -147,7 +146,7 @@ class Consuming:
     def _give_back_unheard(self, session: Session, group: str, topic: str, attempt_id: str) -> None:
         last = session.lent.pop((group, topic), None)
         if last is not None and attempt_id and last.attempt_id == attempt_id:
-            give_back(self._live, last)
+            self._live.receivers.give_back(last.group, last.topic, last.handles)
 
     async def _lease(
         self, request: ReceiveMessageRequest, session: Session, wait_seconds: float
@@ -217,7 +216,7 @@ def lease_ms(request: ReceiveMessageRequest) -> int:
     """Return how long the deliveries are to be invisible to others."""
     if request.HasField("invisible_duration"):
         return span_ms(request.invisible_duration)
-    return AUTO_RENEW_LEASE_MS if request.auto_renew else LEASE_MS
+    return AUTO_RENEW_LEASE_MS if request.auto_renew else LEASE_MS_DEFAULT
 
 
 def poll_seconds(request: ReceiveMessageRequest, session: Session, caller: Caller) -> float:

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 
 from commitlog import limits
 from commitlog.limits import LONG_POLL_MS
+from services.live.errors import TooManyPolls
 from services.rpc.caller import Caller
 from services.rpc.client_room import ClientRoom
 from services.rpc.endpoints import DECODES_PERCENT
-from services.rpc.errors import TooManyPolls
 from services.rpc.generated.definition_pb2 import ClientType, Endpoints, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.handover import Lent

@@ -43,6 +43,17 @@ GROUPS: list[tuple[str, str, object]] = [
     ("get", "/api/dead-letters/tasks/none", None),
     ("delete", "/api/dead-letters/tasks/none", None),
 ]
+MISSING = {"receipt_handles": ["t 0 1763700000000 60000 0 0 broker 0 0 0 7"]}
+RECEIVING: list[tuple[str, str, object]] = [
+    ("post", "/api/messages", {"topic": "r", "body": "x"}),
+    ("post", "/api/groups/g/receive", {"topic": "r", "wait": "1s"}),
+    ("post", "/api/groups/g/receive", {"topic": "r"}),
+    ("post", "/api/groups/g/receive", {"topic": "r", "count": 10_000}),
+    ("post", "/api/groups/g/ack", MISSING),
+    ("post", "/api/groups/g/nack", MISSING),
+    ("post", "/api/groups/g/extend", MISSING | {"lease": "1m"}),
+    ("post", "/api/groups/none/ack", MISSING),
+]
 RULE = {"user": "orders", "topics": ["orders*"], "verbs": ["send"]}
 ACCESS: list[tuple[str, str, object]] = [
     ("post", "/api/auth/users", {"name": "orders"}),
@@ -234,6 +245,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("get", "/api/explain?name=order-9&topic=t", None),
             ("get", "/api/explain?name=k", None),
             ("get", "/api/explain?name=none", None),
+            *RECEIVING,
             *GROUPS,
             *ACCESS,
             *CLIENTS,

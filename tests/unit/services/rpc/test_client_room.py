@@ -13,9 +13,10 @@ from structlog.testing import capture_logs
 from commitlog import limits
 from services.auth.refusals import Refusals
 from services.cluster.forwarding.vouching import ORIGIN, origin_of, origin_said
+from services.live.errors import TooManyPolls
 from services.rpc.caller import Caller, Origin
 from services.rpc.client_room import LOOK_EACH_MS
-from services.rpc.errors import TooManyClients, TooManyPolls
+from services.rpc.errors import TooManyClients
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.service import NAME

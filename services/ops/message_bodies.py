@@ -1,0 +1,56 @@
+"""Bodies of messages that are JSON: given as `body_json`, and shown as such where the message says so.
+
+A message says that its body is JSON by its property `content-type`, or that of a CloudEvent
+(`CE_datacontenttype`): `application/json`, or a type that ends in `+json`. What is sent as `body_json` gets
+that property. A body is shown as the bytes that were sent, so no number loses a digit; one that is no JSON
+after all, or has more than JSON_MARKS_MAX commas, colons and brackets, is shown as text.
+
+Cost: a look at two properties; of JSON a parse, which nothing interrupts: some 11 ms for 4 MiB.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from commitlog import limits
+from commitlog.message import Message
+from tidewheel.errors import ClientMistake
+
+CONTENT_TYPE: Final = "content-type"
+EVENT_CONTENT_TYPE: Final = "CE_datacontenttype"
+JSON_TYPE: Final = "application/json"
+JSON_MARKS_MAX: Final = limits.HTTP_TIMERS_VALUES_MAX
+_MARKS: Final = (b",", b":", b"[", b"{")
+
+
+def is_json_type(content_type: str) -> bool:
+    """Return whether a content type is one of JSON."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == JSON_TYPE or media_type.endswith("+json")
+
+
+def json_text_of(message: Message) -> str | None:
+    """Return the body of a message as JSON; None if the message does not say that it is, or it is none."""
+    given = message.properties
+    said = given.get(CONTENT_TYPE) or given.get(EVENT_CONTENT_TYPE) or ""
+    if not is_json_type(said) or message.gzip:
+        return None
+    body = message.body
+    if sum(body.count(mark) for mark in _MARKS) > JSON_MARKS_MAX:
+        return None
+    try:
+        from_json(body, allow_inf_nan=False)
+        return body.decode()
+    except ValueError:
+        return None
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return a value that came as JSON in bytes; raise `ClientMistake` for a number that is none there."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError as error:
+        raise ClientMistake(f"body_json: {error}.") from error

@@ -1,0 +1,105 @@
+"""Long polls over HTTP: how many are open, and what becomes of one whose caller hangs up.
+
+    a request --> counted --> it waits ----------------------> answered
+                    |           |  its caller hangs up ------> the wait is cancelled, nothing is answered
+                    |           |  the broker stops ---------> `BrokerStops`
+                    +-- there are too many --> `TooManyPolls`
+
+A handler is not told when its caller hangs up: somebody has to read on, which `HangUp` does, in a task of its
+own for each poll. `HTTP_POLLS_MAX` leaves connections to calls that do not wait. Cost: two tasks a poll. Weak
+spot: a caller that vanishes without a word is found out by the next bytes that are written to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from commitlog import limits
+from services.live.errors import TooManyPolls
+from services.ops.request import Moment, span_in
+
+Answer = TypeVar("Answer")
+
+
+class CallerGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class HangUp:
+    """Whether the caller of a request, whose body has been read, has hung up; `close` it in the end."""
+
+    def __init__(self, request: Request) -> None:
+        self._reading = asyncio.ensure_future(_read_on(request))
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the caller has hung up."""
+        return self._reading.done()
+
+    async def unless(self, waiting: Coroutine[Any, Any, Answer]) -> Answer:
+        """Return the result of a wait; raise `CallerGone` if the caller hangs up before, which cancels it."""
+        work = asyncio.ensure_future(waiting)
+        try:
+            await asyncio.wait({work, self._reading}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise CallerGone
+            return work.result()
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+
+    def close(self) -> None:
+        """Look no more."""
+        self._reading.cancel()
+
+
+async def _read_on(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Polls:
+    """The long polls that are open, together and by address."""
+
+    def __init__(self) -> None:
+        self._of_address: Counter[str] = Counter()
+
+    @property
+    def open_count(self) -> int:
+        """How many are open."""
+        return self._of_address.total()
+
+    @contextmanager
+    def one(self, request: Request) -> Iterator[None]:
+        """Count a poll; raise `TooManyPolls`."""
+        host, counts = host_of(request), self._of_address
+        if self.open_count >= limits.HTTP_POLLS_MAX or counts[host] >= limits.HTTP_POLLS_PER_ADDRESS_MAX:
+            raise TooManyPolls(
+                f"{self.open_count} long polls are open over HTTP, {counts[host]} of them from {host}; the "
+                f"limits are {limits.HTTP_POLLS_MAX} and {limits.HTTP_POLLS_PER_ADDRESS_MAX}. Wait for their "
+                "answers, or poll with fewer."
+            )
+        counts[host] += 1
+        try:
+            yield
+        finally:
+            counts[host] -= 1
+            if not counts[host]:
+                del counts[host]
+
+
+def host_of(request: Request) -> str:
+    """Return the address of a request's caller."""
+    return request.client.host if request.client else ""
+
+
+def poll_seconds(wait: Moment) -> float:
+    """Return how long a poll waits: a span, cut to `LONG_POLL_MS`; raise `ClientMistake`."""
+    return min(span_in(wait, "wait"), limits.LONG_POLL_MS) / 1000

@@ -1,0 +1,438 @@
+"""`/api/groups/GROUP/receive` and what becomes of what it leases: an application needs no client library.
+
+    POST /api/groups/GROUP/receive  {"topic", "filter" or "sql", "count", "wait", "lease"}: leases messages,
+                                    and waits for the first
+    POST /api/groups/GROUP/ack      {"receipt_handles": [...]}: they are done
+    POST /api/groups/GROUP/nack     {"receipt_handles": [...], "after": "30s"}: they come again, at once with
+                                    0s, without `after` as the group's policy says; with "dead_letter": true
+                                    they are given up
+    POST /api/groups/GROUP/extend   {"receipt_handles": [...], "lease": "2m"}: leases end that much later from
+                                    now; the new handles are in the answer, the old ones are void
+
+Group, leases, attempts, dead letters, filters and errors are those of the protocol port: both call
+`services.live.receivers` and the verbs of `services.broker.receiving`. A lease is as long as was asked; it is
+not renewed by presence, so a consumer over HTTP extends it. A handle over HTTP has the topic before it
+("TOPIC HANDLE"), so that it says all that is needed.
+
+Each handle has its own result: `error` is null, or what went wrong with that one. The answer comes when all
+of them are durable.
+
+An answer that its caller did not take (the connection ended) gives its leases back, and no attempt counts.
+Its bytes count among the unread ones of all receivers meanwhile (`Receivers.unread_bytes`).
+
+Cost: handles are decided HANDLES_AT_ONCE in a turn of the loop, or with pauses. Weak spot: through a node
+that forwards, an answer counts as taken when that node has it; then the lease runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any, Final, NotRequired
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from typing_extensions import TypedDict
+
+from commitlog import limits
+from consumequeue.filter import Filter, parse_tags
+from services.broker.errors import GroupNotFound, MessageTypeConflict
+from services.broker.topics import check_group_name
+from services.broker.values import Delivery
+from services.live.durability import rests_on
+from services.live.errors import BrokerStops
+from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
+from services.ops.answers import JsonText, in_parts, written
+from services.ops.message_bodies import json_text_of
+from services.ops.messages import ContentAnswer, content_shape
+from services.ops.operation import Operation
+from services.ops.polls import CallerGone, HangUp, Polls, host_of, poll_seconds
+from services.ops.request import Moment, body_of, parse, span_in
+from services.ops.statuses import ErrorAnswer, error_shape
+from tidewheel.errors import ClientMistake, TidewheelError
+
+HANDLES_AT_ONCE: Final = limits.CALLS_PER_TURN_MAX
+NOBODY_READS: Final = 499
+"""The status of an answer whose caller has gone."""
+
+Handle = tuple[str, str]
+"""A topic, and the receipt handle of a lease on a message of it."""
+Decided = tuple[int, str]
+"""What must be durable before a verb on a lease is told, and the lease's new handle if it has one."""
+
+
+class NewReceive(BaseModel):
+    """What to lease: up to `count` messages for `lease`, waiting for the first."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: str = Field(min_length=1)
+    filter: str = Field("", description="Tags, such as 'paid || sent'; all messages without it.")
+    sql: str = Field("", description="Instead of filter, an expression over properties.")
+    count: int = Field(16, description=f"1 to {limits.RECEIVE_BATCH_MAX}; the answer may have fewer.")
+    wait: Moment = Field(
+        0, description=f"Such as 5s; cut to {limits.LONG_POLL_MS // 1000}s. Without it the answer is at once."
+    )
+    lease: Moment = Field(
+        limits.LEASE_MS_DEFAULT, description="How long others do not get them; 30s, or milliseconds."
+    )
+
+    @field_validator("count")
+    @classmethod
+    def _in_range(cls, count: int) -> int:
+        if not 1 <= count <= limits.RECEIVE_BATCH_MAX:
+            raise ValueError(f"an answer has 1 to {limits.RECEIVE_BATCH_MAX} messages. Ask again for more")
+        return count
+
+    def wanted(self) -> Filter:
+        """Return the filter; raise `ClientMistake` for two, or `IllegalFilter`."""
+        if self.filter and self.sql:
+            raise ClientMistake("filter and sql are given: a receive has one of them.")
+        if not self.sql:
+            return parse_tags(self.filter)
+        # Not with the file: its parser takes 90 ms to make.
+        from consumequeue.sql_filter import parse_sql
+
+        return parse_sql(self.sql)
+
+
+class Acknowledged(BaseModel):
+    """Messages that are done."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    receipt_handles: list[str] = Field(min_length=1, max_length=limits.ENTRIES_PER_REQUEST_MAX)
+
+
+class Refused(Acknowledged):
+    """Messages that could not be processed: they come again `after` a span, or are dead letters."""
+
+    after: Moment | None = Field(None, description="Such as 30s; without it as the group's policy says.")
+    dead_letter: bool = Field(False, description="Give them up now.")
+
+
+class Extended(Acknowledged):
+    """Messages that take longer: their leases end `lease` from now."""
+
+    lease: Moment = Field(description="Such as 2m, or milliseconds.")
+
+
+class ReceivedAnswer(ContentAnswer):
+    """A leased message, with a body, body_json or body_base64; others do not get it until `leased_until_ms`.
+
+    `attempt` counts from 1. The receipt handle is for acknowledging, refusing or extending this lease.
+    """
+
+    receipt_handle: str
+    attempt: int
+    leased_until_ms: str
+    body_json: NotRequired[Any]
+    queue_id: int
+    queue_offset: str
+    store_ms: str
+
+
+class ReceivedMessagesAnswer(TypedDict):
+    """The messages leased, none if there were none within the wait."""
+
+    messages: list[ReceivedAnswer]
+
+
+class HandleAnswer(TypedDict):
+    """What became of one handle: `error` is null if it is as was asked."""
+
+    receipt_handle: str
+    error: ErrorAnswer | None
+
+
+class HandlesAnswer(TypedDict):
+    """What became of each handle, in order."""
+
+    done: int
+    refused: int
+    results: list[HandleAnswer]
+
+
+class ExtendedAnswer(HandleAnswer):
+    """What became of one lease; `new_receipt_handle` is its handle from now on, null if it was refused."""
+
+    new_receipt_handle: str | None
+
+
+class ExtendedHandlesAnswer(TypedDict):
+    """What became of each lease, in order."""
+
+    done: int
+    refused: int
+    results: list[ExtendedAnswer]
+
+
+def received_shape(delivery: Delivery, topic: str) -> dict[str, Any]:
+    """Return a leased message as JSON has it."""
+    message = delivery.message
+    shape = {
+        "receipt_handle": f"{topic} {delivery.receipt_handle}",
+        "attempt": delivery.attempt,
+        "leased_until_ms": str(delivery.visible_ms),
+        "queue_id": delivery.queue_id,
+        "queue_offset": str(delivery.queue_offset),
+        "store_ms": str(delivery.store_ms),
+        **content_shape(message),
+    }
+    if (text := json_text_of(message)) is not None:
+        del shape["body"]
+        shape["body_json"] = JsonText(text)
+    return shape
+
+
+def parted(receipt_handle: str) -> Handle:
+    """Return the topic of a handle, and the handle as the core knows it."""
+    topic, _, handle = receipt_handle.partition(" ")
+    return topic, handle
+
+
+def handles_shape(
+    receipt_handles: list[str], answers: list[Decided | TidewheelError], *, renewed: bool = False
+) -> dict[str, Any]:
+    """Return what became of each handle as JSON has it."""
+    results = []
+    for given, answer in zip(receipt_handles, answers, strict=True):
+        error, new = None, None
+        if isinstance(answer, TidewheelError):
+            error = error_shape(answer)
+        else:
+            new = f"{parted(given)[0]} {answer[1]}"
+        results.append(
+            {"receipt_handle": given, "error": error} | ({"new_receipt_handle": new} if renewed else {})
+        )
+    refused = sum(one["error"] is not None for one in results)
+    return {"done": len(results) - refused, "refused": refused, "results": results}
+
+
+class ReceivingApi:
+    """The handlers of what consumers do."""
+
+    def __init__(self, live: LiveBroker, polls: Polls) -> None:
+        self._live, self._polls = live, polls
+
+    async def receive(self, request: Request) -> Response:
+        """Lease messages of a topic, waiting for the first."""
+        wanted, group = parse(NewReceive, await body_of(request)), group_of(request)
+        waits_seconds, filtering = poll_seconds(wanted.wait), wanted.wanted()
+        lease_ms, live = span_in(wanted.lease, "lease"), self._live
+        if live.core.lite.is_parent(wanted.topic):
+            raise MessageTypeConflict(
+                f"{wanted.topic!r} holds lite topics. Receive from it with a client of the protocol port."
+            )
+        hang_up, answer = HangUp(request), Response(status_code=NOBODY_READS)
+        try:
+            with self._polls.one(request):
+                deliveries = await hang_up.unless(
+                    live.receivers.receive(
+                        group,
+                        wanted.topic,
+                        filtering,
+                        wanted.count,
+                        lease_ms,
+                        f"http@{host_of(request)}",
+                        False,
+                        waits_seconds,
+                    )
+                )
+            if deliveries:
+                answer = await Lent(live, group, wanted.topic, deliveries, hang_up).made()
+            else:
+                self._check_serves()
+                answer = await written({"messages": []})
+        except CallerGone:
+            return answer
+        finally:
+            if not isinstance(answer, Lent):
+                hang_up.close()
+        return answer
+
+    async def ack(self, request: Request) -> Response:
+        """Acknowledge messages: they are done."""
+        wanted, group = parse(Acknowledged, await body_of(request)), self._known_group(request)
+        handles = [parted(one) for one in wanted.receipt_handles]
+        answers: list[Decided | TidewheelError] = []
+        for topic, run in groupby(handles, lambda one: one[0]):
+            of_topic = [handle for _, handle in run]
+            for first in range(0, len(of_topic), HANDLES_AT_ONCE):
+                some = of_topic[first : first + HANDLES_AT_ONCE]
+                told = self._live.decide(self._live.core.receiving.ack_many, group, topic, some)
+                answers += [one if isinstance(one, TidewheelError) else (one, "") for one in told]
+                await asyncio.sleep(0)
+        await self._durable(answers)
+        return await written(handles_shape(wanted.receipt_handles, answers))
+
+    async def nack(self, request: Request) -> Response:
+        """Refuse messages: they come again, or are given up."""
+        wanted, group = parse(Refused, await body_of(request)), self._known_group(request)
+        if wanted.dead_letter and wanted.after is not None:
+            raise ClientMistake("after and dead_letter are given: a message comes again, or it does not.")
+        after_ms = None if wanted.after is None else span_in(wanted.after, "after")
+
+        def retry(handle: Handle) -> Decided:
+            topic, core_handle = handle
+            verb = self._live.core.receiving.retry
+            return self._live.decide(verb, group, topic, core_handle, after_ms), ""
+
+        def give_up(handle: Handle) -> Decided:
+            topic, core_handle = handle
+            verb = self._live.core.receiving.forward_to_dead_letter
+            return self._live.decide(verb, group, topic, core_handle), ""
+
+        verb = give_up if wanted.dead_letter else retry
+        answers = await self._each(wanted.receipt_handles, verb, copies=wanted.dead_letter)
+        return await written(handles_shape(wanted.receipt_handles, answers))
+
+    async def extend(self, request: Request) -> Response:
+        """Let leases end later; the old handles are void."""
+        wanted, group = parse(Extended, await body_of(request)), self._known_group(request)
+        lease_ms = span_in(wanted.lease, "lease")
+
+        def extend(handle: Handle) -> Decided:
+            topic, core_handle = handle
+            verb = self._live.core.receiving.change_invisible
+            new, durable_at = self._live.decide(verb, group, topic, core_handle, lease_ms, False)
+            return durable_at, new
+
+        answers = await self._each(wanted.receipt_handles, extend)
+        return await written(handles_shape(wanted.receipt_handles, answers, renewed=True))
+
+    async def _each(
+        self, receipt_handles: Iterable[str], verb: Callable[[Handle], Decided], *, copies: bool = False
+    ) -> list[Decided | TidewheelError]:
+        """Return what a verb says of each handle once that is durable; `copies`: it appends messages."""
+        answers, pauses = list[Decided | TidewheelError](), Pauses()
+        for one in receipt_handles:
+            try:
+                if copies:
+                    await self._live.room.for_copy()
+                answers.append(verb(parted(one)))
+            except TidewheelError as error:
+                answers.append(error.with_traceback(None))
+            await pauses.pause()
+        await self._durable(answers)
+        return answers
+
+    async def _durable(self, answers: list[Decided | TidewheelError]) -> None:
+        """Return when all that answers rest on is durable; raise `ResultUnknown`."""
+        rests = (rests_on(one) if isinstance(one, TidewheelError) else one[0] for one in answers)
+        await self._live.answers.reach(max(rests))
+
+    def _known_group(self, request: Request) -> str:
+        """Return the group in a request's path; raise `GroupNotFound`."""
+        group = group_of(request)
+        if not self._live.core.groups.is_known(group):
+            raise GroupNotFound(f"{group!r}. A group is made by its first receive.")
+        return group
+
+    def _check_serves(self) -> None:
+        """Raise `BrokerStops` or `StoreUnwell` where "nothing has come" may be untrue."""
+        if self._live.receivers.is_closed:
+            raise BrokerStops("Ask again: another node leads, or it is back soon. Nothing was leased.")
+        _ = self._live.core
+
+
+def group_of(request: Request) -> str:
+    """Return the group in a request's path; raise `IllegalGroup`."""
+    group: str = request.path_params["group"]
+    check_group_name(group)
+    return group
+
+
+class Lent(Response):
+    """The answer with leased messages; what its caller does not take is given back."""
+
+    media_type = "application/json"
+
+    def __init__(
+        self, live: LiveBroker, group: str, topic: str, deliveries: list[Delivery], hang_up: HangUp
+    ) -> None:
+        super().__init__()
+        self._live, self._group, self._topic, self._hang_up = live, group, topic, hang_up
+        self._handles = [one.receipt_handle for one in deliveries]
+        self._deliveries, self._parts = deliveries, list[bytes]()
+        self._held_bytes = 0
+        self._hold(sum(len(one.record.body) for one in deliveries))
+
+    async def made(self) -> Lent:
+        """Return it with its bytes."""
+        shapes = (received_shape(one, self._topic) for one in self._deliveries)
+        try:
+            self._parts = await in_parts({"messages": shapes})
+        except BaseException:
+            self._end(taken=False)
+            raise
+        self._deliveries = []
+        size = sum(map(len, self._parts))
+        self._hold(size)
+        self.headers["content-length"] = str(size)
+        return self
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; give the leases back unless all of it was taken."""
+        taken = False
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            for part in self._parts:
+                if self._hang_up.has_come:
+                    return
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            taken = not self._hang_up.has_come
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._end(taken)
+
+    def _hold(self, count_bytes: int) -> None:
+        self._live.receivers.unread_bytes += count_bytes - self._held_bytes
+        self._held_bytes = count_bytes
+
+    def _end(self, taken: bool) -> None:
+        self._hold(0)
+        self._hang_up.close()
+        if not taken:
+            self._live.receivers.give_back(self._group, self._topic, self._handles)
+
+
+GROUP: Final = "/api/groups/{group}"
+OPERATIONS: Final = (
+    Operation(
+        "POST",
+        f"{GROUP}/receive",
+        ReceivingApi.receive,
+        {200: ReceivedMessagesAnswer},
+        bodies=(NewReceive,),
+        refusals=(400, 404, 503),
+    ),
+    Operation(
+        "POST",
+        f"{GROUP}/ack",
+        ReceivingApi.ack,
+        {200: HandlesAnswer},
+        bodies=(Acknowledged,),
+        refusals=(400, 404, 503),
+    ),
+    Operation(
+        "POST",
+        f"{GROUP}/nack",
+        ReceivingApi.nack,
+        {200: HandlesAnswer},
+        bodies=(Refused,),
+        refusals=(400, 404, 503),
+    ),
+    Operation(
+        "POST",
+        f"{GROUP}/extend",
+        ReceivingApi.extend,
+        {200: ExtendedHandlesAnswer},
+        bodies=(Extended,),
+        refusals=(400, 404, 503),
+    ),
+)
