@@ -16,13 +16,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 
 from commitlog import limits
 from services.live.errors import TooManyPolls
 from services.ops.request import Moment, span_in
+
+NOBODY_READS: Final = 499
+"""The status of an answer whose caller has gone."""
 
 Answer = TypeVar("Answer")
 

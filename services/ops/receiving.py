@@ -50,14 +50,12 @@ from services.ops.answers import JsonText, in_parts, written
 from services.ops.message_bodies import json_text_of
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
-from services.ops.polls import CallerGone, HangUp, Polls, host_of, poll_seconds
+from services.ops.polls import NOBODY_READS, CallerGone, HangUp, Polls, host_of, poll_seconds
 from services.ops.request import Moment, body_of, parse, span_in
 from services.ops.statuses import ErrorAnswer, error_shape
 from tidewheel.errors import ClientMistake, TidewheelError
 
 HANDLES_AT_ONCE: Final = limits.CALLS_PER_TURN_MAX
-NOBODY_READS: Final = 499
-"""The status of an answer whose caller has gone."""
 
 Handle = tuple[str, str]
 """A topic, and the receipt handle of a lease on a message of it."""

@@ -11,6 +11,10 @@ POST /api/cluster/set-version    the leader: {"version": N} is finalized; withou
 anything else                the leader, once; its answer as it is. What changes nothing (GET, HEAD) goes to
                              the next leader, should this one go, or stand still until another leads
 no leader, or none that answers    503, with a sentence
+a caller that hangs up       ends the request at the leader, too: a long poll there is free again
+
+Each request that goes on holds a thread until it is answered, of which there are HTTP_FORWARDED_MAX: long
+polls through a follower are few, while gRPC's (`calls.py`) are many. One more is refused.
 
 What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`); what nodes say
 to each other is not: a secret lets in, which stands in the shared log.
@@ -24,10 +28,11 @@ import http.client
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from pathlib import Path
 from socket import SHUT_RDWR
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -35,6 +40,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from commitlog import limits
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
 from services.cluster import transfer
@@ -52,6 +58,7 @@ from services.cluster.watching.sessions import Sessions
 from services.cluster.watching.unanswered import Unanswered
 from services.ops.bodies import Bodies
 from services.ops.gate import Demands, Gate
+from services.ops.polls import NOBODY_READS, CallerGone, HangUp
 from services.ops.request import body_of
 from services.ops.statuses import error_shape, refuse
 from services.process.event_loop import let_end
@@ -59,6 +66,8 @@ from sharedlog.versions import OLDEST
 from tidewheel.errors import TidewheelError
 
 log = structlog.get_logger()
+
+Answer = TypeVar("Answer")
 
 FORWARDED: Final = "x-tidewheel-forwarded"
 WAIT_SECONDS: Final = 10.0
@@ -93,6 +102,8 @@ class ClusterHttp:
         self._gated = Gate(self._answer, demands, refusals)
         self._copy_count = 0
         self._bodies = Bodies()
+        self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
+        self._forwarded_count = 0
         self.leading: ASGIApp | None = None
         """The application of the broker while this node leads."""
 
@@ -111,7 +122,7 @@ class ClusterHttp:
             await self.leading(scope, receive, send)
         else:
             with self._bodies.of_one(receive) as bounded:  # the leader's gate sees a body that is whole here
-                response = await self._forward(Request(scope, bounded))
+                response = await self._forward_one(Request(scope, bounded))
                 await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,7 +164,7 @@ class ClusterHttp:
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
-            return await self._forward(request)
+            return await self._forward_one(request)
         try:
             return JSONResponse(await _ORDERS[request.url.path](self._node, request))
         except OrderRefused as error:
@@ -227,13 +238,30 @@ class ClusterHttp:
 
     # What the leader answers.
 
-    async def _forward(self, request: Request) -> Response:
+    async def _forward_one(self, request: Request) -> Response:
+        """Return the leader's answer, unless the caller hangs up before; then nobody reads one."""
         if FORWARDED in request.headers:
             return refused("This node does not lead, and the request was forwarded to it. Send it again.")
         try:
             body = await body_of(request)
         except TidewheelError as error:
             return await refuse(request, error)
+        if self._forwarded_count >= limits.HTTP_FORWARDED_MAX:
+            return refused(
+                f"{self._forwarded_count} requests wait for the leader here, as many as may. Dial the "
+                "leader, which tidewheel cluster status names, or poll with fewer."
+            )
+        hang_up = HangUp(request)
+        self._forwarded_count += 1
+        try:
+            return await hang_up.unless(self._forward(request, body))
+        except CallerGone:
+            return Response(status_code=NOBODY_READS)
+        finally:
+            self._forwarded_count -= 1
+            hang_up.close()
+
+    async def _forward(self, request: Request, body: bytes) -> Response:
         fields = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         until, said = time.monotonic() + WAIT_SECONDS, ""
@@ -244,7 +272,7 @@ class ClusterHttp:
                 break
             began_ms = monotonic_ms()
             try:
-                connection = await asyncio.to_thread(
+                connection = await self._in_thread(
                     connected_to, leader.http, leader.certificate, CALL_SECONDS
                 )
             except OSError as error:  # nothing was sent, so another may get it
@@ -255,7 +283,7 @@ class ClusterHttp:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             fields[FORWARDED] = str(epoch)
-            calling = asyncio.to_thread(called, connection, request.method, target, fields, body)
+            calling = self._in_thread(called, connection, request.method, target, fields, body)
             try:
                 answer = await self._while_leads(epoch, connection, calling)
                 self._node.election.reach.answered(monotonic_ms())
@@ -265,6 +293,9 @@ class ClusterHttp:
                 if request.method not in _ASK_AGAIN:
                     return refused(said)
         return refused(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
+
+    def _in_thread(self, call: Callable[..., Answer], *arguments: object) -> asyncio.Future[Answer]:
+        return asyncio.get_running_loop().run_in_executor(self._callers, call, *arguments)
 
     async def _while_leads(
         self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
@@ -277,7 +308,12 @@ class ClusterHttp:
         answering = asyncio.ensure_future(calling)
         moving = asyncio.ensure_future(self._node.moved_from(epoch))
         try:
-            await asyncio.wait({answering, moving}, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait({answering, moving}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:  # the caller has hung up
+                let_end(answering)
+                hang_up(connection)
+                raise
             if not answering.done():
                 await asyncio.wait({answering}, timeout=LAST_WORD_SECONDS)
             if not answering.done():

@@ -24,6 +24,7 @@ from services.cluster.forwarding import http_calls as http_forwarding
 from services.cluster.forwarding.http_calls import Chunks, ClusterHttp
 from services.cluster.identity import Member
 from services.cluster.peers import SECRET
+from services.ops import request as ops_request
 from services.ops.bodies import Bodies
 from services.ops.gate import Demands
 
@@ -90,6 +91,20 @@ class Node:
         self._moved[1].set()
 
 
+class Caller:
+    """Who asks: a whole body, and later perhaps that it has hung up."""
+
+    def __init__(self) -> None:
+        self.hung_up, self._is_read = asyncio.Event(), False
+
+    async def receive(self) -> dict[str, Any]:
+        if self._is_read:
+            await self.hung_up.wait()
+            return {"type": "http.disconnect"}
+        self._is_read = True
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+
 @asynccontextmanager
 async def asked(
     method: str, patience: pytest.MonkeyPatch, *, answers_late: bool = False
@@ -102,12 +117,11 @@ async def asked(
     app = ClusterHttp(node, Path(), demands, Refusals(lambda: 0), *[nothing] * 4)
     scope = {"type": "http", "method": method, "path": "/api/x", "query_string": b"", "headers": []}
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"{}", "more_body": False}
+    receive = Caller().receive
 
     try:
         patience.setattr(http_forwarding, "LAST_WORD_SECONDS", 60.0 if answers_late else 0.0)
-        answering = asyncio.create_task(app._forward(Request(scope, receive)))
+        answering = asyncio.create_task(app._forward_one(Request(scope, receive)))
         assert await asyncio.to_thread(first.asked.wait, 10), answering
         node.move()
         if answers_late:
@@ -140,6 +154,41 @@ def test_a_leader_that_has_just_let_another_lead_has_the_last_word(monkeypatch: 
     async def play() -> None:
         async with asked("POST", monkeypatch, answers_late=True) as answer:
             assert (answer.status_code, answer.body) == (200, b"first")
+
+    asyncio.run(play())
+
+
+def test_a_caller_that_hangs_up_ends_its_request_at_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_FORWARDED_MAX", 1)
+
+    async def play() -> None:
+        leader, nothing = Leader("first", is_paused=True), None
+        node: Any = Node(leader, leader)
+        app = ClusterHttp(node, Path(), Demands(), Refusals(lambda: 0), *[nothing] * 4)
+        path = "/api/groups/g/receive"
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+        caller, ended = Caller(), Event()
+        ending = http_forwarding.called
+
+        def called(*given: Any) -> Response:
+            try:
+                return ending(*given)
+            finally:
+                ended.set()
+
+        monkeypatch.setattr(http_forwarding, "called", called)
+        answering = asyncio.create_task(app._forward_one(Request(scope, caller.receive)))
+        assert await asyncio.to_thread(leader.asked.wait, 10), answering
+        refused = await app._forward_one(Request(scope, Caller().receive))
+        assert refused.status_code == 503
+        assert b"as many as may" in bytes(refused.body)
+        caller.hung_up.set()
+        assert (await answering).status_code == 499
+        assert await asyncio.to_thread(ended.wait, 10), "its thread waits for the leader all the same"
+        assert not leader.goes_on.is_set()
+        leader.goes_on.set()
+        assert (await app._forward_one(Request(scope, Caller().receive))).status_code == 200
+        leader.end()
 
     asyncio.run(play())
 
@@ -184,6 +233,7 @@ def test_a_body_that_is_to_go_on_is_bounded(bound: str, monkeypatch: pytest.Monk
     app = ClusterHttp(nothing, Path(), Demands(), Refusals(lambda: 0), *[nothing] * 4)
     if bound == "of one":
         monkeypatch.setattr(limits, "HTTP_BODY_BYTES_MAX", 10)
+        monkeypatch.setattr(ops_request, "_DISCARDED_BYTES_MAX", 100)
     else:
         app._bodies = Bodies(bytes_max=10)
     scope = {"type": "http", "method": "POST", "path": "/api/x", "query_string": b"", "headers": []}
