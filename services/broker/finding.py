@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from commitlog import limits
+from commitlog import limits, properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue import keyindex
+from services.broker import verb_properties
 from services.broker.errors import TopicNotFound
 from services.broker.reading import Reading, readable
 from services.broker.store import Store
@@ -78,6 +79,11 @@ class Finding:
         """Return the first queue offset stored at or after a time (ms since 1970), or the queue's end."""
         self._check_queue(topic, queue_id)
         return self._reading.offset_at(topic, queue_id, store_ms)
+
+    def verdict(self, physical_offset: int) -> str:
+        """Return what came of the verb that a stored message carries, as it stands there; "" without one."""
+        stored = self._store.read(physical_offset).properties
+        return properties.value_of(stored, verb_properties.VERDICT)
 
     def _check_queue(self, topic: str, queue_id: int) -> None:
         queue_count = self._topics.get(topic).queue_count

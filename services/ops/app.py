@@ -32,6 +32,7 @@ from services.ops.probes import Probes
 from services.ops.receiving import ReceivingApi
 from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
+from services.ops.sending import SendingApi
 from services.ops.statuses import bug, disk_failed, refuse, unknown
 from services.ops.timer_tasks import TimerTasksApi
 from services.ops.timers import TimersApi
@@ -65,6 +66,7 @@ def make_app(
         Probes(live, metrics, document),
         TopicsApi(live),
         MessagesApi(live, polls),
+        SendingApi(live),
         ClockApi(live),
         TimersApi(live),
         TimerTasksApi(live, timers),

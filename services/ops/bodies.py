@@ -33,10 +33,8 @@ class Bound(NamedTuple):
 
 def bound_of(method: str, path: str) -> Bound:
     """Return the bound of a route's bodies."""
-    if (method, path) == ("POST", "/api/messages"):
-        return Bound(limits.HTTP_MESSAGES_BYTES_MAX, limits.HTTP_BODY_VALUES_MAX, _ESCAPED)
-    if (method, path) == ("POST", "/api/timers"):
-        advice = f"Send fewer timers at once. {_ESCAPED}"
+    if method == "POST" and path in ("/api/messages", "/api/timers"):
+        advice = f"Send less at once. {_ESCAPED}"
         return Bound(limits.HTTP_MESSAGES_BYTES_MAX, limits.HTTP_TIMERS_VALUES_MAX, advice)
     return Bound(limits.HTTP_BODY_BYTES_MAX, limits.HTTP_BODY_VALUES_MAX, "Send less at once.")
 

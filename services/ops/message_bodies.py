@@ -5,15 +5,14 @@ A message says that its body is JSON by its property `content-type`, or that of 
 that property. A body is shown as the bytes that were sent, so no number loses a digit; one that is no JSON
 after all, or has more than JSON_MARKS_MAX commas, colons and brackets, is shown as text.
 
-Cost: a look at two properties; of JSON a parse, which nothing interrupts: some 11 ms for 4 MiB.
+Cost: a look at two properties; of JSON a parse, which nothing interrupts: some 12 ms for 4 MiB.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from commitlog import limits
 from commitlog.message import Message
@@ -50,7 +49,10 @@ def json_text_of(message: Message) -> str | None:
 
 def json_bytes(value: Any) -> bytes:
     """Return a value that came as JSON in bytes; raise `ClientMistake` for a number that is none there."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError as error:
-        raise ClientMistake(f"body_json: {error}.") from error
+    written = to_json(value)
+    if b"Infinity" in written:  # of 1e999, or within a text
+        try:
+            from_json(written, allow_inf_nan=False)
+        except ValueError:
+            raise ClientMistake("body_json has a number that is too large: give it as text.") from None
+    return written

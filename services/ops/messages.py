@@ -1,10 +1,9 @@
-"""Messages looked at without leasing them, looked up, and sent.
+"""Messages looked at without leasing them, and looked up; `services.ops.sending` sends them.
 
     GET  /api/topics/TOPIC/messages   messages of one queue from an offset on: queue, offset, limit
     GET  /api/topics/TOPIC/arrivals   what came after some positions, waiting for it if need be, and the
                                       positions to ask for next: after=0:12,1:7, limit, wait_ms
     GET  /api/messages                messages with a key or message id, newest first: topic, key, limit
-    POST /api/messages                sends one message; the answer comes when it is on disk
 
 A queue that `after` does not name starts at its end. `stored_topic` says where a message that was looked up
 lies: a waiting timer or an open half lies in the broker's own topics; `cut`: older ones were too large to be
@@ -19,22 +18,19 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from typing import Final, NotRequired
-from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from commitlog import properties
 from commitlog.message import Message
-from services.broker.delays import dated
 from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker
 from services.ops.answers import written
 from services.ops.operation import Operation
 from services.ops.polls import CallerGone, HangUp, Polls
-from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked, said_by, shaped
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked
 from services.ops.topics import topic_of
 from tidewheel.errors import ClientMistake, NotFound
 
@@ -66,51 +62,6 @@ class FindQuery(Nothing):
     topic: str = Field(min_length=1)
     key: str = Field(min_length=1, description="A message key, or a message id.")
     limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
-
-
-class NewMessage(BaseModel):
-    """A message to send: `in_ms` from now, `at_ms` in wall time, or at once.
-
-    `timer_key` names the timer that it is until then; a pending one with that key is replaced, or with
-    `unique` the message is refused.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    topic: str
-    body: str | None = None
-    body_base64: str | None = Field(None, description="Instead of body, for bytes that are no text.")
-    keys: list[str] = []
-    tag: str = ""
-    message_group: str = ""
-    properties: dict[str, str] = {}
-    in_ms: Number | None = None
-    at_ms: Number | None = None
-    timer_key: str = ""
-    unique: bool = False
-    priority: int | None = Field(None, ge=0, description="For a topic of type PRIORITY; 0 is the lowest.")
-    lite_topic: str = Field("", description="For a topic of type LITE: the one that it belongs to.")
-
-    def to_message(self, message_id: str, now_ms: int) -> Message:
-        """Return the message as the core takes it; raise `IllegalDeliveryTime`."""
-        message = Message(
-            topic=self.topic,
-            body=body_bytes(self.body, self.body_base64),
-            message_id=message_id,
-            tag=self.tag,
-            keys=tuple(self.keys),
-            message_group=self.message_group,
-            delivery_ms=self.at_ms if self.in_ms is None else now_ms + self.in_ms,
-            properties=self.properties | self._timer_properties(),
-            born_ms=now_ms,
-            priority=self.priority,
-            lite_topic=self.lite_topic,
-        )
-        return dated(message, now_ms)
-
-    def _timer_properties(self) -> dict[str, str]:
-        key = {properties.TIMER_KEY: self.timer_key} if self.timer_key else {}
-        return key | ({properties.TIMER_UNIQUE: "true"} if self.unique else {})
 
 
 def body_bytes(body: str | None, body_base64: str | None) -> bytes:
@@ -254,7 +205,7 @@ def receipt_shape(receipt: SendReceipt) -> ReceiptAnswer:
 
 
 class MessagesApi:
-    """The handlers of what is looked at, looked up and sent."""
+    """The handlers of what is looked at and looked up."""
 
     def __init__(self, live: LiveBroker, polls: Polls) -> None:
         self._live, self._polls = live, polls
@@ -288,12 +239,6 @@ class MessagesApi:
         topic = self._live.core.topics.get(query.topic)
         found = self._live.find(topic.name, query.key, at_most(query.limit))
         return await written({"messages": map(found_shape, found.messages), "cut": found.is_cut})
-
-    async def send(self, request: Request) -> JSONResponse:
-        """Store one message."""
-        wanted = shaped(NewMessage, await said_by(request), "")
-        receipt = await self._live.send(wanted.to_message(uuid4().hex.upper(), self._live.now_ms()))
-        return JSONResponse(receipt_shape(receipt), status_code=201)
 
     async def _arrived(self, request: Request, topic: str, seconds: float) -> bool:
         """Wait until something arrives; False when the time is up, or the caller has hung up."""
@@ -342,13 +287,5 @@ OPERATIONS: Final = (
     ),
     Operation(
         "GET", "/api/messages", MessagesApi.find, {200: FoundMessagesAnswer}, FindQuery, refusals=(400, 404)
-    ),
-    Operation(
-        "POST",
-        "/api/messages",
-        MessagesApi.send,
-        {201: ReceiptAnswer},
-        bodies=(NewMessage,),
-        refusals=(400, 404, 409, 503),
     ),
 )

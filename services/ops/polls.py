@@ -22,7 +22,8 @@ from starlette.requests import Request
 
 from commitlog import limits
 from services.live.errors import TooManyPolls
-from services.ops.request import Moment, span_in
+from services.ops.given_times import span_in
+from services.ops.request import Moment
 
 NOBODY_READS: Final = 499
 """The status of an answer whose caller has gone."""

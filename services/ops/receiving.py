@@ -47,11 +47,12 @@ from services.live.errors import BrokerStops
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import JsonText, in_parts, written
+from services.ops.given_times import span_in
 from services.ops.message_bodies import json_text_of
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
 from services.ops.polls import NOBODY_READS, CallerGone, HangUp, Polls, host_of, poll_seconds
-from services.ops.request import Moment, body_of, parse, span_in
+from services.ops.request import Moment, body_of, parse
 from services.ops.statuses import ErrorAnswer, error_shape
 from tidewheel.errors import ClientMistake, TidewheelError
 

@@ -19,7 +19,6 @@ from commitlog import limits
 from services.live.pauses import Pauses
 from services.ops.bodies import Bound, bound_of
 from services.ops.errors import RequestTooLarge
-from services.times import durations
 from tidewheel.errors import ClientMistake
 
 LIMIT_DEFAULT = 20
@@ -85,7 +84,7 @@ async def said_by(request: Request) -> Any:
     """
     body = await body_of(request)
     try:
-        said = from_json(body)
+        said = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise ClientMistake(f"the body: Invalid JSON: {error}.") from error
     await asyncio.sleep(0)
@@ -161,16 +160,6 @@ async def _behind_text(body: bytes, at: int, pauses: Pauses) -> int:
 
 def _values(body: bytes, at: int, end: int) -> int:
     return sum(body.count(one, at, end) for one in _BEFORE_VALUES)
-
-
-def span_in(span: Moment, field: str) -> int:
-    """Return a span in milliseconds that a body gives as such, or as 30s; raise `ClientMistake`."""
-    if isinstance(span, int) and span >= 0:
-        return span
-    try:
-        return durations.span_ms(str(span))
-    except ValueError as error:
-        raise ClientMistake(f"{field} is {str(span)[:80]!r}: {error}, or as a number of ms.") from error
 
 
 def shorten(name: str) -> str:

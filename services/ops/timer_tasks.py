@@ -24,9 +24,10 @@ from services.broker.values import TimerFilter
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVerb
+from services.ops.given_times import due_of, span_of
 from services.ops.operation import Operation
 from services.ops.request import Moment, body_of, parse
-from services.ops.timers import FilterQuery, due_of, filter_of, span_of
+from services.ops.timers import FilterQuery, filter_of
 from tidewheel.errors import ClientMistake
 
 

@@ -25,7 +25,6 @@ of its timers is set or refused for itself.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from itertools import accumulate
 from math import ceil
@@ -59,6 +58,7 @@ from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
+from services.ops.given_times import due_of, moment_of, span_of
 from services.ops.horizon import counts_within
 from services.ops.messages import ContentAnswer, ReceiptAnswer, body_bytes, content_shape, receipt_shape
 from services.ops.operation import Handler, Operation
@@ -73,15 +73,14 @@ from services.ops.request import (
     said_by,
     shaped,
 )
+from services.ops.sending import send_each
 from services.ops.statuses import ErrorAnswer, error_shape
-from services.times import durations, moments
+from services.times import moments
 from tidewheel.errors import ClientMistake, TidewheelError
 
 DUE_SPANS_MS = (60_000, 300_000, 3_600_000, 86_400_000)
 FOREVER_MS = TimerFilter().until_ms
 GONE = 410
-SET_AT_ONCE = 100
-"""Timers of a batch that are set in one turn of the loop."""
 VERDICT_STATUSES = {Verdict.TOO_LATE: 409, Verdict.NEVER_SET: 404, Verdict.FORGOTTEN: 404}
 
 log = structlog.get_logger()
@@ -218,31 +217,6 @@ def filter_of(query: FilterQuery, now_ms: int) -> TimerFilter:
             f"The window is reversed or empty: from {from_ms} until {until_ms} (milliseconds)."
         )
     return TimerFilter(query.topic, query.topic_prefix, query.key, query.tag, from_ms, until_ms)
-
-
-def moment_of(moment: Moment, now_ms: int, field: str) -> int:
-    """Read a moment; raise `ClientMistake` naming the field."""
-    try:
-        return moments.moment_ms(str(moment), now_ms)
-    except ValueError as error:
-        raise ClientMistake(f"{field} is {str(moment)[:80]!r}: {error}.") from error
-
-
-def due_of(moment: Moment, now_ms: int, field: str) -> int:
-    """Read a due time; raise `IllegalDeliveryTime` naming the field."""
-    try:
-        return moments.due_ms(str(moment), now_ms)
-    except ValueError as error:
-        raise IllegalDeliveryTime(f"{field} is {str(moment)[:80]!r}: {error}.") from error
-
-
-def span_of(span: Moment, field: str) -> int:
-    """Read a span of time; raise `IllegalDeliveryTime` naming the field."""
-    try:
-        text = str(span)
-        return moments.whole_ms(text) if text.isascii() and text.isdigit() else durations.span_ms(text)
-    except ValueError as error:
-        raise IllegalDeliveryTime(f"{field} is {str(span)[:80]!r}: {error}.") from error
 
 
 def name_of(query: TimerQuery) -> TimerName:
@@ -495,9 +469,11 @@ def timer_receipt_shape(receipt: SendReceipt, due_ms: int) -> TimerReceiptAnswer
     return {**receipt_shape(receipt), "due_ms": str(due_ms)}
 
 
-def set_shape(receipt: SendReceipt | TidewheelError, due_ms: int) -> TimerReceiptAnswer | TidewheelError:
+def set_shape(receipt: SendReceipt | TidewheelError, message: Any) -> TimerReceiptAnswer | TidewheelError:
     """Return a timer of a batch that is set as JSON has it; a refusal as it is."""
-    return receipt if isinstance(receipt, TidewheelError) else timer_receipt_shape(receipt, due_ms)
+    if isinstance(receipt, TidewheelError):
+        return receipt
+    return timer_receipt_shape(receipt, message.delivery_ms)
 
 
 def combined(parts: Iterable[Lateness]) -> Lateness:
@@ -644,15 +620,8 @@ class TimersApi:
         """Set or refuse each timer of a batch, some in a turn of the loop; a flush or two for all."""
         now_ms = self._live.now_ms()
         answers: list[Any] = [message_of(one, now_ms) for one in wanted]
-        sound = [number for number, one in enumerate(answers) if not isinstance(one, TidewheelError)]
-        slices = [sound[first : first + SET_AT_ONCE] for first in range(0, len(sound), SET_AT_ONCE)]
-        sent = []
-        for numbers in slices:
-            sent.append(asyncio.ensure_future(self._live.send_many([answers[number] for number in numbers])))
-            await asyncio.sleep(0)
-        for numbers, receipts in zip(slices, await asyncio.gather(*sent), strict=True):
-            for number, receipt in zip(numbers, receipts, strict=True):
-                answers[number] = set_shape(receipt, answers[number].delivery_ms)
+        receipts = await send_each(self._live, answers)
+        answers = [set_shape(one, message) for one, message in zip(receipts, answers, strict=True)]
         shapes = [error_shape(one) if isinstance(one, TidewheelError) else one for one in answers]
         refused = sum("code" in shape for shape in shapes)
         return await written({"set": len(shapes) - refused, "refused": refused, "timers": shapes})

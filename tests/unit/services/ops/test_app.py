@@ -24,8 +24,8 @@ from services.live.clock import ClockKind, kept_offset
 from services.live.consumers import ConsumerView
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
-from services.ops.messages import NewMessage
 from services.ops.metrics import TIMER_BOUNDS_SECONDS, Metrics
+from services.ops.sending import NewMessage
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000

@@ -45,7 +45,8 @@ GROUPS: list[tuple[str, str, object]] = [
 ]
 MISSING = {"receipt_handles": ["t 0 1763700000000 60000 0 0 broker 0 0 0 7"]}
 RECEIVING: list[tuple[str, str, object]] = [
-    ("post", "/api/messages", {"topic": "r", "body": "x"}),
+    ("post", "/api/messages", {"topic": "r", "body": "x", "cancel": {"key": "none"}}),
+    ("post", "/api/messages", {"messages": [{"topic": "r", "body": "x"}, {"topic": "r", "body": ""}]}),
     ("post", "/api/groups/g/receive", {"topic": "r", "wait": "1s"}),
     ("post", "/api/groups/g/receive", {"topic": "r"}),
     ("post", "/api/groups/g/receive", {"topic": "r", "count": 10_000}),

@@ -1,0 +1,318 @@
+"""`POST /api/messages`: one message, or many: now, at a time, under a timer key, with a verb on a timer.
+
+    {"topic", "body" or "body_json" or "body_base64"}      one; 201 when it is on disk
+    {"messages": [...]}                                     many; each is stored or refused for itself
+    "in": "30m", "at": "2026-11-22T09:00+08:00"             it is delayed; "timer_key" names it
+    "cancel": {"key": "order:7"}, "move", "fire"            what becomes of a timer with the same record
+
+The verb on a timer is one that the message carries (`services.broker.verb_properties`): `verdict` in the
+answer says what came of it, which the message says as well.
+
+`idempotency_key`, or the header Idempotency-Key, becomes the message's id: the same content under the same id
+within 30 s, of a timer within ten minutes, is stored once and gets the first answer
+(`services.broker.repeats`). Other content is another message.
+
+Cost: SENT_AT_ONCE messages in a turn of the loop; a batch waits for one flush or two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from typing_extensions import TypedDict
+
+from commitlog import limits, properties
+from commitlog.message import Message
+from services.broker import verb_properties
+from services.broker.delays import dated
+from services.broker.errors import IllegalDeliveryTime
+from services.broker.values import SendReceipt
+from services.broker.verb_properties import VerbKind
+from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
+from services.ops.answers import written
+from services.ops.given_times import due_of
+from services.ops.message_bodies import CONTENT_TYPE, JSON_TYPE, json_bytes
+from services.ops.messages import ReceiptAnswer, body_bytes, receipt_shape
+from services.ops.operation import Operation
+from services.ops.request import Moment, Number, said_by, shaped
+from services.ops.statuses import ErrorAnswer, error_shape
+from services.times import durations
+from tidewheel.errors import ClientMistake, TidewheelError
+
+SENT_AT_ONCE: Final = 100
+IDEMPOTENCY_KEY: Final = "idempotency-key"
+_VERDICT: Final = re.compile(r"(\w+)(?: at (\d+) offset (\d+))?")
+
+
+class CarriedTimer(BaseModel):
+    """The timer of a verb: by its timer key, or its message id."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    key: str = Field(min_length=1, max_length=limits.TIMER_NAME_CHARACTERS_MAX)
+    topic: str = Field("", description="The timer's; without it that of the message.")
+
+
+class CarriedMove(CarriedTimer):
+    """The timer of a move, and when it is due from now on."""
+
+    to: Moment = Field(description="A moment with its zone, milliseconds since 1970, or a span from now.")
+
+
+class NewMessage(BaseModel):
+    """A message to send: `in` a span of time, `at` a moment, or at once.
+
+    `timer_key` names the timer that it is until then; a pending one with that key is replaced, or with
+    `unique` the message is refused. `cancel`, `move` or `fire` is what becomes of another timer meanwhile.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: str
+    body: str | None = None
+    body_json: Any = Field(None, description="Instead of body, a value in JSON.")
+    body_base64: str | None = Field(None, description="Instead of body, for bytes that are no text.")
+    keys: list[str] = []
+    tag: str = ""
+    message_group: str = ""
+    properties: dict[str, str] = {}
+    in_: Moment | None = Field(None, alias="in", description="A span such as 30m, or milliseconds.")
+    at: Moment | None = Field(None, description="A moment with its zone, or milliseconds since 1970.")
+    in_ms: Number | None = None
+    at_ms: Number | None = None
+    timer_key: str = ""
+    unique: bool = False
+    priority: int | None = Field(None, ge=0, description="For a topic of type PRIORITY; 0 is the lowest.")
+    lite_topic: str = Field("", description="For a topic of type LITE: the one that it belongs to.")
+    idempotency_key: str = Field("", max_length=limits.MESSAGE_ID_CHARACTERS_MAX)
+    cancel: CarriedTimer | None = None
+    move: CarriedMove | None = None
+    fire: CarriedTimer | None = None
+
+    def to_message(self, message_id: str, now_ms: int, *, transactional: bool = False) -> Message:
+        """Return the message as the core takes it; raise a `ClientMistake`."""
+        message = Message(
+            topic=self.topic,
+            body=self._body(),
+            message_id=self.idempotency_key or message_id,
+            tag=self.tag,
+            keys=tuple(self.keys),
+            message_group=self.message_group,
+            delivery_ms=self._due_ms(now_ms),
+            transactional=transactional,
+            properties=self._type() | self.properties | self._marks(now_ms),
+            born_ms=now_ms,
+            priority=self.priority,
+            lite_topic=self.lite_topic,
+        )
+        return dated(message, now_ms)
+
+    @property
+    def _has_json(self) -> bool:
+        return "body_json" in self.model_fields_set
+
+    def _body(self) -> bytes:
+        if not self._has_json:
+            return body_bytes(self.body, self.body_base64)
+        if self.body is not None or self.body_base64 is not None:
+            raise ClientMistake("Give one of body, body_json and body_base64.")
+        return json_bytes(self.body_json)
+
+    def _type(self) -> dict[str, str]:
+        return {CONTENT_TYPE: JSON_TYPE} if self._has_json else {}
+
+    def _due_ms(self, now_ms: int) -> int | None:
+        given = [self.in_, self.at, self.in_ms, self.at_ms]
+        if sum(one is not None for one in given) > 1:
+            raise IllegalDeliveryTime("Say when in one way: in, as 30m, or at, as as 2026-11-22T09:00Z.")
+        if self.in_ is not None:
+            return now_ms + delay_of(self.in_)
+        if self.at is not None:
+            return due_of(self.at, now_ms, "at")
+        return self.at_ms if self.in_ms is None else now_ms + self.in_ms
+
+    def _marks(self, now_ms: int) -> dict[str, str]:
+        """Return the properties that fields stand for; raise `ClientMistake` for one that is given twice."""
+        marks = self._timer_properties() | self._verb(now_ms)
+        if twice := marks.keys() & self.properties.keys():
+            raise ClientMistake(f"{min(twice)} is given in properties, and by a field: give it once.")
+        return marks
+
+    def _timer_properties(self) -> dict[str, str]:
+        key = {properties.TIMER_KEY: self.timer_key} if self.timer_key else {}
+        return key | ({properties.TIMER_UNIQUE: "true"} if self.unique else {})
+
+    def _verb(self, now_ms: int) -> dict[str, str]:
+        """Return the properties by which the message carries its verb."""
+        verbs = {VerbKind.CANCEL: self.cancel, VerbKind.MOVE: self.move, VerbKind.FIRE: self.fire}
+        carried = {kind: timer for kind, timer in verbs.items() if timer is not None}
+        if len(carried) > 1:
+            raise ClientMistake("A message carries one of cancel, move and fire.")
+        found = dict[str, str]()
+        for kind, timer in carried.items():
+            found[kind.value] = timer.key
+            if timer.topic:
+                found[verb_properties.TOPIC] = timer.topic
+            if isinstance(timer, CarriedMove):
+                found[verb_properties.TO] = str(due_of(timer.to, now_ms, "move.to"))
+        return found
+
+
+class NewMessages(BaseModel):
+    """Messages to send; each is stored or refused for itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: list[NewMessage] = Field(min_length=1, max_length=limits.TIMER_BATCH_MAX)
+
+
+class UnreadMessages(BaseModel):
+    """`NewMessages`, of which each is yet to be looked at."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: list[Any] = Field(min_length=1, max_length=limits.TIMER_BATCH_MAX)
+
+
+class CarriedVerdictAnswer(TypedDict):
+    """What came of the verb on a timer: when and at which log offset it had ended, null if it had not."""
+
+    verdict: str
+    ended_ms: str | None
+    ended_offset: str | None
+
+
+class SentAnswer(ReceiptAnswer):
+    """A message that is stored; `verdict` is null unless it carries a verb on a timer."""
+
+    verdict: CarriedVerdictAnswer | None
+
+
+class SentMessagesAnswer(TypedDict):
+    """What became of each message, in order."""
+
+    sent: int
+    refused: int
+    messages: list[SentAnswer | ErrorAnswer]
+
+
+def delay_of(span: Moment) -> int:
+    """Return a delay in milliseconds; raise `IllegalDeliveryTime`, also for a number as text ("30")."""
+    if isinstance(span, int) and span >= 0:
+        return span
+    try:
+        return durations.span_ms(str(span))
+    except ValueError as error:
+        said = f"in is {str(span)[:80]!r}: {error}, or as a number of milliseconds."
+        raise IllegalDeliveryTime(said) from error
+
+
+async def send_each(
+    live: LiveBroker, messages: Sequence[Message | TidewheelError]
+) -> list[SendReceipt | TidewheelError]:
+    """Store messages, SENT_AT_ONCE in a turn of the loop; return what became of each, errors as they came."""
+    answers: list[Any] = list(messages)
+    sound = [number for number, one in enumerate(answers) if isinstance(one, Message)]
+    slices = [sound[first : first + SENT_AT_ONCE] for first in range(0, len(sound), SENT_AT_ONCE)]
+    sent = []
+    for numbers in slices:
+        sent.append(asyncio.ensure_future(live.send_many([answers[number] for number in numbers])))
+        await asyncio.sleep(0)
+    for numbers, receipts in zip(slices, await asyncio.gather(*sent), strict=True):
+        for number, receipt in zip(numbers, receipts, strict=True):
+            answers[number] = receipt
+    return answers
+
+
+def verdict_shape(said: str) -> CarriedVerdictAnswer | None:
+    """Return the verdict of a carried verb, as the message has it, as JSON has it; None for none."""
+    found = _VERDICT.fullmatch(said)
+    if found is None:
+        return None
+    return {"verdict": found[1], "ended_ms": found[2], "ended_offset": found[3]}
+
+
+class SendingApi:
+    """The handlers of what is sent."""
+
+    def __init__(self, live: LiveBroker) -> None:
+        self._live = live
+
+    async def send(self, request: Request) -> Response:
+        """Store one message, or many."""
+        said, key = await said_by(request), request.headers.get(IDEMPOTENCY_KEY, "")
+        if isinstance(said, dict) and "messages" in said:
+            if key:
+                raise ClientMistake("The header Idempotency-Key is for one message: give each its own.")
+            return await self._send_batch(said)
+        wanted = with_key(shaped(NewMessage, said, ""), key)
+        message = wanted.to_message(new_id(), self._live.now_ms())
+        receipt = await self._live.send(message)
+        return JSONResponse(self._shape(message, receipt), status_code=201)
+
+    async def _send_batch(self, said: Any) -> Response:
+        given, now_ms, pauses = shaped(UnreadMessages, said, "").messages, self._live.now_ms(), Pauses()
+        messages = list[Message | TidewheelError]()
+        for number, one in enumerate(given):
+            wanted = shaped(NewMessage, one, f"messages.{number}")
+            try:
+                messages.append(wanted.to_message(new_id(), now_ms))
+            except TidewheelError as error:
+                messages.append(error)
+            await pauses.pause()
+        shapes = list[Any]()
+        for message, receipt in zip(messages, await send_each(self._live, messages), strict=True):
+            if isinstance(receipt, TidewheelError) or isinstance(message, TidewheelError):
+                assert isinstance(receipt, TidewheelError), "a message that was refused is stored"
+                shapes.append(error_shape(receipt))
+            else:
+                shapes.append(self._shape(message, receipt))
+            await pauses.pause()
+        refused = sum("code" in shape for shape in shapes)
+        return await written({"sent": len(shapes) - refused, "refused": refused, "messages": shapes})
+
+    def _shape(self, message: Message, receipt: SendReceipt) -> SentAnswer:
+        """Return a stored message as JSON has it, with what came of its verb; it is durable."""
+        verdict = None
+        if verb_properties.carries(message):
+            core, offset_ms = self._live.core, self._live.clock.offset_ms
+            said = {verb_properties.VERDICT: core.finding.verdict(receipt.physical_offset)}
+            shown = verb_properties.with_shifted_time(said, -offset_ms) if offset_ms else said
+            verdict = verdict_shape(shown[verb_properties.VERDICT])
+        return {**receipt_shape(receipt), "verdict": verdict}
+
+
+def new_id() -> str:
+    """Return the id of a message whose sender gives none."""
+    return uuid4().hex.upper()
+
+
+def with_key(wanted: NewMessage, key: str) -> NewMessage:
+    """Return a message with the idempotency key of its request's header; raise `ClientMistake`."""
+    if not key or key == wanted.idempotency_key:
+        return wanted
+    if wanted.idempotency_key:
+        raise ClientMistake("idempotency_key and the header Idempotency-Key differ: give one of them.")
+    if len(key) > limits.MESSAGE_ID_CHARACTERS_MAX:
+        raise ClientMistake(f"Idempotency-Key has more than {limits.MESSAGE_ID_CHARACTERS_MAX} characters.")
+    return wanted.model_copy(update={"idempotency_key": key})
+
+
+OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/api/messages",
+        SendingApi.send,
+        {201: SentAnswer, 200: SentMessagesAnswer},
+        bodies=(NewMessage, NewMessages),
+        refusals=(400, 404, 409, 503),
+    ),
+)

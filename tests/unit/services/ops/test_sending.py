@@ -1,0 +1,166 @@
+"""Messages sent over HTTP: one and many, delayed, with verbs on timers, and again after a lost answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Desk = Any
+AtDesk = Callable[..., None]
+
+
+async def send(desk: Desk, body: object, status: int = 201, **headers: str) -> Any:
+    answer = await desk.http.post("/api/messages", json=body, headers=headers)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def received(desk: Desk) -> list[Any]:
+    answer = await desk.http.post("/api/groups/g/receive", json={"topic": "t", "count": 32})
+    found: list[Any] = answer.json()["messages"]
+    return found
+
+
+def test_many_messages_are_stored_each_or_refused_for_itself(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        messages = [{"topic": "t", "body": str(number), "keys": [f"k{number}"]} for number in range(250)]
+        messages[7] = {"topic": "t", "body": ""}
+        messages[9] = {"topic": "t", "body": "x", "cancel": {"key": "a"}, "fire": {"key": "a"}}
+        told = await send(desk, {"messages": messages}, 200)
+        assert (told["sent"], told["refused"]) == (248, 2)
+        assert [one["code"] for one in told["messages"] if "code" in one] == ["TW-141", "TW-130"]
+        assert told["messages"][8]["verdict"] is None
+        found = await desk.http.get("/api/messages?topic=t&key=k249")
+        assert [one["body"] for one in found.json()["messages"]] == ["249"]
+
+    at_desk(scenario)
+
+
+def test_a_delay_or_time_makes_a_timer(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, {"topic": "t", "body": "x", "in": "30m", "timer_key": "order:7"})
+        timer = await desk.get("/one", topic="t", key="order:7")
+        assert timer["due_ms"] == str(desk.now_ms + 1_800_000)
+        await send(desk, {"topic": "t", "body": "x", "at": "2025-11-22T09:00+08:00", "timer_key": "b"})
+        assert (await desk.get("/one", topic="t", key="b"))["due_ms"] == "1763773200000"
+        refused = await send(
+            desk, {"topic": "t", "body": "x", "in": "1h", "timer_key": "b", "unique": True}, 409
+        )
+        assert refused["code"] == "TW-165"
+
+    at_desk(scenario)
+
+
+def test_a_verb_on_a_timer_is_carried_and_its_verdict_answered(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        for key in ("a", "b", "c"):
+            await desk.set("timers", "1h", timer_key=key)
+
+        async def verdict(**verb: object) -> Any:
+            return (await send(desk, {"topic": "t", "body": "paid"} | verb))["verdict"]
+
+        name = {"key": "a", "topic": "timers"}
+        assert await verdict(cancel=name) == {"verdict": "CANCELLED", "ended_ms": None, "ended_offset": None}
+        again = await verdict(cancel=name)
+        assert (again["verdict"], again["ended_ms"]) == ("ALREADY", str(desk.now_ms))
+        assert (await verdict(cancel={"key": "a"}))["verdict"] == "NEVER_SET", "of the message's own topic"
+        moved = await verdict(move={"key": "b", "topic": "timers", "to": "2h"})
+        assert moved["verdict"] == "MOVED"
+        assert (await desk.get("/one", topic="timers", key="b"))["due_ms"] == str(desk.now_ms + 7_200_000)
+        assert (await verdict(fire={"key": "c", "topic": "timers"}))["verdict"] == "FIRED"
+        await desk.advance("3h")
+        late = await verdict(cancel={"key": "b", "topic": "timers"})
+        assert late["verdict"] == "TOO_LATE"
+        assert late["ended_ms"] == str(desk.now_ms - 3_600_000), "in real time, three hours behind"
+        assert len(await received(desk)) == 6
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize("delay", [{}, {"in": "30m"}])
+def test_a_message_sent_again_with_its_key_is_stored_once(at_desk: AtDesk, delay: dict[str, str]) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.set("t", "1h", timer_key="a")
+        body = {"topic": "t", "body": "x", "cancel": {"key": "a"}} | delay
+        first = await send(desk, body, **{"Idempotency-Key": "pay-7"})
+        await desk.advance("2s")
+        again = await send(desk, body | {"idempotency_key": "pay-7"})
+        assert again == first
+        assert first["message_id"] == "pay-7"
+        assert first["verdict"]["verdict"] == "CANCELLED"
+        other = await send(desk, body | {"idempotency_key": "pay-7", "body": "y"})
+        assert other["physical_offset"] != first["physical_offset"]
+
+    at_desk(scenario)
+
+
+def test_a_body_in_json_comes_back_as_json(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        values = [{"n": 1, "ä": [None, True, "x\n"]}, None, 12345678901234567890123, "Infinity", []]
+        for value in values:
+            await send(desk, {"topic": "t", "body_json": value, "message_group": "in order"})
+            [got] = await received(desk)
+            assert got["body_json"] == value
+            assert "body" not in got
+            assert got["properties"] == {"content-type": "application/json"}
+            await desk.http.post("/api/groups/g/ack", json={"receipt_handles": [got["receipt_handle"]]})
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "sentence"),
+    [
+        ({"in": "30"}, "TW-138", "in is '30': write it as 500ms, 30s"),
+        ({"in": "1h", "at": 1_800_000_000_000}, "TW-138", "in one way"),
+        ({"at": "2026-11-22T09:00"}, "TW-138", "at is '2026-11-22T09:00'"),
+        ({"body_json": {}, "body_base64": "eA=="}, "TW-130", "one of body, body_json and body_base64"),
+        ({"cancel": {"key": ""}}, "TW-130", "cancel.key"),
+        (
+            {"cancel": {"key": "a"}, "move": {"key": "b", "to": "1h"}},
+            "TW-130",
+            "one of cancel, move and fire",
+        ),
+        ({"move": {"key": "b"}}, "TW-130", "move.to"),
+        ({"move": {"key": "b", "to": "later"}}, "TW-138", "move.to is 'later'"),
+        ({"cancel": {"key": "a"}, "properties": {"TW_TIMER_CANCEL": "b"}}, "TW-130", "give it once"),
+        ({"idempotency_key": "x" * 129}, "TW-130", "idempotency_key"),
+        ({"idempotency_key": " "}, "TW-136", "empty"),
+        ({"messages": []}, "TW-130", "messages"),
+        ({"delay": "30m"}, "TW-130", "delay is nothing that is known here"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(
+    at_desk: AtDesk, body: dict[str, Any], code: str, sentence: str
+) -> None:
+    async def scenario(desk: Desk) -> None:
+        usual = {} if "body_json" in body or "messages" in body else {"body": "x"}
+        told = await send(desk, {"topic": "t"} | usual | body if "messages" not in body else body, 400)
+        assert told["code"] == code
+        assert sentence in told["message"]
+
+    at_desk(scenario)
+
+
+def test_numbers_that_json_does_not_have_are_refused(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        for number in ("NaN", "1e999", "-1e999"):
+            content = f'{{"topic": "t", "body_json": [{number}]}}'
+            headers = {"Content-Type": "application/json"}
+            answer = await desk.http.post("/api/messages", content=content, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (400, "TW-130"), number
+
+    at_desk(scenario)
+
+
+def test_the_key_in_the_header_is_for_one_message(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        one = {"topic": "t", "body": "x"}
+        await send(desk, {"messages": [one]}, 400, **{"Idempotency-Key": "k"})
+        await send(desk, one | {"idempotency_key": "other"}, 400, **{"Idempotency-Key": "k"})
+        await send(desk, one, 400, **{"Idempotency-Key": "k" * 129})
+        assert await received(desk) == []
+
+    at_desk(scenario)
