@@ -63,20 +63,20 @@ from services.broker.values import (
 from services.live.access import LiveAccess
 from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
+from services.live.check_back_polls import CheckBackPolls, Read
 from services.live.clock import Clock, KeptOffset
 from services.live.durability import OWN_MS, Answers, Proving, rests_on
 from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnwell
 from services.live.flushing import Flushing
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
+from services.live.long_polls import LongPolls
 from services.live.rebuilding import Rebuilding
 from services.live.receivers import Receivers
 from services.live.room import Room
 from services.live.transactions import LiveTransactions
 from tidewheel.errors import Busy, TidewheelError
 
-Read = Callable[[], Message | None]
-"""Return a half message, with times as callers have them; None if damage has taken the message."""
 Asker = Callable[[CheckBack, Read], str]
 """Ask a producer how its transaction ended; return the producer's client id, empty when there is none.
 
@@ -106,11 +106,6 @@ Resting = TypeVar("Resting", bound=RestsOnRecord | int)
 
 
 log = structlog.get_logger()
-
-
-def nobody(question: CheckBack, read: Read) -> str:
-    """Ask nobody: the asker of a broker that has no producers yet."""
-    return ""
 
 
 def ignore_health(is_well: bool) -> None:
@@ -159,7 +154,11 @@ class LiveBroker:
         self.answers = Answers(self._broker.durable_offset, proving, self._limit_own)
         self._is_own_limited = False
         self.room = Room(self._waiting_bytes)
-        self.receivers = Receivers(lambda: self._broker, self.decide, self.call, self.clock, self.answers)
+        long_polls = LongPolls()
+        self.receivers = Receivers(
+            lambda: self._broker, self.decide, self.call, self.clock, self.answers, long_polls
+        )
+        self.check_back_polls = CheckBackPolls(long_polls, self.producer_came)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
         self._share: Share = always_alike
@@ -170,10 +169,11 @@ class LiveBroker:
         self._told_of_health: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
-        self._asker: Asker = nobody
+        self._askers: list[Asker] = [self.check_back_polls.ask]
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
+        self.transactions.list_with(self.check_back_polls.views)
         self.groups = LiveGroups(
             lambda: self._broker,
             self.call,
@@ -424,8 +424,8 @@ class LiveBroker:
     # Life.
 
     def ask_with(self, asker: Asker) -> None:
-        """Let `asker` take check-backs to producers."""
-        self._asker = asker
+        """Let `asker` take check-backs to producers, too; those that reach one are asked in turn."""
+        self._askers.append(asker)
 
     def unasked_topics(self) -> list[str]:
         """Return the topics of which halves wait for a producer that can be asked; none without a core."""
@@ -681,7 +681,7 @@ class LiveBroker:
             message = self._broker.transactions.message(question.half_offset)
             return None if message is None else self.clock.outward(message)
 
-        client_id = self._asker(question, read)
+        client_id = self._ask_next(question, read)
         self.transactions.log.asked(transaction_id, topic, client_id, self.clock.real_ms())
         self._broker.statistics.checks_asked[topic] += bool(client_id)
         if client_id:
@@ -689,6 +689,14 @@ class LiveBroker:
         self._broker.transactions.check_asked(transaction_id, bool(client_id), self._clock())
         self._flush_and_plan()
         return client_id
+
+    def _ask_next(self, question: CheckBack, read: Read) -> str:
+        for asker in list(self._askers):
+            if client_id := asker(question, read):
+                self._askers.remove(asker)
+                self._askers.append(asker)
+                return client_id
+        return ""
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

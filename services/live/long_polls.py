@@ -1,7 +1,8 @@
 """Long polls: receivers that found nothing wait until there is something for them, or their time is up.
 
-A wake-up key is a topic or, where that is of type LITE, one client's subscription there. Receivers that want
-the same (one group with one filter) wait in one line of the key, first come, first notified:
+A wake-up key is a topic; where that is of type LITE, one client's subscription there; or a poll for
+check-backs. Receivers that want the same (one group with one filter) wait in one line of the key, first come,
+first notified:
 
     key --> line (group, filter) --> waiters, oldest first
 
@@ -25,8 +26,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Hashable
 
-from services.broker.values import WakeUpKey
-
 Waiter = asyncio.Future[None]
 
 
@@ -34,11 +33,11 @@ class LongPolls:
     """The waiters by wake-up key and line."""
 
     def __init__(self) -> None:
-        self._waiting: defaultdict[WakeUpKey, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
+        self._waiting: defaultdict[Hashable, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
         self.is_closed = False
         """Whether nobody waits any more."""
 
-    async def wait(self, key: WakeUpKey, seconds: float, line: Hashable = None) -> bool:
+    async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
         """Wait until `key` is notified; False when `seconds` are over or the broker stops.
 
         Without a `line` the waiter has one of its own, so every arrival notifies it.
@@ -58,18 +57,18 @@ class LongPolls:
                 self.notify_next(key, line)
         return is_notified and not self.is_closed
 
-    def notify(self, key: WakeUpKey) -> None:
+    def notify(self, key: Hashable) -> None:
         """Notify the first waiter of every line of a key: something has arrived."""
         for line in list(self._waiting.get(key, ())):
             self.notify_next(key, line)
 
-    def notify_others(self, key: WakeUpKey, line: Hashable) -> None:
+    def notify_others(self, key: Hashable, line: Hashable) -> None:
         """Notify the first waiter of every other line: a receive left messages to other filters."""
         for other in list(self._waiting.get(key, ())):
             if other != line:
                 self.notify_next(key, other)
 
-    def notify_next(self, key: WakeUpKey, line: Hashable) -> None:
+    def notify_next(self, key: Hashable, line: Hashable) -> None:
         """Notify the first waiter of one line: there may be more than the last one took."""
         waiters = self._waiting.get(key, {}).get(line)
         if waiters:
@@ -90,7 +89,7 @@ class LongPolls:
         self.is_closed = True
         self.notify_all()
 
-    def _forget(self, key: WakeUpKey, line: Hashable, waiter: Waiter) -> None:
+    def _forget(self, key: Hashable, line: Hashable, waiter: Waiter) -> None:
         """Take a waiter out of its line, if it is there; a line or key without waiters goes, too."""
         lines = self._waiting.get(key, {})
         waiters = lines.get(line, {})

@@ -37,10 +37,11 @@ class Receivers:
         call: Callable[..., Coroutine[Any, Any, Any]],
         clock: Clock,
         answers: Answers,
+        long_polls: LongPolls,
     ) -> None:
         self._core, self._decide, self._call = core, decide, call
         self._clock, self._answers, self._loop = clock, answers, asyncio.get_running_loop()
-        self._long_polls, self._slices = LongPolls(), Slices()
+        self._long_polls, self._slices = long_polls, Slices()
         self.notify, self.notify_all = self._long_polls.notify, self._long_polls.notify_all
         self.unread_bytes = 0
         """Of messages in answers to receives that their clients have not read yet."""
@@ -105,7 +106,7 @@ class Receivers:
         return self._long_polls.is_closed
 
     def close(self) -> None:
-        """End every long poll, now and from now on."""
+        """End every long poll, for check-backs too, now and from now on."""
         self._long_polls.close()
 
     def release(self, group: str, topic: str, receipt_handle: str) -> None:

@@ -40,7 +40,15 @@ class LiveTransactions:
     ) -> None:
         self._core, self._call, self._ask, self._room = core, call, ask, room
         self.log = CheckLog()
-        self.producers: Producing = lambda topic: []
+        self._producing: list[Producing] = []
+
+    def list_with(self, producing: Producing) -> None:
+        """List the producers that `producing` knows, too."""
+        self._producing.append(producing)
+
+    def producers(self, topic: str) -> list[ProducerView]:
+        """Return the producers of a topic, or (empty) of all."""
+        return [view for producing in self._producing for view in producing(topic)]
 
     async def resolve(self, transaction_id: str, resolution: Resolution, reason: str) -> EndReceipt:
         """End by hand what is open or has expired."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from starlette.responses import Response, StreamingResponse
 
@@ -24,7 +25,8 @@ _JSON: Final = "application/json"
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-class JsonText(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class JsonText:
     """A value that is JSON already, to be written as it is."""
 
     text: str
@@ -101,6 +103,8 @@ def _list(rows: Iterable[Any]) -> Iterator[str]:
 def _is_long(row: Mapping[str, Any]) -> bool:
     """Return whether a value of a row is so long that the row is not written in one go."""
     return any(
-        isinstance(one, JsonText) or (isinstance(one, str | list) and len(one) > _PIECE_CHARACTERS // 512)
+        isinstance(one, JsonText)
+        or (isinstance(one, str | list) and len(one) > _PIECE_CHARACTERS // 512)
+        or (isinstance(one, dict) and _is_long(one))
         for one in row.values()
     )

@@ -24,6 +24,7 @@ from services.ops.dead_letters import DeadLettersApi
 from services.ops.explain import ExplainApi
 from services.ops.gate import Demands, Gate
 from services.ops.groups import GroupsApi
+from services.ops.halves import HalvesApi
 from services.ops.messages import MessagesApi
 from services.ops.metrics import Metrics
 from services.ops.openapi import document
@@ -71,6 +72,7 @@ def make_app(
         TimersApi(live),
         TimerTasksApi(live, timers),
         TransactionsApi(live),
+        HalvesApi(live, polls),
         SchedulesApi(live),
         GroupsApi(live, consuming),
         ReceivingApi(live, polls),

@@ -33,12 +33,13 @@ class Bound(NamedTuple):
 
 def bound_of(method: str, path: str) -> Bound:
     """Return the bound of a route's bodies."""
-    if method == "POST" and path in ("/api/messages", "/api/timers"):
+    if method == "POST" and path in _OF_MESSAGES:
         advice = f"Send less at once. {_ESCAPED}"
         return Bound(limits.HTTP_MESSAGES_BYTES_MAX, limits.HTTP_TIMERS_VALUES_MAX, advice)
     return Bound(limits.HTTP_BODY_BYTES_MAX, limits.HTTP_BODY_VALUES_MAX, "Send less at once.")
 
 
+_OF_MESSAGES = ("/api/messages", "/api/timers", "/api/transactions")
 _ESCAPED = "A text with many escapes is shorter in base64: give body_base64 instead of body."
 
 

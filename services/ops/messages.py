@@ -17,7 +17,7 @@ messages as well: their files show what they say, and where it was stored, by th
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from typing import Final, NotRequired
+from typing import Any, Final, NotRequired
 
 from pydantic import Field
 from starlette.requests import Request
@@ -27,7 +27,8 @@ from typing_extensions import TypedDict
 from commitlog.message import Message
 from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker
-from services.ops.answers import written
+from services.ops.answers import JsonText, written
+from services.ops.message_bodies import json_text_of
 from services.ops.operation import Operation
 from services.ops.polls import CallerGone, HangUp, Polls
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked
@@ -110,6 +111,12 @@ class ContentAnswer(BodyAnswer):
     delivery_ms: str | None
 
 
+class TakenAnswer(ContentAnswer):
+    """The same as its consumer or producer takes it: where it says that its body is JSON, as JSON."""
+
+    body_json: NotRequired[Any]
+
+
 class MessageAnswer(ContentAnswer):
     """A stored message and its place."""
 
@@ -184,6 +191,15 @@ def content_shape(message: Message) -> ContentAnswer:
         "delivery_ms": None if message.delivery_ms is None else str(message.delivery_ms),
         **body_shape(message.body),
     }
+
+
+def taken_shape(message: Message) -> dict[str, Any]:
+    """Return what a message says as JSON has it, a body in JSON as such."""
+    shape: dict[str, Any] = {**content_shape(message)}
+    if (text := json_text_of(message)) is not None:
+        del shape["body"]
+        shape["body_json"] = JsonText(text)
+    return shape
 
 
 def body_shape(body: bytes) -> BodyAnswer:

@@ -21,7 +21,8 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 
 from commitlog import limits
-from services.live.errors import TooManyPolls
+from services.live.errors import BrokerStops, TooManyPolls
+from services.live.live_broker import LiveBroker
 from services.ops.given_times import span_in
 from services.ops.request import Moment
 
@@ -102,6 +103,13 @@ class Polls:
 def host_of(request: Request) -> str:
     """Return the address of a request's caller."""
     return request.client.host if request.client else ""
+
+
+def check_serves(live: LiveBroker) -> None:
+    """Raise `BrokerStops` or `StoreUnwell` where that nothing has come may be untrue."""
+    if live.receivers.is_closed:
+        raise BrokerStops("Ask again: another node leads, or it is back soon. You were given nothing.")
+    _ = live.core
 
 
 def poll_seconds(wait: Moment) -> float:

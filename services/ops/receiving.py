@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import Any, Final, NotRequired
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.requests import Request
@@ -43,15 +43,21 @@ from services.broker.errors import GroupNotFound, MessageTypeConflict
 from services.broker.topics import check_group_name
 from services.broker.values import Delivery
 from services.live.durability import rests_on
-from services.live.errors import BrokerStops
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
-from services.ops.answers import JsonText, in_parts, written
+from services.ops.answers import in_parts, written
 from services.ops.given_times import span_in
-from services.ops.message_bodies import json_text_of
-from services.ops.messages import ContentAnswer, content_shape
+from services.ops.messages import TakenAnswer, taken_shape
 from services.ops.operation import Operation
-from services.ops.polls import NOBODY_READS, CallerGone, HangUp, Polls, host_of, poll_seconds
+from services.ops.polls import (
+    NOBODY_READS,
+    CallerGone,
+    HangUp,
+    Polls,
+    check_serves,
+    host_of,
+    poll_seconds,
+)
 from services.ops.request import Moment, body_of, parse
 from services.ops.statuses import ErrorAnswer, error_shape
 from tidewheel.errors import ClientMistake, TidewheelError
@@ -120,8 +126,8 @@ class Extended(Acknowledged):
     lease: Moment = Field(description="Such as 2m, or milliseconds.")
 
 
-class ReceivedAnswer(ContentAnswer):
-    """A leased message, with a body, body_json or body_base64; others do not get it until `leased_until_ms`.
+class ReceivedAnswer(TakenAnswer):
+    """A leased message; others do not get it until `leased_until_ms`.
 
     `attempt` counts from 1. The receipt handle is for acknowledging, refusing or extending this lease.
     """
@@ -129,7 +135,6 @@ class ReceivedAnswer(ContentAnswer):
     receipt_handle: str
     attempt: int
     leased_until_ms: str
-    body_json: NotRequired[Any]
     queue_id: int
     queue_offset: str
     store_ms: str
@@ -172,20 +177,15 @@ class ExtendedHandlesAnswer(TypedDict):
 
 def received_shape(delivery: Delivery, topic: str) -> dict[str, Any]:
     """Return a leased message as JSON has it."""
-    message = delivery.message
-    shape = {
+    return {
         "receipt_handle": f"{topic} {delivery.receipt_handle}",
         "attempt": delivery.attempt,
         "leased_until_ms": str(delivery.visible_ms),
         "queue_id": delivery.queue_id,
         "queue_offset": str(delivery.queue_offset),
         "store_ms": str(delivery.store_ms),
-        **content_shape(message),
+        **taken_shape(delivery.message),
     }
-    if (text := json_text_of(message)) is not None:
-        del shape["body"]
-        shape["body_json"] = JsonText(text)
-    return shape
 
 
 def parted(receipt_handle: str) -> Handle:
@@ -245,7 +245,7 @@ class ReceivingApi:
             if deliveries:
                 answer = await Lent(live, group, wanted.topic, deliveries, hang_up).made()
             else:
-                self._check_serves()
+                check_serves(live)
                 answer = await written({"messages": []})
         except CallerGone:
             return answer
@@ -331,12 +331,6 @@ class ReceivingApi:
         if not self._live.core.groups.is_known(group):
             raise GroupNotFound(f"{group!r}. A group is made by its first receive.")
         return group
-
-    def _check_serves(self) -> None:
-        """Raise `BrokerStops` or `StoreUnwell` where "nothing has come" may be untrue."""
-        if self._live.receivers.is_closed:
-            raise BrokerStops("Ask again: another node leads, or it is back soon. Nothing was leased.")
-        _ = self._live.core
 
 
 def group_of(request: Request) -> str:

@@ -97,8 +97,10 @@ class NewMessage(BaseModel):
     move: CarriedMove | None = None
     fire: CarriedTimer | None = None
 
-    def to_message(self, message_id: str, now_ms: int, *, transactional: bool = False) -> Message:
-        """Return the message as the core takes it; raise a `ClientMistake`."""
+    def to_message(
+        self, message_id: str, now_ms: int, *, is_half: bool = False, check_immunity_ms: int | None = None
+    ) -> Message:
+        """Return the message, or half, as the core takes it; raise a `ClientMistake`."""
         message = Message(
             topic=self.topic,
             body=self._body(),
@@ -107,7 +109,8 @@ class NewMessage(BaseModel):
             keys=tuple(self.keys),
             message_group=self.message_group,
             delivery_ms=self._due_ms(now_ms),
-            transactional=transactional,
+            transactional=is_half,
+            check_immunity_ms=check_immunity_ms,
             properties=self._type() | self.properties | self._marks(now_ms),
             born_ms=now_ms,
             priority=self.priority,

@@ -26,7 +26,7 @@ from typing import Protocol
 import structlog
 
 from services.broker.values import CheckBack
-from services.live.live_broker import Read
+from services.live.check_back_polls import Read
 from services.live.transactions import ProducerView
 from services.rpc.generated.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand
 from services.rpc.messages import half_to_wire

@@ -43,7 +43,7 @@ def all_rpcs(
     producers.tell(live)
     sessions.room_with(producers.can_be_asked)
     live.access.rules_with(producers.all_can_be_asked)
-    live.transactions.producers = producers.views
+    live.transactions.list_with(producers.views)
     live.renew_with(sessions.present)
     rpcs = table(
         Routing(live, sessions, advertised, producers),

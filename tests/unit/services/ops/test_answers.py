@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from commitlog import limits
 from services.live.pauses import Pauses
-from services.ops.answers import written
+from services.ops.answers import JsonText, written
 from services.ops.errors import RequestTooLarge
 from services.ops.request import check_values
 
@@ -100,3 +100,16 @@ def test_a_body_has_so_many_values(body: bytes, is_taken: bool) -> None:
     else:
         with pytest.raises(RequestTooLarge, match="values"):
             asyncio.run(check_values(body, limits.HTTP_BODY_VALUES_MAX))
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_text_that_is_json_stays_as_it_is_however_deep(depth: int) -> None:
+    content: dict[str, Any] = {"body": JsonText('{"n":1.10,"t":"' + "x" * 100_000 + '"}')}
+    for _ in range(depth):
+        content = {"within": content}
+    answer = asyncio.run(written({"rows": [content]}))
+    assert b'{"n":1.10,"t":"xxx' in bytes(answer.body)
+    found = json.loads(bytes(answer.body))["rows"][0]
+    for _ in range(depth):
+        found = found["within"]
+    assert found["body"]["t"] == "x" * 100_000

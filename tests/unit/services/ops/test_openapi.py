@@ -55,6 +55,11 @@ RECEIVING: list[tuple[str, str, object]] = [
     ("post", "/api/groups/g/extend", MISSING | {"lease": "1m"}),
     ("post", "/api/groups/none/ack", MISSING),
 ]
+HALVES: list[tuple[str, str, object]] = [
+    ("post", "/api/transactions", {"topic": "r", "body": "x"}),
+    ("post", "/api/transactions", {"topic": "r", "body": ""}),
+    ("post", "/api/transactions/check-backs", {"topics": ["r"], "wait": 0}),
+]
 RULE = {"user": "orders", "topics": ["orders*"], "verbs": ["send"]}
 ACCESS: list[tuple[str, str, object]] = [
     ("post", "/api/auth/users", {"name": "orders"}),
@@ -183,6 +188,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
         count = {"verb": "cancel", "filter": {"topic": "t"}, "dry_run": True}
         task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "none"}}, 202)
         half = await desk.send_half("t", "order-9")
+        rolled_back, committed = [await desk.send_half("t", key) for key in ("order-1", "order-2")]
         desk.live.access.lock_with(lambda may_make: bytes(KEY_BYTES))
         for delivery in await desk.live.receivers.receive("g", "t", EVERYTHING, 3, 60_000, "c", False, 0):
             await desk.live.call(
@@ -237,6 +243,10 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("get", "/api/transactions/producers", None),
             ("get", f"/api/transactions/{half}", None),
             ("get", "/api/transactions/none", None),
+            ("post", f"/api/transactions/{half}/unknown", None),
+            ("post", f"/api/transactions/{rolled_back}/rollback", None),
+            ("post", f"/api/transactions/{rolled_back}/commit", None),
+            ("post", f"/api/transactions/{committed}/commit", None),
             ("post", f"/api/transactions/{half}/resolve", {"resolution": "COMMIT", "reason": ""}),
             ("post", f"/api/transactions/{half}/resolve", {"resolution": "COMMIT", "reason": "seen"}),
             ("post", f"/api/transactions/{half}/resolve", {"resolution": "ROLLBACK", "reason": "no"}),
@@ -247,6 +257,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("get", "/api/explain?name=k", None),
             ("get", "/api/explain?name=none", None),
             *RECEIVING,
+            *HALVES,
             *GROUPS,
             *ACCESS,
             *CLIENTS,

@@ -1,0 +1,106 @@
+"""Check-backs by long polls: producers that have no stream ask for the questions about their transactions.
+
+    poll of topics --> open: it can be asked --> a question about a half of one of them --> answered with it
+                                             --> its time is up, or the broker stops    --> answered with none
+
+Rules:
+- A poll takes questions while it has room: `count_max` of them, whose messages have less than
+  RECEIVE_BYTES_MAX. One that has a question is woken, and takes more until its turn of the loop comes.
+- Polls of a topic are asked in turn: one that was asked goes to the end.
+- A poll that opens has halves asked about that wait for a producer of its topics.
+- How a transaction ended is told by an ordinary end. A question whose poll breaks off has no answer, and is
+  asked again as any other.
+
+Between two polls a producer cannot be asked; a half that is due then waits, without a timer, for the next.
+Cost: an entry for each topic of an open poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from commitlog import limits
+from commitlog.message import Message
+from services.broker.values import CheckBack
+from services.live.long_polls import LongPolls
+from services.live.transactions import ProducerView
+
+Read = Callable[[], Message | None]
+"""Return a half message, with times as callers have them; None if damage has taken the message."""
+
+
+@dataclass(slots=True, frozen=True)
+class AskedHalf:
+    """A question how a transaction ended, and the half's message."""
+
+    transaction_id: str
+    topic: str
+    message: Message
+
+
+@dataclass(slots=True, eq=False)
+class CheckBackPoll:
+    """An open poll, and the questions that it has taken."""
+
+    client_id: str
+    count_max: int
+    halves: list[AskedHalf] = field(default_factory=list)
+    body_bytes: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another question."""
+        return len(self.halves) < self.count_max and self.body_bytes < limits.RECEIVE_BYTES_MAX
+
+
+class CheckBackPolls:
+    """The open polls by topic; `came` is told of each topic that one can be asked about."""
+
+    def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
+        self._long_polls, self._came = long_polls, came
+        self._lines: dict[str, dict[CheckBackPoll, None]] = {}
+
+    @contextmanager
+    def one(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
+        """Yield a poll of topics, which can be asked within the block."""
+        poll, topics = CheckBackPoll(client_id, count_max), tuple(topics)
+        for topic in topics:
+            self._lines.setdefault(topic, {})[poll] = None
+        try:
+            for topic in topics:
+                self._came(topic)
+            yield poll
+        finally:
+            for topic in topics:
+                line = self._lines.get(topic, {})
+                line.pop(poll, None)
+                if not line:
+                    self._lines.pop(topic, None)
+
+    async def wait(self, poll: CheckBackPoll, seconds: float) -> None:
+        """Return when a poll has a question, its time is up, or the broker stops."""
+        if not poll.halves:
+            await self._long_polls.wait(poll, seconds)
+
+    def ask(self, question: CheckBack, read: Read) -> str:
+        """Ask the next poll of a topic that has room; return its client's id, empty when there is none."""
+        line = self._lines.get(question.topic, {})
+        poll = next((one for one in line if one.has_room), None)
+        message = None if poll is None else read()
+        if poll is None or message is None:
+            return ""
+        del line[poll]
+        line[poll] = None
+        poll.halves.append(AskedHalf(question.transaction_id, question.topic, message))
+        poll.body_bytes += len(message.body)
+        self._long_polls.notify(poll)
+        return poll.client_id
+
+    def views(self, topic: str = "") -> list[ProducerView]:
+        """Return the producers of a topic, or of all, that wait for questions."""
+        lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
+        return [
+            ProducerView(name, one.client_id, True) for name, line in sorted(lines.items()) for one in line
+        ]

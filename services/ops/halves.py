@@ -1,0 +1,212 @@
+"""Transactions of producers over HTTP: begun, ended, and the questions how they ended.
+
+    POST /api/transactions                a message as in POST /api/messages, which nobody receives yet, and
+                                          "check_after", when it is asked about; answered with transaction_id
+    POST /api/transactions/ID/commit      the message is sent; a verb on a timer that it carries is done
+    POST /api/transactions/ID/rollback    it never was
+    POST /api/transactions/ID/unknown     the producer was asked, and does not know yet
+    POST /api/transactions/check-backs    {"topics": [...], "count", "wait", "client"}: waits for questions
+                                          about halves that are open too long; an end is the answer
+
+The first end wins: the same again is confirmed (`repeated`), another is refused (409). What operators do is
+in `services.ops.transactions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from typing_extensions import TypedDict
+
+from commitlog import limits
+from services.broker import verb_properties
+from services.broker.values import Resolution
+from services.live.check_back_polls import AskedHalf
+from services.live.live_broker import LiveBroker
+from services.ops.answers import written
+from services.ops.given_times import span_in
+from services.ops.messages import ReceiptAnswer, TakenAnswer, receipt_shape, taken_shape
+from services.ops.operation import Operation
+from services.ops.polls import (
+    NOBODY_READS,
+    CallerGone,
+    HangUp,
+    Polls,
+    check_serves,
+    host_of,
+    poll_seconds,
+)
+from services.ops.request import Moment, body_of, parse, said_by, shaped
+from services.ops.sending import (
+    IDEMPOTENCY_KEY,
+    CarriedVerdictAnswer,
+    NewMessage,
+    new_id,
+    verdict_shape,
+    with_key,
+)
+from services.ops.transactions import EndAnswer, end_shape, id_of
+from tidewheel.errors import TidewheelError, TransactionEnded
+
+UNKNOWN: Final = "UNKNOWN"
+TOPICS_MAX: Final = 1_000
+
+
+class NewHalf(NewMessage):
+    """The message of a transaction that begins; `check_after` it is asked about, if it has not ended."""
+
+    check_after: Moment | None = Field(
+        None, description="Such as 1m; else as the topic's check-back or the broker's settings say."
+    )
+
+
+class NewCheckBackPoll(BaseModel):
+    """About the transactions of which topics to be asked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    topics: list[str] = Field(min_length=1, max_length=TOPICS_MAX)
+    count: int = Field(16, ge=1, le=limits.CHECKS_WOKEN_MAX)
+    wait: Moment = Field(limits.LONG_POLL_MS, description="Such as 5s; cut to 20s.")
+    client: str = Field(
+        "",
+        max_length=limits.TOPIC_CHARACTERS_MAX,
+        description="The producer's name in lists; else its address.",
+    )
+
+
+class BegunAnswer(ReceiptAnswer):
+    """A transaction that has begun: its message is stored, and nobody receives it yet."""
+
+    transaction_id: str
+
+
+class EndedAnswer(EndAnswer):
+    """A transaction that has ended; `verdict` is null unless its message carries a verb on a timer."""
+
+    verdict: CarriedVerdictAnswer | None
+
+
+class UnknownAnswer(TypedDict):
+    """A transaction of which the producer does not know yet how it ends: it is asked again."""
+
+    transaction_id: str
+
+
+class AskedAnswer(TypedDict):
+    """A question: how has this transaction ended?"""
+
+    transaction_id: str
+    topic: str
+    message: TakenAnswer
+
+
+class CheckBacksAnswer(TypedDict):
+    """Questions about transactions, none if there were none within the wait."""
+
+    questions: list[AskedAnswer]
+
+
+def asked_shape(half: AskedHalf) -> dict[str, Any]:
+    """Return a question as JSON has it."""
+    return {
+        "transaction_id": half.transaction_id,
+        "topic": half.topic,
+        "message": taken_shape(half.message),
+    }
+
+
+class HalvesApi:
+    """The handlers of what producers do with transactions."""
+
+    def __init__(self, live: LiveBroker, polls: Polls) -> None:
+        self._live, self._polls = live, polls
+
+    async def begin(self, request: Request) -> JSONResponse:
+        """Begin a transaction: store a message that nobody receives before it is committed."""
+        wanted = shaped(NewHalf, await said_by(request), "")
+        given, now_ms = with_key(wanted, request.headers.get(IDEMPOTENCY_KEY, "")), self._live.now_ms()
+        immunity_ms = None if wanted.check_after is None else span_in(wanted.check_after, "check_after")
+        message = given.to_message(new_id(), now_ms, is_half=True, check_immunity_ms=immunity_ms)
+        receipt = await self._live.send(message)
+        shape = {**receipt_shape(receipt), "transaction_id": receipt.transaction_id}
+        return JSONResponse(shape, status_code=201)
+
+    async def commit(self, request: Request) -> JSONResponse:
+        """Commit a transaction: its message is sent."""
+        return await self._end(id_of(request), Resolution.COMMIT)
+
+    async def rollback(self, request: Request) -> JSONResponse:
+        """Roll a transaction back: its message never was."""
+        return await self._end(id_of(request), Resolution.ROLLBACK)
+
+    async def unknown(self, request: Request) -> JSONResponse:
+        """Answer a question with that the producer does not know yet."""
+        view = self._live.query(self._live.core.half_views.one, id_of(request))
+        self._live.answered(view.transaction_id, UNKNOWN)
+        return JSONResponse({"transaction_id": view.transaction_id})
+
+    async def check_backs(self, request: Request) -> Response:
+        """Wait for questions how transactions have ended."""
+        wanted = parse(NewCheckBackPoll, await body_of(request))
+        seconds, client_id = poll_seconds(wanted.wait), wanted.client or f"http@{host_of(request)}"
+        polls, hang_up = self._live.check_back_polls, HangUp(request)
+        try:
+            with (
+                self._polls.one(request),
+                polls.one(client_id, dict.fromkeys(wanted.topics), wanted.count) as poll,
+            ):
+                await hang_up.unless(polls.wait(poll, seconds))
+        except CallerGone:
+            return Response(status_code=NOBODY_READS)
+        finally:
+            hang_up.close()
+        if not poll.halves:
+            check_serves(self._live)
+        return await written({"questions": map(asked_shape, poll.halves)})
+
+    async def _end(self, transaction_id: str, resolution: Resolution) -> JSONResponse:
+        live, answer = self._live, resolution.value
+        view = live.query(live.core.half_views.one, transaction_id)
+        if resolution is Resolution.COMMIT:
+            await live.room.for_copy()
+        try:
+            end = live.core.transactions.end
+            receipt = await live.call(end, view.topic, transaction_id, view.message_id, resolution)
+        except TidewheelError as error:
+            why = "too late" if isinstance(error, TransactionEnded) else "refused"
+            live.answered(transaction_id, f"{answer}, {why}")
+            raise
+        live.answered(transaction_id, answer)
+        verdict = None
+        if view.message is not None and verb_properties.carries(view.message):
+            verdict = verdict_shape(live.query(live.core.half_views.one, transaction_id).verdict)
+        return JSONResponse({**end_shape(receipt), "verdict": verdict})
+
+
+ID: Final = "/api/transactions/{id}"
+_ENDED: Final[dict[int, Any]] = {200: EndedAnswer}
+OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/api/transactions",
+        HalvesApi.begin,
+        {201: BegunAnswer},
+        bodies=(NewHalf,),
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation(
+        "POST",
+        "/api/transactions/check-backs",
+        HalvesApi.check_backs,
+        {200: CheckBacksAnswer},
+        bodies=(NewCheckBackPoll,),
+        refusals=(400, 503),
+    ),
+    Operation("POST", f"{ID}/commit", HalvesApi.commit, _ENDED, refusals=(400, 409, 503)),
+    Operation("POST", f"{ID}/rollback", HalvesApi.rollback, _ENDED, refusals=(400, 409, 503)),
+    Operation("POST", f"{ID}/unknown", HalvesApi.unknown, {200: UnknownAnswer}, refusals=(400, 503)),
+)
