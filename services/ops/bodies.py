@@ -13,6 +13,7 @@ costs up to 2.7 ms for each MiB (texts of escapes and characters of 4 bytes), an
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -24,7 +25,10 @@ from services.ops.errors import BodyUnfinished, TooManyBodies
 
 
 class Bound(NamedTuple):
-    """How large the body of a request may be, and what to do about one that is larger."""
+    """How large the body of a request may be, and what to do about one that is larger.
+
+    `values_max` is 0 for a body that is not JSON.
+    """
 
     bytes_max: int
     values_max: int
@@ -36,9 +40,17 @@ def bound_of(method: str, path: str) -> Bound:
     if method == "POST" and path in _OF_MESSAGES:
         advice = f"Send less at once. {_ESCAPED}"
         return Bound(limits.HTTP_MESSAGES_BYTES_MAX, limits.HTTP_TIMERS_VALUES_MAX, advice)
+    if is_raw(method, path):
+        return Bound(limits.HTTP_MESSAGES_BYTES_MAX, 0, "Send fewer events at once.")
     return Bound(limits.HTTP_BODY_BYTES_MAX, limits.HTTP_BODY_VALUES_MAX, "Send less at once.")
 
 
+def is_raw(method: str, path: str) -> bool:
+    """Return whether the bodies of a route are bytes of any kind: of a message, or CloudEvents."""
+    return method == "POST" and _RAW.fullmatch(path) is not None
+
+
+_RAW = re.compile(r"/api/topics/[^/]+/messages")
 _OF_MESSAGES = ("/api/messages", "/api/timers", "/api/transactions")
 _ESCAPED = "A text with many escapes is shorter in base64: give body_base64 instead of body."
 

@@ -6,7 +6,8 @@
 Probes of health need neither a name nor a token: they say `alive` and `ready` to everybody. A page can send
 a body as text, a form or a file without asking anybody; JSON it cannot, without the browser asking the
 broker first, which never says yes (Fetch standard, CORS-safelisted request headers). So a body must be
-declared as JSON, and a page that browsers say nothing about is kept out as well.
+declared as JSON, and a page that browsers say nothing about is kept out as well. Where bytes of any kind are
+taken (`bodies.is_raw`), just what pages can send so is refused.
 
 `Authorization: Bearer <token>`. Cost: one comparison, which takes as long for a near guess as for a far one.
 """
@@ -22,13 +23,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
-from services.ops.bodies import Bodies
+from services.ops.bodies import Bodies, is_raw
+from services.ops.cloud_events import VERSION_HEADER
 from services.ops.errors import BodyNotJson, ForeignHost
 from services.ops.origins import Names, check_origin
 from services.ops.statuses import refuse
 from tidewheel.errors import AccessRefused, TidewheelError
 
 OPEN_PATHS: Final = frozenset(("/livez", "/readyz"))
+SENT_BY_PAGES: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+"""The content types that the Fetch standard lets a page send to any host."""
 TOKEN, HOST, PAGE = "http token", "http host", "http page"
 """The reasons of refusals."""
 
@@ -92,12 +96,20 @@ class Gate:
 
 
 def check_json(request: Request) -> None:
-    """Raise `BodyNotJson` for a body that is declared as anything but JSON."""
+    """Raise `BodyNotJson` for a body that is declared as anything but JSON, or what may be sent as bytes."""
     headers = request.headers
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return
     declared = headers.get("content-type", "")
-    if declared.partition(";")[0].strip().lower() != "application/json":
+    media_type = declared.partition(";")[0].strip().lower()
+    if is_raw(request.method, request.url.path):
+        # Of these a page can send only with the browser's question before; so it is with a field of its own.
+        if media_type in ("", *SENT_BY_PAGES) and VERSION_HEADER not in headers:
+            raise BodyNotJson(
+                f"Its content-type is {declared[:100]!r}, which any web page can send. Say"
+                " 'content-type: application/octet-stream', or what else the bytes are."
+            )
+    elif media_type != "application/json":
         raise BodyNotJson(
             f"Its content-type is {declared[:100]!r}."
             " Say 'content-type: application/json', as curl --json does."

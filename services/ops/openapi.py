@@ -40,7 +40,7 @@ STATUSES = {
     408: "Its body did not come to its end in time.",
     410: "It has ended.",
     413: "Its body is too large.",
-    415: "Its body is not declared as JSON.",
+    415: "Its body is not declared as what is taken here: JSON, or the types listed.",
     500: "A mistake of the broker, or its disk failed.",
     503: "Not now; try again later.",
 }
@@ -77,7 +77,7 @@ def all_schemas(operations: list[Operation]) -> tuple[dict[Key, Json], Json]:
 def described(one: Operation, schemas: dict[Key, Json]) -> Json:
     """Return one operation."""
     answers = {str(status): answered(status, kind, schemas) for status, kind in one.answers.items()}
-    with_body = (408, 413, 415, 503) if one.bodies else ()
+    with_body = (408, 413, 415, 503) if one.bodies or one.media_types else ()
     refusals = (*one.refusals, *with_body, *(() if one.path in OPEN_PATHS else (401, 403)), 500)
     errors = {str(status): answered(status, ErrorAnswer, schemas) for status in refusals}
     operation: Json = {
@@ -87,7 +87,7 @@ def described(one: Operation, schemas: dict[Key, Json]) -> Json:
         "parameters": [*path_parameters(one.path), *query_parameters(one.query)],
         "responses": dict(sorted((errors | answers).items())),
     }
-    if one.bodies:
+    if one.bodies or one.media_types:
         operation["requestBody"] = asked_for(one, schemas)
     return operation
 
@@ -107,9 +107,13 @@ def answered(status: int, kind: Any, schemas: dict[Key, Json]) -> Json:
 
 def asked_for(one: Operation, schemas: dict[Key, Json]) -> Json:
     """Return the body of a request."""
+    bound = bound_of(one.method, one.path)
+    if one.media_types:
+        contents: Json = {media_type: {"schema": {}} for media_type in one.media_types}
+        told = f"At most {bound.bytes_max} bytes."
+        return {"required": True, "description": told, "content": contents}
     bodies = [schemas[body, "validation"] for body in one.bodies]
     schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
-    bound = bound_of(one.method, one.path)
     told = f"At most {bound.bytes_max} bytes and {bound.values_max} values."
     return {"required": True, "description": told, "content": {"application/json": {"schema": schema}}}
 

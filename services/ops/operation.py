@@ -19,6 +19,8 @@ Handler = Callable[[Any, Request], Awaitable[Response]]
 class Operation:
     """One request: its handler, what may stand in its query and body, and its answers by status.
 
+    A body is JSON in one of the shapes `bodies`, or bytes of one of `media_types`.
+
     An answer that is None is text. `refusals` are the statuses of errors beside 500, which any may have: 400
     for what can never be accepted, 404 for what names what is not here, 503 for what stores, 409 for what may
     be forbidden by what has happened.
@@ -30,4 +32,5 @@ class Operation:
     answers: dict[int, Any]
     query: type[BaseModel] = Nothing
     bodies: tuple[type[BaseModel], ...] = field(default=())
+    media_types: tuple[str, ...] = field(default=())
     refusals: tuple[int, ...] = (400,)

@@ -12,6 +12,9 @@ answer says what came of it, which the message says as well.
 within 30 s, of a timer within ten minutes, is stored once and gets the first answer
 (`services.broker.repeats`). Other content is another message.
 
+`POST /api/topics/TOPIC/messages` takes the body's bytes as they are, with their content type, or CloudEvents
+(`services.ops.cloud_events`); what else the message says is in the query.
+
 Cost: SENT_AT_ONCE messages in a turn of the loop; a batch waits for one flush or two.
 """
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -38,11 +42,22 @@ from services.broker.verb_properties import VerbKind
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
+from services.ops.cloud_events import BATCH, STRUCTURED, VERSION_HEADER, Event, binary, structured
 from services.ops.given_times import due_of
 from services.ops.message_bodies import CONTENT_TYPE, JSON_TYPE, json_bytes
 from services.ops.messages import ReceiptAnswer, body_bytes, receipt_shape
 from services.ops.operation import Operation
-from services.ops.request import Moment, Number, said_by, shaped
+from services.ops.request import (
+    Moment,
+    Nothing,
+    Number,
+    asked,
+    body_of,
+    check_values,
+    json_in,
+    said_by,
+    shaped,
+)
 from services.ops.statuses import ErrorAnswer, error_shape
 from services.times import durations
 from tidewheel.errors import ClientMistake, TidewheelError
@@ -169,6 +184,31 @@ class NewMessage(BaseModel):
         return found
 
 
+class RawQuery(Nothing):
+    """What a message says whose body is bytes, or what all events of a request say."""
+
+    tag: str = ""
+    key: str = Field("", description="A message key.")
+    message_group: str = ""
+    in_: str | None = Field(None, alias="in", description="A span such as 30m.")
+    at: str | None = Field(None, description="A moment with its zone, or milliseconds since 1970.")
+    timer_key: str = ""
+    unique: bool = False
+    priority: int | None = Field(None, ge=0)
+    lite_topic: str = ""
+
+    def to_message(self, topic: str, event: Event, now_ms: int) -> Message:
+        """Return the message of an event, or of bytes, as the core takes it; raise a `ClientMistake`."""
+        given = NewMessage.model_construct(
+            topic=topic,
+            body="",
+            keys=[*event.keys, *([self.key] if self.key else [])],
+            properties=event.properties,
+            **{name: getattr(self, name) for name in RawQuery.model_fields if name != "key"},
+        )
+        return replace(given.to_message(event.message_id, now_ms), body=event.body)
+
+
 class NewMessages(BaseModel):
     """Messages to send; each is stored or refused for itself."""
 
@@ -261,6 +301,38 @@ class SendingApi:
         receipt = await self._live.send(message)
         return JSONResponse(self._shape(message, receipt), status_code=201)
 
+    async def send_raw(self, request: Request) -> Response:
+        """Store a message whose body is the request's, or CloudEvents."""
+        query, topic, now_ms = asked(RawQuery, request), request.path_params["topic"], self._live.now_ms()
+        body, media_type = await body_of(request), media_type_of(request)
+        if media_type == BATCH:
+            return await self._send_events(query, topic, body)
+        if media_type == STRUCTURED:
+            await check_values(body, limits.HTTP_TIMERS_VALUES_MAX)
+            event = structured(await json_in(body), "The event")
+        elif VERSION_HEADER in request.headers:
+            event = binary(body, request.headers)
+        else:
+            key = request.headers.get(IDEMPOTENCY_KEY, "")
+            content_type = request.headers.get("content-type", "")
+            event = Event(body, {CONTENT_TYPE: content_type} if content_type else {}, [], key or new_id())
+        message = query.to_message(topic, event, now_ms)
+        return JSONResponse(self._shape(message, await self._live.send(message)), status_code=201)
+
+    async def _send_events(self, query: RawQuery, topic: str, body: bytes) -> Response:
+        await check_values(body, limits.HTTP_TIMERS_VALUES_MAX)
+        events, now_ms, pauses = await json_in(body), self._live.now_ms(), Pauses()
+        if not isinstance(events, list) or not 1 <= len(events) <= limits.TIMER_BATCH_MAX:
+            raise ClientMistake(f"The body is no list of 1 to {limits.TIMER_BATCH_MAX} CloudEvents.")
+        messages = list[Message | TidewheelError]()
+        for number, one in enumerate(events):
+            try:
+                messages.append(query.to_message(topic, structured(one, f"Event {number}"), now_ms))
+            except TidewheelError as error:
+                messages.append(error)
+            await pauses.pause()
+        return await self._sent(messages)
+
     async def _send_batch(self, said: Any) -> Response:
         given, now_ms, pauses = shaped(UnreadMessages, said, "").messages, self._live.now_ms(), Pauses()
         messages = list[Message | TidewheelError]()
@@ -271,7 +343,11 @@ class SendingApi:
             except TidewheelError as error:
                 messages.append(error)
             await pauses.pause()
-        shapes = list[Any]()
+        return await self._sent(messages)
+
+    async def _sent(self, messages: list[Message | TidewheelError]) -> Response:
+        """Store messages; answer with what became of each."""
+        shapes, pauses = list[Any](), Pauses()
         for message, receipt in zip(messages, await send_each(self._live, messages), strict=True):
             if isinstance(receipt, TidewheelError) or isinstance(message, TidewheelError):
                 assert isinstance(receipt, TidewheelError), "a message that was refused is stored"
@@ -291,6 +367,11 @@ class SendingApi:
             shown = verb_properties.with_shifted_time(said, -offset_ms) if offset_ms else said
             verdict = verdict_shape(shown[verb_properties.VERDICT])
         return {**receipt_shape(receipt), "verdict": verdict}
+
+
+def media_type_of(request: Request) -> str:
+    """Return the media type of a request's body."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def new_id() -> str:
@@ -316,6 +397,15 @@ OPERATIONS: Final = (
         SendingApi.send,
         {201: SentAnswer, 200: SentMessagesAnswer},
         bodies=(NewMessage, NewMessages),
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation(
+        "POST",
+        "/api/topics/{topic}/messages",
+        SendingApi.send_raw,
+        {201: SentAnswer, 200: SentMessagesAnswer},
+        RawQuery,
+        media_types=("application/octet-stream", STRUCTURED, BATCH, "*/*"),
         refusals=(400, 404, 409, 503),
     ),
 )

@@ -27,6 +27,7 @@ STATE_CHANGES = (
     ("/api/timers", TIMER),
     ("/api/topics", b'{"name": "t"}'),
     ("/api/messages", b'{"topic": "t", "body": "x"}'),
+    ("/api/topics/t/messages", b"x"),
     ("/api/auth/users", b'{"name": "intruder"}'),
     (
         "/api/auth/rules",

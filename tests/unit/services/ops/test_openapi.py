@@ -55,6 +55,10 @@ RECEIVING: list[tuple[str, str, object]] = [
     ("post", "/api/groups/g/extend", MISSING | {"lease": "1m"}),
     ("post", "/api/groups/none/ack", MISSING),
 ]
+RAW: list[tuple[str, str, object]] = [
+    ("post", "/api/topics/r/messages?in=1h", {"any": "json"}),
+    ("post", "/api/topics/r/messages?in=30", {"any": "json"}),
+]
 HALVES: list[tuple[str, str, object]] = [
     ("post", "/api/transactions", {"topic": "r", "body": "x"}),
     ("post", "/api/transactions", {"topic": "r", "body": ""}),
@@ -258,6 +262,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("get", "/api/explain?name=none", None),
             *RECEIVING,
             *HALVES,
+            *RAW,
             *GROUPS,
             *ACCESS,
             *CLIENTS,
