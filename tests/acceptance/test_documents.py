@@ -1,8 +1,9 @@
 """What README, CONTRIBUTING and docs/ show runs as printed, on a broker of the page's own.
 
 The label of a code block says how: `python` is a program (or a test, if it holds one), `bash` commands in
-order, `toml`, `json` and `sql` are read by who reads them; `text` is for people. What follows `fragment`
-cannot run by itself: it needs another machine, a terminal for an hour, or is part of something.
+order, `sh` and `php` a script, `toml`, `json` and `sql` are read by who reads them; `text` is for people.
+What follows `fragment` cannot run by itself: it needs another machine, a terminal for an hour, or is part of
+something.
 `bash cluster` runs on machines of a cluster (`test_cluster_page`). Addresses are those of the page's broker,
 and a name that only a reader's store would have may be told to be unknown.
 """
@@ -35,7 +36,7 @@ from tidewheel.testing.process import BrokerProcess
 ROOT = Path(__file__).parents[2]
 DOCS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 PAGES = ("README.md", "CONTRIBUTING.md", *DOCS)
-RUN_BY_A_MACHINE = ("python", "bash", "toml", "json", "sql")
+RUN_BY_A_MACHINE = ("python", "bash", "sh", "php", "toml", "json", "sql")
 ON_A_CLUSTER = "bash cluster"
 """Commands on machines of a cluster, which `test_cluster_page` plays."""
 LABELS = {*RUN_BY_A_MACHINE, *(f"{label} fragment" for label in RUN_BY_A_MACHINE), ON_A_CLUSTER, "text"}
@@ -228,6 +229,20 @@ def run_curl(place: Place, arguments: list[str], _: dict[str, str]) -> str:
     return body
 
 
+def run_script(place: Place, block: Block) -> None:
+    """Run a block as a script of a shell or of PHP, where there is that; a curl that is refused ends it."""
+    runner = {"sh": "bash", "php": "php"}[block.label]
+    if shutil.which(runner) is None or shutil.which("curl") is None:
+        return
+    script = place.folder / f"script.{block.label}"
+    script.write_text(place.here(block.text))
+    (place.folder / ".curlrc").write_text("silent\nshow-error\nfail-with-body\n")
+    strict = ("-euo", "pipefail") if runner == "bash" else ()
+    ran = place.run(runner, *strict, script)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "the deadline" not in block.text or ran.stdout.endswith("the deadline: CANCELLED\n"), ran.stdout
+
+
 RUNNERS: dict[str, Callable[[Place, list[str], dict[str, str]], str]] = {
     "tidewheel": run_tidewheel,
     "curl": run_curl,
@@ -265,6 +280,8 @@ def read_sql(_: Place, block: Block) -> None:
 RUNS: dict[str, Callable[[Place, Block], None]] = {
     "python": run_python,
     "bash": run_bash,
+    "sh": run_script,
+    "php": run_script,
     "json": read_json,
     "toml": read_toml,
     "sql": read_sql,
@@ -297,7 +314,7 @@ def test_what_a_page_shows_runs(page: str, tmp_path: Path) -> None:
     shown = [one for one in blocks_of(page) if one.label in RUNS]
     broker = BrokerProcess(tmp_path)
     place, failures = Place(tmp_path, broker), []
-    if any(one.label in ("python", "bash") for one in shown):
+    if any(one.label in ("python", "bash", "sh", "php") for one in shown):
         broker.start()
     try:
         for block in shown:
