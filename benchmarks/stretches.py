@@ -70,6 +70,9 @@ TEXT = b'{"topic":"' + b"," * 200_000 + ESCAPES * ((MESSAGES - 200_100) // len(E
 NAME = b'{"' + ESCAPES * ((MESSAGES - 100) // len(ESCAPES)) + b'":1}'
 WRONG = b'{"topic":"t","keys":[' + b"1," * (limits.HTTP_BODY_VALUES_MAX - 100) + b"1]}"
 WRONG_TIMERS = b'{"timers":[{' + b",".join(b'"%d":1' % n for n in range(9_000)) + b"}" + b",{}" * 900 + b"]}"
+NUMBERS = b"[" + b",".join(b"%d.%d" % (n, n * 7_919) for n in range(99_000)) + b"]"
+LONG_TEXT = b'"' + ESCAPES * ((limits.BODY_BYTES_MAX - 2) // len(ESCAPES)) + b'"'
+EVENT = b'{"specversion":"1.0","id":"%d","source":"/","type":"t","data":%b}'
 CONTAINS = " OR ".join([*(f"p CONTAINS 'word{number}'" for number in range(99)), "wanted = 1"])
 
 
@@ -153,13 +156,15 @@ class World:
         self._count = 0
         self.client = Client("client-1")
 
-    async def http(self, method: str, target: str, body: bytes = b"") -> None:
+    async def http(
+        self, method: str, target: str, body: bytes = b"", content_type: str = "application/json"
+    ) -> None:
         """Ask the HTTP interface; a body comes in pieces, as from a socket."""
         path, _, query = target.partition("?")
         pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)] or [b""]
         last = len(pieces) - 1
         numbered = iter(enumerate(pieces))
-        headers = [(b"host", b"127.0.0.1:8082"), (b"content-type", b"application/json")]
+        headers = [(b"host", b"127.0.0.1:8082"), (b"content-type", content_type.encode())]
         answer: list[Any] = []
 
         async def receive() -> Any:
@@ -210,6 +215,7 @@ class World:
             ("packed", MessageType.MIXED, 1),
             ("most", MessageType.MIXED, 1),
             ("tags", MessageType.MIXED, 1),
+            ("json", MessageType.MIXED, 1),
         ):
             await live.call(core.topics.create, name, kind, queue_count)
         for number in range(given.topics):
@@ -223,6 +229,9 @@ class World:
         await self._send(300, lambda n: {"topic": "prop", "properties": {"p": "a" * 12_000}})
         await self._send(10, lambda n: {"topic": "most", "properties": {"p": "a" * 16_000}})
         await self._send(40_000, lambda n: {"topic": "tags", "tag": f"t{n % 3000}"})
+        json_type = {"content-type": "application/json"}
+        bodies = NUMBERS, LONG_TEXT
+        await self._send(2, lambda n: {"topic": "json", "body": bodies[n], "properties": json_type})
         await self._send(2_000, lambda n: {"topic": LITE, "lite_topic": f"one-{n:06d}"})
         await self._send(
             given.timers,
@@ -289,6 +298,41 @@ class World:
             "HTTP, 9,000 fields of a timer that are wrong": lambda: http("POST", "/api/timers", WRONG_TIMERS),
             "HTTP, a message of 4 MiB in base64": lambda: http("POST", "/api/messages", self._posted_bytes()),
             "HTTP, a message of 4 MiB": lambda: http("POST", "/api/messages", self._posted()),
+            "HTTP, a message of 99,000 numbers in JSON": lambda: http(
+                "POST", "/api/messages", b'{"topic":"deep","body_json":%b}' % NUMBERS
+            ),
+            "HTTP, a message of 4 MiB of text in JSON": lambda: http(
+                "POST", "/api/messages", b'{"topic":"deep","body_json":%b}' % LONG_TEXT
+            ),
+            "HTTP, 1,000 messages": lambda: http("POST", "/api/messages", self._messages()),
+            "HTTP, a CloudEvent of 4 MiB": lambda: http(
+                "POST", "/api/topics/deep/messages", EVENT % (1, LONG_TEXT), "application/cloudevents+json"
+            ),
+            "HTTP, 1,000 CloudEvents": lambda: http(
+                "POST",
+                "/api/topics/deep/messages",
+                b"[%b]" % b",".join(EVENT % (number, b'"%b"' % (b"x" * 4_000)) for number in range(1_000)),
+                "application/cloudevents-batch+json",
+            ),
+            "HTTP, receive 8 MiB": lambda: http("POST", "/api/groups/http-1/receive", b'{"topic":"large"}'),
+            "HTTP, receive JSON": lambda: http("POST", "/api/groups/http-1/receive", b'{"topic":"json"}'),
+            "HTTP, receive 32": lambda: http(
+                "POST", "/api/groups/http-1/receive", b'{"topic":"deep","count":32}'
+            ),
+            "HTTP, acknowledge 1,024 that are wrong": lambda: http(
+                "POST", "/api/groups/http-1/ack", self._handles()
+            ),
+            "HTTP, refuse 1,024 that are wrong": lambda: http(
+                "POST", "/api/groups/http-1/nack", self._handles()
+            ),
+            "HTTP, 1,000 polls for check-backs": lambda: self._gather(
+                http("POST", "/api/transactions/check-backs", b'{"topics":["halves"],"wait":100}')
+                for _ in range(1_000)
+            ),
+            "HTTP, 1,000 receives that wait": lambda: self._gather(
+                http("POST", "/api/groups/http-1/receive", b'{"topic":"mark","wait":100}')
+                for _ in range(1_000)
+            ),
             "HTTP, 1,000 timers": lambda: http("POST", "/api/timers", self._timers()),
             "topics listed": lambda: http("GET", "/api/topics"),
             "a topic of 1,024 queues, since a time": lambda: http("GET", f"/api/topics/{WIDE}?since_ms=1"),
@@ -463,6 +507,19 @@ class World:
             "properties": {f"p{n}": "v" for n in range(40)},
         }
         return json.dumps({"timers": [one] * limits.TIMER_BATCH_MAX}).encode()
+
+    def _messages(self) -> bytes:
+        one = {
+            "topic": DEEP,
+            "body_json": {"text": "x" * 2_000, "numbers": [*range(10)]},
+            "properties": {f"p{n}": "v" for n in range(30)},
+            "cancel": {"key": "none"},
+        }
+        return json.dumps({"messages": [one] * limits.TIMER_BATCH_MAX}).encode()
+
+    def _handles(self) -> bytes:
+        handles = [f"deep {n} 1763700000000 60000 0 0 broker 0 {n} {n} {n}" for n in range(1_024)]
+        return json.dumps({"receipt_handles": handles}).encode()
 
     def _sent(
         self, count: int, body: bytes = b"x" * 256, *, is_gzip: bool = False, topic: str = DEEP

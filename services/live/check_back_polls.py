@@ -4,10 +4,11 @@
                                              --> its time is up, or the broker stops    --> answered with none
 
 Rules:
-- A poll takes questions while it has room: `count_max` of them, whose messages have less than
-  RECEIVE_BYTES_MAX. One that has a question is woken, and takes more until its turn of the loop comes.
+- A poll is in the lines of its topics while it has room: fewer than `count_max` questions, whose messages
+  have less than RECEIVE_BYTES_MAX. The first question wakes it, and it takes more until its turn comes.
 - Polls of a topic are asked in turn: one that was asked goes to the end.
-- A poll that opens has halves asked about that wait for a producer of its topics.
+- A poll that opens has halves asked about that wait for a producer of its topics, unless another one has
+  room: then they have been (each half that is asked about wakes one more).
 - How a transaction ended is told by an ordinary end. A question whose poll breaks off has no answer, and is
   asked again as any other.
 
@@ -46,6 +47,7 @@ class CheckBackPoll:
 
     client_id: str
     count_max: int
+    topics: tuple[str, ...]
     halves: list[AskedHalf] = field(default_factory=list)
     body_bytes: int = 0
 
@@ -65,19 +67,16 @@ class CheckBackPolls:
     @contextmanager
     def one(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
         """Yield a poll of topics, which can be asked within the block."""
-        poll, topics = CheckBackPoll(client_id, count_max), tuple(topics)
-        for topic in topics:
+        poll = CheckBackPoll(client_id, count_max, tuple(topics))
+        alone = [topic for topic in poll.topics if topic not in self._lines]
+        for topic in poll.topics:
             self._lines.setdefault(topic, {})[poll] = None
         try:
-            for topic in topics:
+            for topic in alone:
                 self._came(topic)
             yield poll
         finally:
-            for topic in topics:
-                line = self._lines.get(topic, {})
-                line.pop(poll, None)
-                if not line:
-                    self._lines.pop(topic, None)
+            self._leave(poll)
 
     async def wait(self, poll: CheckBackPoll, seconds: float) -> None:
         """Return when a poll has a question, its time is up, or the broker stops."""
@@ -87,16 +86,26 @@ class CheckBackPolls:
     def ask(self, question: CheckBack, read: Read) -> str:
         """Ask the next poll of a topic that has room; return its client's id, empty when there is none."""
         line = self._lines.get(question.topic, {})
-        poll = next((one for one in line if one.has_room), None)
+        poll = next(iter(line), None)
         message = None if poll is None else read()
         if poll is None or message is None:
             return ""
-        del line[poll]
-        line[poll] = None
         poll.halves.append(AskedHalf(question.transaction_id, question.topic, message))
         poll.body_bytes += len(message.body)
+        if poll.has_room:
+            del line[poll]
+            line[poll] = None
+        else:
+            self._leave(poll)
         self._long_polls.notify(poll)
         return poll.client_id
+
+    def _leave(self, poll: CheckBackPoll) -> None:
+        for topic in poll.topics:
+            line = self._lines.get(topic, {})
+            line.pop(poll, None)
+            if not line:
+                self._lines.pop(topic, None)
 
     def views(self, topic: str = "") -> list[ProducerView]:
         """Return the producers of a topic, or of all, that wait for questions."""

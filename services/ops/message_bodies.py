@@ -3,9 +3,10 @@
 A message says that its body is JSON by its property `content-type`, or that of a CloudEvent
 (`CE_datacontenttype`): `application/json`, or a type that ends in `+json`. What is sent as `body_json` gets
 that property. A body is shown as the bytes that were sent, so no number loses a digit; one that is no JSON
-after all, or has more than JSON_MARKS_MAX commas, colons and brackets, is shown as text.
+after all, or has more than JSON_BYTES_MAX bytes or JSON_MARKS_MAX commas, colons and brackets, is shown as
+text.
 
-Cost: a look at two properties; of JSON a parse, which nothing interrupts: some 12 ms for 4 MiB.
+Cost: a look at two properties; of JSON a parse, which nothing interrupts: up to 3 ms for 1 MiB.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tidewheel.errors import ClientMistake
 CONTENT_TYPE: Final = "content-type"
 EVENT_CONTENT_TYPE: Final = "CE_datacontenttype"
 JSON_TYPE: Final = "application/json"
+JSON_BYTES_MAX: Final = 1024 * 1024
 JSON_MARKS_MAX: Final = limits.HTTP_TIMERS_VALUES_MAX
 _MARKS: Final = (b",", b":", b"[", b"{")
 
@@ -35,9 +37,9 @@ def json_text_of(message: Message) -> str | None:
     """Return the body of a message as JSON; None if the message does not say that it is, or it is none."""
     given = message.properties
     said = given.get(CONTENT_TYPE) or given.get(EVENT_CONTENT_TYPE) or ""
-    if not is_json_type(said) or message.gzip:
-        return None
     body = message.body
+    if not is_json_type(said) or message.gzip or len(body) > JSON_BYTES_MAX:
+        return None
     if sum(body.count(mark) for mark in _MARKS) > JSON_MARKS_MAX:
         return None
     try:
