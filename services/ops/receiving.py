@@ -43,6 +43,7 @@ from services.broker.errors import GroupNotFound, MessageTypeConflict
 from services.broker.topics import check_group_name
 from services.broker.values import Delivery
 from services.live.durability import rests_on
+from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import in_parts, written
@@ -249,6 +250,9 @@ class ReceivingApi:
                 answer = await written({"messages": []})
         except CallerGone:
             return answer
+        except ResultUnknown:  # nothing was written that the caller asked for
+            check_serves(live)
+            raise
         finally:
             if not isinstance(answer, Lent):
                 hang_up.close()

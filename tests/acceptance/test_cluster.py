@@ -7,7 +7,8 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from queue import Queue
 from shutil import rmtree
@@ -150,6 +151,75 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
     leader.start()
     eventually(lambda: leader.role() == "following")
     assert tidewheel("send", "orders", "by whom was killed", "--http", leader.http).returncode == 0
+
+
+def test_an_application_with_http_alone_may_dial_any_node(nodes: list[Node], eventually: Any) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+
+    def post(path: str, body: Any, node: Node = other) -> Any:
+        asked = Request(f"http://{node.http}{path}", json.dumps(body).encode(), method="POST")
+        asked.add_header("content-type", "application/json")
+        try:
+            with urlopen(asked, timeout=SECONDS) as answer:
+                return json.load(answer)
+        except HTTPError as refused:
+            return json.load(refused) | {"status": refused.code}
+
+    def receive(wait: str = "20s") -> Any:
+        return post("/api/groups/g/receive", {"topic": "orders", "wait": wait})
+
+    post("/api/topics", {"name": "orders", "queue_count": 1})
+    with ThreadPoolExecutor(4) as callers:
+        waiting = callers.submit(receive)
+        assert post("/api/messages", {"topic": "orders", "body": "first"})["verdict"] is None
+        [got] = waiting.result()["messages"]
+        handles = {"receipt_handles": [got["receipt_handle"]]}
+        assert post("/api/groups/g/ack", handles, leader)["done"] == 1
+
+        # A caller that hangs up at a follower leaves no poll at the leader that takes the next message.
+        with closing(connection(other)) as calling:
+            body = json.dumps({"topic": "orders", "wait": "20s"})
+            calling.request("POST", "/api/groups/g/receive", body, {"content-type": "application/json"})
+            asked = {"topics": ["orders"], "client": "gone", "wait": "20s"}
+            polling = connection(other)
+            polling.request(
+                "POST",
+                "/api/transactions/check-backs",
+                json.dumps(asked),
+                {"content-type": "application/json"},
+            )
+            eventually(lambda: producers(leader) == ["gone"])
+            polling.close()
+            eventually(lambda: producers(leader) == [])
+        half = post("/api/transactions", {"topic": "orders", "body": "second"})["transaction_id"]
+        assert post(f"/api/transactions/{half}/commit", None)["resolution"] == "COMMIT"
+        [second] = receive()["messages"]
+        assert (second["body"], second["attempt"]) == ("second", 1)
+
+        # A poll whose leader leaves has one clear answer; what was leased and not acknowledged comes again.
+        waiting = callers.submit(receive)
+        polling = callers.submit(post, "/api/transactions/check-backs", asked)
+        eventually(lambda: producers(leader) == ["gone"])
+        assert leader.stop() == 0
+        for told in (waiting.result(), polling.result()):
+            assert told["status"] == 503, told
+            assert told["code"] == "TW-224", told
+    eventually(lambda: other.role() == "leading")
+    handles = {"receipt_handles": [second["receipt_handle"]]}
+    assert post("/api/groups/g/ack", handles)["done"] == 1, "another epoch's plain message"
+    assert receive("1s")["messages"] == []
+
+
+def connection(node: Node) -> HTTPConnection:
+    """A connection to a node's HTTP interface."""
+    return HTTPConnection(node.http, timeout=SECONDS)
+
+
+def producers(node: Node) -> list[str]:
+    """Who waits at a node for questions about transactions."""
+    with urlopen(f"http://{node.http}/api/transactions/producers", timeout=SECONDS) as answer:
+        return [one["client_id"] for one in json.load(answer)["producers"]]
 
 
 def test_a_leader_sees_how_far_its_followers_lag_also_one_that_is_gone(
