@@ -36,7 +36,7 @@ from services.ops.polls import (
     HangUp,
     Polls,
     check_serves,
-    host_of,
+    client_id,
     poll_seconds,
 )
 from services.ops.request import Moment, body_of, parse, said_by, shaped
@@ -152,12 +152,12 @@ class HalvesApi:
     async def check_backs(self, request: Request) -> Response:
         """Wait for questions how transactions have ended."""
         wanted = parse(NewCheckBackPoll, await body_of(request))
-        seconds, client_id = poll_seconds(wanted.wait), wanted.client or f"http@{host_of(request)}"
+        seconds, name = poll_seconds(wanted.wait), client_id(request, wanted.client)
         polls, hang_up = self._live.check_back_polls, HangUp(request)
         try:
             with (
                 self._polls.one(request),
-                polls.one(client_id, dict.fromkeys(wanted.topics), wanted.count) as poll,
+                polls.one(name, dict.fromkeys(wanted.topics), wanted.count) as poll,
             ):
                 await hang_up.unless(polls.wait(poll, seconds))
         except CallerGone:

@@ -105,6 +105,11 @@ def host_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
+def client_id(request: Request, name: str) -> str:
+    """Return the id of a client that gives itself a name, or else has its address for one."""
+    return f"http@{name or host_of(request)}"
+
+
 def check_serves(live: LiveBroker) -> None:
     """Raise `BrokerStops` or `StoreUnwell` where that nothing has come may be untrue."""
     if live.receivers.is_closed:

@@ -56,7 +56,7 @@ from services.ops.polls import (
     HangUp,
     Polls,
     check_serves,
-    host_of,
+    client_id,
     poll_seconds,
 )
 from services.ops.request import Moment, body_of, parse
@@ -82,6 +82,11 @@ class NewReceive(BaseModel):
     count: int = Field(16, description=f"1 to {limits.RECEIVE_BATCH_MAX}; the answer may have fewer.")
     wait: Moment = Field(
         0, description=f"Such as 5s; cut to {limits.LONG_POLL_MS // 1000}s. Without it the answer is at once."
+    )
+    client: str = Field(
+        "",
+        max_length=limits.TOPIC_CHARACTERS_MAX,
+        description="The consumer's name in lists; else its address.",
     )
     lease: Moment = Field(
         limits.LEASE_MS_DEFAULT, description="How long others do not get them; 30s, or milliseconds."
@@ -238,7 +243,7 @@ class ReceivingApi:
                         filtering,
                         wanted.count,
                         lease_ms,
-                        f"http@{host_of(request)}",
+                        client_id(request, wanted.client),
                         False,
                         waits_seconds,
                     )

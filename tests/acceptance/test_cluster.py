@@ -189,7 +189,7 @@ def test_an_application_with_http_alone_may_dial_any_node(nodes: list[Node], eve
                 json.dumps(asked),
                 {"content-type": "application/json"},
             )
-            eventually(lambda: producers(leader) == ["gone"])
+            eventually(lambda: producers(leader) == ["http@gone"])
             polling.close()
             eventually(lambda: producers(leader) == [])
         half = post("/api/transactions", {"topic": "orders", "body": "second"})["transaction_id"]
@@ -200,7 +200,7 @@ def test_an_application_with_http_alone_may_dial_any_node(nodes: list[Node], eve
         # A poll whose leader leaves has one clear answer; what was leased and not acknowledged comes again.
         waiting = callers.submit(receive)
         polling = callers.submit(post, "/api/transactions/check-backs", asked)
-        eventually(lambda: producers(leader) == ["gone"])
+        eventually(lambda: producers(leader) == ["http@gone"])
         assert leader.stop() == 0
         for told in (waiting.result(), polling.result()):
             assert told["status"] == 503, told

@@ -81,7 +81,7 @@ def test_a_half_that_stays_open_is_asked_about_and_its_message_shown(at_desk: At
     async def scenario(desk: Desk) -> None:
         half = await begin(desk, body=None, body_json={"n": 7}, keys=["order-7"], check_after="1m")
         polling = asyncio.ensure_future(questions(desk, wait="20s", client="shop-1"))
-        while await producers(desk) != ["shop-1"]:
+        while await producers(desk) != ["http@shop-1"]:
             await asyncio.sleep(0.001)
         advancing = asyncio.ensure_future(desk.advance("61s"))
         [asked] = await polling
@@ -91,7 +91,7 @@ def test_a_half_that_stays_open_is_asked_about_and_its_message_shown(at_desk: At
         await post(desk, f"/{half}/commit")
         await advancing
         log = (await desk.http.get("/api/transactions/log")).json()["questions"]
-        assert [(one["client_id"], one["answer"]) for one in log] == [("shop-1", "COMMIT")]
+        assert [(one["client_id"], one["answer"]) for one in log] == [("http@shop-1", "COMMIT")]
 
     at_desk(scenario)
 
@@ -120,7 +120,7 @@ def test_a_poll_for_questions_at_a_broker_that_stops_is_told_so(at_desk: AtDesk)
     async def scenario(desk: Desk) -> None:
         body = {"topics": ["t"], "client": "shop-1"}
         polling = asyncio.ensure_future(post(desk, "/check-backs", body, 503))
-        while await producers(desk) != ["shop-1"]:
+        while await producers(desk) != ["http@shop-1"]:
             await asyncio.sleep(0.001)
         desk.live.receivers.close()
         assert (await polling)["code"] == BrokerStops.code

@@ -81,8 +81,11 @@ def test_an_acknowledgement_after_the_lease_is_refused_and_the_message_comes_aga
         await desk.advance("11s")
         told = await post(desk, "ack", {"receipt_handles": [got["receipt_handle"]]})
         assert "has run out or was answered" in told["results"][0]["error"]["message"]
-        [again] = await receive(desk)
+        [again] = await receive(desk, client="shop-1")
         assert (again["message_id"], again["attempt"]) == ("A", 2)
+        await post(desk, "nack", {"receipt_handles": [again["receipt_handle"]], "dead_letter": True})
+        [dead] = (await desk.http.get("/api/dead-letters/groups/g")).json()["dead_letters"]
+        assert "http@127.0.0.1" in dead["first_error"]["what"]
 
     at_desk(scenario)
 
