@@ -52,7 +52,8 @@ from services.ops.transactions import EndAnswer, end_shape, id_of
 from tidewheel.errors import TidewheelError, TransactionEnded
 
 UNKNOWN: Final = "UNKNOWN"
-TOPICS_MAX: Final = 1_000
+TOPICS_MAX: Final = 16
+"""Of a poll; lists of producers look at the topics of all polls in one go."""
 
 
 class NewHalf(NewMessage):
