@@ -9,6 +9,7 @@ Rules:
 - Polls of a topic are asked in turn: one that was asked goes to the end.
 - A poll that opens has halves asked about that wait for a producer of its topics, unless another one has
   room: then they have been (each half that is asked about wakes one more).
+- All questions whose answers have not been taken hold COMMANDS_WAITING_ALL_BYTES_MAX, or one message more.
 - How a transaction ended is told by an ordinary end. A question whose poll breaks off has no answer, and is
   asked again as any other.
 
@@ -49,12 +50,12 @@ class CheckBackPoll:
     count_max: int
     topics: tuple[str, ...]
     halves: list[AskedHalf] = field(default_factory=list)
-    body_bytes: int = 0
+    held_bytes: int = 0
 
     @property
     def has_room(self) -> bool:
         """Whether it takes another question."""
-        return len(self.halves) < self.count_max and self.body_bytes < limits.RECEIVE_BYTES_MAX
+        return len(self.halves) < self.count_max and self.held_bytes < limits.RECEIVE_BYTES_MAX
 
 
 class CheckBackPolls:
@@ -63,6 +64,7 @@ class CheckBackPolls:
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
         self._lines: dict[str, dict[CheckBackPoll, None]] = {}
+        self._held_bytes = 0
 
     @contextmanager
     def one(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
@@ -83,15 +85,22 @@ class CheckBackPolls:
         if not poll.halves:
             await self._long_polls.wait(poll, seconds)
 
+    def hold(self, poll: CheckBackPoll, count_bytes: int) -> None:
+        """Count what a poll's questions hold in memory; 0 once nobody waits for them any more."""
+        self._held_bytes += count_bytes - poll.held_bytes
+        poll.held_bytes = count_bytes
+        assert self._held_bytes >= 0, "more bytes were let go than were held"
+
     def ask(self, question: CheckBack, read: Read) -> str:
         """Ask the next poll of a topic that has room; return its client's id, empty when there is none."""
         line = self._lines.get(question.topic, {})
-        poll = next(iter(line), None)
+        is_full = self._held_bytes >= limits.COMMANDS_WAITING_ALL_BYTES_MAX
+        poll = None if is_full else next(iter(line), None)
         message = None if poll is None else read()
         if poll is None or message is None:
             return ""
         poll.halves.append(AskedHalf(question.transaction_id, question.topic, message))
-        poll.body_bytes += len(message.body)
+        self.hold(poll, poll.held_bytes + len(message.body))
         if poll.has_room:
             del line[poll]
             line[poll] = None

@@ -50,7 +50,7 @@ def is_raw(method: str, path: str) -> bool:
     return method == "POST" and _RAW.fullmatch(path) is not None
 
 
-_RAW = re.compile(r"/api/topics/[^/]+/messages")
+_RAW = re.compile(r"/api/topics/.+/messages")
 _OF_MESSAGES = ("/api/messages", "/api/timers", "/api/transactions")
 _ESCAPED = "A text with many escapes is shorter in base64: give body_base64 instead of body."
 

@@ -26,13 +26,13 @@ from services.broker import verb_properties
 from services.broker.values import Resolution
 from services.live.check_back_polls import AskedHalf
 from services.live.live_broker import LiveBroker
-from services.ops.answers import written
 from services.ops.given_times import span_in
 from services.ops.messages import ReceiptAnswer, TakenAnswer, receipt_shape, taken_shape
 from services.ops.operation import Operation
 from services.ops.polls import (
     NOBODY_READS,
     CallerGone,
+    Handed,
     HangUp,
     Polls,
     check_serves,
@@ -155,19 +155,31 @@ class HalvesApi:
         wanted = parse(NewCheckBackPoll, await body_of(request))
         seconds, name = poll_seconds(wanted.wait), client_id(request, wanted.client)
         polls, hang_up = self._live.check_back_polls, HangUp(request)
+        answer = Response(status_code=NOBODY_READS)
         try:
             with (
                 self._polls.one(request),
                 polls.one(name, dict.fromkeys(wanted.topics), wanted.count) as poll,
             ):
-                await hang_up.unless(polls.wait(poll, seconds))
+                try:
+                    await hang_up.unless(polls.wait(poll, seconds))
+                except BaseException:
+                    polls.hold(poll, 0)
+                    raise
+            if not poll.halves:
+                check_serves(self._live)
+            answer = await Handed.of(
+                {"questions": map(asked_shape, poll.halves)},
+                hang_up,
+                lambda count_bytes: polls.hold(poll, count_bytes),
+                lambda taken: polls.hold(poll, 0),
+            )
         except CallerGone:
-            return Response(status_code=NOBODY_READS)
+            return answer
         finally:
-            hang_up.close()
-        if not poll.halves:
-            check_serves(self._live)
-        return await written({"questions": map(asked_shape, poll.halves)})
+            if not isinstance(answer, Handed):
+                hang_up.close()
+        return answer
 
     async def _end(self, transaction_id: str, resolution: Resolution) -> JSONResponse:
         live, answer = self._live, resolution.value

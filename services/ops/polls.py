@@ -6,23 +6,27 @@
                     +-- there are too many --> `TooManyPolls`
 
 A handler is not told when its caller hangs up: somebody has to read on, which `HangUp` does, in a task of its
-own for each poll. `HTTP_POLLS_MAX` leaves connections to calls that do not wait. Cost: two tasks a poll. Weak
-spot: a caller that vanishes without a word is found out by the next bytes that are written to it.
+own for each poll. What an answer gives away is given back if it was not taken (`Handed`). `HTTP_POLLS_MAX`
+leaves connections to calls that do not wait. Cost: two tasks a poll. Weak spot: a caller that vanishes
+without a word is found out by the next bytes that are written to it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from commitlog import limits
 from services.live.errors import BrokerStops, TooManyPolls
 from services.live.live_broker import LiveBroker
+from services.ops.answers import in_parts
 from services.ops.given_times import span_in
 from services.ops.request import Moment
 
@@ -63,6 +67,49 @@ class HangUp:
     def close(self) -> None:
         """Look no more."""
         self._reading.cancel()
+
+
+class Handed(Response):
+    """An answer in JSON whose handler learns in the end whether its caller took all of it."""
+
+    media_type = "application/json"
+
+    def __init__(self, parts: list[bytes], hang_up: HangUp, end: Callable[[bool], None]) -> None:
+        super().__init__()
+        self._parts, self._hang_up, self._end = parts, hang_up, end
+        self.headers["content-length"] = str(sum(map(len, parts)))
+
+    @classmethod
+    async def of(
+        cls,
+        content: Mapping[str, Any],
+        hang_up: HangUp,
+        hold: Callable[[int], None],
+        end: Callable[[bool], None],
+    ) -> Handed:
+        """Return an answer. `hold` is told its bytes, `end` whether it was taken; it closes `hang_up`."""
+        try:
+            parts = await in_parts(content)
+        except BaseException:
+            end(False)
+            raise
+        hold(sum(map(len, parts)))
+        return cls(parts, hang_up, end)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, as far as the caller is there."""
+        taken = False
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            for part in self._parts:
+                if self._hang_up.has_come:
+                    return
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            taken = not self._hang_up.has_come
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._hang_up.close()
+            self._end(taken)
 
 
 async def _read_on(request: Request) -> None:

@@ -34,7 +34,6 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
 from commitlog import limits
@@ -46,13 +45,14 @@ from services.live.durability import rests_on
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
-from services.ops.answers import in_parts, written
+from services.ops.answers import written
 from services.ops.given_times import span_in
 from services.ops.messages import TakenAnswer, taken_shape
 from services.ops.operation import Operation
 from services.ops.polls import (
     NOBODY_READS,
     CallerGone,
+    Handed,
     HangUp,
     Polls,
     check_serves,
@@ -248,18 +248,18 @@ class ReceivingApi:
                         waits_seconds,
                     )
                 )
-            if deliveries:
-                answer = await Lent(live, group, wanted.topic, deliveries, hang_up).made()
-            else:
+            if not deliveries:
                 check_serves(live)
-                answer = await written({"messages": []})
+            lent, topic = Lent(live, group, wanted.topic, deliveries), wanted.topic
+            shapes = (received_shape(one, topic) for one in deliveries)
+            answer = await Handed.of({"messages": shapes}, hang_up, lent.hold, lent.end)
         except CallerGone:
             return answer
         except ResultUnknown:  # nothing was written that the caller asked for
             check_serves(live)
             raise
         finally:
-            if not isinstance(answer, Lent):
+            if not isinstance(answer, Handed):
                 hang_up.close()
         return answer
 
@@ -349,56 +349,23 @@ def group_of(request: Request) -> str:
     return group
 
 
-class Lent(Response):
-    """The answer with leased messages; what its caller does not take is given back."""
+class Lent:
+    """What an answer has leased: unread bytes until its `end`, which gives back what was not taken."""
 
-    media_type = "application/json"
-
-    def __init__(
-        self, live: LiveBroker, group: str, topic: str, deliveries: list[Delivery], hang_up: HangUp
-    ) -> None:
-        super().__init__()
-        self._live, self._group, self._topic, self._hang_up = live, group, topic, hang_up
+    def __init__(self, live: LiveBroker, group: str, topic: str, deliveries: list[Delivery]) -> None:
+        self._live, self._group, self._topic = live, group, topic
         self._handles = [one.receipt_handle for one in deliveries]
-        self._deliveries, self._parts = deliveries, list[bytes]()
         self._held_bytes = 0
-        self._hold(sum(len(one.record.body) for one in deliveries))
+        self.hold(sum(len(one.record.body) for one in deliveries))
 
-    async def made(self) -> Lent:
-        """Return it with its bytes."""
-        shapes = (received_shape(one, self._topic) for one in self._deliveries)
-        try:
-            self._parts = await in_parts({"messages": shapes})
-        except BaseException:
-            self._end(taken=False)
-            raise
-        self._deliveries = []
-        size = sum(map(len, self._parts))
-        self._hold(size)
-        self.headers["content-length"] = str(size)
-        return self
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; give the leases back unless all of it was taken."""
-        taken = False
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            for part in self._parts:
-                if self._hang_up.has_come:
-                    return
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            taken = not self._hang_up.has_come
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            self._end(taken)
-
-    def _hold(self, count_bytes: int) -> None:
+    def hold(self, count_bytes: int) -> None:
+        """Count so many bytes as unread, in place of those before."""
         self._live.receivers.unread_bytes += count_bytes - self._held_bytes
         self._held_bytes = count_bytes
 
-    def _end(self, taken: bool) -> None:
-        self._hold(0)
-        self._hang_up.close()
+    def end(self, taken: bool) -> None:
+        """Let the bytes go, and unless the answer was taken the leases."""
+        self.hold(0)
         if not taken:
             self._live.receivers.give_back(self._group, self._topic, self._handles)
 

@@ -180,6 +180,24 @@ def test_what_any_page_can_send_is_refused(at_desk: AtDesk, content_type: str) -
     at_desk(scenario)
 
 
+@pytest.mark.parametrize(
+    ("topic", "status", "sentence"),
+    [
+        ("a%20b", 400, "'a b' may hold only"),
+        ("%F0%9F%98%80", 400, "may hold only"),
+        ("a%2Fb", 404, "No name in a path has a slash"),
+        ("TW_SYS_ACK", 400, "own topics"),
+    ],
+)
+def test_a_topic_that_cannot_be_is_named(at_desk: AtDesk, topic: str, status: int, sentence: str) -> None:
+    async def scenario(desk: Desk) -> None:
+        headers = {"Content-Type": "application/octet-stream"}
+        answer = await desk.http.post(f"/api/topics/{topic}/messages", content=b"x", headers=headers)
+        assert (answer.status_code, sentence in answer.json()["message"]) == (status, True), answer.text
+
+    at_desk(scenario)
+
+
 def test_an_unknown_word_in_the_query_is_named(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         for query, sentence in (

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from commitlog import limits
 from services.live.errors import BrokerStops
 
 Desk = Any
@@ -112,6 +115,22 @@ def test_a_half_waits_for_a_producer_that_can_be_asked(at_desk: AtDesk) -> None:
         assert [one["answer"] for one in log if one["transaction_id"] == halves[0] and one["client_id"]] == [
             "UNKNOWN"
         ]
+
+    at_desk(scenario)
+
+
+def test_what_questions_hold_in_memory_is_bounded(at_desk: AtDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COMMANDS_WAITING_ALL_BYTES_MAX", 1_500)
+
+    async def scenario(desk: Desk) -> None:
+        halves = {await begin(desk, body=f"{number}" * 1_000) for number in range(6)}
+        await desk.advance("10m")
+        found = set[str]()
+        while found != halves:
+            asked = await questions(desk, wait="20s")
+            assert 1 <= len(asked) <= 2
+            found |= {one["transaction_id"] for one in asked}
+            assert desk.live.check_back_polls._held_bytes == 0
 
     at_desk(scenario)
 

@@ -10,6 +10,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message
+from services.broker.errors import DiskFull
 from services.live.errors import BrokerStops
 
 Desk = Any
@@ -264,6 +265,33 @@ def test_a_poll_at_a_broker_that_stops_is_told_so(at_desk: AtDesk) -> None:
         desk.live.receivers.close()
         assert (await waiting)["code"] == BrokerStops.code
         assert (await post(desk, "receive", {"topic": "t"}, 503))["code"] == BrokerStops.code
+
+    at_desk(scenario)
+
+
+def test_while_new_messages_are_refused_what_is_there_is_received(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, "A")
+        desk.live.stop_new(DiskFull("95 % are used."))
+        for path in ("/api/messages", "/api/transactions"):
+            refused = await desk.http.post(path, json={"topic": "t", "body": "x"})
+            assert (refused.status_code, refused.json()["code"]) == (503, "TW-172")
+        [got] = await receive(desk)
+        assert (await post(desk, "ack", {"receipt_handles": [got["receipt_handle"]]}))["done"] == 1
+
+    at_desk(scenario)
+
+
+def test_a_poll_goes_on_when_the_disk_has_failed_and_works_again(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk)
+        waiting = asyncio.ensure_future(receive(desk, wait="20s"))
+        while not desk.live.receivers._long_polls._waiting["t"]:
+            await asyncio.sleep(0)
+        desk.live.fail(OSError(5, "Input/output error"))
+        await desk.live.well()
+        await send(desk, "A")
+        assert ids(await waiting) == ["A"]
 
     at_desk(scenario)
 
