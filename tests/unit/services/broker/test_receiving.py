@@ -650,3 +650,23 @@ def test_a_handle_of_a_clock_that_was_ahead_is_good_when_that_was_set_back(
     bench.ack(ordered)
     bench.advance(20_000)
     assert bench.receive() == []
+
+
+def test_a_message_that_could_not_be_processed_comes_again_as_its_group_says() -> None:
+    bench = Bench(replace(SETTINGS, attempts_max=5))
+    bench.broker.group_views.create(
+        "g", "", Start(), NOW_MS, policy=GroupPolicy(retry_after_ms=(1_000, 9_000))
+    )
+    bench.send()
+    for after_ms in (1_000, 9_000, 9_000):
+        [one] = bench.receive()
+        bench.broker.receiving.retry("g", "t", one.receipt_handle, None, bench.now_ms)
+        bench.now_ms += after_ms - 1
+        bench.broker.tick(bench.now_ms)
+        assert bench.receive() == []
+        bench.now_ms += 1
+        bench.broker.tick(bench.now_ms)
+    [one] = bench.receive()
+    assert one.attempt == 4
+    with pytest.raises(InvalidReceiptHandle):
+        bench.broker.receiving.retry("g", "t", one.receipt_handle + "0", None, bench.now_ms)

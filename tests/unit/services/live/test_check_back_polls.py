@@ -1,0 +1,105 @@
+"""Polls for check-backs: asked in turn, while they have room, beside producers that have a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+import pytest
+
+from commitlog import limits
+from commitlog.message import Message
+from services.broker.values import CheckBack
+from services.live.check_back_polls import CheckBackPolls
+from services.live.live_broker import LiveBroker
+from services.live.long_polls import LongPolls
+from tests.unit.services.live.test_advancing import MINUTE_MS, play
+
+
+class Half:
+    """A half of 100 bytes, and how often it was read."""
+
+    def __init__(self) -> None:
+        self.read_count = 0
+
+    def read(self) -> Message | None:
+        self.read_count += 1
+        return Message(topic="t", body=b"x" * 100, message_id="A")
+
+
+def question(topic: str = "t") -> CheckBack:
+    return CheckBack("ID", topic, 0)
+
+
+def test_polls_of_a_topic_are_asked_in_turn_and_leave_when_they_are_full() -> None:
+    came: list[str] = []
+    polls, half = CheckBackPolls(LongPolls(), came.append), Half()
+    with polls.one("a", ["t", "u"], 1) as first, polls.one("b", ["t"], 2) as second:
+        assert came == ["t", "u"], "the second found one with room beside it"
+        asked = [polls.ask(question(), half.read) for _ in range(4)]
+        assert asked == ["a", "b", "b", ""]
+        assert polls.ask(question("u"), half.read) == "", "the first is full, whatever the topic"
+        assert half.read_count == 3, "a message is read only for a poll that takes it"
+        assert (len(first.halves), len(second.halves)) == (1, 2)
+        assert polls.views() == []
+        with polls.one("c", ["t"], 1):
+            assert came == ["t", "u", "t"]
+            assert [(one.topic, one.client_id) for one in polls.views("t")] == [("t", "c")]
+    assert polls.ask(question(), half.read) == ""
+
+
+def test_a_half_that_damage_has_taken_is_asked_of_no_poll() -> None:
+    polls = CheckBackPolls(LongPolls(), lambda topic: None)
+    with polls.one("a", ["t"], 1) as poll:
+        assert polls.ask(question(), lambda: None) == ""
+        assert poll.has_room
+
+
+def test_what_all_polls_hold_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COMMANDS_WAITING_ALL_BYTES_MAX", 150)
+    polls, half = CheckBackPolls(LongPolls(), lambda topic: None), Half()
+    with ExitStack() as stack:
+        opened = [stack.enter_context(polls.one(name, ["t"], 9)) for name in "abc"]
+        assert [polls.ask(question(), half.read) for _ in range(3)] == ["a", "b", ""]
+        polls.hold(opened[0], 0)
+        assert polls.ask(question(), half.read) == "c"
+
+
+def test_a_poll_is_woken_by_its_first_question() -> None:
+    async def scenario() -> None:
+        polls, half = CheckBackPolls(LongPolls(), lambda topic: None), Half()
+        with polls.one("a", ["t"], 2) as poll:
+            waiting = asyncio.ensure_future(polls.wait(poll, 20))
+            await asyncio.sleep(0)
+            assert [polls.ask(question(), half.read) for _ in range(2)] == ["a", "a"]
+            await waiting
+            assert len(poll.halves) == 2
+            await polls.wait(poll, 20)
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_producers_with_a_stream_and_polls_are_asked_in_turn() -> None:
+    async def scenario(live: LiveBroker) -> None:
+        for number in range(6):
+            await live.send(Message(topic="t", body=b"x", message_id=f"A{number}", transactional=True))
+        streams: list[str] = []
+
+        def ask(question: CheckBack, read: object) -> str:
+            streams.append(question.transaction_id)
+            live.answered(question.transaction_id)
+            return "stream"
+
+        live.ask_with(ask)
+        with live.check_back_polls.one("poll", ["t"], 10) as poll:
+            advancing = asyncio.ensure_future(live.advance(MINUTE_MS // 6))
+            while len(streams) + len(poll.halves) < 6:
+                await asyncio.sleep(0)
+                for half in poll.halves:
+                    live.answered(half.transaction_id)
+            for half in poll.halves:
+                live.answered(half.transaction_id)
+            await advancing
+            assert (len(streams), len(poll.halves)) == (3, 3)
+
+    play(scenario)
