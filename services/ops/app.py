@@ -62,6 +62,7 @@ def make_app(
     """
     refusals = refusals or Refusals(live.clock.real_ms)
     polls = Polls()
+    metrics.count_polls(polls.counts)
     timers, dead_letters, explaining = TimerTasks(live), DeadLetterTasks(live), ExplainApi(live, files)
     parts = (
         Probes(live, metrics, document),

@@ -158,7 +158,7 @@ class HalvesApi:
         answer = Response(status_code=NOBODY_READS)
         try:
             with (
-                self._polls.one(request),
+                self._polls.one(request, "check_back"),
                 polls.one(name, dict.fromkeys(wanted.topics), wanted.count) as poll,
             ):
                 try:

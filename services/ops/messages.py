@@ -260,7 +260,7 @@ class MessagesApi:
         """Wait until something arrives; False when the time is up, or the caller has hung up."""
         hang_up = HangUp(request)
         try:
-            with self._polls.one(request):
+            with self._polls.one(request, "arrivals"):
                 return await hang_up.unless(self._live.receivers.arrival(topic, seconds))
         except CallerGone:
             return False

@@ -90,6 +90,7 @@ class Metrics(Collector):
         self._live, self._clients, self._consuming, self._sent_away = live, clients, consuming, sent_away
         self._measured = measured
         self._port: Connections | None = None
+        self._polls: Mapping[str, int] = NOBODY
         self._more: list[Collector] = []
         self._node = ("tidewheel", "broker", live.settings.broker_name)
         self.registry = CollectorRegistry()
@@ -122,6 +123,10 @@ class Metrics(Collector):
     def watch(self, port: Connections) -> None:
         """Count the connections of a port, too."""
         self._port = port
+
+    def count_polls(self, polls: Mapping[str, int]) -> None:
+        """Count the open long polls of the HTTP interface, too: how many by kind."""
+        self._polls = polls
 
     def add(self, more: Collector) -> None:
         """Tell of the families of another collector, too."""
@@ -158,6 +163,8 @@ class Metrics(Collector):
             rows = [("none", self._port.connection_count - tables), ("kept", tables)]
             name, help_text = "mq_connections", "Connections, by whether the client keeps a header table."
             yield from self._gauges(name, help_text, ("header_table",), rows)
+        polls = "Long polls that are open over HTTP, by what they wait for."
+        yield from self._gauges("mq_http_polls", polls, ("kind",), self._polls.items())
         if self._measured is not None:
             yield from families(self._measured, dict(zip(NODE, self._node, strict=True)))
         sent_away = self._sent_away.items()

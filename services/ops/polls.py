@@ -5,10 +5,10 @@
                     |           |  the broker stops ---------> `BrokerStops`
                     +-- there are too many --> `TooManyPolls`
 
-A handler is not told when its caller hangs up: somebody has to read on, which `HangUp` does, in a task of its
-own for each poll. What an answer gives away is given back if it was not taken (`Handed`). `HTTP_POLLS_MAX`
-leaves connections to calls that do not wait. Cost: two tasks a poll. Weak spot: a caller that vanishes
-without a word is found out by the next bytes that are written to it.
+A handler is not told when its caller hangs up: `HangUp` reads the connection in a task of its own for each
+poll. What an answer gives away is given back if it was not taken (`Handed`). `HTTP_POLLS_MAX` leaves
+connections to calls that do not wait; `counts` is the metric `mq_http_polls`. Cost: two tasks a poll. Weak
+spot: a caller that vanishes without closing its connection is noticed at the next write to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,6 +30,8 @@ from services.ops.answers import in_parts
 from services.ops.given_times import span_in
 from services.ops.request import Moment
 
+Kind = Literal["receive", "check_back", "arrivals"]
+"""What a long poll waits for: messages to lease, questions about transactions, messages to look at."""
 NOBODY_READS: Final = 499
 """The status of an answer whose caller has gone."""
 
@@ -118,10 +120,12 @@ async def _read_on(request: Request) -> None:
 
 
 class Polls:
-    """The long polls that are open, together and by address."""
+    """The long polls that are open, together, by kind and by address."""
 
     def __init__(self) -> None:
         self._of_address: Counter[str] = Counter()
+        self.counts: dict[str, int] = dict.fromkeys(get_args(Kind), 0)
+        """How many of each kind are open."""
 
     @property
     def open_count(self) -> int:
@@ -129,7 +133,7 @@ class Polls:
         return self._of_address.total()
 
     @contextmanager
-    def one(self, request: Request) -> Iterator[None]:
+    def one(self, request: Request, kind: Kind) -> Iterator[None]:
         """Count a poll; raise `TooManyPolls`."""
         host, counts = host_of(request), self._of_address
         if self.open_count >= limits.HTTP_POLLS_MAX or counts[host] >= limits.HTTP_POLLS_PER_ADDRESS_MAX:
@@ -139,9 +143,11 @@ class Polls:
                 "answers, or poll with fewer."
             )
         counts[host] += 1
+        self.counts[kind] += 1
         try:
             yield
         finally:
+            self.counts[kind] -= 1
             counts[host] -= 1
             if not counts[host]:
                 del counts[host]

@@ -235,7 +235,7 @@ class ReceivingApi:
             )
         hang_up, answer = HangUp(request), Response(status_code=NOBODY_READS)
         try:
-            with self._polls.one(request):
+            with self._polls.one(request, "receive"):
                 deliveries = await hang_up.unless(
                     live.receivers.receive(
                         group,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -129,5 +130,31 @@ def test_a_caller_that_hangs_up_frees_its_wait_for_arrivals(at_desk: AtDesk) -> 
             await until(lambda: waiting(desk) == 1)
             writer.close()
             await until(lambda: waiting(desk) == 0)
+
+    at_desk(scenario)
+
+
+def test_a_scrape_counts_the_open_polls_by_kind(at_desk: AtDesk) -> None:
+    async def counted(desk: Desk) -> dict[str, float]:
+        text = (await desk.http.get("/metrics")).text
+        return {
+            kind: float(n) for kind, n in re.findall(r'^mq_http_polls\{.*kind="(\w+)".*\} (\S+)$', text, re.M)
+        }
+
+    async def scenario(desk: Desk) -> None:
+        await desk.http.post("/api/topics", json={"name": "t", "queue_count": 1})
+        none = {"receive": 0, "check_back": 0, "arrivals": 0}
+        assert await counted(desk) == none
+        async with served(desk) as port:
+            receives = [await asked(port, "/api/groups/g/receive", RECEIVE) for _ in range(2)]
+            check_back = await asked(port, "/api/transactions/check-backs", {"topics": ["t"]})
+            _, arrivals = await asyncio.open_connection("127.0.0.1", port)
+            arrivals.write(b"GET /api/topics/t/arrivals?wait_ms=20000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await until(lambda: desk.app.state.polls.open_count == 4)
+            assert await counted(desk) == {"receive": 2, "check_back": 1, "arrivals": 1}
+            for writer in (*receives, check_back, arrivals):
+                writer.close()
+            await until(lambda: not desk.app.state.polls.open_count)
+            assert await counted(desk) == none
 
     at_desk(scenario)
