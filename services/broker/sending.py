@@ -271,7 +271,7 @@ class Sending:
             key = message.properties[properties.TIMER_KEY]
             raise KeyPending(
                 f"{key!r} of topic {message.topic!r} is due at {found.due_ms} (ms since 1970). Move or "
-                f"cancel it, or leave {properties.TIMER_UNIQUE} out to replace it.",
+                f"cancel it, or replace it without {properties.TIMER_UNIQUE} (over HTTP: unique).",
                 durable_at=found.timer_offset + 1,
             )
         return Replaced(found.timer_offset, found.due_ms)

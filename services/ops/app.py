@@ -34,14 +34,20 @@ from services.ops.receiving import ReceivingApi
 from services.ops.routes import OPERATIONS
 from services.ops.schedules import SchedulesApi
 from services.ops.sending import SendingApi
-from services.ops.statuses import bug, disk_failed, refuse, unknown
+from services.ops.statuses import WRONG_METHOD, bug, disk_failed, refuse, unknown, wrong_method
 from services.ops.timer_tasks import TimerTasksApi
 from services.ops.timers import TimersApi
 from services.ops.topics import TopicsApi
 from services.ops.transactions import TransactionsApi
 from tidewheel.errors import TidewheelError
 
-HANDLERS = {TidewheelError: refuse, HTTPException: unknown, OSError: disk_failed, Exception: bug}
+HANDLERS = {
+    TidewheelError: refuse,
+    WRONG_METHOD: wrong_method,
+    HTTPException: unknown,
+    OSError: disk_failed,
+    Exception: bug,
+}
 """What becomes of what a handler raises: always JSON that says so."""
 
 

@@ -41,7 +41,7 @@ def bound_of(method: str, path: str) -> Bound:
         advice = f"Send less at once. {_ESCAPED}"
         return Bound(limits.HTTP_MESSAGES_BYTES_MAX, limits.HTTP_TIMERS_VALUES_MAX, advice)
     if is_raw(method, path):
-        return Bound(limits.HTTP_MESSAGES_BYTES_MAX, 0, "Send fewer events at once.")
+        return Bound(limits.HTTP_MESSAGES_BYTES_MAX, 0, _RAW_ADVICE)
     return Bound(limits.HTTP_BODY_BYTES_MAX, limits.HTTP_BODY_VALUES_MAX, "Send less at once.")
 
 
@@ -52,6 +52,7 @@ def is_raw(method: str, path: str) -> bool:
 
 _RAW = re.compile(r"/api/topics/.+/messages")
 _OF_MESSAGES = ("/api/messages", "/api/timers", "/api/transactions")
+_RAW_ADVICE = f"A message has at most {limits.BODY_BYTES_MAX} bytes; send events in smaller batches."
 _ESCAPED = "A text with many escapes is shorter in base64: give body_base64 instead of body."
 
 

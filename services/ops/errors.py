@@ -9,7 +9,7 @@ from tidewheel.errors import AccessRefused, Busy, ClientMistake
 
 
 class BodyNotJson(ClientMistake):
-    """A request's body must be declared as JSON."""
+    """The request's body is not declared as what is taken here."""
 
     code = "TW-232"
 

@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 
 from commitlog import limits
 from services.broker import verb_properties
+from services.broker.topics import check_topic_name
 from services.broker.values import Resolution
 from services.live.check_back_polls import AskedHalf
 from services.live.live_broker import LiveBroker
@@ -92,9 +93,10 @@ class EndedAnswer(EndAnswer):
 
 
 class UnknownAnswer(TypedDict):
-    """A transaction of which the producer does not know yet how it ends: it is asked again."""
+    """A transaction of which the producer does not know yet how it ends; while OPEN it is asked again."""
 
     transaction_id: str
+    state: str
 
 
 class AskedAnswer(TypedDict):
@@ -148,11 +150,12 @@ class HalvesApi:
         """Answer a question with that the producer does not know yet."""
         view = self._live.query(self._live.core.half_views.one, id_of(request))
         self._live.answered(view.transaction_id, UNKNOWN)
-        return JSONResponse({"transaction_id": view.transaction_id})
+        return JSONResponse({"transaction_id": view.transaction_id, "state": view.state.value})
 
     async def check_backs(self, request: Request) -> Response:
         """Wait for questions how transactions have ended."""
         wanted = parse(NewCheckBackPoll, await body_of(request))
+        self._check_topics(wanted.topics)
         seconds, name = poll_seconds(wanted.wait), client_id(request, wanted.client)
         polls, hang_up = self._live.check_back_polls, HangUp(request)
         answer = Response(status_code=NOBODY_READS)
@@ -180,6 +183,13 @@ class HalvesApi:
             if not isinstance(answer, Handed):
                 hang_up.close()
         return answer
+
+    def _check_topics(self, names: list[str]) -> None:
+        """Raise `IllegalTopic`, or `TopicNotFound` where no topic is made at its first use."""
+        for name in names:
+            check_topic_name(name)
+            if not self._live.settings.auto_create_topics:
+                self._live.core.topics.get(name)
 
     async def _end(self, transaction_id: str, resolution: Resolution) -> JSONResponse:
         live, answer = self._live, resolution.value
@@ -217,7 +227,7 @@ OPERATIONS: Final = (
         HalvesApi.check_backs,
         {200: CheckBacksAnswer},
         bodies=(NewCheckBackPoll,),
-        refusals=(400, 503),
+        refusals=(400, 404, 503),
     ),
     Operation("POST", f"{ID}/commit", HalvesApi.commit, _ENDED, refusals=(400, 409, 503)),
     Operation("POST", f"{ID}/rollback", HalvesApi.rollback, _ENDED, refusals=(400, 409, 503)),

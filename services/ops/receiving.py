@@ -38,7 +38,7 @@ from typing_extensions import TypedDict
 
 from commitlog import limits
 from consumequeue.filter import Filter, parse_tags
-from services.broker.errors import GroupNotFound, MessageTypeConflict
+from services.broker.errors import GroupNotFound, IllegalInvisibleTime, MessageTypeConflict
 from services.broker.topics import check_group_name
 from services.broker.values import Delivery
 from services.live.durability import rests_on
@@ -228,7 +228,8 @@ class ReceivingApi:
         """Lease messages of a topic, waiting for the first."""
         wanted, group = parse(NewReceive, await body_of(request)), group_of(request)
         waits_seconds, filtering = poll_seconds(wanted.wait), wanted.wanted()
-        lease_ms, live = span_in(wanted.lease, "lease"), self._live
+        live = self._live
+        lease_ms = lease_in(wanted.lease, "lease", live.settings.invisible_ms_min)
         if live.core.lite.is_parent(wanted.topic):
             raise MessageTypeConflict(
                 f"{wanted.topic!r} holds lite topics. Receive from it with a client of the protocol port."
@@ -283,7 +284,7 @@ class ReceivingApi:
         wanted, group = parse(Refused, await body_of(request)), self._known_group(request)
         if wanted.dead_letter and wanted.after is not None:
             raise ClientMistake("after and dead_letter are given: a message comes again, or it does not.")
-        after_ms = None if wanted.after is None else span_in(wanted.after, "after")
+        after_ms = None if wanted.after is None else lease_in(wanted.after, "after")
 
         def retry(handle: Handle) -> Decided:
             topic, core_handle = handle
@@ -302,7 +303,7 @@ class ReceivingApi:
     async def extend(self, request: Request) -> Response:
         """Let leases end later; the old handles are void."""
         wanted, group = parse(Extended, await body_of(request)), self._known_group(request)
-        lease_ms = span_in(wanted.lease, "lease")
+        lease_ms = lease_in(wanted.lease, "lease")
 
         def extend(handle: Handle) -> Decided:
             topic, core_handle = handle
@@ -340,6 +341,15 @@ class ReceivingApi:
         if not self._live.core.groups.is_known(group):
             raise GroupNotFound(f"{group!r}. A group is made by its first receive.")
         return group
+
+
+def lease_in(span: Moment, field: str, ms_min: int = 0) -> int:
+    """Return how long a message is invisible, in ms; raise `IllegalInvisibleTime` or `ClientMistake`."""
+    lease_ms = span_in(span, field)
+    if not ms_min <= lease_ms <= limits.INVISIBLE_MS_MAX:
+        hours = limits.INVISIBLE_MS_MAX // 3_600_000
+        raise IllegalInvisibleTime(f"{field} is {span!r}: give {ms_min / 1000:g}s to {hours}h.")
+    return lease_ms
 
 
 def group_of(request: Request) -> str:

@@ -9,10 +9,11 @@ how long it may take, and how many bytes the requests under way may hold togethe
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, TypeVar
+from itertools import islice
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
+from pydantic_core import ErrorDetails, from_json
 from starlette.requests import Request
 
 from commitlog import limits
@@ -30,8 +31,35 @@ _DISCARDED_BYTES_MAX = 32 * 1024 * 1024
 _QUOTED_MAX = 80
 _NAMED_MAX = 200
 
+_OBJECT: Final = "it must be an object, {...} in JSON"
+_SENTENCES: Final = {
+    "model_type": _OBJECT,
+    "dict_type": _OBJECT,
+    "list_type": "it must be a list, [...] in JSON",
+    "string_type": "it must be a text in quotes",
+    "int_type": "it must be a whole number",
+    "int_parsing": "it must be a whole number",
+    "int_from_float": "it must be a whole number",
+    "bool_type": "it must be true or false",
+    "bool_parsing": "it must be true or false",
+}
+"""Errors of pydantic by their type, for callers who do not know Python."""
+_WORDS: Final = (
+    ("Input should be", "it must be"),
+    ("List should", "it must"),
+    ("String should", "it must"),
+    (" after validation", ""),
+)
+
+
+def _check_moment(given: Any) -> Any:
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise ValueError("it must be a text in quotes, or a whole number of milliseconds")
+    return given
+
+
 Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
-Moment = str | Annotated[int, Strict()]
+Moment = Annotated[str | Annotated[int, Strict()], BeforeValidator(_check_moment)]
 """What `services.times.moments` reads, or in a body a number of milliseconds since 1970."""
 
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -53,6 +81,8 @@ def asked(kind: type[Shape], request: Request) -> Shape:
 
 def parse(kind: type[Shape], body: bytes) -> Shape:
     """Read a request's body as a shape; raise `ClientMistake` naming the first field that is wrong."""
+    if not body:
+        raise _empty()
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -87,6 +117,8 @@ async def said_by(request: Request) -> Any:
 
 async def json_in(body: bytes) -> Any:
     """Return what a body in JSON says, likewise; its values are counted already."""
+    if not body:
+        raise _empty()
     try:
         said = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -123,6 +155,10 @@ async def body_of(request: Request) -> bytes:
     if bound.values_max:
         await check_values(body, bound.values_max)
     return body
+
+
+def _empty() -> ClientMistake:
+    return ClientMistake("The body is empty: send JSON, as curl --json '{...}' does.")
 
 
 def _too_large(bound: Bound) -> RequestTooLarge:
@@ -173,15 +209,35 @@ def shorten(name: str) -> str:
 
 
 def mistake(error: ValidationError, whole: str, within: str = "") -> ClientMistake:
-    """Return the first thing that is wrong with a query or a body (`whole`) as an error of the tree."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    parts = (*([within] if within else []), *first["loc"])
+    """Return the first thing that is wrong with a query or a body (`whole`) as an error of the tree.
+
+    What is missing may be there under a wrong name, so the first unknown field is told with it.
+    """
+    errors = error.errors(include_url=False, include_context=False)
+    told = [_sentence(errors[0], whole, within)]
+    if errors[0]["type"] == "missing":
+        unknown = (one for one in errors if one["type"] == "extra_forbidden")
+        told += [_sentence(one, whole, within) for one in islice(unknown, 1)]
+    return ClientMistake(" ".join(told))
+
+
+def _sentence(one: ErrorDetails, whole: str, within: str) -> str:
+    """Return one error of pydantic as a sentence that names its place in a query or a body."""
+    parts = (*([within] if within else []), *one["loc"])
     where = shorten(".".join(str(part) for part in parts)) or whole
-    said = first["msg"].removeprefix("Value error, ")
-    given = first["input"]
-    is_long = isinstance(given, str) and len(given) > _QUOTED_MAX  # not written at all: it may have MiB
-    is_quoted = isinstance(given, str | int | float) and not is_long and len(repr(given)) <= _QUOTED_MAX
-    quoted = f" is {given!r}" if is_quoted else ""
-    if first["type"] == "extra_forbidden":
-        return ClientMistake(f"{where} is nothing that is known here: is it misspelt?")
-    return ClientMistake(f"{where}{quoted}: {said}.")
+    kind, given = one["type"], one["input"]
+    if kind == "missing":
+        return f"{where} is missing."
+    if kind == "extra_forbidden":
+        return f"{where} is not known here: is it misspelt?"
+    said = one["msg"].removeprefix("Value error, ")
+    for word, better in _WORDS:
+        said = said.replace(word, better)
+    return f"{where}{_quoted(given)}: {_SENTENCES.get(kind, said)}."
+
+
+def _quoted(given: Any) -> str:
+    """Return what was given, to be quoted; nothing if it is long: it may have MiB."""
+    if not isinstance(given, str | int | float) or (isinstance(given, str) and len(given) > _QUOTED_MAX):
+        return ""
+    return f" is {given!r}" if len(repr(given)) <= _QUOTED_MAX else ""

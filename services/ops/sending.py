@@ -138,11 +138,10 @@ class NewMessage(BaseModel):
         return "body_json" in self.model_fields_set
 
     def _body(self) -> bytes:
-        if not self._has_json:
-            return body_bytes(self.body, self.body_base64)
-        if self.body is not None or self.body_base64 is not None:
+        ways = (self.body is not None, self.body_base64 is not None, self._has_json)
+        if sum(ways) != 1:
             raise ClientMistake("Give one of body, body_json and body_base64.")
-        return json_bytes(self.body_json)
+        return json_bytes(self.body_json) if self._has_json else body_bytes(self.body, self.body_base64)
 
     def _type(self) -> dict[str, str]:
         return {CONTENT_TYPE: JSON_TYPE} if self._has_json else {}
@@ -150,7 +149,7 @@ class NewMessage(BaseModel):
     def _due_ms(self, now_ms: int) -> int | None:
         given = [self.in_, self.at, self.in_ms, self.at_ms]
         if sum(one is not None for one in given) > 1:
-            raise IllegalDeliveryTime("Say when in one way: in, as 30m, or at, as as 2026-11-22T09:00Z.")
+            raise IllegalDeliveryTime("Say when in one way: in, as 30m, or at, as 2026-11-22T09:00Z.")
         if self.in_ is not None:
             return now_ms + delay_of(self.in_)
         if self.at is not None:
@@ -165,6 +164,11 @@ class NewMessage(BaseModel):
         return marks
 
     def _timer_properties(self) -> dict[str, str]:
+        if self.unique and not self.timer_key:
+            raise ClientMistake("unique is about a timer_key: name one.")
+        when = (self.in_, self.at, self.in_ms, self.at_ms)
+        if self.timer_key and all(one is None for one in when):
+            raise ClientMistake("timer_key is the name of a delayed message: say when, by in or at.")
         key = {properties.TIMER_KEY: self.timer_key} if self.timer_key else {}
         return key | ({properties.TIMER_UNIQUE: "true"} if self.unique else {})
 

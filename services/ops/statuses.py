@@ -11,18 +11,29 @@ from __future__ import annotations
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 from typing_extensions import TypedDict
 
 from services.auth.errors import Unauthorized
 from services.live.errors import unread
 from services.ops.errors import BodyNotJson, BodyUnfinished, RequestTooLarge
-from tidewheel.errors import AccessRefused, Busy, ClientMistake, NotFound, RefusedByState, TidewheelError
+from tidewheel.errors import (
+    AccessRefused,
+    BodyTooLarge,
+    Busy,
+    ClientMistake,
+    NotFound,
+    RefusedByState,
+    TidewheelError,
+)
 
-NOT_FOUND = 404
+WRONG_METHOD = 405
+_ASKED_CHARACTERS_MAX = 200
 HTTP_STATUSES = (
     (BodyNotJson, 415),
     (BodyUnfinished, 408),
     (RequestTooLarge, 413),
+    (BodyTooLarge, 413),
     (ClientMistake, 400),
     (Unauthorized, 401),
     (AccessRefused, 403),
@@ -73,11 +84,23 @@ async def bug(request: Request, error: Exception) -> JSONResponse:
 
 
 async def unknown(request: Request, error: Exception) -> JSONResponse:
-    """Answer to a path or method that is not served."""
+    """Answer to a path that is not served."""
     assert isinstance(error, HTTPException)
-    asked = f"{request.method} {request.url.path}"
-    kind = NotFound if error.status_code == NOT_FOUND else ClientMistake
     has_slash = b"%2f" in request.scope.get("raw_path", b"").lower()
     slash = " No name in a path has a slash (%2F): give keys in the body or the query." if has_slash else ""
-    said = kind(f"{asked[:200]} is not served here; /openapi.json lists what is.{slash}")
+    said = NotFound(f"{_asked(request)} is not served here; /openapi.json lists what is.{slash}")
     return JSONResponse(error_shape(said), status_code=error.status_code, headers=error.headers)
+
+
+async def wrong_method(request: Request, error: Exception) -> JSONResponse:
+    """Answer to a method that a path does not take."""
+    assert isinstance(error, HTTPException)
+    path, routes = request.scope["path"], (one for one in request.app.routes if isinstance(one, Route))
+    served = [one.methods or set() for one in routes if one.path_regex.match(path)]
+    allowed = ", ".join(sorted(set().union(*served) - {"HEAD"}))
+    said = ClientMistake(f"{_asked(request)} is not served here; this path takes {allowed}.")
+    return JSONResponse(error_shape(said), status_code=error.status_code, headers={"Allow": allowed})
+
+
+def _asked(request: Request) -> str:
+    return f"{request.method} {request.url.path}"[:_ASKED_CHARACTERS_MAX]

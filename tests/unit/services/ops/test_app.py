@@ -435,3 +435,31 @@ def test_a_virtual_clock_is_advanced_and_times_are_shown_in_real_time() -> None:
         assert sum(int(queue["end_offset"]) - int(queue["since_offset"]) for queue in topic["queues"]) == 1
 
     play(scenario, "virtual")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/api/groups/g/receive", "POST"),
+        ("PUT", "/api/messages", "GET, POST"),
+        ("DELETE", "/api/topics/t/messages", "GET, POST"),
+    ],
+)
+def test_a_method_that_is_not_served_is_told_which_are(
+    at_desk: Callable[..., None], method: str, path: str, allowed: str
+) -> None:
+    async def scenario(desk: Any) -> None:
+        answer = await desk.http.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+        assert f"{method} {path} is not served here; this path takes {allowed}." in answer.json()["message"]
+
+    at_desk(scenario)
+
+
+def test_a_message_that_is_too_large_is_refused_as_a_large_request_is(at_desk: Callable[..., None]) -> None:
+    async def scenario(desk: Any) -> None:
+        body = "x" * (limits.BODY_BYTES_MAX + 1)
+        answer = await desk.http.post("/api/messages", json={"topic": "t", "body": body})
+        assert (answer.status_code, answer.json()["code"]) == (413, "TW-142")
+
+    at_desk(scenario)

@@ -201,7 +201,7 @@ def test_a_topic_that_cannot_be_is_named(at_desk: AtDesk, topic: str, status: in
 def test_an_unknown_word_in_the_query_is_named(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         for query, sentence in (
-            ("?dely=30m", "dely is nothing"),
+            ("?dely=30m", "dely is not known here"),
             ("?in=30", "in is '30'"),
             ("?at=09:00", "at is"),
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_half_waits_for_a_producer_that_can_be_asked(at_desk: AtDesk) -> None:
                 assert one["transaction_id"] not in found, "nobody is asked twice at once"
                 found[one["transaction_id"]] = one["message"]["body"]
         assert set(found) == set(halves)
-        assert (await post(desk, f"/{halves[0]}/unknown")) == {"transaction_id": halves[0]}
+        assert await post(desk, f"/{halves[0]}/unknown") == {"transaction_id": halves[0], "state": "OPEN"}
         log = (await desk.http.get("/api/transactions/log")).json()["questions"]
         assert [one["answer"] for one in log if one["transaction_id"] == halves[0] and one["client_id"]] == [
             "UNKNOWN"
@@ -153,10 +154,30 @@ def test_what_is_wrong_is_said(at_desk: AtDesk) -> None:
             ({"topics": []}, "topics"),
             ({"topics": ["t"], "count": 10_000}, "count is 10000"),
             ({"topics": ["t"], "wait": "soon"}, "wait is 'soon'"),
-            ({"topic": "t"}, "topics"),
+            ({"topic": "t"}, "topics is missing. topic is not known here"),
+            ({"topics": ["no no"]}, "'no no' may hold only"),
         ):
             assert sentence in (await post(desk, "/check-backs", body, 400))["message"]
         told = await post(desk, "", {"topic": "t", "body": "x", "check_after": "1"}, 400)
         assert "check_after is '1'" in told["message"]
+
+    at_desk(scenario)
+
+
+def test_a_producer_that_does_not_know_learns_that_its_transaction_has_ended(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        half = await begin(desk, body="x")
+        await post(desk, f"/{half}/rollback")
+        assert (await post(desk, f"/{half}/unknown"))["state"] == "ROLLED_BACK"
+
+    at_desk(scenario)
+
+
+def test_a_poll_of_a_topic_that_nothing_makes_is_refused(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.http.post("/api/topics", json={"name": "t", "queue_count": 1})
+        desk.live.settings = replace(desk.live.settings, auto_create_topics=False)
+        assert (await post(desk, "/check-backs", {"topics": ["t", "typo"]}, 404))["code"] == "TW-151"
+        assert await questions(desk, wait=0) == []
 
     at_desk(scenario)

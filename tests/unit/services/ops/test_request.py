@@ -20,11 +20,11 @@ def test_a_long_name_is_cut_in_the_sentence_that_tells_of_it() -> None:
     with pytest.raises(ClientMistake) as refused:
         parse(Nothing, json.dumps({"a" * (1 << 20): 1}).encode())
     assert len(str(refused.value)) < 500
-    assert "a... (1048576 characters) is nothing that is known here" in str(refused.value)
+    assert "a... (1048576 characters) is not known here" in str(refused.value)
 
 
 def test_a_short_name_is_told_whole() -> None:
-    with pytest.raises(ClientMistake, match="tpoic is nothing that is known here"):
+    with pytest.raises(ClientMistake, match="tpoic is not known here"):
         parse(Nothing, b'{"tpoic": 1}')
 
 
@@ -63,5 +63,5 @@ def test_a_part_with_more_values_than_can_be_told_as_wrong_is_refused_for_their_
     for wrong in ({str(one): 1 for one in many}, {"topic": "t", "keys": list(many)}):
         with pytest.raises(RequestTooLarge, match=r"timers\.7 has \d+ values"):
             shaped(NewTimer, wrong, "timers.7")
-    with pytest.raises(ClientMistake, match=r"timers\.7\.topic: Field required"):
+    with pytest.raises(ClientMistake, match=r"timers\.7\.topic is missing"):
         shaped(NewTimer, {}, "timers.7")

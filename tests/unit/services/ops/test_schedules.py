@@ -149,7 +149,7 @@ def test_a_preview_keeps_nothing() -> None:
         ({"time_zone": "Mars/Base"}, 400, "TW-149", "Europe/London"),
         ({"cron": "0 0 30 2 *"}, 400, "TW-149", "never occurs"),
         ({"cron": "hourly"}, 400, "TW-149", "it has 1 fields"),
-        ({"body": "x" * 65_537}, 400, "TW-142", "65536"),
+        ({"body": "x" * 65_537}, 413, "TW-142", "65536"),
         ({"body": None}, 400, "TW-130", "either body or body_base64"),
         ({"body": None, "body_base64": "?"}, 400, "TW-130", "body_base64"),
         ({"missed": "often"}, 400, "TW-130", "missed"),

@@ -129,7 +129,13 @@ def test_a_body_in_json_comes_back_as_json(at_desk: AtDesk) -> None:
         ({"idempotency_key": "x" * 129}, "TW-130", "idempotency_key"),
         ({"idempotency_key": " "}, "TW-136", "empty"),
         ({"messages": []}, "TW-130", "messages"),
-        ({"delay": "30m"}, "TW-130", "delay is nothing that is known here"),
+        ({"delay": "30m"}, "TW-130", "delay is not known here"),
+        ({"body": None}, "TW-130", "Give one of body, body_json and body_base64"),
+        ({"body_json": 1, "body": "x"}, "TW-130", "Give one of body, body_json and body_base64"),
+        ({"timer_key": "a"}, "TW-130", "timer_key is the name of a delayed message: say when, by in or at"),
+        ({"unique": True, "in": "1m"}, "TW-130", "unique is about a timer_key: name one"),
+        ({"in": "1m", "at": "2026-11-22T09:00Z"}, "TW-138", "or at, as 2026-11-22T09:00Z"),
+        ({"cancel": "a"}, "TW-130", "cancel is 'a': it must be an object"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(
