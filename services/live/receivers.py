@@ -9,8 +9,8 @@ receive --> lease in the core --> nothing: wait in line (`long_polls`), lease ag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from commitlog import limits
@@ -60,6 +60,7 @@ class Receivers:
     ) -> list[Delivery]:
         """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, then return none.
 
+        Their bytes are in `unread_bytes` until this returns; the caller counts them from then on.
         `attempt_id` is what the caller calls this receive, and again one whose answer it did not get.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
@@ -85,7 +86,8 @@ class Receivers:
             raise
         if received.is_unfinished:
             self._long_polls.notify_next(key, line)
-        await self._show(group, topic, received)
+        with self._unread(received.deliveries):
+            await self._show(group, topic, received)
         return self._clock.outward(received.deliveries)
 
     def refuse_unread(self) -> None:
@@ -158,6 +160,15 @@ class Receivers:
         if not self._slices.has_room:
             await self._slices.first_look()
         return True
+
+    @contextmanager
+    def _unread(self, deliveries: list[Delivery]) -> Iterator[None]:
+        held_bytes = sum(len(one.record.body) for one in deliveries)
+        self.unread_bytes += held_bytes
+        try:
+            yield
+        finally:
+            self.unread_bytes -= held_bytes
 
     async def _show(self, group: str, topic: str, received: Received) -> None:
         """Return once what was leased may be shown; who is no longer there to see it gives it back."""

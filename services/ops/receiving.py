@@ -227,42 +227,37 @@ class ReceivingApi:
     async def receive(self, request: Request) -> Response:
         """Lease messages of a topic, waiting for the first."""
         wanted, group = parse(NewReceive, await body_of(request)), group_of(request)
-        waits_seconds, filtering = poll_seconds(wanted.wait), wanted.wanted()
-        live = self._live
-        lease_ms = lease_in(wanted.lease, "lease", live.settings.invisible_ms_min)
-        if live.core.lite.is_parent(wanted.topic):
-            raise MessageTypeConflict(
-                f"{wanted.topic!r} holds lite topics. Receive from it with a client of the protocol port."
-            )
+        name = client_id(request, wanted.client)
         hang_up, answer = HangUp(request), Response(status_code=NOBODY_READS)
         try:
             with self._polls.one(request, "receive"):
-                deliveries = await hang_up.unless(
-                    live.receivers.receive(
-                        group,
-                        wanted.topic,
-                        filtering,
-                        wanted.count,
-                        lease_ms,
-                        client_id(request, wanted.client),
-                        False,
-                        waits_seconds,
-                    )
-                )
+                deliveries, lent = await hang_up.unless(self._lease(wanted, group, name))
             if not deliveries:
-                check_serves(live)
-            lent, topic = Lent(live, group, wanted.topic, deliveries), wanted.topic
-            shapes = (received_shape(one, topic) for one in deliveries)
+                check_serves(self._live)
+            shapes = (received_shape(one, wanted.topic) for one in deliveries)
             answer = await Handed.of({"messages": shapes}, hang_up, lent.hold, lent.end)
         except CallerGone:
             return answer
-        except ResultUnknown:  # nothing was written that the caller asked for
-            check_serves(live)
+        except ResultUnknown:  # the caller asked for no write
+            check_serves(self._live)
             raise
         finally:
             if not isinstance(answer, Handed):
                 hang_up.close()
         return answer
+
+    async def _lease(self, wanted: NewReceive, group: str, name: str) -> tuple[list[Delivery], Lent]:
+        """Return what a receive has leased, counted as unread; raise `ClientMistake` or `Busy`."""
+        live, topic, filtering = self._live, wanted.topic, wanted.wanted()
+        seconds = poll_seconds(wanted.wait)
+        lease_ms = lease_in(wanted.lease, "lease", live.settings.invisible_ms_min)
+        if live.core.lite.is_parent(topic):
+            raise MessageTypeConflict(
+                f"{topic!r} holds lite topics. Receive from it with a client of the protocol port."
+            )
+        receive = live.receivers.receive
+        found = await receive(group, topic, filtering, wanted.count, lease_ms, name, False, seconds)
+        return found, Lent(live, group, topic, found)
 
     async def ack(self, request: Request) -> Response:
         """Acknowledge messages: they are done."""

@@ -344,3 +344,29 @@ def test_answers_that_nobody_reads_are_bounded_with_those_of_the_protocol_port(a
         assert desk.live.receivers.unread_bytes == 0
 
     at_desk(scenario)
+
+
+def test_what_is_leased_counts_as_unread_before_it_is_durable(
+    at_desk: AtDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ANSWERS_BYTES_MAX", 250)
+
+    async def scenario(desk: Desk) -> None:
+        await send(desk, *map(str, range(5)), body=b"x" * 100)
+        durable, reach = asyncio.Event(), desk.live.answers.reach
+
+        async def reach_later(offset: int) -> None:
+            await durable.wait()
+            await reach(offset)
+
+        monkeypatch.setattr(desk.live.answers, "reach", reach_later)
+        one = {"topic": "t", "count": 1}
+        leasing = [asyncio.ensure_future(post(desk, "receive", one)) for _ in range(3)]
+        while desk.live.receivers.unread_bytes < 300:
+            await asyncio.sleep(0.001)
+        assert (await post(desk, "receive", one, 503))["code"] == "TW-226"
+        durable.set()
+        assert sum(len(got["messages"]) for got in await asyncio.gather(*leasing)) == 3
+        assert desk.live.receivers.unread_bytes == 0
+
+    at_desk(scenario)
