@@ -1,4 +1,4 @@
-"""Check-backs by long polls: producers that have no stream ask for the questions about their transactions.
+"""Check-backs by long polls, for producers without a stream.
 
     poll of topics --> open: it can be asked --> a question about a half of one of them --> answered with it
                                              --> its time is up, or the broker stops    --> answered with none
@@ -6,12 +6,12 @@
 Rules:
 - A poll is in the lines of its topics while it has room: fewer than `count_max` questions, whose messages
   have less than RECEIVE_BYTES_MAX. The first question wakes it, and it takes more until its turn comes.
-- Polls of a topic are asked in turn: one that was asked goes to the end.
-- A poll that opens has halves asked about that wait for a producer of its topics, unless another one has
-  room: then they have been (each half that is asked about wakes one more).
-- All questions whose answers have not been taken hold COMMANDS_WAITING_ALL_BYTES_MAX, or one message more.
-- How a transaction ended is told by an ordinary end. A question whose poll breaks off has no answer, and is
-  asked again as any other.
+- Polls of a topic are asked in turn: after a question a poll moves to the end of the line.
+- The first poll of a topic starts the check-backs of halves that wait for a producer; each check-back starts
+  the next one.
+- Questions whose answers are not sent yet hold at most COMMANDS_WAITING_ALL_BYTES_MAX and one message.
+- The answer to a question is an ordinary end. A question whose poll breaks off is asked again by the
+  check-back times of its topic.
 
 Between two polls a producer cannot be asked; a half that is due then waits, without a timer, for the next.
 Cost: an entry for each topic of an open poll.
@@ -59,7 +59,7 @@ class CheckBackPoll:
 
 
 class CheckBackPolls:
-    """The open polls by topic; `came` is told of each topic that one can be asked about."""
+    """Open polls by topic; `came` is called with each topic that gets its first poll."""
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
@@ -86,10 +86,10 @@ class CheckBackPolls:
             await self._long_polls.wait(poll, seconds)
 
     def hold(self, poll: CheckBackPoll, count_bytes: int) -> None:
-        """Count what a poll's questions hold in memory; 0 once nobody waits for them any more."""
+        """Set the bytes that a poll's questions hold in memory; 0 after the answer."""
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
-        assert self._held_bytes >= 0, "more bytes were let go than were held"
+        assert self._held_bytes >= 0, "more bytes were released than held"
 
     def ask(self, question: CheckBack, read: Read) -> str:
         """Ask the next poll of a topic that has room; return its client's id, empty when there is none."""

@@ -35,7 +35,7 @@ class LongPolls:
     def __init__(self) -> None:
         self._waiting: defaultdict[Hashable, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
         self.is_closed = False
-        """Whether nobody waits any more."""
+        """Whether polls have ended for good: the broker stops."""
 
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
         """Wait until `key` is notified; False when `seconds` are over or the broker stops.

@@ -117,7 +117,7 @@ class Receivers:
         self._long_polls.notify(topic)
 
     def give_back(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
-        """Take deliveries back that their consumer never heard of; those acknowledged meanwhile are done."""
+        """Release leases that their consumer never received; skip those acknowledged meanwhile."""
         for handle in receipt_handles:
             with suppress(TidewheelError):
                 self.release(group, topic, handle)

@@ -1,6 +1,6 @@
 """Transactions of producers over HTTP: begun, ended, and the questions how they ended.
 
-    POST /api/transactions                a message as in POST /api/messages, which nobody receives yet, and
+    POST /api/transactions                a message as in POST /api/messages, invisible until its commit, and
                                           "check_after", when it is asked about; answered with transaction_id
     POST /api/transactions/ID/commit      the message is sent; a verb on a timer that it carries is done
     POST /api/transactions/ID/rollback    it never was
@@ -31,7 +31,7 @@ from services.ops.given_times import span_in
 from services.ops.messages import ReceiptAnswer, TakenAnswer, receipt_shape, taken_shape
 from services.ops.operation import Operation
 from services.ops.polls import (
-    NOBODY_READS,
+    CALLER_GONE,
     CallerGone,
     Handed,
     HangUp,
@@ -66,7 +66,7 @@ class NewHalf(NewMessage):
 
 
 class NewCheckBackPoll(BaseModel):
-    """About the transactions of which topics to be asked."""
+    """A poll for check-backs of topics."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -81,7 +81,7 @@ class NewCheckBackPoll(BaseModel):
 
 
 class BegunAnswer(ReceiptAnswer):
-    """A transaction that has begun: its message is stored, and nobody receives it yet."""
+    """A transaction that has begun: its message is stored, and invisible until its commit."""
 
     transaction_id: str
 
@@ -123,13 +123,13 @@ def asked_shape(half: AskedHalf) -> dict[str, Any]:
 
 
 class HalvesApi:
-    """The handlers of what producers do with transactions."""
+    """Handlers of producers' transactions: begin, end, check-backs."""
 
     def __init__(self, live: LiveBroker, polls: Polls) -> None:
         self._live, self._polls = live, polls
 
     async def begin(self, request: Request) -> JSONResponse:
-        """Begin a transaction: store a message that nobody receives before it is committed."""
+        """Begin a transaction: store a message that is invisible until its commit."""
         wanted = shaped(NewHalf, await said_by(request), "")
         given, now_ms = with_key(wanted, request.headers.get(IDEMPOTENCY_KEY, "")), self._live.now_ms()
         immunity_ms = None if wanted.check_after is None else span_in(wanted.check_after, "check_after")
@@ -153,12 +153,12 @@ class HalvesApi:
         return JSONResponse({"transaction_id": view.transaction_id, "state": view.state.value})
 
     async def check_backs(self, request: Request) -> Response:
-        """Wait for questions how transactions have ended."""
+        """Wait for check-backs."""
         wanted = parse(NewCheckBackPoll, await body_of(request))
         self._check_topics(wanted.topics)
         seconds, name = poll_seconds(wanted.wait), client_id(request, wanted.client)
         polls, hang_up = self._live.check_back_polls, HangUp(request)
-        answer = Response(status_code=NOBODY_READS)
+        answer = Response(status_code=CALLER_GONE)
         try:
             with (
                 self._polls.one(request, "check_back"),

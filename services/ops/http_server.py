@@ -72,7 +72,7 @@ class HttpServer(uvicorn.Server):
 
 
 class HttpConnection(H11Protocol):
-    """One connection, hung up on when its head does not come, or what it was answered is not read."""
+    """One connection, closed when its request head does not arrive or its answer is not read in time."""
 
     def __init__(self, bounds: HttpLimits, addresses: Counter[str], *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -116,12 +116,12 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Hang up on a client that takes nothing of what waits for it for a while."""
+        """Start the time in which the client must read of its answer."""
         super().pause_writing()
         self._unread_timer = self.loop.call_later(self._bounds.unread_ms_max / 1000, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Write on: the client has read."""
+        """Stop that time: the client has read."""
         self._stop_unread_timer()
         super().resume_writing()
 

@@ -1,14 +1,14 @@
-"""Long polls over HTTP: how many are open, and what becomes of one whose caller hangs up.
+"""Long polls over HTTP: their bounds, and their end when the caller disconnects.
 
     a request --> counted --> it waits ----------------------> answered
-                    |           |  its caller hangs up ------> the wait is cancelled, nothing is answered
+                    |           |  its caller disconnects ---> the wait is cancelled, no answer
                     |           |  the broker stops ---------> `BrokerStops`
                     +-- there are too many --> `TooManyPolls`
 
-A handler is not told when its caller hangs up: `HangUp` reads the connection in a task of its own for each
-poll. What an answer gives away is given back if it was not taken (`Handed`). `HTTP_POLLS_MAX` leaves
-connections to calls that do not wait; `counts` is the metric `mq_http_polls`. Cost: two tasks a poll. Weak
-spot: a caller that vanishes without closing its connection is noticed at the next write to it.
+ASGI reports a disconnect only to a reader: `HangUp` reads the connection in a task of its own for each poll.
+Leases of an answer that was not sent whole are released (`Handed`). `HTTP_POLLS_MAX` leaves connections to
+calls that do not wait; `counts` is the metric `mq_http_polls`. Cost: two tasks a poll. Weak spot: a caller
+that vanishes without closing its connection is noticed at the next write to it.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from services.ops.given_times import span_in
 from services.ops.request import Moment
 
 Kind = Literal["receive", "check_back", "arrivals"]
-"""What a long poll waits for: messages to lease, questions about transactions, messages to look at."""
-NOBODY_READS: Final = 499
-"""The status of an answer whose caller has gone."""
+"""Purposes of long polls: leases, check-backs, messages read without a lease."""
+CALLER_GONE: Final = 499
+"""Status logged for a request whose caller has disconnected."""
 
 Answer = TypeVar("Answer")
 
 
 class CallerGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The caller has disconnected."""
 
 
 class HangUp:
-    """Whether the caller of a request, whose body has been read, has hung up; `close` it in the end."""
+    """Disconnect of the caller of a request whose body has been read; `close` it after the answer."""
 
     def __init__(self, request: Request) -> None:
         self._reading = asyncio.ensure_future(_read_on(request))
 
     @property
     def has_come(self) -> bool:
-        """Whether the caller has hung up."""
+        """Whether the caller has disconnected."""
         return self._reading.done()
 
     async def unless(self, waiting: Coroutine[Any, Any, Answer]) -> Answer:
-        """Return the result of a wait; raise `CallerGone` if the caller hangs up before, which cancels it."""
+        """Return the result of a wait; if the caller disconnects first, cancel it and raise `CallerGone`."""
         work = asyncio.ensure_future(waiting)
         try:
             await asyncio.wait({work, self._reading}, return_when=asyncio.FIRST_COMPLETED)
@@ -67,12 +67,12 @@ class HangUp:
                 await asyncio.wait({work})
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop reading the connection."""
         self._reading.cancel()
 
 
 class Handed(Response):
-    """An answer in JSON whose handler learns in the end whether its caller took all of it."""
+    """Answer in JSON that reports to its handler whether it was sent whole."""
 
     media_type = "application/json"
 
@@ -89,7 +89,7 @@ class Handed(Response):
         hold: Callable[[int], None],
         end: Callable[[bool], None],
     ) -> Handed:
-        """Return an answer. `hold` is told its bytes, `end` whether it was taken; it closes `hang_up`."""
+        """Return an answer: calls `hold` with its bytes, `end` with whether it was sent; closes `hang_up`."""
         try:
             parts = await in_parts(content)
         except BaseException:
@@ -99,7 +99,7 @@ class Handed(Response):
         return cls(parts, hang_up, end)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, as far as the caller is there."""
+        """Send it; stop at a disconnect."""
         taken = False
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -120,16 +120,16 @@ async def _read_on(request: Request) -> None:
 
 
 class Polls:
-    """The long polls that are open, together, by kind and by address."""
+    """Open long polls: in all, by kind and by address."""
 
     def __init__(self) -> None:
         self._of_address: Counter[str] = Counter()
         self.counts: dict[str, int] = dict.fromkeys(get_args(Kind), 0)
-        """How many of each kind are open."""
+        """Open polls by kind."""
 
     @property
     def open_count(self) -> int:
-        """How many are open."""
+        """Number of open polls."""
         return self._of_address.total()
 
     @contextmanager
@@ -159,14 +159,14 @@ def host_of(request: Request) -> str:
 
 
 def client_id(request: Request, name: str) -> str:
-    """Return the id of a client that gives itself a name, or else has its address for one."""
+    """Return the id of a client: its name if the request has one, else its address."""
     return f"http@{name or host_of(request)}"
 
 
 def check_serves(live: LiveBroker) -> None:
-    """Raise `BrokerStops` or `StoreUnwell` where that nothing has come may be untrue."""
+    """Raise `BrokerStops` or `StoreUnwell` where an empty answer could be untrue."""
     if live.receivers.is_closed:
-        raise BrokerStops("Ask again: another node leads, or it is back soon. You were given nothing.")
+        raise BrokerStops("Ask again: another node leads, or it is back soon. Nothing was leased.")
     _ = live.core
 
 

@@ -1,4 +1,4 @@
-"""`/api/groups/GROUP/receive` and what becomes of what it leases: an application needs no client library.
+"""`/api/groups/GROUP/receive`, and the ends of its leases: consumers without a client library.
 
     POST /api/groups/GROUP/receive  {"topic", "filter" or "sql", "count", "wait", "lease"}: leases messages,
                                     and waits for the first
@@ -10,15 +10,15 @@
                                     now; the new handles are in the answer, the old ones are void
 
 Group, leases, attempts, dead letters, filters and errors are those of the protocol port: both call
-`services.live.receivers` and the verbs of `services.broker.receiving`. A lease is as long as was asked; it is
-not renewed by presence, so a consumer over HTTP extends it. A handle over HTTP has the topic before it
-("TOPIC HANDLE"), so that it says all that is needed.
+`services.live.receivers` and the verbs of `services.broker.receiving`. A lease lasts as long as
+the request says; presence does not renew it, so a consumer over HTTP extends it. A handle over HTTP begins
+with its topic ("TOPIC HANDLE"), so no other field is needed.
 
-Each handle has its own result: `error` is null, or what went wrong with that one. The answer comes when all
-of them are durable.
+Each handle has its own result: `error` is null or an error of that handle. The answer is sent when all
+results are durable.
 
-An answer that its caller did not take (the connection ended) gives its leases back, and no attempt counts.
-Its bytes count among the unread ones of all receivers meanwhile (`Receivers.unread_bytes`).
+If the connection ends before the answer is sent whole, its leases are released and no attempt counts. Until
+then its bytes count as unread (`Receivers.unread_bytes`).
 
 Cost: handles are decided HANDLES_AT_ONCE in a turn of the loop, or with pauses. Weak spot: through a node
 that forwards, an answer counts as taken when that node has it; then the lease runs out.
@@ -50,7 +50,7 @@ from services.ops.given_times import span_in
 from services.ops.messages import TakenAnswer, taken_shape
 from services.ops.operation import Operation
 from services.ops.polls import (
-    NOBODY_READS,
+    CALLER_GONE,
     CallerGone,
     Handed,
     HangUp,
@@ -66,13 +66,13 @@ from tidewheel.errors import ClientMistake, TidewheelError
 HANDLES_AT_ONCE: Final = limits.CALLS_PER_TURN_MAX
 
 Handle = tuple[str, str]
-"""A topic, and the receipt handle of a lease on a message of it."""
+"""A topic, and the receipt handle of a lease in it."""
 Decided = tuple[int, str]
-"""What must be durable before a verb on a lease is told, and the lease's new handle if it has one."""
+"""Offset that must be durable before the answer, and the new handle of an extended lease, else empty."""
 
 
 class NewReceive(BaseModel):
-    """What to lease: up to `count` messages for `lease`, waiting for the first."""
+    """A receive: lease up to `count` messages for `lease`; wait for the first."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -112,7 +112,7 @@ class NewReceive(BaseModel):
 
 
 class Acknowledged(BaseModel):
-    """Messages that are done."""
+    """Messages to acknowledge."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -120,14 +120,14 @@ class Acknowledged(BaseModel):
 
 
 class Refused(Acknowledged):
-    """Messages that could not be processed: they come again `after` a span, or are dead letters."""
+    """Messages to refuse: delivered again `after` a span, or made dead letters."""
 
     after: Moment | None = Field(None, description="Such as 30s; without it as the group's policy says.")
     dead_letter: bool = Field(False, description="Give them up now.")
 
 
 class Extended(Acknowledged):
-    """Messages that take longer: their leases end `lease` from now."""
+    """Leases to extend: they end `lease` from now."""
 
     lease: Moment = Field(description="Such as 2m, or milliseconds.")
 
@@ -153,14 +153,14 @@ class ReceivedMessagesAnswer(TypedDict):
 
 
 class HandleAnswer(TypedDict):
-    """What became of one handle: `error` is null if it is as was asked."""
+    """Result of one handle; `error` is null on success."""
 
     receipt_handle: str
     error: ErrorAnswer | None
 
 
 class HandlesAnswer(TypedDict):
-    """What became of each handle, in order."""
+    """Results of all handles, in order."""
 
     done: int
     refused: int
@@ -168,13 +168,13 @@ class HandlesAnswer(TypedDict):
 
 
 class ExtendedAnswer(HandleAnswer):
-    """What became of one lease; `new_receipt_handle` is its handle from now on, null if it was refused."""
+    """Result of one lease; `new_receipt_handle` replaces its handle, null if it was refused."""
 
     new_receipt_handle: str | None
 
 
 class ExtendedHandlesAnswer(TypedDict):
-    """What became of each lease, in order."""
+    """Results of all leases, in order."""
 
     done: int
     refused: int
@@ -182,7 +182,7 @@ class ExtendedHandlesAnswer(TypedDict):
 
 
 def received_shape(delivery: Delivery, topic: str) -> dict[str, Any]:
-    """Return a leased message as JSON has it."""
+    """Return a leased message in JSON form."""
     return {
         "receipt_handle": f"{topic} {delivery.receipt_handle}",
         "attempt": delivery.attempt,
@@ -195,7 +195,7 @@ def received_shape(delivery: Delivery, topic: str) -> dict[str, Any]:
 
 
 def parted(receipt_handle: str) -> Handle:
-    """Return the topic of a handle, and the handle as the core knows it."""
+    """Split a handle into its topic and the handle of the core."""
     topic, _, handle = receipt_handle.partition(" ")
     return topic, handle
 
@@ -203,7 +203,7 @@ def parted(receipt_handle: str) -> Handle:
 def handles_shape(
     receipt_handles: list[str], answers: list[Decided | TidewheelError], *, renewed: bool = False
 ) -> dict[str, Any]:
-    """Return what became of each handle as JSON has it."""
+    """Return the results of handles in JSON form."""
     results = []
     for given, answer in zip(receipt_handles, answers, strict=True):
         error, new = None, None
@@ -219,7 +219,7 @@ def handles_shape(
 
 
 class ReceivingApi:
-    """The handlers of what consumers do."""
+    """Handlers of consumers: receive, ack, nack, extend."""
 
     def __init__(self, live: LiveBroker, polls: Polls) -> None:
         self._live, self._polls = live, polls
@@ -228,7 +228,7 @@ class ReceivingApi:
         """Lease messages of a topic, waiting for the first."""
         wanted, group = parse(NewReceive, await body_of(request)), group_of(request)
         name = client_id(request, wanted.client)
-        hang_up, answer = HangUp(request), Response(status_code=NOBODY_READS)
+        hang_up, answer = HangUp(request), Response(status_code=CALLER_GONE)
         try:
             with self._polls.one(request, "receive"):
                 deliveries, lent = await hang_up.unless(self._lease(wanted, group, name))
@@ -247,7 +247,7 @@ class ReceivingApi:
         return answer
 
     async def _lease(self, wanted: NewReceive, group: str, name: str) -> tuple[list[Delivery], Lent]:
-        """Return what a receive has leased, counted as unread; raise `ClientMistake` or `Busy`."""
+        """Lease messages, counted as unread; raise `ClientMistake` or `Busy`."""
         live, topic, filtering = self._live, wanted.topic, wanted.wanted()
         seconds = poll_seconds(wanted.wait)
         lease_ms = lease_in(wanted.lease, "lease", live.settings.invisible_ms_min)
@@ -260,7 +260,7 @@ class ReceivingApi:
         return found, Lent(live, group, topic, found)
 
     async def ack(self, request: Request) -> Response:
-        """Acknowledge messages: they are done."""
+        """Acknowledge messages."""
         wanted, group = parse(Acknowledged, await body_of(request)), self._known_group(request)
         handles = [parted(one) for one in wanted.receipt_handles]
         answers: list[Decided | TidewheelError] = []
@@ -275,7 +275,7 @@ class ReceivingApi:
         return await written(handles_shape(wanted.receipt_handles, answers))
 
     async def nack(self, request: Request) -> Response:
-        """Refuse messages: they come again, or are given up."""
+        """Refuse messages: deliver them again, or make them dead letters."""
         wanted, group = parse(Refused, await body_of(request)), self._known_group(request)
         if wanted.dead_letter and wanted.after is not None:
             raise ClientMistake("after and dead_letter are given: a message comes again, or it does not.")
@@ -296,7 +296,7 @@ class ReceivingApi:
         return await written(handles_shape(wanted.receipt_handles, answers))
 
     async def extend(self, request: Request) -> Response:
-        """Let leases end later; the old handles are void."""
+        """Extend leases; the old handles are void."""
         wanted, group = parse(Extended, await body_of(request)), self._known_group(request)
         lease_ms = lease_in(wanted.lease, "lease")
 
@@ -312,7 +312,7 @@ class ReceivingApi:
     async def _each(
         self, receipt_handles: Iterable[str], verb: Callable[[Handle], Decided], *, copies: bool = False
     ) -> list[Decided | TidewheelError]:
-        """Return what a verb says of each handle once that is durable; `copies`: it appends messages."""
+        """Apply a verb to each handle and return the durable results; `copies`: the verb appends messages."""
         answers, pauses = list[Decided | TidewheelError](), Pauses()
         for one in receipt_handles:
             try:
@@ -326,7 +326,7 @@ class ReceivingApi:
         return answers
 
     async def _durable(self, answers: list[Decided | TidewheelError]) -> None:
-        """Return when all that answers rest on is durable; raise `ResultUnknown`."""
+        """Wait until all results are durable; raise `ResultUnknown`."""
         rests = (rests_on(one) if isinstance(one, TidewheelError) else one[0] for one in answers)
         await self._live.answers.reach(max(rests))
 
@@ -355,7 +355,7 @@ def group_of(request: Request) -> str:
 
 
 class Lent:
-    """What an answer has leased: unread bytes until its `end`, which gives back what was not taken."""
+    """Leases of an answer: unread bytes until `end`, which releases the leases if it was not sent."""
 
     def __init__(self, live: LiveBroker, group: str, topic: str, deliveries: list[Delivery]) -> None:
         self._live, self._group, self._topic = live, group, topic
@@ -364,12 +364,12 @@ class Lent:
         self.hold(sum(len(one.record.body) for one in deliveries))
 
     def hold(self, count_bytes: int) -> None:
-        """Count so many bytes as unread, in place of those before."""
+        """Replace the count of unread bytes."""
         self._live.receivers.unread_bytes += count_bytes - self._held_bytes
         self._held_bytes = count_bytes
 
     def end(self, taken: bool) -> None:
-        """Let the bytes go, and unless the answer was taken the leases."""
+        """Drop the count of bytes; release the leases unless the answer was taken."""
         self.hold(0)
         if not taken:
             self._live.receivers.give_back(self._group, self._topic, self._handles)

@@ -3,10 +3,10 @@
     {"topic", "body" or "body_json" or "body_base64"}      one; 201 when it is on disk
     {"messages": [...]}                                     many; each is stored or refused for itself
     "in": "30m", "at": "2026-11-22T09:00+08:00"             it is delayed; "timer_key" names it
-    "cancel": {"key": "order:7"}, "move", "fire"            what becomes of a timer with the same record
+    "cancel": {"key": "order:7"}, "move", "fire"            a verb on a timer, in the same record
 
 The verb on a timer is one that the message carries (`services.broker.verb_properties`): `verdict` in the
-answer says what came of it, which the message says as well.
+answer is its result, which is a property of the message, too.
 
 `idempotency_key`, or the header Idempotency-Key, becomes the message's id: the same content under the same id
 within 30 s, of a timer within ten minutes, is stored once and gets the first answer
@@ -86,7 +86,7 @@ class NewMessage(BaseModel):
     """A message to send: `in` a span of time, `at` a moment, or at once.
 
     `timer_key` names the timer that it is until then; a pending one with that key is replaced, or with
-    `unique` the message is refused. `cancel`, `move` or `fire` is what becomes of another timer meanwhile.
+    `unique` the message is refused. `cancel`, `move` or `fire` is a verb on another timer.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -189,7 +189,7 @@ class NewMessage(BaseModel):
 
 
 class RawQuery(Nothing):
-    """What a message says whose body is bytes, or what all events of a request say."""
+    """Fields of a message whose body is bytes, or of all events of a request."""
 
     tag: str = ""
     key: str = Field("", description="A message key.")
@@ -230,7 +230,7 @@ class UnreadMessages(BaseModel):
 
 
 class CarriedVerdictAnswer(TypedDict):
-    """What came of the verb on a timer: when and at which log offset it had ended, null if it had not."""
+    """Result of a verb on a timer: time and log offset of the timer's end, null if it had not ended."""
 
     verdict: str
     ended_ms: str | None
@@ -244,7 +244,7 @@ class SentAnswer(ReceiptAnswer):
 
 
 class SentMessagesAnswer(TypedDict):
-    """What became of each message, in order."""
+    """Results of all messages, in order."""
 
     sent: int
     refused: int
@@ -265,7 +265,7 @@ def delay_of(span: Moment) -> int:
 async def send_each(
     live: LiveBroker, messages: Sequence[Message | TidewheelError]
 ) -> list[SendReceipt | TidewheelError]:
-    """Store messages, SENT_AT_ONCE in a turn of the loop; return what became of each, errors as they came."""
+    """Store messages, SENT_AT_ONCE in a turn of the loop; return their results, errors unchanged."""
     answers: list[Any] = list(messages)
     sound = [number for number, one in enumerate(answers) if isinstance(one, Message)]
     slices = [sound[first : first + SENT_AT_ONCE] for first in range(0, len(sound), SENT_AT_ONCE)]
@@ -288,7 +288,7 @@ def verdict_shape(said: str) -> CarriedVerdictAnswer | None:
 
 
 class SendingApi:
-    """The handlers of what is sent."""
+    """Handlers of sends."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
@@ -350,7 +350,7 @@ class SendingApi:
         return await self._sent(messages)
 
     async def _sent(self, messages: list[Message | TidewheelError]) -> Response:
-        """Store messages; answer with what became of each."""
+        """Store messages; answer with their results."""
         shapes, pauses = list[Any](), Pauses()
         for message, receipt in zip(messages, await send_each(self._live, messages), strict=True):
             if isinstance(receipt, TidewheelError) or isinstance(message, TidewheelError):
@@ -363,7 +363,7 @@ class SendingApi:
         return await written({"sent": len(shapes) - refused, "refused": refused, "messages": shapes})
 
     def _shape(self, message: Message, receipt: SendReceipt) -> SentAnswer:
-        """Return a stored message as JSON has it, with what came of its verb; it is durable."""
+        """Return a durable message in JSON form, with the verdict of its verb."""
         verdict = None
         if verb_properties.carries(message):
             core, offset_ms = self._live.core, self._live.clock.offset_ms
@@ -379,7 +379,7 @@ def media_type_of(request: Request) -> str:
 
 
 def new_id() -> str:
-    """Return the id of a message whose sender gives none."""
+    """Return a new message id."""
     return uuid4().hex.upper()
 
 

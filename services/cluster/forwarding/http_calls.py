@@ -11,7 +11,7 @@ POST /api/cluster/set-version    the leader: {"version": N} is finalized; withou
 anything else                the leader, once; its answer as it is. What changes nothing (GET, HEAD) goes to
                              the next leader, should this one go, or stand still until another leads
 no leader, or none that answers    503, with a sentence
-a caller that hangs up       ends the request at the leader, too: a long poll there is free again
+a caller that disconnects    ends the request at the leader, too: its long poll there ends
 
 Each request that goes on holds a thread until it is answered, of which there are HTTP_FORWARDED_MAX: long
 polls through a follower are few, while gRPC's (`calls.py`) are many. One more is refused.
@@ -58,7 +58,7 @@ from services.cluster.watching.sessions import Sessions
 from services.cluster.watching.unanswered import Unanswered
 from services.ops.bodies import Bodies
 from services.ops.gate import Demands, Gate
-from services.ops.polls import NOBODY_READS, CallerGone, HangUp
+from services.ops.polls import CALLER_GONE, CallerGone, HangUp
 from services.ops.request import body_of
 from services.ops.statuses import error_shape, refuse
 from services.process.event_loop import let_end
@@ -239,7 +239,7 @@ class ClusterHttp:
     # What the leader answers.
 
     async def _forward_one(self, request: Request) -> Response:
-        """Return the leader's answer, unless the caller hangs up before; then nobody reads one."""
+        """Return the leader's answer; end the request there if the caller disconnects."""
         if FORWARDED in request.headers:
             return refused("This node does not lead, and the request was forwarded to it. Send it again.")
         try:
@@ -256,7 +256,7 @@ class ClusterHttp:
         try:
             return await hang_up.unless(self._forward(request, body))
         except CallerGone:
-            return Response(status_code=NOBODY_READS)
+            return Response(status_code=CALLER_GONE)
         finally:
             self._forwarded_count -= 1
             hang_up.close()
