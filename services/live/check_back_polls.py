@@ -9,7 +9,8 @@ Rules:
 - Polls of a topic are asked in turn: after a question a poll moves to the end of the line.
 - The first poll of a topic starts the check-backs of halves that wait for a producer; each check-back starts
   the next one.
-- Questions whose answers are not sent yet hold at most COMMANDS_WAITING_ALL_BYTES_MAX and one message.
+- Questions whose answers are not sent yet hold at most COMMANDS_WAITING_ALL_BYTES_MAX and one message. A
+  half that found no room starts the check-backs of its topic again when there is room.
 - The answer to a question is an ordinary end. A question whose poll breaks off is asked again by the
   check-back times of its topic.
 
@@ -20,12 +21,13 @@ Cost: an entry for each topic of an open poll.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from commitlog import limits
 from commitlog.message import Message
 from services.broker.values import CheckBack
+from services.live.errors import BrokerBroken, StoreUnwell
 from services.live.long_polls import LongPolls
 from services.live.transactions import ProducerView
 
@@ -65,6 +67,8 @@ class CheckBackPolls:
         self._long_polls, self._came = long_polls, came
         self._lines: dict[str, dict[CheckBackPoll, None]] = {}
         self._held_bytes = 0
+        self._short = dict[str, None]()
+        """Topics with a poll and a half that found no room in `_held_bytes`."""
 
     @contextmanager
     def one(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
@@ -90,12 +94,20 @@ class CheckBackPolls:
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
         assert self._held_bytes >= 0, "more bytes were released than held"
+        if not self._is_full:
+            short, self._short = self._short, {}
+            for topic in short:
+                if topic in self._lines:  # else its next poll is a first one
+                    with suppress(StoreUnwell, BrokerBroken):
+                        self._came(topic)
 
     def ask(self, question: CheckBack, read: Read) -> str:
         """Ask the next poll of a topic that has room; return its client's id, empty when there is none."""
         line = self._lines.get(question.topic, {})
-        is_full = self._held_bytes >= limits.COMMANDS_WAITING_ALL_BYTES_MAX
-        poll = None if is_full else next(iter(line), None)
+        if line and self._is_full:
+            self._short[question.topic] = None
+            return ""
+        poll = next(iter(line), None)
         message = None if poll is None else read()
         if poll is None or message is None:
             return ""
@@ -108,6 +120,10 @@ class CheckBackPolls:
             self._leave(poll)
         self._long_polls.notify(poll)
         return poll.client_id
+
+    @property
+    def _is_full(self) -> bool:
+        return self._held_bytes >= limits.COMMANDS_WAITING_ALL_BYTES_MAX
 
     def _leave(self, poll: CheckBackPoll) -> None:
         for topic in poll.topics:

@@ -65,6 +65,57 @@ def test_what_all_polls_hold_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         assert polls.ask(question(), half.read) == "c"
 
 
+def test_a_half_that_found_no_room_is_asked_about_when_there_is_room_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "COMMANDS_WAITING_ALL_BYTES_MAX", 150)
+    came: list[str] = []
+    polls, half = CheckBackPolls(LongPolls(), came.append), Half()
+    with ExitStack() as stack:
+        opened = [stack.enter_context(polls.one(name, ["t"], 1)) for name in "abc"]
+        assert [polls.ask(question(), half.read) for _ in range(3)] == ["a", "b", ""]
+        assert came == ["t"]
+        polls.hold(opened[0], 0)
+        assert came == ["t", "t"], "polls that overlap are no reason to wait for a first one"
+        polls.hold(opened[1], 0)
+        assert came == ["t", "t"], "once"
+
+
+def test_a_half_that_found_no_room_waits_for_the_next_poll_if_none_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "COMMANDS_WAITING_ALL_BYTES_MAX", 50)
+    came: list[str] = []
+    polls, half = CheckBackPolls(LongPolls(), came.append), Half()
+    with polls.one("a", ["t"], 9) as poll:
+        assert [polls.ask(question(), half.read) for _ in range(2)] == ["a", ""]
+    polls.hold(poll, 0)
+    assert came == ["t"]
+    with polls.one("b", ["t"], 9):
+        assert came == ["t", "t"]
+
+
+def test_overlapping_polls_take_all_halves_though_room_was_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COMMANDS_WAITING_ALL_BYTES_MAX", 1)
+
+    async def scenario(live: LiveBroker) -> None:
+        for number in range(6):
+            await live.send(Message(topic="t", body=b"x", message_id=f"A{number}", transactional=True))
+        polls, found = live.check_back_polls, set[str]()
+        with polls.one("idle", ["t"], 10) as idle:
+            advancing = asyncio.ensure_future(live.advance(MINUTE_MS // 6))
+            while len(found) < 6:
+                await polls.wait(idle, 0.01)
+                found |= {half.transaction_id for half in idle.halves}
+                for half in idle.halves:
+                    live.answered(half.transaction_id)
+                idle.halves.clear()
+                polls.hold(idle, 0)
+            await advancing
+
+    play(scenario)
+
+
 def test_a_poll_is_woken_by_its_first_question() -> None:
     async def scenario() -> None:
         polls, half = CheckBackPolls(LongPolls(), lambda topic: None), Half()
