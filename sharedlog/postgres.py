@@ -35,9 +35,9 @@ follows.
 
 Cost: one round trip and one commit an append, and one more to learn of partitions: on a new connection and
 each 10,000 records. Records go both ways in binary: as text, in hex, 25 KB take the writer 250 us of the
-processor and the server 550, instead of 70 and 190. Memory: what one read returns. Weak spot: what was lost is known from what this process
-has seen, and where its node goes on from: a node that was started again since its checkpoint, on a server
-without the rows behind that, cannot tell.
+processor and the server 550, instead of 70 and 190. Memory: what one read returns. Weak spot: what was lost
+is known from what this process has seen, and where its node goes on from: a node that was started again since
+its checkpoint, on a server without the rows after that, cannot tell.
 """
 
 from __future__ import annotations
