@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,8 +233,10 @@ def run_curl(place: Place, arguments: list[str], _: dict[str, str]) -> str:
 def run_script(place: Place, block: Block) -> None:
     """Run a block as a script of a shell or of PHP, where there is that; a curl that is refused ends it."""
     runner = {"sh": "bash", "php": "php"}[block.label]
-    if shutil.which(runner) is None or shutil.which("curl") is None:
-        return
+    for program in (runner, "curl"):
+        if shutil.which(program) is None:
+            warnings.warn(f"a block of {block.label} was not run: {program} is not installed", stacklevel=1)
+            return
     script = place.folder / f"script.{block.label}"
     script.write_text(place.here(block.text))
     (place.folder / ".curlrc").write_text("silent\nshow-error\nfail-with-body\n")
