@@ -9,7 +9,8 @@ has one version that is *finalized*, and nobody writes what the finalized one ha
     2         an epoch record of the CommitLog names the node that leads, and this version, by which records
               are applied from there on (`services.broker.epoch`)
     3         a lease record says that a takeover has lengthened the lease (`consumequeue.lease_records`); the
-              files of a store, and of a copy, are read by programs that support 3 (`Store.is_for_before`)
+              files of a store, and of a copy, are read by programs that support 3 (`Store.is_for_before`);
+              users have tokens (`services.broker.access`)
 
     where it stands                                     what it says
     GENESIS, a checkpoint's fold: `finalized`           the finalized version there
@@ -43,6 +44,8 @@ NAMED_EPOCHS: Final = 2
 """From which version on epoch records of the CommitLog name a node and the version."""
 MARKED_LEASES: Final = 3
 """From which version on a takeover lengthens a lease once."""
+TOKENS: Final = 3
+"""From which version on all nodes keep the tokens of users."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}
 """The version that must be finalized for a kind with a version of its body to be written."""
 

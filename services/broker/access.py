@@ -1,15 +1,22 @@
-"""Users and their rights, as records of the log. What the rights mean is in `services.auth.rights`.
+"""Users, their rights and their tokens, as records of the log.
 
 The body of a `TW_SYS_AUTH` record is JSON:
 
     verb     further members             effect
     user     name, sealed, made_ms       new, or with another secret
-    gone     name                        gone, with all its rules
+    gone     name                        gone, with all its rules and tokens
     rules    rules                       each takes the place of one about the same
     no rules rules                       what is said about the same is forgotten
+    token    id, user, digest, made_ms,  new; those of the user that had expired when it was made are
+             expires_ms                  forgotten
+    no token id                          revoked
 
-A rule is [user, kind, pattern, verb, effect]. `sealed` is a secret that only a key outside the store opens
-(`services.auth.vault`): the core neither has the key nor needs it.
+A rule is [user, kind, pattern, verb, effect] (`services.auth.rights`). `sealed` is a secret that only a key
+outside the store opens (`services.auth.vault`): the core neither has the key nor needs it. `digest` is a hash
+of a token (`services.auth.tokens`).
+
+A program that does not know tokens steps over their records, and its snapshots lack them: they are gone then,
+never back. Nodes of a cluster would differ, so there a token is made once no such program may join.
 
 Rights count from the moment they are appended: what is taken away must not wait for a disk. Nothing here is
 refused when the disk is nearly full.
@@ -17,17 +24,27 @@ refused when the disk is nearly full.
 
 from __future__ import annotations
 
+import hmac
 import json
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from commitlog import limits
 from commitlog.kinds import AUTH_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
+from services.auth.errors import Unauthorized
 from services.auth.rights import Effect, Kind, Rights, Rule, Verb, check_rule, check_user_name
-from services.broker.errors import RuleNotFound, UserExists, UserNotFound
+from services.auth.tokens import Token, digest_of, id_of
+from services.broker.errors import (
+    RuleNotFound,
+    TokenNotFound,
+    UserExists,
+    UserNotFound,
+    VersionNotFinalized,
+)
 from services.broker.store import Store
+from sharedlog.versions import TOKENS
 from tidewheel.errors import ClientMistake
 
 
@@ -41,11 +58,12 @@ class User:
 
 
 class Access:
-    """The users of a broker and what they may do."""
+    """The users of a broker, what they may do, and their tokens."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._users: dict[str, User] = {}
+        self._tokens: dict[str, Token] = {}
         self.rights = Rights()
 
     def user(self, name: str) -> User | None:
@@ -73,10 +91,11 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Forget a user and all its rules; return what must be durable first. Raise `UserNotFound`."""
+        """Forget a user, its rules and tokens; return what must be durable first. Raise `UserNotFound`."""
         self._check_known(name)
         durable_at = self._append({"verb": "gone", "name": name}, now_ms)
         assert not self.rights.count(name), "rules outlive their user, for the next of that name"
+        assert not self.tokens(name), "tokens outlive their user, for the next of that name"
         return durable_at
 
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
@@ -100,8 +119,67 @@ class Access:
             raise RuleNotFound("See which there are: tidewheel auth acl ls")
         return self._append({"verb": "no rules", "rules": [astuple(rule) for rule in rules]}, now_ms)
 
+    def tokens(self, user: str = "") -> list[Token]:
+        """Return the tokens of a user, or all: by user, the oldest first."""
+        found = [one for one in self._tokens.values() if user in ("", one.user)]
+        return sorted(found, key=lambda one: (one.user, one.made_ms, one.id))
+
+    def holder(self, text: str, now_ms: int) -> Token:
+        """Return the token of a text; raise `Unauthorized` for one that is unknown or void."""
+        token = self._tokens.get(id_of(text))
+        if token is None or not hmac.compare_digest(token.digest, digest_of(text)):
+            raise Unauthorized(
+                "The token is not known here: it was revoked, its user was removed, or it was never made. "
+                "Make one: tidewheel auth token add USER"
+            )
+        self.check_stands(token, now_ms)
+        return token
+
+    def check_stands(self, token: Token, now_ms: int) -> None:
+        """Raise `Unauthorized` for a token that was known, and is void."""
+        another = f"Make another: tidewheel auth token add {token.user}"
+        if self._tokens.get(token.id) != token:
+            raise Unauthorized(f"Token {token.id} of {token.user!r} was revoked. {another}")
+        if token.has_expired(now_ms):
+            raise Unauthorized(f"Token {token.id} of {token.user!r} has expired. {another}")
+
+    def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
+        """Keep a token of a user for `kept_ms`, None: for good; return what must be durable first.
+
+        Raise `UserNotFound`, `VersionNotFinalized`, or `ClientMistake` for one too many.
+        """
+        self._check_known(user)
+        if self._store.log.epoch and self._store.version < TOKENS:
+            raise VersionNotFinalized(
+                f"Tokens come with version {TOKENS}. Once all nodes are upgraded: tidewheel cluster "
+                "set-version, and after it tidewheel cluster move."
+            )
+        standing = [one for one in self.tokens(user) if not one.has_expired(now_ms)]
+        if len(standing) >= limits.TOKENS_PER_USER_MAX:
+            raise ClientMistake(
+                f"{user!r} has {len(standing)} tokens, as many as may be. Revoke one: tidewheel auth token "
+                f"ls {user}"
+            )
+        expires_ms = None if kept_ms is None else now_ms + kept_ms
+        token = Token(id_of(text), user, digest_of(text), now_ms, expires_ms)
+        if not token.id or token.id in self._tokens:
+            raise ClientMistake("Another token has this id. Ask again.")
+        durable_at = self._append({"verb": "token"} | asdict(token), now_ms)
+        assert self._tokens[token.id] == token, "another token was kept than was made"
+        return durable_at
+
+    def revoke_token(self, token_id: str, now_ms: int) -> int:
+        """Forget a token; return what must be durable first. Raise `TokenNotFound`."""
+        if token_id not in self._tokens:
+            raise TokenNotFound(
+                f"{token_id[:100]!r} was revoked, or never made. See which there are: tidewheel auth token ls"
+            )
+        durable_at = self._append({"verb": "no token", "id": token_id}, now_ms)
+        assert token_id not in self._tokens, "a token stands that was revoked"
+        return durable_at
+
     def apply(self, record: Record) -> None:
-        """Keep or forget users and rules as a record says."""
+        """Keep or forget users, rules and tokens as a record says."""
         body = json.loads(record.body)
         match body["verb"]:
             case "user":
@@ -109,6 +187,13 @@ class Access:
             case "gone":
                 self._users.pop(body["name"], None)
                 self.rights.forget(body["name"])
+                self._forget_tokens(body["name"])
+            case "token":
+                token = Token(**{name: one for name, one in body.items() if name != "verb"})
+                self._forget_tokens(token.user, token.made_ms)
+                self._tokens[token.id] = token
+            case "no token":
+                self._tokens.pop(body["id"], None)
             case "rules":
                 for stored in body["rules"]:
                     self.rights.set(_rule(stored))
@@ -117,10 +202,11 @@ class Access:
                     self.rights.remove(_rule(stored))
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: every user and every rule."""
+        """Return what a snapshot keeps: every user, rule and token."""
         return {
             "users": [astuple(user) for user in self._users.values()],
             "rules": [astuple(rule) for rule in self.rights],
+            "tokens": [astuple(token) for token in self._tokens.values()],
         }
 
     def thaw(self, frozen: Any) -> None:
@@ -129,6 +215,15 @@ class Access:
             self._users[name] = User(name, sealed, made_ms)
         for stored in frozen["rules"]:
             self.rights.set(_rule(stored))
+        for stored in frozen.get("tokens", ()):  # an older program has written none
+            token = Token(*stored)
+            self._tokens[token.id] = token
+
+    def _forget_tokens(self, user: str, now_ms: int | None = None) -> None:
+        """Forget the tokens of a user: all, or those that have expired."""
+        for one in self.tokens(user):
+            if now_ms is None or one.has_expired(now_ms):
+                del self._tokens[one.id]
 
     def _append(self, body: dict[str, Any], now_ms: int) -> int:
         record = Record(topic=AUTH_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)

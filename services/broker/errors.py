@@ -119,6 +119,12 @@ class RuleNotFound(NotFound):
     code = "TW-156"
 
 
+class TokenNotFound(NotFound):
+    """There is no such token."""
+
+    code = "TW-158"
+
+
 class TimerEnded(RefusedByState):
     """The timer has already ended."""
 
@@ -147,6 +153,12 @@ class UserExists(RefusedByState):
     """The user exists."""
 
     code = "TW-167"
+
+
+class VersionNotFinalized(RefusedByState):
+    """The finalized version of the cluster does not have this yet."""
+
+    code = "TW-168"
 
 
 class DiskFull(Busy):

@@ -32,6 +32,7 @@ READING = frozenset(
 OWN = {
     "._sound_from": "consumequeue/run_store.py",
     ".count": "services/auth/rights.py",
+    ".tokens": "services/broker/access.py",
     ".gauges": "services/broker/broker.py",
     ".has_more": "services/broker/burying.py",
     ".has_won": "sharedlog/leading.py",

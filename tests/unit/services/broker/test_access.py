@@ -7,10 +7,18 @@ from collections.abc import Callable
 import pytest
 
 from commitlog import limits
+from services.auth.errors import Unauthorized
 from services.auth.rights import Effect, Kind, Need, Rule, Verb
+from services.auth.tokens import ID_BYTES, SECRET_BYTES, digest_of, id_of, text_of
 from services.broker.access import User
 from services.broker.broker import Broker
-from services.broker.errors import RuleNotFound, UserExists, UserNotFound
+from services.broker.errors import (
+    RuleNotFound,
+    TokenNotFound,
+    UserExists,
+    UserNotFound,
+    VersionNotFinalized,
+)
 from services.broker.settings import BrokerSettings
 from services.broker.topics import check_receivable, check_topic_name
 from tests.memory_disk import MemoryDisk
@@ -130,3 +138,88 @@ def test_clients_neither_write_nor_receive_where_users_are_kept(bench: Bench) ->
     for check in (check_topic_name, check_receivable):
         with pytest.raises(IllegalTopic):
             check("TW_SYS_AUTH")
+
+
+def text(number: int) -> str:
+    """Return the text of a token; each number gives another."""
+    return text_of(number.to_bytes(ID_BYTES + SECRET_BYTES, "little"))
+
+
+A, B = text(1), text(2)
+
+
+@pytest.mark.parametrize("how", [Bench.flush, Bench.checkpoint], ids=["the log", "a snapshot"])
+def test_tokens_are_there_again_after_a_start_and_none_that_was_revoked(
+    bench: Bench, how: Callable[[Bench], object]
+) -> None:
+    for one in (A, B):
+        bench.access.add_token("orders", one, 1_000, NOW_MS)
+    bench.access.revoke_token(id_of(A), NOW_MS)
+    how(bench)
+    bench.open()
+    with pytest.raises(Unauthorized, match="was revoked"):
+        bench.access.holder(A, NOW_MS)
+    found = bench.access.holder(B, NOW_MS)
+    assert (found.user, found.digest, found.expires_ms) == ("orders", digest_of(B), NOW_MS + 1_000)
+    assert bench.access.tokens() == [found]
+    kept = repr(bench.access.freeze()) + repr(bytes(bench.disk.read(*segment(bench.disk))))
+    assert B not in kept
+
+
+def segment(disk: MemoryDisk) -> tuple[str, int, int]:
+    """Return the log's only segment, whole."""
+    [path] = [one for one in disk.list("commitlog") if not one.endswith(".new")]
+    return f"commitlog/{path}", 0, disk.size(f"commitlog/{path}")
+
+
+def test_a_token_is_void_when_it_expires_or_its_user_is_gone(bench: Bench) -> None:
+    bench.access.add_token("orders", A, 1_000, NOW_MS)
+    bench.access.add_token("orders", B, None, NOW_MS)
+    assert bench.access.holder(A, NOW_MS + 999).user == "orders"
+    with pytest.raises(Unauthorized, match=f"Token {id_of(A)} of 'orders' has expired.*token add orders"):
+        bench.access.holder(A, NOW_MS + 1_000)
+    known = bench.access.holder(B, NOW_MS)
+    bench.access.remove_user("orders", NOW_MS)
+    bench.access.add_user("orders", "sealed", False, NOW_MS)
+    with pytest.raises(Unauthorized, match="not known here"):
+        bench.access.holder(B, NOW_MS)
+    with pytest.raises(Unauthorized, match="was revoked"):
+        bench.access.check_stands(known, NOW_MS)
+
+
+def test_a_token_with_another_secret_is_unknown(bench: Bench) -> None:
+    bench.access.add_token("orders", A, None, NOW_MS)
+    for wrong in (A[:-1] + ("B" if A[-1] == "A" else "A"), B, "", "x" * 100_000):
+        with pytest.raises(Unauthorized, match="token add USER"):
+            bench.access.holder(wrong, NOW_MS)
+
+
+def test_a_token_that_cannot_be_is_refused_and_not_stored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TOKENS_PER_USER_MAX", 1)
+    bench.access.add_token("orders", A, 1_000, NOW_MS)
+    end_offset = bench.broker.end_offset
+    with pytest.raises(UserNotFound):
+        bench.access.add_token("nobody", B, None, NOW_MS)
+    with pytest.raises(ClientMistake, match="has 1 tokens"):
+        bench.access.add_token("orders", B, None, NOW_MS)
+    with pytest.raises(TokenNotFound, match="token ls"):
+        bench.access.revoke_token(id_of(B), NOW_MS)
+    assert bench.broker.end_offset == end_offset
+    bench.access.add_token("orders", B, None, NOW_MS + 1_000)
+    assert [one.id for one in bench.access.tokens("orders")] == [id_of(B)], "the expired one has gone"
+    bench.access.revoke_token(id_of(B), NOW_MS)
+    with pytest.raises(TokenNotFound):
+        bench.access.revoke_token(id_of(B), NOW_MS)
+
+
+def test_no_token_is_made_while_a_node_may_join_that_knows_none(bench: Bench) -> None:
+    bench.flush()
+    bench.broker.epoch.raise_to(1, NOW_MS, "a", 2)
+    bench.flush()
+    with pytest.raises(VersionNotFinalized, match="cluster set-version"):
+        bench.access.add_token("orders", A, None, NOW_MS)
+    bench.broker.epoch.raise_to(2, NOW_MS, "a", 3)
+    bench.access.add_token("orders", A, None, NOW_MS)
+    assert bench.access.holder(A, NOW_MS).user == "orders"

@@ -1,0 +1,63 @@
+"""Tokens of users for the HTTP interface: their text, and what of it is kept.
+
+    tw_3f9a61c07b52_kJ2...         text: shown once, sent as `Authorization: Bearer TEXT`
+       ------------ id             12 hex digits: names the token in lists and to `revoke`
+                    --- secret     32 random bytes in base64url, 43 characters
+
+Kept is the SHA-256 of the text. The secret is random, so that neither a salt nor a slow hash would add
+anything: nobody can try 2**256 of them. A token has the rights of its user, no others, until it is revoked,
+it expires, or its user is removed.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+ID_BYTES: Final = 6
+SECRET_BYTES: Final = 32
+_ID: Final = "[0-9a-f]{12}"
+_TEXT: Final = re.compile(rf"tw_({_ID})_[A-Za-z0-9_-]{{43}}")
+_BEGINNING: Final = re.compile(rf"tw_({_ID})_")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token of a user. `made_ms` and `expires_ms` are in the broker's time; None: it does not expire."""
+
+    id: str
+    user: str
+    digest: str
+    made_ms: int
+    expires_ms: int | None
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Return whether its time is over."""
+        return self.expires_ms is not None and now_ms >= self.expires_ms
+
+
+def text_of(random: bytes) -> str:
+    """Return the text of a new token, from ID_BYTES and SECRET_BYTES of the system's randomness."""
+    assert len(random) == ID_BYTES + SECRET_BYTES, "a token is of other bytes"
+    secret = urlsafe_b64encode(random[ID_BYTES:]).rstrip(b"=").decode()
+    return f"tw_{random[:ID_BYTES].hex()}_{secret}"
+
+
+def id_of(text: str) -> str:
+    """Return the id of a token, of its whole text; empty of what is no token."""
+    found = _TEXT.fullmatch(text)
+    return found[1] if found else ""
+
+
+def id_within(text: str) -> str:
+    """Return the id of a token that occurs in a text, such as a URL, whole or cut; empty if none does."""
+    found = _BEGINNING.search(text)
+    return found[1] if found else ""
+
+
+def digest_of(text: str) -> str:
+    """Return what is kept of a token's text."""
+    return sha256(text.encode()).hexdigest()
