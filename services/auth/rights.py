@@ -3,7 +3,7 @@
 A rule allows or denies a user one verb on the topics or groups of a pattern: a name, or a prefix with `*`.
 Of the rules that speak of a verb on a name the most specific decides: the name itself, then the longest
 prefix, at last `*`. What no rule speaks of is denied. A rule takes the place of one with its user, pattern
-and verb.
+and verb. A call about all names, or all with a prefix, is denied if it is for any of them.
 
 | verb       | on topics                                        | on groups                       |
 |------------|--------------------------------------------------|---------------------------------|
@@ -15,13 +15,15 @@ and verb.
 Names are those of the store, a namespace included (`namespace%name`): however a caller splits a name into
 namespace and rest, the rule is the same.
 
-Cost of a question: one look-up for the name and one for each length of prefix that the user's rules have.
+Cost of a question: one look-up for the name and one for each length of prefix that the user's rules have; about
+all names, a look at each rule of the user.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -30,6 +32,7 @@ from tidewheel.errors import ClientMistake
 
 WILD: Final = "*"
 _PATTERN: Final = re.compile(r"(?=.)[%|a-zA-Z0-9_-]{0,127}\*?")
+_NAMED_MAX: Final = 4
 _USER: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}")
 
 
@@ -60,7 +63,10 @@ VERBS: Final = {Kind.TOPIC: frozenset(Verb), Kind.GROUP: frozenset((Verb.RECEIVE
 
 
 class Need(NamedTuple):
-    """What a call asks for: a verb on a topic or group by its stored name; None: any verb will do."""
+    """What a call asks for: a verb on a topic or group by its stored name; None: any verb will do.
+
+    A name with `*` at its end stands for all names that begin so.
+    """
 
     verb: Verb | None
     kind: Kind
@@ -103,6 +109,17 @@ def check_rule(rule: Rule) -> None:
     if rule.verb not in VERBS[rule.kind]:
         fitting = ", ".join(sorted(VERBS[rule.kind]))
         raise ClientMistake(f"Nobody can {rule.verb} a {rule.kind}; the verbs for it are {fitting}.")
+
+
+def lacking(user: str, missing: Sequence[Need]) -> str:
+    """Return the sentence for rights that a user does not have, with the command that gives them."""
+    named = ", ".join(map(str, missing[:_NAMED_MAX]))
+    more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
+    verb = missing[0].verb
+    same = [one for one in missing[:_NAMED_MAX] if one.verb == verb]
+    on = "".join(f" --{one.kind} {shlex.quote(one.name[:255])}" for one in same)
+    allow = f"tidewheel auth acl allow {user} {verb or Verb.RECEIVE}{on}"
+    return f"{user!r} has not {named}{more}. Allow it: {allow}"
 
 
 _Patterns = dict[str, dict[Verb, Effect]]
@@ -160,8 +177,16 @@ class Rights:
         for pattern in self._fitting(user, need):
             effect = patterns.get(pattern, {}).get(need.verb)
             if effect is not None:
-                return effect is Effect.ALLOW
+                return effect is Effect.ALLOW and not self._denies_within(user, need)
         return False
+
+    def _denies_within(self, user: str, need: Need) -> bool:
+        """Return whether a rule denies the verb on one of the names that a need with `*` stands for."""
+        prefix = need.name.removesuffix(WILD)
+        return prefix != need.name and any(
+            pattern.startswith(prefix) and effects.get(need.verb or Verb.ADMIN) is Effect.DENY
+            for pattern, effects in self._rules.get((user, need.kind), {}).items()
+        )
 
     def _fitting(self, user: str, need: Need) -> Iterator[str]:
         """Yield every pattern that a name can match, the most specific first."""

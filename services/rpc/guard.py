@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from services.auth.errors import Forbidden, Unauthorized
 from services.auth.refusals import Refusals
-from services.auth.rights import Kind, Need, Verb
+from services.auth.rights import Kind, Need, Verb, lacking
 from services.auth.signature import Reason, Refused, check, parse
 from services.live.access import LiveAccess
 from services.live.client_metrics import Key
@@ -65,7 +65,7 @@ class Guard:
         for need in NEEDS[rpc](request):
             if not self._access.allows(user, need):
                 self._refusals.add(FORBIDDEN, host, f"{rpc}: {need}", user)
-                raise Forbidden(f"{user!r} has not {need}. Allow it: tidewheel auth acl allow --help")
+                raise Forbidden(lacking(user, [need]))
 
     def may_end(self, user: str, topic: str) -> bool:
         """Return whether a user may end the transactions of a topic, and so be asked about them."""

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.auth.rights import VERBS, Effect, Kind, Need, Rights, Rule, Verb, check_rule, check_user_name
+from services.auth.rights import (
+    VERBS,
+    Effect,
+    Kind,
+    Need,
+    Rights,
+    Rule,
+    Verb,
+    check_rule,
+    check_user_name,
+    lacking,
+)
 from tidewheel.errors import ClientMistake
 
 names = st.text("ab%", min_size=1, max_size=4)
@@ -137,3 +148,25 @@ def test_a_name_that_no_header_could_carry_is_refused(name: str) -> None:
 
 def test_a_name_may_have_dots_and_dashes() -> None:
     check_user_name("orders-service.2_x")
+
+
+def test_a_call_about_all_names_is_denied_where_one_of_them_is() -> None:
+    made = rights(
+        Rule("u", Kind.TOPIC, "*", Verb.ADMIN), Rule("u", Kind.TOPIC, "pay*", Verb.ADMIN, Effect.DENY)
+    )
+    about = ["*", "p*", "pay*", "payments*", "orders*"]
+    assert [made.allows("u", on_topic(Verb.ADMIN, name)) for name in about] == [*[False] * 4, True]
+    assert made.allows("u", on_topic(Verb.ADMIN, "orders"))
+
+
+def test_what_is_missing_is_said_with_the_command_that_gives_it() -> None:
+    receive = [Need(Verb.RECEIVE, Kind.TOPIC, "shop%a b"), Need(Verb.RECEIVE, Kind.GROUP, "g")]
+    assert lacking("orders", receive) == (
+        "'orders' has not receive on topic 'shop%a b', receive on group 'g'. "
+        "Allow it: tidewheel auth acl allow orders receive --topic 'shop%a b' --group g"
+    )
+    both = [on_topic(Verb.SEND, "t"), on_topic(Verb.TRANSACT, "t")]
+    assert lacking("u", both).endswith(
+        "send on topic 't', transact on topic 't'. Allow it: tidewheel auth acl allow u send --topic t"
+    )
+    assert "and 96 more" in lacking("u", [on_topic(Verb.ADMIN, f"t{number}") for number in range(100)])
