@@ -15,8 +15,8 @@ and verb. A call about all names, or all with a prefix, is denied if it is for a
 Names are those of the store, a namespace included (`namespace%name`): however a caller splits a name into
 namespace and rest, the rule is the same.
 
-Cost of a question: one look-up for the name and one for each length of prefix that the user's rules have; about
-all names, a look at each rule of the user.
+Cost of a question: one look-up for the name and one for each length of prefix that the user's rules have;
+about all names, a look at each rule of the user.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Rights:
         prefix = need.name.removesuffix(WILD)
         return prefix != need.name and any(
             pattern.startswith(prefix) and effects.get(need.verb or Verb.ADMIN) is Effect.DENY
-            for pattern, effects in self._rules.get((user, need.kind), {}).items()
+            for pattern, effects in tuple(self._rules.get((user, need.kind), {}).items())
         )
 
     def _fitting(self, user: str, need: Need) -> Iterator[str]:

@@ -130,7 +130,8 @@ class Access:
         if token is None or not hmac.compare_digest(token.digest, digest_of(text)):
             raise Unauthorized(
                 "The token is not known here: it was revoked, its user was removed, or it was never made. "
-                "Make one: tidewheel auth token add USER"
+                "Make one: tidewheel auth token add USER. Commands send the one in the file that "
+                "TIDEWHEEL_HTTP_TOKEN names."
             )
         self.check_stands(token, now_ms)
         return token

@@ -1,8 +1,10 @@
-"""Users and rights for callers in the loop: the core keeps secrets sealed, here is the key.
+"""Users, rights and tokens for callers in the loop: the core keeps secrets sealed, here is the key.
 
-A secret is made here, given out once, and kept in memory in the clear from its first use on. Answers rest on
-durable records. The key is asked for when there is something to seal or to open: a broker without users needs
-none.
+A secret is made here, given out once, and kept in memory in the clear from its first use on; of a token only
+a hash is kept. Answers rest on durable records. The key is asked for when there is something to seal or to
+open: a broker without users needs none.
+
+Whatever a call waits for may outlast its right: `watching` holds what looks again after each change.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import structlog
 
 from services.auth.errors import WrongKey
 from services.auth.rights import Need, Rule, check_user_name
+from services.auth.tokens import ID_BYTES, Token, id_of, text_of
+from services.auth.tokens import SECRET_BYTES as TOKEN_BYTES
 from services.auth.vault import NONCE_BYTES, seal, unseal
 from services.broker.access import Access, User
 from services.live.clock import Clock
@@ -57,6 +61,8 @@ class LiveAccess:
         self.is_asked = False
         """Whether callers are asked who they are; users and rules may be made before."""
         self._changed: Callable[[], None] = nothing
+        self.watching: set[Callable[[], None]] = set()
+        """Called after each change of users, rules and tokens."""
 
     def rules_with(self, changed: Callable[[], None]) -> None:
         """Let `changed` know when rules were set or removed."""
@@ -112,18 +118,57 @@ class LiveAccess:
         await self._call(self._core().remove_user, name)
         log.info("user removed", user=name)
         self._dismiss(name)
+        self._look_again()
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
         """Keep rules; the next call is judged by them."""
         await self._call(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
         self._changed()
+        self._look_again()
 
     async def remove_rules(self, rules: Sequence[Rule]) -> None:
         """Forget what is said about the same as these rules."""
         await self._call(self._core().remove_rules, rules)
         log.info("rules removed", rules=[str(rule) for rule in rules])
         self._changed()
+        self._look_again()
+
+    def tokens(self, user: str = "") -> list[Token]:
+        """Return the tokens of a user, or all."""
+        return self._clock.outward(self._core().tokens(user))
+
+    def holder(self, text: str) -> Token:
+        """Return the token of a text; raise `Unauthorized` for one that is unknown or void."""
+        return self._core().holder(text, self._clock.now_ms())
+
+    def check_stands(self, token: Token) -> None:
+        """Raise `Unauthorized` for a token that was known, and is void."""
+        self._core().check_stands(token, self._clock.now_ms())
+
+    def seconds_left(self, token: Token) -> float | None:
+        """Return how long a token stands unless it is revoked; None: for good."""
+        left_ms = None if token.expires_ms is None else token.expires_ms - self._clock.now_ms()
+        return None if left_ms is None else max(0, left_ms) / 1000
+
+    async def add_token(self, user: str, kept_ms: int | None) -> tuple[str, Token]:
+        """Make a token of a user; return its text, which is never told again, and what is kept of it."""
+        text = text_of(os.urandom(ID_BYTES + TOKEN_BYTES))
+        calling = self._call(self._core().add_token, user, text, kept_ms)
+        made = [one for one in self.tokens(user) if one.id == id_of(text)]
+        await calling
+        log.info("token made", user=user, token=id_of(text))
+        return text, made[0]
+
+    async def revoke_token(self, token_id: str) -> None:
+        """Forget a token; its next call is refused, its long polls end."""
+        await self._call(self._core().revoke_token, token_id)
+        log.info("token revoked", token=token_id)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        for look in tuple(self.watching):
+            look()
 
     def _open(self, user: User) -> bytes:
         secret = unseal(self._key(False), user.name, user.sealed)

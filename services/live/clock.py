@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 from commitlog import layout, properties, store_format
 from commitlog.disk import Disk
 from commitlog.message import Message
+from services.auth.tokens import Token
 from services.broker import verb_properties
 from services.broker.access import User
 from services.broker.group_values import DeadLetter, DeadLetterPage, From, GroupView, QueueView, Start
@@ -227,4 +228,5 @@ _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     ScheduleView: _schedule_view,
     Occurrence: _times("at_ms"),
     User: _times("made_ms"),
+    Token: _times("made_ms", "expires_ms"),
 }

@@ -6,6 +6,9 @@
     GET    /api/auth/rules?user=     rules
     POST   /api/auth/rules           allows or denies; answers all rules of the user
     POST   /api/auth/rules/remove    forgets what is said about these patterns
+    GET    /api/auth/tokens?user=    tokens for HTTP, without their secrets
+    POST   /api/auth/tokens          makes one of a user; the answer holds it, this once
+    DELETE /api/auth/tokens/ID       revokes one: its next call is refused, its long polls end
     GET    /api/refused?reason=      who was sent away since the start
 
 What is changed here counts for the next call. Users and rules may be made before anybody is asked who it is
@@ -24,11 +27,13 @@ from typing_extensions import TypedDict
 from commitlog import limits
 from services.auth.refusals import Refusal, Refusals
 from services.auth.rights import VERBS, Effect, Kind, Rule, Verb
+from services.auth.tokens import Token
 from services.broker.access import User
 from services.live.live_broker import LiveBroker
 from services.ops.answers import written
+from services.ops.given_times import span_in
 from services.ops.operation import Operation
-from services.ops.request import LIMIT_DEFAULT, Nothing, asked, body_of, parse
+from services.ops.request import LIMIT_DEFAULT, Moment, Nothing, asked, said_as
 from tidewheel.errors import ClientMistake
 
 NEVER_KEPT = {"Cache-Control": "no-store"}
@@ -41,6 +46,17 @@ class NewUser(BaseModel):
 
     name: str
     new_secret: bool = False
+
+
+class NewToken(BaseModel):
+    """A token to make for a user."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user: str
+    expires: Moment | None = Field(
+        None, description="When it is void, such as 30d from now; without it, once it is revoked."
+    )
 
 
 class RulesToRemove(BaseModel):
@@ -77,7 +93,7 @@ class NewRules(RulesToRemove):
 
 
 class RulesQuery(Nothing):
-    """Whose rules."""
+    """Whose rules, or tokens."""
 
     user: str = Field("", description="Only those of this user.")
 
@@ -134,6 +150,36 @@ class RulesAnswer(TypedDict):
     is_asked: bool
 
 
+class TokenAnswer(TypedDict):
+    """A token of a user; it is void from `expires_ms` on, null: once it is revoked."""
+
+    id: str
+    user: str
+    made_ms: str
+    expires_ms: str | None
+    has_expired: bool
+
+
+class TokensAnswer(TypedDict):
+    """Tokens, by user, the oldest first; and whether HTTP asks callers for one."""
+
+    tokens: list[TokenAnswer]
+    is_asked: bool
+
+
+class NewTokenAnswer(TokenAnswer):
+    """A token that was made, told this once; and whether HTTP asks callers for one."""
+
+    token: str
+    is_asked: bool
+
+
+class RevokedAnswer(TypedDict):
+    """A token that has been revoked."""
+
+    id: str
+
+
 class RefusalAnswer(TypedDict):
     """Somebody who was sent away: when, why, from where, who it said it was, and what it wanted."""
 
@@ -167,6 +213,17 @@ def rule_shape(rule: Rule) -> RuleAnswer:
     }
 
 
+def token_shape(token: Token, now_ms: int) -> TokenAnswer:
+    """Return a token as JSON has it."""
+    return {
+        "id": token.id,
+        "user": token.user,
+        "made_ms": str(token.made_ms),
+        "expires_ms": None if token.expires_ms is None else str(token.expires_ms),
+        "has_expired": token.has_expired(now_ms),
+    }
+
+
 def refusal_shape(one: Refusal) -> RefusalAnswer:
     """Return a refusal as JSON has it."""
     return {
@@ -181,8 +238,9 @@ def refusal_shape(one: Refusal) -> RefusalAnswer:
 class AccessApi:
     """The handlers of `/api/auth` and `/api/refused`."""
 
-    def __init__(self, live: LiveBroker, refusals: Refusals) -> None:
-        self._access, self._refusals = live.access, refusals
+    def __init__(self, live: LiveBroker, refusals: Refusals, *, asks: bool) -> None:
+        self._access, self._refusals, self._asks = live.access, refusals, asks
+        self._real_ms = live.clock.real_ms
 
     async def users(self, request: Request) -> Response:
         """List the users."""
@@ -190,7 +248,7 @@ class AccessApi:
 
     async def add_user(self, request: Request) -> JSONResponse:
         """Make a user and its secret."""
-        wanted = parse(NewUser, await body_of(request))
+        wanted = await said_as(NewUser, request)
         secret = await self._access.add_user(wanted.name, renews=wanted.new_secret)
         answer = {"access_key": wanted.name, "secret": secret, "is_asked": self._access.is_asked}
         return JSONResponse(answer, status_code=201, headers=NEVER_KEPT)
@@ -207,15 +265,36 @@ class AccessApi:
 
     async def set_rules(self, request: Request) -> Response:
         """Allow or deny."""
-        wanted = parse(NewRules, await body_of(request))
+        wanted = await said_as(NewRules, request)
         await self._access.set_rules(wanted.to_rules(wanted.effect))
         return await self._rules(wanted.user)
 
     async def remove_rules(self, request: Request) -> Response:
         """Forget rules."""
-        wanted = parse(RulesToRemove, await body_of(request))
+        wanted = await said_as(RulesToRemove, request)
         await self._access.remove_rules(wanted.to_rules())
         return await self._rules(wanted.user)
+
+    async def tokens(self, request: Request) -> Response:
+        """List tokens."""
+        found, now_ms = self._access.tokens(asked(RulesQuery, request).user), self._real_ms()
+        return await written({"tokens": (token_shape(one, now_ms) for one in found), "is_asked": self._asks})
+
+    async def add_token(self, request: Request) -> JSONResponse:
+        """Make a token of a user."""
+        wanted = await said_as(NewToken, request)
+        kept_ms = None if wanted.expires is None else span_in(wanted.expires, "expires")
+        if kept_ms is not None and not 0 < kept_ms <= KEPT_MS_MAX:
+            raise ClientMistake(f"expires is {wanted.expires!r}: give a span up to 3650d, or leave it away.")
+        text, token = await self._access.add_token(wanted.user, kept_ms)
+        answer = {**token_shape(token, self._real_ms()), "token": text, "is_asked": self._asks}
+        return JSONResponse(answer, status_code=201, headers=NEVER_KEPT)
+
+    async def revoke_token(self, request: Request) -> JSONResponse:
+        """Revoke a token."""
+        token_id = request.path_params["id"]
+        await self._access.revoke_token(token_id)
+        return JSONResponse({"id": token_id})
 
     async def refused(self, request: Request) -> JSONResponse:
         """Show who was sent away."""
@@ -231,6 +310,9 @@ class AccessApi:
 
 USERS: Final = "/api/auth/users"
 RULES: Final = "/api/auth/rules"
+TOKENS: Final = "/api/auth/tokens"
+KEPT_MS_MAX: Final = 3_650 * 86_400_000
+"""The longest time that a token is kept which expires: what is meant to be longer does not."""
 OPERATIONS: Final = (
     Operation("GET", USERS, AccessApi.users, {200: UsersAnswer}),
     Operation(
@@ -258,6 +340,22 @@ OPERATIONS: Final = (
         AccessApi.remove_rules,
         {200: RulesAnswer},
         bodies=(RulesToRemove,),
+        refusals=(400, 404, 503),
+    ),
+    Operation("GET", TOKENS, AccessApi.tokens, {200: TokensAnswer}, RulesQuery),
+    Operation(
+        "POST",
+        TOKENS,
+        AccessApi.add_token,
+        {201: NewTokenAnswer},
+        bodies=(NewToken,),
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation(
+        "DELETE",
+        f"{TOKENS}/{{id}}",
+        AccessApi.revoke_token,
+        {200: RevokedAnswer},
         refusals=(400, 404, 503),
     ),
     Operation("GET", "/api/refused", AccessApi.refused, {200: RefusedAnswer}, RefusedQuery),

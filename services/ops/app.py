@@ -18,6 +18,7 @@ from services.live.dead_letter_tasks import DeadLetterTasks
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
 from services.ops.access import AccessApi
+from services.ops.callers import authority_of
 from services.ops.clients import ClientsApi
 from services.ops.clock import ClockApi
 from services.ops.dead_letters import DeadLettersApi
@@ -27,6 +28,7 @@ from services.ops.groups import GroupsApi
 from services.ops.halves import HalvesApi
 from services.ops.messages import MessagesApi
 from services.ops.metrics import Metrics
+from services.ops.needs import admitted
 from services.ops.openapi import document
 from services.ops.polls import Polls
 from services.ops.probes import Probes
@@ -66,7 +68,7 @@ def make_app(
     It serves only what fulfils the `demands`: without any, what is dialled on loopback.
     Its `state.tasks` are to be closed, each, before the broker is; `state.polls` are its open long polls.
     """
-    refusals = refusals or Refusals(live.clock.real_ms)
+    refusals, demands = refusals or Refusals(live.clock.real_ms), demands or Demands()
     polls = Polls()
     metrics.count_polls(polls.counts)
     timers, dead_letters, explaining = TimerTasks(live), DeadLetterTasks(live), ExplainApi(live, files)
@@ -84,20 +86,26 @@ def make_app(
         GroupsApi(live, consuming),
         ReceivingApi(live, polls),
         DeadLettersApi(live, dead_letters),
-        AccessApi(live, refusals),
+        AccessApi(live, refusals, asks=bool(demands.token)),
         ClientsApi(live, clients or Nobody(), measured),
         explaining,
     )
-    app = Starlette(routes=routes(parts), exception_handlers=HANDLERS)
-    app.add_middleware(Gate, demands=demands or Demands(), refusals=refusals)
+    app = Starlette(routes=routes(parts, live), exception_handlers=HANDLERS)
+    authority = authority_of(live.access)
+    app.add_middleware(Gate, demands=demands, refusals=refusals, authority=lambda: authority)
     app.state.tasks, app.state.polls = (timers, dead_letters, explaining), polls
     return app
 
 
-def routes(parts: tuple[Any, ...]) -> list[Route]:
-    """Return the routes of the table, each bound to the object of its class."""
+def routes(parts: tuple[Any, ...], live: LiveBroker) -> list[Route]:
+    """Return the routes of the table, each bound to the object of its class, for callers that may."""
     return [
-        Route(one.path, partial(one.handler, part), methods=[one.method], name=one.handler.__name__)
+        Route(
+            one.path,
+            admitted(one, partial(one.handler, part), live),
+            methods=[one.method],
+            name=one.handler.__name__,
+        )
         for part in parts
         for one in OPERATIONS[type(part)]
     ]

@@ -30,7 +30,7 @@ from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.client_metrics import MeasuredAnswer, shapes
 from services.ops.operation import Operation
-from services.ops.request import Nothing, asked, body_of, parse
+from services.ops.request import Nothing, asked, said_as
 
 
 class OneClientQuery(Nothing):
@@ -132,12 +132,12 @@ class ClientsApi:
 
     async def stack(self, request: Request) -> JSONResponse:
         """Ask a client what its threads do."""
-        wanted = parse(OneClient, await body_of(request))
+        wanted = await said_as(OneClient, request)
         return JSONResponse({"client": wanted.client, "stack": await self._clients.stack(wanted.client)})
 
     async def verify(self, request: Request) -> JSONResponse:
         """Have a push consumer consume a message once more, outside of its group."""
-        wanted = parse(OneMessageOfClient, await body_of(request))
+        wanted = await said_as(OneMessageOfClient, request)
         found = self._live.query(
             self._live.core.finding.read, wanted.topic, wanted.queue_id, wanted.queue_offset, 1
         )
@@ -155,7 +155,7 @@ class ClientsApi:
 
     async def reconnect(self, request: Request) -> JSONResponse:
         """Tell a client to connect again."""
-        wanted = parse(OneClient, await body_of(request))
+        wanted = await said_as(OneClient, request)
         self._clients.reconnect(wanted.client)
         return JSONResponse({"client": wanted.client})
 

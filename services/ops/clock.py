@@ -19,7 +19,7 @@ from services.live.clock import Clock
 from services.live.errors import IllegalAdvance
 from services.live.live_broker import LiveBroker
 from services.ops.operation import Operation
-from services.ops.request import body_of, parse
+from services.ops.request import said_as
 from services.times import durations
 
 
@@ -67,7 +67,7 @@ class ClockApi:
 
     async def advance(self, request: Request) -> JSONResponse:
         """Let time pass."""
-        await self._live.advance(parse(TimeToPass, await body_of(request)).by_ms())
+        await self._live.advance((await said_as(TimeToPass, request)).by_ms())
         return JSONResponse(clock_shape(self._live.clock))
 
 

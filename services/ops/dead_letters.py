@@ -39,7 +39,7 @@ from services.ops.answers import written
 from services.ops.groups import name_of
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
-from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, Number, asked, body_of, parse
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, Number, asked, said_as
 from services.times import moments
 from tidewheel.errors import ClientMistake
 
@@ -301,7 +301,7 @@ class DeadLettersApi:
 
     async def redrive(self, request: Request) -> JSONResponse:
         """Send a dead letter back to its topic, or to another."""
-        wanted = parse(NewRedrive, await body_of(request))
+        wanted = await said_as(NewRedrive, request)
         group, offset = name_of(request), offset_of(request)
         dead_letter = dead_letters.one(self._live, group, offset)
         if wanted.target:
@@ -326,7 +326,7 @@ class DeadLettersApi:
 
     async def start_task(self, request: Request) -> JSONResponse:
         """Redrive or purge all dead letters of a filter, or count them."""
-        wanted = parse(NewDeadLetterTask, await body_of(request))
+        wanted = await said_as(NewDeadLetterTask, request)
         order = wanted.order(self._live.now_ms())
         if not wanted.dry_run:
             return JSONResponse(dead_letter_task_shape(self._tasks.start(order)), status_code=202)

@@ -42,3 +42,9 @@ class ForeignPage(AccessRefused):
     """The request comes from a web page that is not the broker's."""
 
     code = "TW-231"
+
+
+class TokenInUrl(ClientMistake):
+    """The request's URL holds a token."""
+
+    code = "TW-236"

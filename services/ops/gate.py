@@ -1,6 +1,6 @@
 """The gate lets a request over HTTP through to the application, or refuses it before anything of it is read.
 
-    is it a foreign page's?   --> does it bear the token? --> is its body JSON?  --> its body, bounded
+    is it a foreign page's?   --> does it bear a token?   --> is its body JSON?  --> its body, bounded
     services.ops.origins: 403     401                         415                    services.ops.bodies
 
 Probes of health need neither a name nor a token: they say `alive` and `ready` to everybody. A page can send
@@ -9,23 +9,29 @@ broker first, which never says yes (Fetch standard, CORS-safelisted request head
 declared as JSON, and a page that browsers say nothing about is kept out as well. Where bytes of any kind are
 taken (`bodies.is_raw`), just what pages can send so is refused.
 
-`Authorization: Bearer <token>`. Cost: one comparison, which takes as long for a near guess as for a far one.
+`Authorization: Bearer <token>`: that of `--http-token` is the administrator's, any other a user's
+(`services.ops.callers`). A URL that holds a token is refused: URLs are kept in logs and histories. Cost: one
+comparison, which takes as long for a near guess as for a far one; of a user's token a hash besides.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
+from services.auth.tokens import id_within
 from services.ops.bodies import Bodies, is_raw
+from services.ops.callers import TOKEN, Authority, Caller, let_in
 from services.ops.cloud_events import VERSION_HEADER
-from services.ops.errors import BodyNotJson, ForeignHost
+from services.ops.errors import BodyNotJson, ForeignHost, TokenInUrl
 from services.ops.origins import Names, check_origin
 from services.ops.statuses import refuse
 from tidewheel.errors import AccessRefused, TidewheelError
@@ -33,7 +39,9 @@ from tidewheel.errors import AccessRefused, TidewheelError
 OPEN_PATHS: Final = frozenset(("/livez", "/readyz"))
 SENT_BY_PAGES: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """The content types that the Fetch standard lets a page send to any host."""
-TOKEN, HOST, PAGE = "http token", "http host", "http page"
+TOKEN_PARAMETERS: Final = frozenset(("access_token", "authorization", "bearer", "token"))
+"""Names of fields in a query by which callers of other services send a token."""
+HOST, PAGE = "http host", "http page"
 """The reasons of refusals."""
 
 
@@ -49,8 +57,10 @@ class Demands:
 class Gate:
     """An application behind the demands."""
 
-    def __init__(self, app: ASGIApp, demands: Demands, refusals: Refusals) -> None:
-        self._app, self._demands, self._refusals = app, demands, refusals
+    def __init__(
+        self, app: ASGIApp, demands: Demands, refusals: Refusals, authority: Callable[[], Authority]
+    ) -> None:
+        self._app, self._demands, self._refusals, self._authority = app, demands, refusals, authority
         self._bearer = f"Bearer {demands.token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,16 +79,25 @@ class Gate:
 
     def _check(self, request: Request) -> None:
         check_origin(request.headers, self._demands.names)
-        if self._demands.token and not self._bears_token(request):
-            raise Unauthorized(
-                "Its HTTP interface wants a token:"
-                " set TIDEWHEEL_HTTP_TOKEN to the file that the broker's --http-token names."
-            )
+        check_url(request.scope, self._demands.token)
+        if self._demands.token and (caller := self._user(request)) is not None:
+            let_in(request, caller)
         check_json(request)
 
-    def _bears_token(self, request: Request) -> bool:
-        given = request.headers.get("authorization", "").encode("latin-1", "replace")
-        return hmac.compare_digest(given, self._bearer)
+    def _user(self, request: Request) -> Caller | None:
+        """Return the user whose token a request bears, None: the administrator; raise `Unauthorized`."""
+        given = request.headers.get("authorization", "")
+        if hmac.compare_digest(given.encode("latin-1", "replace"), self._bearer):
+            return None
+        scheme, _, text = given.partition(" ")
+        if scheme != "Bearer":
+            raise Unauthorized(
+                "Send a token, as 'Authorization: Bearer TOKEN'. Make one: tidewheel auth token add USER. "
+                "Commands send the one in the file that TIDEWHEEL_HTTP_TOKEN names."
+            )
+        authority, host = self._authority(), request.client.host if request.client else ""
+        asked = f"{request.method} {request.scope['path']}"
+        return Caller(authority, authority.holder(text), self._refusals, host, asked)
 
     async def _refuse(
         self, request: Request, error: TidewheelError, scope: Scope, receive: Receive, send: Send
@@ -90,9 +109,19 @@ class Gate:
             detail = asked if is_about_token else f"{asked}: {error.detail}"
             self._refusals.add(reason, request.client.host if request.client else "", detail)
         answer = await refuse(request, error)
-        if isinstance(error, Unauthorized):
-            answer.headers["WWW-Authenticate"] = "Bearer"
         await answer(scope, receive, send)
+
+
+def check_url(scope: Scope, administrators: str) -> None:
+    """Raise `TokenInUrl` for a path or a query that holds a token; `administrators`: that of --http-token."""
+    query = scope.get("query_string", b"")
+    url = unquote_to_bytes(scope["path"].encode() + b"?" + query).decode("latin-1")
+    named = {name.lower() for name, _ in parse_qsl(query.decode("latin-1"), max_num_fields=None)}
+    if id_within(url) or (administrators and administrators in url) or named & TOKEN_PARAMETERS:
+        raise TokenInUrl(
+            "URLs are kept in logs and histories, so the token is no secret any more: revoke it, and send "
+            "another as 'Authorization: Bearer TOKEN'."
+        )
 
 
 def check_json(request: Request) -> None:

@@ -51,7 +51,7 @@ from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.operation import Operation
-from services.ops.request import Moment, Nothing, asked, body_of, parse
+from services.ops.request import Moment, Nothing, asked, said_as
 from services.times import moments
 from tidewheel.errors import ClientMistake
 
@@ -395,7 +395,7 @@ class GroupsApi:
 
     async def create(self, request: Request) -> Response:
         """Make a group with its policy, before anybody uses it, and let it receive a topic."""
-        wanted = parse(NewGroup, await body_of(request))
+        wanted = await said_as(NewGroup, request)
         core, start = self._live.core, wanted.place(self._live.now_ms())
         policy = wanted.policy(core.groups.policy(wanted.name))
         if wanted.topic:
@@ -411,7 +411,7 @@ class GroupsApi:
 
     async def set(self, request: Request) -> Response:
         """Say how a group's messages are given out."""
-        wanted = parse(NewPolicy, await body_of(request))
+        wanted = await said_as(NewPolicy, request)
         view = await self._live.groups.view(name_of(request))
         return await self._told(await self._live.groups.set(view.name, wanted.over(view.policy)))
 
@@ -434,7 +434,7 @@ class GroupsApi:
 
     async def reset(self, request: Request) -> Response:
         """Set where a group goes on."""
-        wanted = parse(NewReset, await body_of(request))
+        wanted = await said_as(NewReset, request)
         start, name = start_of(wanted.to, self._live.now_ms(), "to"), name_of(request)
         if start.kind is From.OFFSET and not wanted.topic:
             raise ClientMistake("An offset is a place in the queues of one topic: say which topic.")

@@ -40,7 +40,7 @@ from services.ops.polls import (
     client_id,
     poll_seconds,
 )
-from services.ops.request import Moment, body_of, parse, said_by, shaped
+from services.ops.request import Moment, said_as, said_by, shaped
 from services.ops.sending import (
     IDEMPOTENCY_KEY,
     CarriedVerdictAnswer,
@@ -154,7 +154,7 @@ class HalvesApi:
 
     async def check_backs(self, request: Request) -> Response:
         """Wait for check-backs."""
-        wanted = parse(NewCheckBackPoll, await body_of(request))
+        wanted = await said_as(NewCheckBackPoll, request)
         self._check_topics(wanted.topics)
         seconds, name = poll_seconds(wanted.wait), client_id(request, wanted.client)
         polls, hang_up = self._live.check_back_polls, HangUp(request)

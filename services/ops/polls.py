@@ -2,13 +2,15 @@
 
     a request --> counted --> it waits ----------------------> answered
                     |           |  its caller disconnects ---> the wait is cancelled, no answer
+                    |           |  its right is taken away --> `Unauthorized`, `Forbidden`
                     |           |  the broker stops ---------> `BrokerStops`
                     +-- there are too many --> `TooManyPolls`
 
 ASGI reports a disconnect only to a reader: `HangUp` reads the connection in a task of its own for each poll.
 Leases of an answer that was not sent whole are released (`Handed`). `HTTP_POLLS_MAX` leaves connections to
-calls that do not wait; `counts` is the metric `mq_http_polls`. Cost: two tasks a poll. Weak spot: a caller
-that vanishes without closing its connection is noticed at the next write to it.
+calls that do not wait; `counts` is the metric `mq_http_polls`. Cost: two tasks a poll, and for a user's a
+look at its rights after each change of any. Weak spot: a caller that vanishes without closing its connection
+is noticed at the next write to it.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from commitlog import limits
 from services.live.errors import BrokerStops, TooManyPolls
 from services.live.live_broker import LiveBroker
 from services.ops.answers import in_parts
+from services.ops.callers import caller_of
 from services.ops.given_times import span_in
 from services.ops.request import Moment
+from tidewheel.errors import AccessRefused
 
 Kind = Literal["receive", "check_back", "arrivals"]
 """Purposes of long polls: leases, check-backs, messages read without a lease."""
@@ -43,10 +47,16 @@ class CallerGone(Exception):
 
 
 class HangUp:
-    """Disconnect of the caller of a request whose body has been read; `close` it after the answer."""
+    """Disconnect of the caller of a request whose body has been read, or the end of its right to wait.
+
+    `close` it after the answer.
+    """
 
     def __init__(self, request: Request) -> None:
         self._reading = asyncio.ensure_future(_read_on(request))
+        self._dismissed: asyncio.Future[AccessRefused] = asyncio.get_running_loop().create_future()
+        caller = caller_of(request)
+        self._unwatch = None if caller is None else caller.watch(self._dismissed.set_result)
 
     @property
     def has_come(self) -> bool:
@@ -54,12 +64,16 @@ class HangUp:
         return self._reading.done()
 
     async def unless(self, waiting: Coroutine[Any, Any, Answer]) -> Answer:
-        """Return the result of a wait; if the caller disconnects first, cancel it and raise `CallerGone`."""
+        """Return the result of a wait; if the caller disconnects first, cancel it and raise `CallerGone`.
+
+        If its right is taken away first, cancel it and raise the `AccessRefused` that says so.
+        """
         work = asyncio.ensure_future(waiting)
+        ends: set[asyncio.Future[Any]] = {work, self._reading, self._dismissed}
         try:
-            await asyncio.wait({work, self._reading}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                raise CallerGone
+                raise self._dismissed.result() if self._dismissed.done() else CallerGone
             return work.result()
         finally:
             if not work.done():
@@ -67,8 +81,10 @@ class HangUp:
                 await asyncio.wait({work})
 
     def close(self) -> None:
-        """Stop reading the connection."""
+        """Stop reading the connection, and looking at rights."""
         self._reading.cancel()
+        if self._unwatch is not None:
+            self._unwatch()
 
 
 class Handed(Response):
@@ -159,8 +175,9 @@ def host_of(request: Request) -> str:
 
 
 def client_id(request: Request, name: str) -> str:
-    """Return the id of a client: its name if the request has one, else its address."""
-    return f"http@{name or host_of(request)}"
+    """Return the id of a client: its name if the request has one, else its address; a user's are its own."""
+    caller, named = caller_of(request), f"http@{name or host_of(request)}"
+    return named if caller is None else f"{caller.user}/{named}"
 
 
 def check_serves(live: LiveBroker) -> None:

@@ -59,7 +59,7 @@ from services.ops.polls import (
     client_id,
     poll_seconds,
 )
-from services.ops.request import Moment, body_of, parse
+from services.ops.request import Moment, said_as
 from services.ops.statuses import ErrorAnswer, error_shape
 from tidewheel.errors import ClientMistake, TidewheelError
 
@@ -226,7 +226,7 @@ class ReceivingApi:
 
     async def receive(self, request: Request) -> Response:
         """Lease messages of a topic, waiting for the first."""
-        wanted, group = parse(NewReceive, await body_of(request)), group_of(request)
+        wanted, group = await said_as(NewReceive, request), group_of(request)
         name = client_id(request, wanted.client)
         hang_up, answer = HangUp(request), Response(status_code=CALLER_GONE)
         try:
@@ -261,7 +261,7 @@ class ReceivingApi:
 
     async def ack(self, request: Request) -> Response:
         """Acknowledge messages."""
-        wanted, group = parse(Acknowledged, await body_of(request)), self._known_group(request)
+        wanted, group = await said_as(Acknowledged, request), self._known_group(request)
         handles = [parted(one) for one in wanted.receipt_handles]
         answers: list[Decided | TidewheelError] = []
         for topic, run in groupby(handles, lambda one: one[0]):
@@ -276,7 +276,7 @@ class ReceivingApi:
 
     async def nack(self, request: Request) -> Response:
         """Refuse messages: deliver them again, or make them dead letters."""
-        wanted, group = parse(Refused, await body_of(request)), self._known_group(request)
+        wanted, group = await said_as(Refused, request), self._known_group(request)
         if wanted.dead_letter and wanted.after is not None:
             raise ClientMistake("after and dead_letter are given: a message comes again, or it does not.")
         after_ms = None if wanted.after is None else lease_in(wanted.after, "after")
@@ -297,7 +297,7 @@ class ReceivingApi:
 
     async def extend(self, request: Request) -> Response:
         """Extend leases; the old handles are void."""
-        wanted, group = parse(Extended, await body_of(request)), self._known_group(request)
+        wanted, group = await said_as(Extended, request), self._known_group(request)
         lease_ms = lease_in(wanted.lease, "lease")
 
         def extend(handle: Handle) -> Decided:

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from commitlog import limits
 from services.live.pauses import Pauses
 from services.ops.bodies import Bound, bound_of
+from services.ops.callers import caller_of
 from services.ops.errors import RequestTooLarge
 from tidewheel.errors import ClientMistake
 
@@ -31,6 +32,7 @@ _DISCARDED_BYTES_MAX = 32 * 1024 * 1024
 _QUOTED_MAX = 80
 _NAMED_MAX = 200
 
+_SAID: Final = "tidewheel.said"
 _OBJECT: Final = "it must be an object, {...} in JSON"
 _SENTENCES: Final = {
     "model_type": _OBJECT,
@@ -79,14 +81,9 @@ def asked(kind: type[Shape], request: Request) -> Shape:
         raise mistake(error, "the query") from error
 
 
-def parse(kind: type[Shape], body: bytes) -> Shape:
+async def said_as(kind: type[Shape], request: Request) -> Shape:
     """Read a request's body as a shape; raise `ClientMistake` naming the first field that is wrong."""
-    if not body:
-        raise _empty()
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        raise mistake(error, "the body") from error
+    return shaped(kind, await said_by(request), "")
 
 
 def shaped(kind: type[Shape], said: Any, where: str) -> Shape:
@@ -110,9 +107,13 @@ def shaped(kind: type[Shape], said: Any, where: str) -> Shape:
 async def said_by(request: Request) -> Any:
     """Return what a body in JSON says, in no shape; raise `ClientMistake`.
 
-    Large bodies are read so: what is made of what is said begins in another turn of the loop.
+    It is read once: rights are asked for what it says (`services.ops.needs`), and a second parser could
+    read it otherwise. What is made of what is said begins in another turn of the loop.
     """
-    return await json_in(await body_of(request))
+    scope = request.scope
+    if _SAID not in scope:
+        scope[_SAID] = await json_in(await body_of(request))
+    return scope[_SAID]
 
 
 async def json_in(body: bytes) -> Any:
@@ -131,7 +132,8 @@ async def body_of(request: Request) -> bytes:
     """Return a request's body; raise `RequestTooLarge` above the bound of its route.
 
     Of a larger body up to _DISCARDED_BYTES_MAX are read and dropped: many clients read no answer before they
-    have sent a body, and find a reset connection where it is not read to its end.
+    have sent a body, and find a reset connection where it is not read to its end. A token may be revoked
+    while a body comes: raise `Unauthorized`.
     """
     bound = bound_of(request.method, request.url.path)
     declared = request.headers.get("content-length", "")
@@ -154,6 +156,8 @@ async def body_of(request: Request) -> bytes:
     body = b"".join(parts)
     if bound.values_max:
         await check_values(body, bound.values_max)
+    if (caller := caller_of(request)) is not None:
+        caller.check()
     return body
 
 

@@ -29,7 +29,7 @@ from services.live.live_broker import LiveBroker
 from services.ops.answers import written
 from services.ops.messages import body_bytes, body_shape
 from services.ops.operation import Operation
-from services.ops.request import LIMIT_MAX, Nothing, asked, body_of, parse
+from services.ops.request import LIMIT_MAX, Nothing, asked, said_as
 
 COMING_DEFAULT = 5
 LIMIT_DEFAULT = 100
@@ -215,7 +215,7 @@ class SchedulesApi:
 
     async def set(self, request: Request) -> JSONResponse:
         """Keep a schedule."""
-        name, wanted = name_of(request), parse(NewSchedule, await body_of(request))
+        name, wanted = name_of(request), await said_as(NewSchedule, request)
         is_known = self._is_known(name)
         view = await self._live.call(self._live.core.schedules.set, wanted.to_schedule(name))
         return JSONResponse(schedule_shape(view), status_code=200 if is_known else 201)
@@ -234,7 +234,7 @@ class SchedulesApi:
 
     async def preview(self, request: Request) -> JSONResponse:
         """Show when a cron line would occur."""
-        wanted = parse(Preview, await body_of(request))
+        wanted = await said_as(Preview, request)
         coming = self._live.query(preview, wanted.to_schedule(), self._live.clock.now_ms(), wanted.count)
         return JSONResponse({"coming": coming_shape(coming)})
 

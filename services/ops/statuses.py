@@ -61,8 +61,9 @@ async def refuse(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TidewheelError)
     status = next((status for kind, status in HTTP_STATUSES if isinstance(error, kind)), 500)
     is_unread = isinstance(error, BodyUnfinished | RequestTooLarge)  # the rest is not waited for
-    ends = {"Connection": "close"} if is_unread else None
-    return JSONResponse(error_shape(error), status_code=status, headers=ends)
+    said = {"Connection": "close"} if is_unread else {}
+    said |= {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
+    return JSONResponse(error_shape(error), status_code=status, headers=said)
 
 
 async def disk_failed(request: Request, error: Exception) -> JSONResponse:

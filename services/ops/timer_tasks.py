@@ -26,7 +26,7 @@ from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVerb
 from services.ops.given_times import due_of, span_of
 from services.ops.operation import Operation
-from services.ops.request import Moment, body_of, parse
+from services.ops.request import Moment, said_as
 from services.ops.timers import FilterQuery, filter_of
 from tidewheel.errors import ClientMistake
 
@@ -129,7 +129,7 @@ class TimerTasksApi:
 
     async def start_task(self, request: Request) -> JSONResponse:
         """Cancel or move all timers of a filter, or count them."""
-        wanted = parse(NewTask, await body_of(request))
+        wanted = await said_as(NewTask, request)
         order = wanted.order(self._live.now_ms())
         if not wanted.dry_run:
             return JSONResponse(task_shape(self._tasks.start(order)), status_code=202)

@@ -62,17 +62,7 @@ from services.ops.given_times import due_of, moment_of, span_of
 from services.ops.horizon import counts_within
 from services.ops.messages import ContentAnswer, ReceiptAnswer, body_bytes, content_shape, receipt_shape
 from services.ops.operation import Handler, Operation
-from services.ops.request import (
-    LIMIT_DEFAULT,
-    LIMIT_MAX,
-    Moment,
-    Nothing,
-    asked,
-    body_of,
-    parse,
-    said_by,
-    shaped,
-)
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, asked, said_as, said_by, shaped
 from services.ops.sending import send_each
 from services.ops.statuses import ErrorAnswer, error_shape
 from services.times import moments
@@ -587,7 +577,7 @@ class TimersApi:
 
     async def cancel(self, request: Request) -> JSONResponse:
         """Cancel a timer."""
-        wanted = parse(NamedTimer, await body_of(request))
+        wanted = await said_as(NamedTimer, request)
         name = name_of(wanted)
         verdict = await self._live.call(self._live.core.timers.cancel, name, wanted.reason)
         if wanted.handle and verdict.verdict is Verdict.NEVER_SET:
@@ -597,13 +587,13 @@ class TimersApi:
 
     async def move(self, request: Request) -> JSONResponse:
         """Move a timer."""
-        wanted = parse(MovedTimer, await body_of(request))
+        wanted = await said_as(MovedTimer, request)
         due_ms = due_of(wanted.to, self._live.now_ms(), "to")
         return self._done("move", wanted, await self._live.move_timer(name_of(wanted), due_ms))
 
     async def fire(self, request: Request) -> JSONResponse:
         """Deliver a timer's message now."""
-        wanted = parse(NamedTimer, await body_of(request))
+        wanted = await said_as(NamedTimer, request)
         return self._done("fire", wanted, await self._live.fire_timer(name_of(wanted)))
 
     def _filter(self, query: FilterQuery) -> TimerFilter:

@@ -22,7 +22,7 @@ from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.operation import Operation
-from services.ops.request import Nothing, Number, asked, body_of, parse
+from services.ops.request import Nothing, Number, asked, said_as
 
 
 class NewTopic(BaseModel):
@@ -104,7 +104,7 @@ class TopicsApi:
 
     async def create_topic(self, request: Request) -> JSONResponse:
         """Create a topic."""
-        wanted = parse(NewTopic, await body_of(request))
+        wanted = await said_as(NewTopic, request)
         queue_count = wanted.queue_count or self._live.settings.queue_count
         topic = await self._live.call(
             self._live.core.topics.create, wanted.name, wanted.message_type, queue_count

@@ -33,7 +33,7 @@ from services.live.transactions import ProducerView
 from services.ops.answers import written
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
-from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, asked, body_of, parse
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, asked, said_as
 from services.times import durations
 from tidewheel.errors import ClientMistake
 from txn.checkback import CheckBackPolicy
@@ -348,7 +348,7 @@ class TransactionsApi:
 
     async def resolve(self, request: Request) -> JSONResponse:
         """End a transaction by hand."""
-        wanted = parse(NewResolution, await body_of(request))
+        wanted = await said_as(NewResolution, request)
         receipt = await self._transactions.resolve(id_of(request), wanted.resolution, wanted.reason)
         log.info(
             "transaction resolved",
@@ -360,7 +360,7 @@ class TransactionsApi:
 
     async def set_check_back(self, request: Request) -> JSONResponse:
         """Say how a topic's half messages are asked about."""
-        wanted = parse(NewCheckBack, await body_of(request))
+        wanted = await said_as(NewCheckBack, request)
         policy = wanted.policy(self._live.settings.check_back)
         set_check_back = self._live.core.transactions.set_check_back
         topic = await self._live.call(set_check_back, request.path_params["topic"], policy)

@@ -16,8 +16,10 @@ a caller that disconnects    ends the request at the leader, too: its long poll 
 Each request that goes on holds a thread until it is answered, of which there are HTTP_FORWARDED_MAX: long
 polls through a follower are few, while gRPC's (`calls.py`) are many. One more is refused.
 
-What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`); what nodes say
-to each other is not: a secret lets in, which stands in the shared log.
+What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`), with the users
+and tokens of this node's copy, which may be behind by moments; what nodes say to each other is not: a secret
+lets in, which stands in the shared log. What goes on to the leader bears the token of its caller and nothing
+of this node's, so the leader judges it as a call of its own.
 """
 
 from __future__ import annotations
@@ -57,13 +59,15 @@ from services.cluster.watching.scrubbing import Scrubbing
 from services.cluster.watching.sessions import Sessions
 from services.cluster.watching.unanswered import Unanswered
 from services.ops.bodies import Bodies
+from services.ops.callers import Authority, caller_of
 from services.ops.gate import Demands, Gate
+from services.ops.needs import WHOLE_BROKER
 from services.ops.polls import CALLER_GONE, CallerGone, HangUp
 from services.ops.request import body_of
 from services.ops.statuses import error_shape, refuse
 from services.process.event_loop import let_end
 from sharedlog.versions import OLDEST
-from tidewheel.errors import TidewheelError
+from tidewheel.errors import AccessRefused, TidewheelError
 
 log = structlog.get_logger()
 
@@ -99,7 +103,7 @@ class ClusterHttp:
     ) -> None:
         self._node, self._root = node, root
         self.metrics = ClusterMetrics(node, check, unanswered, scrubbing, sessions)
-        self._gated = Gate(self._answer, demands, refusals)
+        self._gated = Gate(self._answer, demands, refusals, self._authority)
         self._copy_count = 0
         self._bodies = Bodies()
         self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
@@ -128,6 +132,14 @@ class ClusterHttp:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what the gate let through."""
         request, path = Request(scope, receive), scope["path"]
+        caller = caller_of(request)
+        try:
+            if caller is not None:
+                caller.ask(WHOLE_BROKER)
+        except AccessRefused as error:
+            response: Response = await refuse(request, error)
+            await response(scope, receive, send)
+            return
         if path in _ORDERS:
             response = await self._ordered(request)
         elif path == "/api/cluster":
@@ -136,6 +148,23 @@ class ClusterHttp:
         else:
             response = self._own(path)
         await response(scope, receive, send)
+
+    def _authority(self) -> Authority:
+        """Return where users and tokens are looked up here; raise `NoLeader` without a copy of them.
+
+        A thread that follows writes there meanwhile, and each look reads a table once.
+        """
+        replica, wall_ms = self._node.acts.replica, self._node.acts.clocks.wall
+        if replica is None:
+            raise NoLeader("This node gets a copy, and has no users yet. Ask another node, or later.")
+        access = replica.core.access
+        return Authority(
+            lambda text: access.holder(text, wall_ms()),
+            lambda token: access.check_stands(token, wall_ms()),
+            lambda token: None,
+            access.rights.allows,
+            set(),
+        )
 
     def _is_own(self, path: str) -> bool:
         """Return whether this node answers a probe, and not the broker that leads here."""

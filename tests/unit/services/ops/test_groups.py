@@ -206,7 +206,7 @@ def test_who_consumes_and_what_they_hold(at_desk: AtDesk) -> None:
         await take(desk, "g", "t", 2, "here")
         await take(desk, "g", "t", 1, "gone")
         there = ConsumerView("here", "g", "SIMPLE_CONSUMER", "PYTHON", "5.1.2", True, 1, desk.now_ms)
-        desk.app.router.routes[:0] = routes((GroupsApi(desk.live, lambda group: [there]),))
+        desk.app.router.routes[:0] = routes((GroupsApi(desk.live, lambda group: [there]),), desk.live)
         answer = await call(desk, "GET", "/g/clients")
         [one] = answer["consumers"]
         assert (one["client_id"], one["leased"], one["receives"]) == ("here", 2, 1)

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -58,7 +59,8 @@ async def serving(
     app = Starlette(
         routes=[Route("/echo", echo, methods=["GET", "POST"])], exception_handlers={TidewheelError: refuse}
     )
-    app.add_middleware(Gate, demands=Demands(bodies=bodies), refusals=Refusals(lambda: 0))
+    nobody: Any = None
+    app.add_middleware(Gate, demands=Demands(bodies=bodies), refusals=Refusals(lambda: 0), authority=nobody)
     listening = socket.create_server(("127.0.0.1", 0))
     server = HttpServer(app, tls, bounds)
     task = asyncio.create_task(server.serve([listening]))

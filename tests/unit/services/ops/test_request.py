@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -11,21 +10,21 @@ from starlette.requests import Request
 
 from commitlog import limits
 from services.ops.errors import RequestTooLarge
-from services.ops.request import Nothing, body_of, parse, shaped
+from services.ops.request import Nothing, body_of, shaped
 from services.ops.timers import NewTimer
 from tidewheel.errors import ClientMistake
 
 
 def test_a_long_name_is_cut_in_the_sentence_that_tells_of_it() -> None:
     with pytest.raises(ClientMistake) as refused:
-        parse(Nothing, json.dumps({"a" * (1 << 20): 1}).encode())
+        shaped(Nothing, {"a" * (1 << 20): 1}, "")
     assert len(str(refused.value)) < 500
     assert "a... (1048576 characters) is not known here" in str(refused.value)
 
 
 def test_a_short_name_is_told_whole() -> None:
     with pytest.raises(ClientMistake, match="tpoic is not known here"):
-        parse(Nothing, b'{"tpoic": 1}')
+        shaped(Nothing, {"tpoic": 1}, "")
 
 
 @pytest.mark.parametrize(

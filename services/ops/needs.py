@@ -1,0 +1,357 @@
+"""The right that each route of the HTTP interface needs, on which topic and which group: one table, `NEEDS`.
+
+The verbs are those of the protocol port (`services.auth.rights`, `services.rpc.needs`):
+
+    send       sends; verbs on one timer, and a look at one by its key or id
+    transact   begins (with send) and ends transactions, and is asked how they ended
+    receive    receives and the ends of leases, on the topic and on the group
+    any        a look at one topic, as QueryRoute
+    admin      looks and verbs of operators, on the topic or group that a request names; on all, if it names
+               none; on all topics and all groups what is about the broker as a whole
+
+What a request names may be in its path, its query or its body, which is read once, for the judge and for the
+handler. A name that is no text is none: the handler refuses the request. A route without a line cannot be
+served (`admitted`); the administrator's token needs no right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.auth.rights import WILD, Kind, Need, Verb
+from services.broker import recall, verb_properties
+from services.live.live_broker import LiveBroker
+from services.ops.callers import caller_of
+from services.ops.operation import Operation
+from services.ops.receiving import parted
+from services.ops.request import said_by
+from services.ops.transactions import id_of
+
+CARRIED: Final = ("cancel", "move", "fire")
+"""Fields of a message that name another timer."""
+
+
+class Asked(NamedTuple):
+    """A request, what its body in JSON says (None without one), and the broker."""
+
+    request: Request
+    said: Any
+    live: LiveBroker
+
+    def in_path(self, name: str) -> str:
+        """Return a part of the path."""
+        return str(self.request.path_params[name])
+
+    def in_query(self, name: str) -> str:
+        """Return a field of the query as its handler reads it; empty without it."""
+        return dict(self.request.query_params).get(name, "")
+
+    def in_body(self, *path: str) -> str:
+        """Return a text in the body; empty without it."""
+        found = self.said
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        return text(found)
+
+
+NeedsOf = Callable[[Asked], Iterator[Need]]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def text(value: Any) -> str:
+    """Return a name; empty of what is none."""
+    return value if isinstance(value, str) else ""
+
+
+def each(value: Any) -> list[Any]:
+    """Return what is in a list; nothing of what is none."""
+    return value if isinstance(value, list) else []
+
+
+def on_topic(verb: Verb | None, name: str) -> Need:
+    """Return what is needed on a topic."""
+    return Need(verb, Kind.TOPIC, name)
+
+
+def on_group(verb: Verb, name: str) -> Need:
+    """Return what is needed on a group."""
+    return Need(verb, Kind.GROUP, name)
+
+
+WHOLE_BROKER: Final = (on_topic(Verb.ADMIN, WILD), on_group(Verb.ADMIN, WILD))
+"""What is needed for what is about the broker, or the cluster, as a whole."""
+
+# What several routes need.
+
+
+def nothing(asked: Asked) -> Iterator[Need]:
+    """Nothing: it is enough to be known."""
+    yield from ()
+
+
+def whole_broker(asked: Asked) -> Iterator[Need]:
+    """All topics and all groups."""
+    yield from WHOLE_BROKER
+
+
+def all_topics(asked: Asked) -> Iterator[Need]:
+    """All topics."""
+    yield on_topic(Verb.ADMIN, WILD)
+
+
+def all_groups(asked: Asked) -> Iterator[Need]:
+    """All groups."""
+    yield on_group(Verb.ADMIN, WILD)
+
+
+def topic_of_path(verb: Verb | None) -> NeedsOf:
+    """Return what needs a verb on the topic in the path."""
+    return lambda asked: iter((on_topic(verb, asked.in_path("topic")),))
+
+
+def group_of_path(asked: Asked) -> Iterator[Need]:
+    """The group in the path."""
+    yield on_group(Verb.ADMIN, asked.in_path("group"))
+
+
+def queried_topic(asked: Asked) -> Iterator[Need]:
+    """The topic in the query, else all."""
+    yield on_topic(Verb.ADMIN, asked.in_query("topic") or WILD)
+
+
+# What one kind of request needs.
+
+
+def new_topic(asked: Asked) -> Iterator[Need]:
+    """The topic to be made."""
+    yield on_topic(Verb.ADMIN, asked.in_body("name"))
+
+
+def new_group(asked: Asked) -> Iterator[Need]:
+    """The group to be made, and the topic that it begins with."""
+    yield on_group(Verb.ADMIN, asked.in_body("name"))
+    if topic := asked.in_body("topic"):
+        yield on_topic(Verb.ADMIN, topic)
+
+
+def sending(asked: Asked) -> Iterator[Need]:
+    """Every message's topic, and those of the timers that they name."""
+    said = asked.said if isinstance(asked.said, dict) else {}
+    for one in (said, *each(said.get("messages")), *each(said.get("timers"))):
+        if isinstance(one, dict):
+            yield from topics_sent_to(one)
+
+
+def topics_sent_to(message: dict[str, Any]) -> Iterator[Need]:
+    """One message's topic, and those of the timers that it names."""
+    if topic := text(message.get("topic")):
+        yield on_topic(Verb.SEND, topic)
+    carried = [message.get(verb) for verb in CARRIED]
+    named = [one.get("topic") for one in carried if isinstance(one, dict)]
+    if isinstance(properties := message.get("properties"), dict):
+        named.append(properties.get(verb_properties.TOPIC))
+    yield from (on_topic(Verb.SEND, one) for one in map(text, named) if one)
+
+
+def beginning(asked: Asked) -> Iterator[Need]:
+    """What a send needs, and to end the transaction."""
+    yield from sending(asked)
+    yield on_topic(Verb.TRANSACT, asked.in_body("topic"))
+
+
+def ending(asked: Asked) -> Iterator[Need]:
+    """The topic of the transaction in the path."""
+    yield on_topic(Verb.TRANSACT, topic_of_half(asked))
+
+
+def half(asked: Asked) -> Iterator[Need]:
+    """The same for an operator."""
+    yield on_topic(Verb.ADMIN, topic_of_half(asked))
+
+
+def topic_of_half(asked: Asked) -> str:
+    """Return the topic of the transaction in the path; raise what says that there is none."""
+    return asked.live.query(asked.live.core.half_views.one, id_of(asked.request)).topic or WILD
+
+
+def asking_back(asked: Asked) -> Iterator[Need]:
+    """Every topic of a poll for check-backs."""
+    topics = each(asked.said.get("topics") if isinstance(asked.said, dict) else None)
+    yield from (on_topic(Verb.TRANSACT, one) for one in map(text, topics) if one)
+
+
+def receiving(asked: Asked) -> Iterator[Need]:
+    """The topic that is received from, as the group."""
+    yield on_topic(Verb.RECEIVE, asked.in_body("topic"))
+    yield on_group(Verb.RECEIVE, asked.in_path("group"))
+
+
+def answering(asked: Asked) -> Iterator[Need]:
+    """The same for what becomes of leases: their handles name the topics."""
+    handles = each(asked.said.get("receipt_handles") if isinstance(asked.said, dict) else None)
+    yield from (on_topic(Verb.RECEIVE, parted(one)[0]) for one in map(text, handles))
+    yield on_group(Verb.RECEIVE, asked.in_path("group"))
+
+
+def one_timer(asked: Asked) -> Iterator[Need]:
+    """The topic of the timer in the query."""
+    yield from timer_named(asked.in_query("topic"), asked.in_query("handle"))
+
+
+def timer_verb(asked: Asked) -> Iterator[Need]:
+    """The topic of the timer in the body."""
+    yield from timer_named(asked.in_body("topic"), asked.in_body("handle"))
+
+
+def timer_named(topic: str, handle: str) -> Iterator[Need]:
+    """The topic of a timer that is named by it, or by its recall handle; raise `InvalidRecallHandle`."""
+    if handle:
+        yield on_topic(Verb.SEND, recall.decode(handle).topic)
+    if topic or not handle:
+        yield on_topic(Verb.SEND, topic)
+
+
+def timers(asked: Asked) -> Iterator[Need]:
+    """The topics of a filter in the query."""
+    yield filtered(asked.in_query("topic"), asked.in_query("topic-prefix"))
+
+
+def timer_task(asked: Asked) -> Iterator[Need]:
+    """The topics of a filter in the body."""
+    yield filtered(asked.in_body("filter", "topic"), asked.in_body("filter", "topic-prefix"))
+
+
+def filtered(topic: str, prefix: str) -> Need:
+    """Return what a filter of timers needs: its topic, else all of its prefix, else all."""
+    return on_topic(Verb.ADMIN, topic or f"{prefix}{WILD}")
+
+
+def redriving(asked: Asked) -> Iterator[Need]:
+    """The group in the path, and the topic that its dead letter goes to."""
+    yield from group_of_path(asked)
+    yield from target(asked)
+
+
+def dead_letter_task(asked: Asked) -> Iterator[Need]:
+    """The group in the body, and the topic that its dead letters go to."""
+    yield on_group(Verb.ADMIN, asked.in_body("group"))
+    yield from target(asked)
+
+
+def target(asked: Asked) -> Iterator[Need]:
+    """The topic that dead letters are sent to, if it is named."""
+    if topic := asked.in_body("target"):
+        yield on_topic(Verb.SEND, topic)
+
+
+NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
+    ("GET", "/livez"): nothing,
+    ("GET", "/readyz"): nothing,
+    ("GET", "/metrics"): whole_broker,
+    ("GET", "/openapi.json"): nothing,
+    ("GET", "/api/topics"): all_topics,
+    ("POST", "/api/topics"): new_topic,
+    ("GET", "/api/topics/{topic}"): topic_of_path(None),
+    ("GET", "/api/topics/{topic}/messages"): topic_of_path(Verb.ADMIN),
+    ("GET", "/api/topics/{topic}/arrivals"): topic_of_path(Verb.ADMIN),
+    ("PUT", "/api/topics/{topic}/check-back"): topic_of_path(Verb.ADMIN),
+    ("POST", "/api/topics/{topic}/messages"): topic_of_path(Verb.SEND),
+    ("GET", "/api/messages"): queried_topic,
+    ("POST", "/api/messages"): sending,
+    ("GET", "/api/clock"): nothing,
+    ("POST", "/api/clock/advance"): whole_broker,
+    ("GET", "/api/timers"): timers,
+    ("POST", "/api/timers"): sending,
+    ("GET", "/api/timers/count"): timers,
+    ("GET", "/api/timers/histogram"): timers,
+    ("GET", "/api/timers/summary"): all_topics,
+    ("GET", "/api/timers/damaged"): all_topics,
+    ("GET", "/api/timers/one"): one_timer,
+    ("POST", "/api/timers/cancel"): timer_verb,
+    ("POST", "/api/timers/move"): timer_verb,
+    ("POST", "/api/timers/fire"): timer_verb,
+    ("GET", "/api/timers/tasks"): all_topics,
+    ("POST", "/api/timers/tasks"): timer_task,
+    ("GET", "/api/timers/tasks/{id}"): all_topics,
+    ("DELETE", "/api/timers/tasks/{id}"): all_topics,
+    ("GET", "/api/transactions"): queried_topic,
+    ("POST", "/api/transactions"): beginning,
+    ("GET", "/api/transactions/summary"): all_topics,
+    ("GET", "/api/transactions/log"): queried_topic,
+    ("GET", "/api/transactions/producers"): queried_topic,
+    ("POST", "/api/transactions/check-backs"): asking_back,
+    ("GET", "/api/transactions/{id}"): half,
+    ("POST", "/api/transactions/{id}/check"): half,
+    ("POST", "/api/transactions/{id}/resolve"): half,
+    ("POST", "/api/transactions/{id}/commit"): ending,
+    ("POST", "/api/transactions/{id}/rollback"): ending,
+    ("POST", "/api/transactions/{id}/unknown"): ending,
+    ("GET", "/api/schedules"): all_topics,
+    ("POST", "/api/schedules/preview"): nothing,
+    ("GET", "/api/schedules/{name}"): all_topics,
+    ("PUT", "/api/schedules/{name}"): all_topics,
+    ("DELETE", "/api/schedules/{name}"): all_topics,
+    ("POST", "/api/schedules/{name}/pause"): all_topics,
+    ("POST", "/api/schedules/{name}/resume"): all_topics,
+    ("GET", "/api/explain"): whole_broker,
+    ("GET", "/api/groups"): all_groups,
+    ("POST", "/api/groups"): new_group,
+    ("GET", "/api/groups/{group}"): group_of_path,
+    ("PUT", "/api/groups/{group}"): group_of_path,
+    ("DELETE", "/api/groups/{group}"): group_of_path,
+    ("POST", "/api/groups/{group}/pause"): group_of_path,
+    ("POST", "/api/groups/{group}/resume"): group_of_path,
+    ("POST", "/api/groups/{group}/reset"): group_of_path,
+    ("GET", "/api/groups/{group}/clients"): group_of_path,
+    ("POST", "/api/groups/{group}/receive"): receiving,
+    ("POST", "/api/groups/{group}/ack"): answering,
+    ("POST", "/api/groups/{group}/nack"): answering,
+    ("POST", "/api/groups/{group}/extend"): answering,
+    ("GET", "/api/dead-letters"): all_groups,
+    ("GET", "/api/dead-letters/groups/{group}"): group_of_path,
+    ("GET", "/api/dead-letters/groups/{group}/{offset}"): group_of_path,
+    ("DELETE", "/api/dead-letters/groups/{group}/{offset}"): group_of_path,
+    ("POST", "/api/dead-letters/groups/{group}/{offset}/redrive"): redriving,
+    ("GET", "/api/dead-letters/tasks"): all_groups,
+    ("POST", "/api/dead-letters/tasks"): dead_letter_task,
+    ("GET", "/api/dead-letters/tasks/{id}"): all_groups,
+    ("DELETE", "/api/dead-letters/tasks/{id}"): all_groups,
+    ("GET", "/api/auth/users"): whole_broker,
+    ("POST", "/api/auth/users"): whole_broker,
+    ("DELETE", "/api/auth/users/{name}"): whole_broker,
+    ("GET", "/api/auth/rules"): whole_broker,
+    ("POST", "/api/auth/rules"): whole_broker,
+    ("POST", "/api/auth/rules/remove"): whole_broker,
+    ("GET", "/api/auth/tokens"): whole_broker,
+    ("POST", "/api/auth/tokens"): whole_broker,
+    ("DELETE", "/api/auth/tokens/{id}"): whole_broker,
+    ("GET", "/api/refused"): whole_broker,
+    ("GET", "/api/clients"): whole_broker,
+    ("GET", "/api/clients/show"): whole_broker,
+    ("POST", "/api/clients/stack"): whole_broker,
+    ("POST", "/api/clients/verify"): whole_broker,
+    ("POST", "/api/clients/reconnect"): whole_broker,
+    ("GET", "/api/cluster"): whole_broker,
+    ("POST", "/api/cluster/move"): whole_broker,
+    ("POST", "/api/cluster/forget"): whole_broker,
+    ("POST", "/api/cluster/set-version"): whole_broker,
+}
+"""What each route needs, by its method and path."""
+
+
+def admitted(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
+    """Return a handler that is only reached by callers who may; the operation is in the table."""
+    needs_of = NEEDS[one.method, one.path]
+
+    async def endpoint(request: Request) -> Response:
+        if (caller := caller_of(request)) is not None:
+            said = await said_by(request) if one.bodies else None
+            # Without a name there is nothing to have a right on: the handler says that it is missing.
+            caller.ask(need for need in needs_of(Asked(request, said, live)) if need.name)
+        return await handler(request)
+
+    return endpoint
