@@ -1,4 +1,4 @@
-"""`tidewheel auth`: who may call a broker, and what they may do there."""
+"""`tidewheel auth`: users, what they may do, and their tokens for HTTP."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from services.auth.tokens import id_within
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.durations import parse_ms
 from services.cli.listing import lists
 from services.cli.times import exactly
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Users and their rights, for a broker that runs with --auth.\n\n"
+    help="Users, their rights and tokens, for a broker with --auth or --http-token.\n\n"
     "Example: tidewheel auth user add orders",
 )
 users = typer.Typer(no_args_is_help=True, help="Who may call.\n\nExample: tidewheel auth user add orders")
@@ -24,8 +26,14 @@ rules = typer.Typer(
     help="What users may do. The most specific rule decides: a name, then the longest prefix; without one it "
     "is denied.\n\nExample: tidewheel auth acl allow orders send receive --topic 'orders*' --group workers",
 )
+tokens = typer.Typer(
+    no_args_is_help=True,
+    help="Tokens by which users call over HTTP. A token may do what rules allow its user.\n\n"
+    "Example: tidewheel auth token add orders --expires 30d",
+)
 app.add_typer(users, name="user")
 app.add_typer(rules, name="acl")
+app.add_typer(tokens, name="token")
 
 
 class Verb(StrEnum):
@@ -66,12 +74,15 @@ def add_user(
         output.print_json(made)
         return
     print(f"access key  {made['access_key']}\nsecret      {made['secret']}")
-    output.say("The secret is not shown again. Under --auth a user may do what rules allow, else nothing.")
+    output.say(
+        "The secret is not shown again. Under --auth a user may do what rules allow, else nothing. "
+        f"For HTTP it needs a token: tidewheel auth token add {name}"
+    )
 
 
 @users.command("remove")
 def remove_user(name: UserArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Forget a user and all its rules; its next call is refused.
+    """Forget a user, its rules and tokens; its next call is refused.
 
     Example: tidewheel auth user remove orders
     """
@@ -158,6 +169,82 @@ def list_rules(
     Example: tidewheel auth acl ls orders
     """
     show(Api(http).get("auth", "rules", user=user), as_json)
+
+
+@tokens.command("add")
+def add_token(
+    user: UserArgument,
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="How long it is good, such as 30d; else until revoked.")
+    ] = None,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a token of a user and show it, this once; a user may have several.
+
+    Example: tidewheel auth token add orders --expires 30d
+    """
+    kept_ms = None if expires is None else parse_ms(expires, "--expires")
+    made = Api(http).post("auth", "tokens", body={"user": user, "expires": kept_ms})
+    warn_of_http(made)
+    if as_json:
+        output.print_json(made)
+        return
+    print(f"token    {made['token']}\nid       {made['id']}\nexpires  {ends(made)}")
+    output.say(
+        "The token is not shown again. Send it as: Authorization: Bearer TOKEN. For commands, put it into a "
+        f"file and name that by TIDEWHEEL_HTTP_TOKEN. What it may do: tidewheel auth acl ls {user}"
+    )
+
+
+@lists(tokens)
+def list_tokens(
+    user: Annotated[str, typer.Argument(help="Only this user's.")] = "",
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tokens.
+
+    Example: tidewheel auth token ls orders
+    """
+    answer = Api(http).get("auth", "tokens", user=user)
+    warn_of_http(answer)
+    if as_json:
+        output.print_json(answer["tokens"])
+    elif answer["tokens"]:
+        rows = ((one["id"], one["user"], exactly(int(one["made_ms"])), ends(one)) for one in answer["tokens"])
+        output.print_table(("token", "user", "made", "expires"), rows)
+    else:
+        output.say("no tokens; make one with: tidewheel auth token add USER")
+
+
+@tokens.command("revoke")
+def revoke_token(
+    token: Annotated[str, typer.Argument(help="Its id, as ls shows it.")],
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Revoke a token: its next call is refused, and its open long polls end.
+
+    Example: tidewheel auth token revoke 3f9a61c07b52
+    """
+    # A whole token has its id in it, and must not become part of a URL.
+    gone = Api(http).delete("auth", "tokens", id_within(token) or token)
+    output.print_json(gone) if as_json else print(f"{gone['id']} revoked")
+
+
+def ends(token: dict[str, Any]) -> str:
+    """Return when a token is void, as people read it."""
+    if token["expires_ms"] is None:
+        return "never"
+    at = exactly(int(token["expires_ms"]))
+    return f"{at} (has expired)" if token["has_expired"] else at
+
+
+def warn_of_http(answer: dict[str, Any]) -> None:
+    """Say when tokens count for nothing yet: HTTP serves everybody."""
+    if not answer["is_asked"]:
+        output.say("This broker runs without --http-token: over HTTP everybody may do everything.")
 
 
 def put(

@@ -30,7 +30,7 @@ COMMANDS = {
     "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),
     "txn": Entry("services.cli.txn", "Look at transactions; ask producers, end them by hand."),
     "timer": Entry("services.cli.timer", "Look at delayed messages; cancel, move, fire them."),
-    "auth": Entry("services.cli.auth", "Users and their rights; allow, deny."),
+    "auth": Entry("services.cli.auth", "Users, their rights and tokens; allow, deny."),
     "refused": Entry("services.cli.refused", "Show who was sent away, and why."),
     "doctor": Entry("services.cli.doctor", "Say why a client cannot work with a broker."),
     "sample": Entry("services.cli.sample", "Print a program of an official client."),

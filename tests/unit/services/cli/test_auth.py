@@ -117,9 +117,48 @@ def test_users_and_rules_are_made_shown_and_taken_away(serving: Serving) -> None
     assert "no rules" in serving.run("auth", "acl", "ls").stderr
 
 
+def test_a_user_calls_by_its_token_until_it_is_revoked(serving: Serving, tmp_path: Path) -> None:
+    serving.run("auth", "user", "add", "shop")
+    made = serving.run("auth", "token", "add", "shop", "--expires", "30d")
+    said = dict(line.split(None, 1) for line in made.stdout.splitlines())
+    assert (list(said), "not shown again" in made.stderr) == (["token", "id", "expires"], True)
+    file = tmp_path / "token"
+    file.write_text(said["token"])
+    listed = serving.run("auth", "token", "ls", "shop")
+    assert (said["id"] in listed.stdout, said["token"] in listed.stdout) == (True, False)
+    assert serving.run("auth", "token", "list").stdout.splitlines()[0].split()[:2] == ["token", "user"]
+    refused = serving.run("send", "shop-orders", "hello", token=file)
+    assert (refused.returncode, refused.stderr[:7], refused.stderr.count("\n")) == (4, "TW-182 ", 1)
+    allow = refused.stderr.strip().partition("Allow it: tidewheel ")[2]
+    assert allow == "auth acl allow shop send --topic shop-orders"
+    assert serving.run(*allow.split()).returncode == 0
+    assert serving.run("send", "shop-orders", "hello", token=file).returncode == 0
+    assert serving.run("topic", "ls", token=file).returncode == 4, "no operator"
+    assert serving.run("auth", "token", "add", "shop", token=file).returncode == 4, "nor for itself"
+    second = json.loads(serving.run("auth", "token", "add", "shop", "--json").stdout)
+    assert (second["expires_ms"], second["is_asked"]) == (None, True)
+    assert serving.run("auth", "token", "revoke", said["token"]).stdout == f"{said['id']} revoked\n"
+    twice = serving.run("auth", "token", "revoke", said["id"])
+    assert (twice.returncode, twice.stderr[:7]) == (4, "TW-158 ")
+    refused = serving.run("send", "shop-orders", "hello", token=file)
+    assert (refused.returncode, refused.stderr[:7]) == (3, "TW-181 ")
+    assert "tidewheel auth token add" in refused.stderr
+    file.write_text(second["token"])
+    assert serving.run("send", "shop-orders", "hello", token=file).returncode == 0
+    serving.run("auth", "user", "remove", "shop")
+    assert serving.run("send", "shop-orders", "hello", token=file).stderr[:7] == "TW-181 "
+    assert "no tokens" in serving.run("auth", "token", "ls", "shop").stderr
+    listed = serving.run("refused", "--json")
+    assert json.loads(listed.stdout)["counts"]["no right"] >= 3
+    assert second["token"] not in listed.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "exit_code"),
     [
+        (("auth", "token", "add", "nobody"), "TW-155", 4),
+        (("auth", "token", "add", "nobody", "--expires", "30"), "TW-120", 2),
+        (("auth", "token", "revoke", "0123456789ab"), "TW-158", 4),
         (("auth", "user", "add", "no no"), "TW-130", 2),
         (("auth", "user", "add", "nobody", "--new-secret"), "TW-155", 4),
         (("auth", "user", "remove", "nobody"), "TW-155", 4),
