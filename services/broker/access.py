@@ -64,6 +64,8 @@ class Access:
         self._store = store
         self._users: dict[str, User] = {}
         self._tokens: dict[str, Token] = {}
+        self._ids: dict[str, dict[str, None]] = {}
+        """The ids of each user's tokens, the oldest first."""
         self.rights = Rights()
 
     def user(self, name: str) -> User | None:
@@ -121,8 +123,8 @@ class Access:
 
     def tokens(self, user: str = "") -> list[Token]:
         """Return the tokens of a user, or all: by user, the oldest first."""
-        found = [one for one in self._tokens.values() if user in ("", one.user)]
-        return sorted(found, key=lambda one: (one.user, one.made_ms, one.id))
+        names = [user] if user else sorted(self._ids)
+        return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
 
     def holder(self, text: str, now_ms: int) -> Token:
         """Return the token of a text; raise `Unauthorized` for one that is unknown or void."""
@@ -155,6 +157,8 @@ class Access:
                 f"Tokens come with version {TOKENS}. Once all nodes are upgraded: tidewheel cluster "
                 "set-version, and after it tidewheel cluster move."
             )
+        if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
+            raise ClientMistake(f"There are {limits.TOKEN_COUNT_MAX} tokens. Revoke one first.")
         standing = [one for one in self.tokens(user) if not one.has_expired(now_ms)]
         if len(standing) >= limits.TOKENS_PER_USER_MAX:
             raise ClientMistake(
@@ -192,9 +196,9 @@ class Access:
             case "token":
                 token = Token(**{name: one for name, one in body.items() if name != "verb"})
                 self._forget_tokens(token.user, token.made_ms)
-                self._tokens[token.id] = token
+                self._keep_token(token)
             case "no token":
-                self._tokens.pop(body["id"], None)
+                self._forget_token(body["id"])
             case "rules":
                 for stored in body["rules"]:
                     self.rights.set(_rule(stored))
@@ -217,14 +221,24 @@ class Access:
         for stored in frozen["rules"]:
             self.rights.set(_rule(stored))
         for stored in frozen.get("tokens", ()):  # an older program has written none
-            token = Token(*stored)
-            self._tokens[token.id] = token
+            self._keep_token(Token(*stored))
+
+    def _keep_token(self, token: Token) -> None:
+        self._tokens[token.id] = token
+        self._ids.setdefault(token.user, {})[token.id] = None
+
+    def _forget_token(self, token_id: str) -> None:
+        token = self._tokens.pop(token_id, None)
+        if token is not None:
+            del self._ids[token.user][token_id]
+            if not self._ids[token.user]:
+                del self._ids[token.user]
 
     def _forget_tokens(self, user: str, now_ms: int | None = None) -> None:
         """Forget the tokens of a user: all, or those that have expired."""
         for one in self.tokens(user):
             if now_ms is None or one.has_expired(now_ms):
-                del self._tokens[one.id]
+                self._forget_token(one.id)
 
     def _append(self, body: dict[str, Any], now_ms: int) -> int:
         record = Record(topic=AUTH_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)

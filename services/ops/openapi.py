@@ -33,8 +33,8 @@ STATUSES = {
     201: "Stored, on disk.",
     202: "Begun.",
     400: "It can never be accepted.",
-    401: "It wants a token.",
-    403: "It is for another host, or of a foreign web page.",
+    401: "It bears no token, or a void one.",
+    403: "Its user lacks a right, or it is for another host, or of a foreign web page.",
     404: "It is not here.",
     409: "What has already happened forbids it.",
     408: "Its body did not come to its end in time.",
@@ -59,7 +59,11 @@ def document() -> Json:
         "openapi": "3.1.0",
         "info": {"title": "Tidewheel", "version": version("tidewheel"), "description": ABOUT},
         "paths": paths,
-        "components": {"schemas": definitions},
+        "components": {
+            "schemas": definitions,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
     }
 
 

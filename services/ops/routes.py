@@ -2,9 +2,10 @@
 
 Each noun is one file, which holds in this order: its paths, what is asked (pydantic models, checked on the
 way in), what is answered (typed dictionaries: mypy holds the code to them, OpenAPI is written from them), its
-handlers, and its table of operations. A new request is a handler and a row there; a new noun is a file, a row
-here and an object in `make_app` (`services.ops.app`). What nouns share is in `request` (what is asked),
-`messages` (what a message says), `errors` (what is answered instead) and `operation` (a row).
+handlers, and its table of operations. A new request is a handler, a row there, and one in `needs`, which says
+what right it takes; a new noun is a file, a row here and an object in `make_app` (`services.ops.app`). What
+nouns share is in `request` (what is asked), `messages` (what a message says), `errors` (what is answered
+instead) and `operation` (a row).
 
 64-bit numbers (offsets, times) go out as strings, because JavaScript's numbers cannot hold them. Times are
 real time; the broker's own differs on a virtual clock (`services.ops.clock`).

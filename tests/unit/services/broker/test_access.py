@@ -198,6 +198,7 @@ def test_a_token_that_cannot_be_is_refused_and_not_stored(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "TOKENS_PER_USER_MAX", 1)
+    monkeypatch.setattr(limits, "TOKEN_COUNT_MAX", 2)
     bench.access.add_token("orders", A, 1_000, NOW_MS)
     end_offset = bench.broker.end_offset
     with pytest.raises(UserNotFound):
@@ -209,6 +210,12 @@ def test_a_token_that_cannot_be_is_refused_and_not_stored(
     assert bench.broker.end_offset == end_offset
     bench.access.add_token("orders", B, None, NOW_MS + 1_000)
     assert [one.id for one in bench.access.tokens("orders")] == [id_of(B)], "the expired one has gone"
+    bench.access.add_user("carts", "sealed", False, NOW_MS)
+    bench.access.add_token("carts", A, None, NOW_MS)
+    assert [one.user for one in bench.access.tokens()] == ["carts", "orders"]
+    bench.access.add_user("third", "sealed", False, NOW_MS)
+    with pytest.raises(ClientMistake, match="There are 2 tokens"):
+        bench.access.add_token("third", text(3), None, NOW_MS)
     bench.access.revoke_token(id_of(B), NOW_MS)
     with pytest.raises(TokenNotFound):
         bench.access.revoke_token(id_of(B), NOW_MS)
