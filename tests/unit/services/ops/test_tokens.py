@@ -399,6 +399,28 @@ def test_a_poll_whose_right_is_taken_away_leaves_its_message_to_others(at_desk: 
     at_desk(scenario)
 
 
+@pytest.mark.parametrize("path", ["/api/topics/t/messages", "/api/messages"])
+def test_a_body_that_ends_after_its_token_was_revoked_is_not_stored(at_desk: AtDesk, path: str) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.http.post("/api/topics", json={"name": "t"})
+        async with guarded(desk) as one:
+            await one.user("orders", SEND_T)
+            [token] = one.live.access.tokens("orders")
+
+            async def body() -> AsyncIterator[bytes]:
+                yield b'{"topic": "t", '
+                await one.live.access.revoke_token(token.id)
+                yield b'"body": "x"}'
+
+            headers = {"Authorization": f"Bearer {one.tokens['orders']}", "Content-Type": "application/json"}
+            refused = await one.http.post(path, content=body(), headers=headers)
+            assert (refused.status_code, refused.json()["code"]) == (401, "TW-181")
+            kept = await one.call("", "GET", "/api/topics/t/arrivals?after=0:0,1:0,2:0,3:0")
+            assert kept.json()["messages"] == []
+
+    at_desk(scenario)
+
+
 def test_a_user_takes_no_part_in_another_ones_clients(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         await desk.http.post("/api/topics", json={"name": "t", "queue_count": 1})

@@ -10,7 +10,9 @@ from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
+import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +21,10 @@ from structlog.testing import capture_logs
 from commitlog import limits
 from commitlog.errors import StoreError
 from services.auth.refusals import Refusals
+from services.auth.rights import Kind, Rule, Verb
+from services.auth.tokens import ID_BYTES, SECRET_BYTES, text_of
+from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
 from services.cluster import transfer
 from services.cluster.forwarding import http_calls as http_forwarding
 from services.cluster.forwarding.http_calls import Chunks, ClusterHttp
@@ -27,6 +33,7 @@ from services.cluster.peers import SECRET
 from services.ops import request as ops_request
 from services.ops.bodies import Bodies
 from services.ops.gate import Demands
+from tests.memory_disk import MemoryDisk
 
 
 class Leader:
@@ -189,6 +196,39 @@ def test_a_caller_that_hangs_up_ends_its_request_at_the_leader(monkeypatch: pyte
         leader.goes_on.set()
         assert (await app._forward_one(Request(scope, Caller().receive))).status_code == 200
         leader.end()
+
+    asyncio.run(play())
+
+
+def test_a_node_judges_its_own_answers_by_the_users_of_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms, nothing = 1_763_700_000_000, None
+    core = Broker.open(MemoryDisk(), BrokerSettings(segment_bytes=64 * 1024), now_ms)
+    core.access.add_user("orders", "sealed", False, now_ms)
+    text = text_of(bytes(ID_BYTES + SECRET_BYTES))
+    core.access.add_token("orders", text, 1_000, now_ms)
+    acts = SimpleNamespace(replica=None, clocks=SimpleNamespace(wall=lambda: now_ms))
+    node: Any = SimpleNamespace(acts=acts)
+    app = ClusterHttp(node, Path(), Demands("the-token-of-the-administrator"), Refusals(int), *[nothing] * 4)
+    monkeypatch.setattr(http_forwarding, "status_of", lambda node: {})
+    app.metrics = SimpleNamespace(view=dict, progress=AsyncMock(return_value={}))  # type: ignore[assignment]
+
+    async def asked(token: str) -> tuple[int, str]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            answer = await http.get("/api/cluster", headers={"Authorization": f"Bearer {token}"})
+            return answer.status_code, str(answer.json().get("code"))
+
+    async def play() -> None:
+        nonlocal now_ms
+        assert await asked("the-token-of-the-administrator") == (200, "None")
+        assert (await asked(text))[0] == 503, "a node without a copy knows no users"
+        acts.replica = SimpleNamespace(core=core)
+        assert await asked(text) == (403, "TW-182")
+        both = [Rule("orders", kind, "*", Verb.ADMIN) for kind in Kind]
+        core.access.set_rules(both, now_ms)
+        assert await asked(text) == (200, "None")
+        now_ms += 1_000
+        assert await asked(text) == (401, "TW-181")
 
     asyncio.run(play())
 
