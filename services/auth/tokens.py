@@ -21,7 +21,8 @@ ID_BYTES: Final = 6
 SECRET_BYTES: Final = 32
 _ID: Final = "[0-9a-f]{12}"
 _TEXT: Final = re.compile(rf"tw_({_ID})_[A-Za-z0-9_-]{{43}}")
-_BEGINNING: Final = re.compile(rf"tw_({_ID})_")
+_BEGINNING: Final = re.compile(rf"tw_({_ID})_[A-Za-z0-9_-]{{16}}")
+"""What is taken for a token that was cut; a topic may be named like the first part."""
 
 
 @dataclass(frozen=True, slots=True)

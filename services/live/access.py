@@ -4,7 +4,8 @@ A secret is made here, given out once, and kept in memory in the clear from its 
 a hash is kept. Answers rest on durable records. The key is asked for when there is something to seal or to
 open: a broker without users needs none.
 
-Whatever a call waits for may outlast its right: `watching` holds what looks again after each change.
+Whatever a call waits for may outlast its right: `watching` holds what looks again at each change, when it is
+appended, as rights count from then on.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class LiveAccess:
         """Whether callers are asked who they are; users and rules may be made before."""
         self._changed: Callable[[], None] = nothing
         self.watching: set[Callable[[], None]] = set()
-        """Called after each change of users, rules and tokens."""
+        """Called at each change of users, rules and tokens."""
 
     def rules_with(self, changed: Callable[[], None]) -> None:
         """Let `changed` know when rules were set or removed."""
@@ -115,24 +116,21 @@ class LiveAccess:
 
     async def remove_user(self, name: str) -> None:
         """Forget a user and its rules; its next call is refused, its streams end, its leases are free."""
-        await self._call(self._core().remove_user, name)
+        await self._change(self._core().remove_user, name)
         log.info("user removed", user=name)
         self._dismiss(name)
-        self._look_again()
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
         """Keep rules; the next call is judged by them."""
-        await self._call(self._core().set_rules, rules)
+        await self._change(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
         self._changed()
-        self._look_again()
 
     async def remove_rules(self, rules: Sequence[Rule]) -> None:
         """Forget what is said about the same as these rules."""
-        await self._call(self._core().remove_rules, rules)
+        await self._change(self._core().remove_rules, rules)
         log.info("rules removed", rules=[str(rule) for rule in rules])
         self._changed()
-        self._look_again()
 
     def tokens(self, user: str = "") -> list[Token]:
         """Return the tokens of a user, or all."""
@@ -162,13 +160,15 @@ class LiveAccess:
 
     async def revoke_token(self, token_id: str) -> None:
         """Forget a token; its next call is refused, its long polls end."""
-        await self._call(self._core().revoke_token, token_id)
+        await self._change(self._core().revoke_token, token_id)
         log.info("token revoked", token=token_id)
-        self._look_again()
 
-    def _look_again(self) -> None:
+    async def _change(self, verb: Callable[..., int], *arguments: object) -> None:
+        """Call a verb that may take a right away: what waits is judged at once, the answer is durable."""
+        calling = self._call(verb, *arguments)
         for look in tuple(self.watching):
             look()
+        await calling
 
     def _open(self, user: User) -> bytes:
         secret = unseal(self._key(False), user.name, user.sealed)

@@ -108,7 +108,7 @@ async def said_by(request: Request) -> Any:
     """Return what a body in JSON says, in no shape; raise `ClientMistake`.
 
     It is read once: rights are asked for what it says (`services.ops.needs`), and a second parser could
-    read it otherwise. What is made of what is said begins in another turn of the loop.
+    read it otherwise. What is made of a large body begins in another turn of the loop.
     """
     scope = request.scope
     if _SAID not in scope:
@@ -124,7 +124,8 @@ async def json_in(body: bytes) -> Any:
         said = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise ClientMistake(f"the body: Invalid JSON: {error}.") from error
-    await asyncio.sleep(0)
+    if len(body) > _PIECE_BYTES:
+        await asyncio.sleep(0)
     return said
 
 

@@ -27,8 +27,9 @@ def test_what_is_no_token_has_no_id(wrong: str) -> None:
 
 def test_a_token_is_found_within_a_url_whole_or_cut() -> None:
     assert id_within(f"/api/topics?a=b&key={TEXT}") == "000102030405"
-    assert id_within(f"/api/auth/tokens/{TEXT[:20]}") == "000102030405"
-    assert id_within("/api/auth/tokens/000102030405") == ""
+    assert id_within(f"/api/auth/tokens/{TEXT[:32]}") == "000102030405"
+    for other in ("/api/auth/tokens/000102030405", "/api/topics/tw_000102030405_orders"):
+        assert id_within(other) == ""
 
 
 def test_a_token_expires_at_its_time_or_never() -> None:

@@ -399,6 +399,25 @@ def test_a_poll_whose_right_is_taken_away_leaves_its_message_to_others(at_desk: 
     at_desk(scenario)
 
 
+def test_what_is_taken_away_does_not_wait_for_a_disk(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.http.post("/api/topics", json={"name": "t", "queue_count": 1})
+        async with guarded(desk) as one:
+            await one.user("orders", *RECEIVE_T)
+            asked = one.call("orders", "POST", "/api/groups/g/receive", {"topic": "t", "wait": "20s"})
+            poll = asyncio.create_task(asked)
+            while not one.live.access.watching:
+                await asyncio.sleep(0)
+            [token] = one.live.access.tokens("orders")
+            revoking = asyncio.create_task(one.live.access.revoke_token(token.id))
+            await asyncio.sleep(0)  # it is appended, and a thread has yet to write it
+            assert not one.live.access.watching
+            assert (await poll).status_code == 401
+            await revoking
+
+    at_desk(scenario)
+
+
 @pytest.mark.parametrize("path", ["/api/topics/t/messages", "/api/messages"])
 def test_a_body_that_ends_after_its_token_was_revoked_is_not_stored(at_desk: AtDesk, path: str) -> None:
     async def scenario(desk: Desk) -> None:
