@@ -20,7 +20,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import parse_qsl, unquote
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -114,9 +114,11 @@ class Gate:
 
 def check_url(scope: Scope, administrators: str) -> None:
     """Raise `TokenInUrl` for a path or a query that holds a token; `administrators`: that of --http-token."""
-    query = scope.get("query_string", b"")
-    url = unquote_to_bytes(scope["path"].encode() + b"?" + query).decode("latin-1")
-    named = {name.lower() for name, _ in parse_qsl(query.decode("latin-1"), max_num_fields=None)}
+    query, url = scope.get("query_string", b"").decode("latin-1"), scope["path"]
+    named: set[str] = set()
+    if query:
+        url = f"{url}?{unquote(query)}"
+        named = {name.lower() for name, _ in parse_qsl(query)}
     if id_within(url) or (administrators and administrators in url) or named & TOKEN_PARAMETERS:
         raise TokenInUrl(
             "URLs are kept in logs and histories, so the token is no secret any more: revoke it, and send "
