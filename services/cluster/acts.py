@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from commitlog.disk import Disk
 from services.broker.settings import BrokerSettings
-from services.cluster.copies import OwnCopy
-from services.cluster.copying import Copying
+from services.cluster.copies.checkpoints import OwnCopy
+from services.cluster.copies.copying import Copying
 from services.cluster.election import health
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import (

@@ -30,6 +30,7 @@ import structlog
 from commitlog.disk import Disk
 from services.broker.settings import BrokerSettings
 from services.cluster.acts import CARRIED_OUT, Acts, Clocks
+from services.cluster.copies.refetching import ways_on
 from services.cluster.election import inputs
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import Input
@@ -40,7 +41,6 @@ from services.cluster.identity import Member
 from services.cluster.leading import followers
 from services.cluster.leading.lead import Lead, Serve, Told
 from services.cluster.peers import Shown
-from services.cluster.refetching import ways_on
 from services.cluster.tasks import Tasks
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning

@@ -19,7 +19,7 @@ Rules
 5. Whoever has just ended may soon end again: once it has read all there is after its opening, and again once
    it has led for a while, a copy takes a checkpoint if AGAIN_BYTES lie behind its newest.
 6. A copy that met a failure of its disk is void, as a core is: it is opened again. One that has lost what
-   only other machines have (`StoreDamaged`) is replaced by another node's (`services.cluster.transfer`).
+   only other machines have (`StoreDamaged`) is replaced by another node's (`services.cluster.copies`).
 
 Cost: a follower writes and applies each record once, as a start does; no more memory than the leader. Weak
 spot: going back to the checkpoint reads up to `SNAPSHOT_LOG_BYTES_MAX` of the shared log again at each start.
@@ -40,7 +40,8 @@ from services.broker.broker import SHARED, Broker
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import missing_from
 from services.broker.values import Damaged
-from services.cluster import holes, transfer
+from services.cluster import holes
+from services.cluster.copies import transfer
 from services.cluster.evidence import NO_RECORD, CopyProof, Evidence, Read, traced
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.tail import Tail

@@ -47,8 +47,9 @@ from commitlog.record import Record, decode
 from services.broker.broker import SHARED, Broker
 from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
-from services.cluster import evidence_file, transfer
-from services.cluster.copies import TELL_AGAIN_MS
+from services.cluster import evidence_file
+from services.cluster.copies import transfer
+from services.cluster.copies.checkpoints import TELL_AGAIN_MS
 from services.cluster.election.inputs import Order, ProofWanted
 from services.cluster.election.table import STANDING, Act, Stage
 from services.cluster.errors import CopyRefused

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from commitlog import limits
 from commitlog.errors import StoreError
 from services.auth.refusals import Refusals
-from services.cluster import transfer
+from services.cluster.copies import transfer
 from services.cluster.forwarding import http_calls as http_forwarding
 from services.cluster.forwarding.http_calls import Chunks, ClusterHttp
 from services.cluster.identity import Member
