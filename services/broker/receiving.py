@@ -40,7 +40,6 @@ from commitlog.record import INNER_BATCH, Record
 from consumequeue import receipts
 from consumequeue.attempts import Failure
 from consumequeue.entry import Entry
-from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
@@ -58,7 +57,7 @@ from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
 from services.broker.values import Topic
-from tidewheel.errors import TidewheelError
+from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
 ENTRIES_PASSED_PER_SCANNED: Final = 100
