@@ -47,7 +47,7 @@ from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.given_times import span_in
-from services.ops.messages import TakenAnswer, taken_shape
+from services.ops.messages import TakenAnswer, content_shape, taken_shape
 from services.ops.operation import Operation
 from services.ops.polls import (
     CALLER_GONE,
@@ -90,6 +90,9 @@ class NewReceive(BaseModel):
     )
     lease: Moment = Field(
         limits.LEASE_MS_DEFAULT, description="How long others do not get them; 30s, or milliseconds."
+    )
+    as_text: bool = Field(
+        False, description="Bodies in JSON come as body, too, byte for byte, not as body_json."
     )
 
     @field_validator("count")
@@ -181,8 +184,8 @@ class ExtendedHandlesAnswer(TypedDict):
     results: list[ExtendedAnswer]
 
 
-def received_shape(delivery: Delivery, topic: str) -> dict[str, Any]:
-    """Return a leased message in JSON form."""
+def received_shape(delivery: Delivery, topic: str, *, as_text: bool = False) -> dict[str, Any]:
+    """Return a leased message in JSON form; `as_text`: its body is no JSON value."""
     return {
         "receipt_handle": f"{topic} {delivery.receipt_handle}",
         "attempt": delivery.attempt,
@@ -190,7 +193,7 @@ def received_shape(delivery: Delivery, topic: str) -> dict[str, Any]:
         "queue_id": delivery.queue_id,
         "queue_offset": str(delivery.queue_offset),
         "store_ms": str(delivery.store_ms),
-        **taken_shape(delivery.message),
+        **(content_shape(delivery.message) if as_text else taken_shape(delivery.message)),
     }
 
 
@@ -234,7 +237,7 @@ class ReceivingApi:
                 deliveries, lent = await hang_up.unless(self._lease(wanted, group, name))
             if not deliveries:
                 check_serves(self._live)
-            shapes = (received_shape(one, wanted.topic) for one in deliveries)
+            shapes = (received_shape(one, wanted.topic, as_text=wanted.as_text) for one in deliveries)
             answer = await Handed.of({"messages": shapes}, hang_up, lent.hold, lent.end)
         except CallerGone:
             return answer

@@ -167,6 +167,15 @@ def test_a_body_is_text_json_or_base64(
     at_desk(scenario)
 
 
+def test_a_body_in_json_is_received_byte_for_byte_as_text(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, "A", body=b'{ "n": 1.10 }', properties={"content-type": "application/json"})
+        [got] = await receive(desk, as_text=True)
+        assert {name: got[name] for name in got if name.startswith("body")} == {"body": '{ "n": 1.10 }'}
+
+    at_desk(scenario)
+
+
 def test_a_receive_waits_for_what_comes_and_says_by_filter_what_it_wants(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         await send(desk)
