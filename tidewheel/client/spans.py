@@ -34,7 +34,7 @@ def span_ms(span: Span, field: str) -> int:
         ClientMistake: for a number, a negative or an unreadable span.
     """
     if isinstance(span, timedelta):
-        count_ms = -(-span // MILLISECOND)
+        count_ms = _whole_ms(span)
     elif isinstance(span, str):
         count_ms = _written_ms(span, field)
     elif isinstance(span, datetime):
@@ -46,6 +46,11 @@ def span_ms(span: Span, field: str) -> int:
     if not 0 <= count_ms <= SPAN_MS_MAX:
         raise ClientMistake(f"{field} is {span!s:.80}: a span of time is 0s to {SPAN_MS_MAX}ms.")
     return count_ms
+
+
+def _whole_ms(span: timedelta) -> int:
+    whole_ms, rest = divmod(span, MILLISECOND)
+    return whole_ms + bool(rest)
 
 
 def _written_ms(span: str, field: str) -> int:
@@ -71,7 +76,7 @@ def moment_ms(moment: datetime, field: str) -> int:
     since = moment - EPOCH
     if since < timedelta(0):
         raise ClientMistake(f"{field} is {moment.isoformat()}: that is before 1970.")
-    return -(-since // MILLISECOND)
+    return _whole_ms(since)
 
 
 def moment_of(count_ms: int) -> datetime:
