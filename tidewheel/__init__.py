@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tidewheel.barrier import barrier_sql as barrier_sql
     from tidewheel.client.clients import AsyncClient as AsyncClient
     from tidewheel.client.clients import Client as Client
+    from tidewheel.client.endings import Backoff as Backoff
+    from tidewheel.client.endings import Reject as Reject
+    from tidewheel.client.endings import Retry as Retry
     from tidewheel.client.handles import Message as Message
     from tidewheel.client.handles import Timer as Timer
     from tidewheel.client.values import NewMessage as NewMessage
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from tidewheel.client.values import SomeRefused as SomeRefused
     from tidewheel.client.values import TimerResult as TimerResult
     from tidewheel.client.values import Verdict as Verdict
+    from tidewheel.client.worker import Worker as Worker
     from tidewheel.errors import TidewheelError as TidewheelError
     from tidewheel.errors import TransactionEnded as TransactionEnded
     from tidewheel.idempotence import OnceListener as OnceListener
@@ -50,6 +54,9 @@ HOME_OF = {
     "barrier_sql": "barrier",
     "AsyncClient": "client.clients",
     "Client": "client.clients",
+    "Backoff": "client.endings",
+    "Reject": "client.endings",
+    "Retry": "client.endings",
     "Message": "client.handles",
     "Timer": "client.handles",
     "NewMessage": "client.values",
@@ -57,6 +64,7 @@ HOME_OF = {
     "SomeRefused": "client.values",
     "TimerResult": "client.values",
     "Verdict": "client.values",
+    "Worker": "client.worker",
     "TidewheelError": "errors",
     "TransactionEnded": "errors",
     "OnceListener": "idempotence",

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from tidewheel.errors import ClientMistake
@@ -93,13 +94,20 @@ def json_of(body: bytes, model: type[Any] | None) -> Any:
     return _fitted(body, model)
 
 
+@lru_cache(maxsize=128)
+def _adapter(model: Hashable) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(model)
+
+
 def _fitted(body: bytes, model: type[Any]) -> Any:
     with needing("client"):
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
     try:
         if hasattr(model, "model_validate_json"):
             return model.model_validate_json(body)
-        return TypeAdapter(model).validate_json(body)
+        return _adapter(model).validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the body"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Iterable
 from socket import gethostname
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Final, TypeVar, Unpack
 from uuid import uuid4
 
 from tidewheel.client import calls
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tidewheel.client.bodies import Body
     from tidewheel.client.exchange import Steps
     from tidewheel.client.spans import Span
+
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 30.0
 COUNT: Final = 16
@@ -91,6 +93,7 @@ class Client:
         timeout: float = TIMEOUT_S,
     ) -> None:
         self.broker: Broker = broker(url, token, authorities)
+        self.namespace, self.timeout = namespace, timeout
         self._calls = Calls(namespace)
         self._shell = ThreadShell(self.broker, timeout)
 
@@ -153,6 +156,7 @@ class AsyncClient:
         timeout: float = TIMEOUT_S,
     ) -> None:
         self.broker: Broker = broker(url, token, authorities)
+        self.namespace, self.timeout = namespace, timeout
         self._calls = Calls(namespace)
         self._shell = LoopShell(self.broker, timeout)
 
@@ -165,6 +169,10 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connections."""
         await self._shell.close()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run an operation of `tidewheel.client.calls`."""
+        return await self._shell.run(steps)
 
     async def send(self, topic: str, body: Body, **options: Unpack[SendOptions]) -> Sent:
         """Send a message, as `Client.send` does."""

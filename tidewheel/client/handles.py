@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidewheel.client.values import Delivery, TimerResult
 
 Done = TypeVar("Done")
+Other = TypeVar("Other")
 Result = TypeVar("Result")
 Model = TypeVar("Model")
 
@@ -74,6 +75,15 @@ class Message(Generic[Done]):
             ClientMistake: for a body that is no JSON, or does not fit.
         """
         return json_of(self._delivery.bytes, model)
+
+    @property
+    def handle(self) -> str:
+        """The receipt handle of the lease, which `extend` replaces."""
+        return self._handle
+
+    def bound(self, run: Callable[[Steps[None]], Other]) -> Message[Other]:
+        """Return the same message, whose ends go by `run`."""
+        return Message(self._delivery, self.topic, self._consumer_group, run)
 
     def ack(self) -> Done:
         """Acknowledge it: it is done."""

@@ -57,6 +57,12 @@ def test_what_is_no_body_is_one_error(body: Any) -> None:
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
+def test_json_is_fitted_to_any_type_that_pydantic_knows() -> None:
+    assert json_of(b"[1, 2]", list[int]) == [1, 2]
+    with pytest.raises(ClientMistake, match=r"no list.*: 0: Input should be a valid integer"):
+        json_of(b'["a"]', list[int])
+
+
 def test_json_that_nests_too_deep_is_one_error() -> None:
     value: list[Any] = []
     for _ in range(100_000):
