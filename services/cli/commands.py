@@ -25,6 +25,7 @@ COMMANDS = {
     "dlq": Entry("services.cli.dlq", "Dead letters: look at them, send them back, purge them."),
     "schedule": Entry("services.cli.schedule", "Recurring messages: list, set, pause, end them."),
     "send": Entry("services.cli.send", "Send one message, now or later."),
+    "work": Entry("services.cli.work", "Run an application's functions for messages.", "client"),
     "msg": Entry("services.cli.msg", "Find messages by key or id."),
     "explain": Entry("services.cli.explain", "Tell the life of one message or order, from the log."),
     "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from tests.acceptance.conftest import Serving
 from tidewheel import Backoff, Client, Message, NewMessage, Reject, Retry, Tidewheel, Worker
+from tidewheel.command import COMMAND
 from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState
 
 SECONDS = 30
@@ -298,6 +299,56 @@ def test_a_worker_that_is_terminated_finishes_what_it_began(
     assert len(done) == 2
     rest = {one.text for one in client.receive("w10", "shop", count=10, wait="5s")}
     assert rest == {str(n) for n in range(5)} - done, "each of the others is free at once"
+
+
+def work(folder: Path, serving: Serving, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "work", *arguments], cwd=folder, env=os.environ | {"TIDEWHEEL_HTTP": serving.http},
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+
+
+APPLICATION = """
+import os, signal
+from tidewheel import Worker
+
+worker = Worker()
+nothing = 3
+
+@worker.consume("w13", group="shop")
+def handle(message):
+    print("got", message.text, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_the_command_runs_the_worker_of_a_module(client: Client, serving: Serving, tmp_path: Path) -> None:
+    (tmp_path / "services").mkdir()
+    (tmp_path / "services" / "messages.py").write_text(APPLICATION)
+    client.send("w13", "x")
+    ran = work(tmp_path, serving, "services.messages:worker", "--concurrency", "3")
+    assert (ran.returncode, ran.stdout) == (0, "got x\n"), ran.stderr
+    assert "w13 of group shop: handle, 3 at once" in ran.stderr
+    assert "HTTP Request" not in ran.stderr
+    assert left(client, "w13") == []
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("messages", "write MODULE:NAME"),
+        ("messages:worker", "There is no module 'messages'"),
+        ("application:missing", "'missing' of module application is not there"),
+        ("application:nothing", "'nothing' of module application is a int"),
+    ],
+)
+def test_the_command_says_what_is_no_worker(serving: Serving, tmp_path: Path, target: str, said: str) -> None:
+    (tmp_path / "application.py").write_text(APPLICATION)
+    ran = work(tmp_path, serving, target)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("TW-120 ")
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_a_worker_that_is_killed_loses_nothing(serving: Serving, client: Client, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 from tidewheel.errors import ClientMistake
 from tidewheel.extras import needing
@@ -98,7 +98,7 @@ def json_of(body: bytes, model: type[Any] | None) -> Any:
 def _adapter(model: Hashable) -> Any:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(model)
+    return TypeAdapter(cast("Any", model))
 
 
 def _fitted(body: bytes, model: type[Any]) -> Any:
@@ -107,7 +107,7 @@ def _fitted(body: bytes, model: type[Any]) -> Any:
     try:
         if hasattr(model, "model_validate_json"):
             return model.model_validate_json(body)
-        return _adapter(model).validate_json(body)
+        return _adapter(cast("Hashable", model)).validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the body"
