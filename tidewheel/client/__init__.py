@@ -8,7 +8,7 @@ http.py       the two shells, over httpx2 or httpx                 I/O
 address.py    arguments and environment
 spans.py, bodies.py, values.py
 
-    worker.py     Worker: functions run for messages, leases renewed
-    endings.py    how a message ends after its function                no I/O
-    work.py       the command `tidewheel work`
+worker.py     Worker: functions run for messages, leases renewed
+endings.py    how a message ends after its function                no I/O
+work.py       the command `tidewheel work`
 """
