@@ -101,6 +101,26 @@ def test_a_delayed_message_is_looked_at_moved_fired_and_cancelled_by_its_key(tid
     assert late.verdict is Verdict.ALREADY
 
 
+def test_a_message_carries_a_verb_on_a_timer_and_gets_its_verdict(tidewheel: Tidewheel) -> None:
+    client = tidewheel.client
+    timer = client.timer("deadlines", "order:7")
+    assert client.send("orders", "plain").verdict is None
+    client.send("deadlines", "not paid", delay="30m", key="order:7")
+    moved = client.send("orders", "more time", move=(timer, "1h")).verdict
+    assert (moved and moved.verdict) is Verdict.MOVED
+    for verdict in (Verdict.CANCELLED, Verdict.ALREADY):
+        cancelled = client.send("orders", "paid", cancel=timer).verdict
+        assert cancelled, "it is cancelled, as asked"
+        assert cancelled.verdict is verdict
+    fired = client.send("orders", "now", fire=timer).verdict
+    assert fired is not None
+    assert not fired
+    with pytest.raises(ClientMistake, match="carries one of"):
+        client.send("orders", "both", fire=timer, cancel=timer)
+    sent = client.send_many([NewMessage("orders", "paid", cancel=client.timer("deadlines", "never"))])
+    assert [one.verdict.verdict for one in sent if one.verdict is not None] == [Verdict.NEVER_SET]
+
+
 def test_a_timer_that_was_delivered_is_too_late_to_cancel(tidewheel: Tidewheel) -> None:
     client = tidewheel.client
     client.send("deadlines", "a", delay="30m", key="a")

@@ -37,6 +37,7 @@ BATCH_BYTES_MAX: Final = 2 * 1024 * 1024
 """Of JSON in a request with more than one message."""
 TIMER_KEY: Final = "TW_TIMER_KEY"
 """Property that has the timer key of a delivered message."""
+ACCOMPLISHED: Final = (Verdict.CANCELLED, Verdict.MOVED, Verdict.FIRED)
 DONE, IMPOSSIBLE, UNKNOWN, GONE = 200, 409, 404, 410
 """Statuses of verdicts."""
 
@@ -71,6 +72,7 @@ def message_fields(message: NewMessage, namespace: str, message_id: str) -> dict
         "topic": spaced(namespace, message.topic),
         "idempotency_key": message.idempotency_key or message_id,
         **_when(message),
+        **_carried(message),
     }
     optional = {
         "timer_key": message.key,
@@ -97,6 +99,23 @@ def _when(message: NewMessage) -> dict[str, int]:
     return {}
 
 
+def _carried(message: NewMessage) -> dict[str, Any]:
+    """Return the verb on a timer that a message carries."""
+    if message.move is not None:
+        timer, to = message.move
+        return {"move": {"key": timer.key, "topic": timer.wire_topic, "to": _due(to)}}
+    verbs = {"cancel": message.cancel, "fire": message.fire}
+    return {
+        name: {"key": timer.key, "topic": timer.wire_topic}
+        for name, timer in verbs.items()
+        if timer is not None
+    }
+
+
+def _due(to: Span | datetime) -> int | str:
+    return moment_ms(to, "to") if isinstance(to, datetime) else f"{span_ms(to, 'to')}ms"
+
+
 def _key_list(keys: Iterable[str]) -> list[str]:
     if isinstance(keys, str):
         raise ClientMistake(f"keys is the text {keys[:80]!r}: give a list of texts.")
@@ -107,7 +126,7 @@ def send(message: NewMessage, namespace: str, message_id: str) -> Steps[Sent]:
     """Store one message; raise what it is refused with."""
     body = encoded(message_fields(message, namespace, message_id))
     request = Request("POST", MESSAGES_PATH, body, is_repeatable=True)
-    return asked(request, lambda _, content: _sent(content, message.topic))
+    return asked(request, lambda _, content: _sent(content, message))
 
 
 def send_many(messages: Iterable[NewMessage], namespace: str, new_id: Callable[[], str]) -> Steps[list[Sent]]:
@@ -127,7 +146,7 @@ def send_many(messages: Iterable[NewMessage], namespace: str, new_id: Callable[[
         if not batch.has_room(fields):
             results |= yield from batch.send()
             batch = Batch()
-        batch.add(number, message.topic, fields)
+        batch.add(number, message, fields)
     results |= yield from batch.send()
     in_order = [results[number] for number in sorted(results)]
     receipts = [one for one in in_order if isinstance(one, Sent)]
@@ -137,10 +156,10 @@ def send_many(messages: Iterable[NewMessage], namespace: str, new_id: Callable[[
 
 
 class Batch:
-    """Messages of one request, with their numbers and topics."""
+    """Messages of one request, with their numbers."""
 
     def __init__(self) -> None:
-        self._numbered: list[tuple[int, str]] = []
+        self._numbered: list[tuple[int, NewMessage]] = []
         self._fields: list[bytes] = []
         self._size_bytes = 0
 
@@ -149,9 +168,9 @@ class Batch:
         is_full = len(self._fields) >= BATCH_COUNT_MAX or self._size_bytes + len(fields) > BATCH_BYTES_MAX
         return not (self._fields and is_full)
 
-    def add(self, number: int, topic: str, fields: bytes) -> None:
+    def add(self, number: int, message: NewMessage, fields: bytes) -> None:
         """Take a message in."""
-        self._numbered.append((number, topic))
+        self._numbered.append((number, message))
         self._fields.append(fields)
         self._size_bytes += len(fields)
 
@@ -167,11 +186,24 @@ class Batch:
 
     def _results(self, _: int, content: Any) -> dict[int, Sent | TidewheelError]:
         pairs = zip(self._numbered, content["messages"], strict=True)
-        return {number: refusal(0, one) or _sent(one, topic) for (number, topic), one in pairs}
+        return {number: refusal(0, one) or _sent(one, message) for (number, message), one in pairs}
 
 
-def _sent(content: Mapping[str, Any], topic: str) -> Sent:
-    return Sent(content["message_id"], topic, int(content["physical_offset"]), content["recall_handle"])
+def _sent(content: Mapping[str, Any], message: NewMessage) -> Sent:
+    verdict = None if content["verdict"] is None else _carried_result(content["verdict"], message)
+    offset = int(content["physical_offset"])
+    return Sent(content["message_id"], message.topic, offset, content["recall_handle"], verdict)
+
+
+def _carried_result(content: Mapping[str, Any], message: NewMessage) -> TimerResult:
+    verdict, ended_ms, offset = (content[name] for name in ("verdict", "ended_ms", "ended_offset"))
+    return TimerResult(
+        Verdict(verdict),
+        verdict in ACCOMPLISHED or (verdict == Verdict.ALREADY and message.cancel is not None),
+        message_id="",
+        at=None if ended_ms is None else moment_of(int(ended_ms)),
+        offset=None if offset is None else int(offset),
+    )
 
 
 # Timers
@@ -189,8 +221,7 @@ def fire(topic: str, key: str, reason: str) -> Steps[TimerResult]:
 
 def move(topic: str, key: str, to: Span | datetime, reason: str) -> Steps[TimerResult]:
     """Give a timer another due time: a span from now, or a moment."""
-    when: int | str = moment_ms(to, "to") if isinstance(to, datetime) else f"{span_ms(to, 'to')}ms"
-    return _verb("move", {"topic": topic, "key": key, "to": when, "reason": reason})
+    return _verb("move", {"topic": topic, "key": key, "to": _due(to), "reason": reason})
 
 
 def _verb(name: str, fields: Mapping[str, Any]) -> Steps[TimerResult]:

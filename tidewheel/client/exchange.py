@@ -25,7 +25,7 @@ import json
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from tidewheel import errors
 from tidewheel.errors import AnswerLate, AnswerLost, BrokerUnreachable, TidewheelError
@@ -102,8 +102,7 @@ def asked(request: Request, reader: Callable[[int, Any], T], *statuses: int) -> 
     """
     begun_s: float | None = None
     for pause_s in (*PAUSES_S, None):
-        reply = yield request
-        assert reply is not None, "a request has a reply"
+        reply = cast("Reply", (yield request))
         begun_s = reply.begun_s if begun_s is None else begun_s
         found = read(reply, reader, statuses)
         if not isinstance(found, TidewheelError):

@@ -49,7 +49,7 @@ class Message(Generic[Done]):
         self.properties: Mapping[str, str] = delivery.properties
         self.born: datetime = delivery.born
         self.leased_until: datetime = delivery.leased_until
-        """When the lease ended as it was given; `extend` does not change it."""
+        """End of the lease as it was received; `extend` does not change it."""
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {self.topic}, attempt {self.attempt}, {len(self.bytes)} bytes>"
@@ -111,24 +111,24 @@ class Timer(Generic[Result]):
     def __init__(
         self, topic: str, key: str, wire_topic: str, run: Callable[[Steps[TimerResult]], Result]
     ) -> None:
-        self.topic, self.key = topic, key
-        self._wire_topic, self._run = wire_topic, run
+        self.topic, self.key, self.wire_topic = topic, key, wire_topic
+        self._run = run
 
     def __repr__(self) -> str:
         return f"<Timer {self.key!r} of {self.topic}>"
 
     def cancel(self, reason: str = "") -> Result:
         """Cancel it; the reason goes to the broker's log, as with all verbs."""
-        return self._run(calls.cancel(self._wire_topic, self.key, reason))
+        return self._run(calls.cancel(self.wire_topic, self.key, reason))
 
     def move(self, to: Span | datetime, reason: str = "") -> Result:
         """Have it due at a moment, or a span from now."""
-        return self._run(calls.move(self._wire_topic, self.key, to, reason))
+        return self._run(calls.move(self.wire_topic, self.key, to, reason))
 
     def fire(self, reason: str = "") -> Result:
         """Deliver its message now."""
-        return self._run(calls.fire(self._wire_topic, self.key, reason))
+        return self._run(calls.fire(self.wire_topic, self.key, reason))
 
     def get(self) -> Result:
         """Look at it; true while it is pending."""
-        return self._run(calls.get(self._wire_topic, self.key))
+        return self._run(calls.get(self.wire_topic, self.key))

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from tidewheel.errors import TidewheelError
+from tidewheel.errors import ClientMistake, TidewheelError
 
 if TYPE_CHECKING:
     from tidewheel.client.bodies import Body
+    from tidewheel.client.handles import Timer
     from tidewheel.client.spans import Span
 
 
@@ -62,6 +63,8 @@ class Sent:
     topic: str
     offset: int
     handle: str = ""
+    verdict: TimerResult | None = None
+    """Of the verb that the message carries, if it does."""
 
 
 class SendOptions(TypedDict, total=False):
@@ -76,6 +79,9 @@ class SendOptions(TypedDict, total=False):
     keys: Iterable[str]
     properties: Mapping[str, str]
     idempotency_key: str
+    cancel: Timer[Any] | None
+    move: tuple[Timer[Any], Span | datetime] | None
+    fire: Timer[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,14 @@ class NewMessage:
     idempotency_key: str = ""
     """Becomes the message's id: the same content under it is stored once within 30 s, delayed within ten
     minutes."""
+    cancel: Timer[Any] | None = None
+    """A timer to cancel in the same record of the log; `Sent.verdict` is the result."""
+    move: tuple[Timer[Any], Span | datetime] | None = None
+    fire: Timer[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if sum(verb is not None for verb in (self.cancel, self.move, self.fire)) > 1:
+            raise ClientMistake("A message carries one of cancel, move and fire.")
 
 
 class SomeRefused(TidewheelError):

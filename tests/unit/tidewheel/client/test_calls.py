@@ -33,8 +33,14 @@ def answered(steps: Steps[Any], content: object, status: int = 200) -> Any:
     return end.value.value
 
 
-def receipt(message_id: str) -> dict[str, str]:
-    return {"message_id": message_id, "queue_offset": "1", "physical_offset": "2", "recall_handle": ""}
+def receipt(message_id: str) -> dict[str, str | None]:
+    return {
+        "message_id": message_id,
+        "queue_offset": "1",
+        "physical_offset": "2",
+        "recall_handle": "",
+        "verdict": None,
+    }
 
 
 def test_a_message_is_sent_with_what_it_says_and_no_more() -> None:

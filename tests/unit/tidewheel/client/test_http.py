@@ -15,7 +15,9 @@ from tidewheel import AsyncClient, Client
 from tidewheel.client import http
 from tidewheel.errors import AnswerLate, AnswerLost, BrokerUnreachable, LibraryMissing
 
-RECEIPT = b'{"message_id": "A", "queue_offset": "0", "physical_offset": "0", "recall_handle": ""}'
+RECEIPT = (
+    b'{"message_id": "A", "queue_offset": "0", "physical_offset": "0", "recall_handle": "", "verdict": null}'
+)
 CUT, SILENT = b"cut", b"silent"
 
 Scripted = Callable[..., "Server"]
