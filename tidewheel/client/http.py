@@ -43,7 +43,8 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 def library() -> Any:
     """Return httpx2 or httpx; raise `LibraryMissing` if neither is installed."""
     for name in LIBRARIES:
-        if find_spec(name) is not None:
+        spec = find_spec(name)
+        if spec is not None and spec.origin is not None:  # a folder of that name has no origin
             return importlib.import_module(name)
     raise missing("client", "httpx (or httpx2)")
 

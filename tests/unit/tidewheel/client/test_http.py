@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,6 +164,13 @@ def test_of_several_addresses_one_that_answers_is_found(scripted: Scripted, is_a
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
     assert with_client(f"{nobody},{server.url}", "send", is_async).id == "A"
+
+
+def test_a_folder_with_the_name_of_a_library_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_such_httpx").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(http, "LIBRARIES", ("no_such_httpx", "httpx"))
+    assert http.library().__name__ == "httpx"
 
 
 def test_without_a_library_the_command_that_installs_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
