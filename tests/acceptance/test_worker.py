@@ -361,6 +361,65 @@ def test_a_worker_that_is_killed_loses_nothing(serving: Serving, client: Client,
     assert left(client, "w11") == ["x"]
 
 
+WRITER = """
+import sys
+from tidewheel import Client, Worker
+
+worker = Worker(Client(sys.argv[2]))
+
+@worker.consume("w14", group="shop", concurrency=8, lease="1s")
+def handle(message):
+    with open(sys.argv[1], "a") as lines:
+        lines.write(message.group + " " + message.text + "\\n")
+
+worker.run()
+"""
+
+
+def test_workers_that_are_killed_lose_nothing_and_keep_the_order(
+    client: Client, serving: Serving, tmp_path: Path
+) -> None:
+    groups, count, kills = [f"g{n}" for n in range(10)], 60, 5
+    client.send_many(NewMessage("w14", str(n), group=group) for n in range(count) for group in groups)
+    lines, program = tmp_path / "lines", tmp_path / "app.py"
+    lines.touch()
+    program.write_text(WRITER)
+    command = [sys.executable, program, lines, serving.http]
+    for kill in range(1, kills + 1):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        until(lambda wanted=kill * 80: len(lines.read_text().splitlines()) >= wanted)
+        process.kill()
+        process.wait()
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    everything = {f"{group} {n}" for n in range(count) for group in groups}
+    until(lambda: everything <= set(lines.read_text().splitlines()))
+    process.terminate()
+    assert process.wait(SECONDS) == 0
+    got = lines.read_text().splitlines()
+    for group in groups:
+        numbers = [int(one.split()[1]) for one in got if one.startswith(f"{group} ")]
+        assert numbers == sorted(numbers), "what was acknowledged came again, or later ones came first"
+    assert len(got) - len(everything) <= kills * 8, "more came again than was in hand"
+
+
+def test_a_function_that_runs_over_a_restart_of_the_broker_is_run_once(tidewheel: Tidewheel) -> None:
+    client = tidewheel.client
+    client.send("orders", "x")
+    worker, got, done = Worker(client), list[str](), list[str]()
+
+    @worker.consume("orders", group="shop")
+    def handle(message: Message[Any]) -> None:
+        got.append(message.text)
+        tidewheel.crash()
+        tidewheel.restart()
+        time.sleep(2)  # the work goes on, and the worker receives
+        done.append(message.text)
+
+    work_until(worker, lambda: bool(done))
+    assert got == ["x"], "the message that came again was in hand"
+    assert left(client, "orders") == []
+
+
 def test_a_worker_outlives_its_broker(tidewheel: Tidewheel) -> None:
     client = tidewheel.client
     client.send_many(NewMessage("orders", str(n)) for n in range(3))

@@ -285,6 +285,7 @@ def _delivery(one: Mapping[str, Any]) -> Delivery:
         bytes=body_of(one),
         attempt=one["attempt"],
         handle=one["receipt_handle"],
+        place=(one["queue_id"], int(one["queue_offset"])),
         leased_until=moment_of(int(one["leased_until_ms"])),
         tag=one["tag"],
         keys=tuple(one["keys"]),

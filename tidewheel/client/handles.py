@@ -81,6 +81,15 @@ class Message(Generic[Done]):
         """The receipt handle of the lease, which `extend` replaces."""
         return self._handle
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Queue id and queue offset, which are the message's own in its topic."""
+        return self._delivery.place
+
+    def take_over(self, later: Message[Done]) -> None:
+        """Go on with the lease of a later delivery of the same message."""
+        self._handle = later.handle
+
     def bound(self, run: Callable[[Steps[None]], Other]) -> Message[Other]:
         """Return the same message, whose ends go by `run`."""
         return Message(self._delivery, self.topic, self._consumer_group, run)

@@ -140,6 +140,8 @@ class Delivery:
     bytes: bytes
     attempt: int
     handle: str
+    place: tuple[int, int]
+    """Queue id and queue offset."""
     leased_until: datetime
     tag: str
     keys: tuple[str, ...]

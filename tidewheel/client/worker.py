@@ -24,7 +24,9 @@ Rules
    ended. A second signal ends the process at once.
 5. A broker that is gone or busy is asked again, and each end of a message for as long as its lease. Anything
    else that it refuses (a right, a name) stops the worker with that error.
-6. A function is run at least once for each message, not exactly once (`tidewheel.idempotence`).
+6. A message that comes again while it is in hand (its broker was restarted, its lease was lost) goes on with
+   the new lease; its function is not run twice at once.
+7. A function is run at least once for each message, not exactly once (`tidewheel.idempotence`).
 
 Cost: one long poll for each consumer; ends that come while an acknowledgement is under way share the next.
 Weak spot: a thread cannot be cancelled. A function that hangs in one keeps its slot, and the process alive.
@@ -260,9 +262,10 @@ class Hands:
 
 @dataclass(slots=True)
 class Held:
-    """A message in hand: whether it has ended, and the renewal of its lease."""
+    """A message in hand: the renewal of its lease, and from `ended` on how it ends."""
 
     message: Received
+    end: End | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     renewal: asyncio.Task[None] | None = None
 
@@ -282,6 +285,7 @@ class Running:
         self._hands, self._stop = hands, stop
         self._acks = Acks(client, calls.spaced(client.namespace, consumer.group))
         self._count = self._failures = 0
+        self._in_hand: dict[tuple[int, int], Held] = {}
         self._dropped = asyncio.Event()
         hands.dropped.append(self._dropped)
         self._name = f"{consumer.topic} of group {consumer.group}"
@@ -298,15 +302,26 @@ class Running:
                 except TidewheelError as error:
                     self._stop.set()
                     return error
-                for lane in lanes(received):
+                for lane in lanes(one for one in received if not self._goes_on(one)):
                     tasks.create_task(self._run_lane([self._taken(one, tasks) for one in lane]))
         return None
+
+    def _goes_on(self, message: Received) -> bool:
+        """Return whether a message is in hand already, whose lease was lost; it goes on with this lease."""
+        held = self._in_hand.get(message.place)
+        if held is None or held.renewal is None:
+            return False
+        is_running = held.end is None and not held.renewal.done()
+        if is_running or isinstance(held.end, Ack):
+            held.message.take_over(message)
+            return True
+        return False
 
     def _taken(self, message: Received, tasks: asyncio.TaskGroup) -> Held:
         """Count a message in, and begin to renew its lease."""
         self._count += 1
         self._hands.take(message)
-        held = Held(message)
+        held = self._in_hand[message.place] = Held(message)
         held.renewal = tasks.create_task(self._renew(held))
         return held
 
@@ -362,8 +377,14 @@ class Running:
                     await self._end(held, Retried(0))
             finally:
                 held.ended.set()
-                self._count -= 1
-                self._hands.drop(held.message)
+                self._drop(held)
+
+    def _drop(self, held: Held) -> None:
+        """Count a message out."""
+        self._count -= 1
+        self._hands.drop(held.message)
+        if self._in_hand.get(held.message.place) is held:
+            del self._in_hand[held.message.place]
 
     async def _run_one(self, held: Held) -> bool:
         """Run the function for a message, and end the message; return whether it was acknowledged."""
@@ -402,6 +423,7 @@ class Running:
 
     async def _end(self, held: Held, end: End) -> bool:
         """End a message; return whether the broker has it so. One that it has not comes again."""
+        held.end = end
         held.ended.set()
         if held.renewal is not None:
             await held.renewal
@@ -424,6 +446,7 @@ class Running:
 
     async def _try_end(self, message: Received, end: End) -> None:
         for pause_s in pauses():
+            handle = message.handle
             try:
                 match end:
                     case Ack():
@@ -435,12 +458,15 @@ class Running:
             except PASSING as error:
                 log.warning("%s: message %s is not ended yet: %s", self._name, message.id, error)
                 await asyncio.sleep(pause_s)
+            except InvalidReceiptHandle:
+                if message.handle == handle:
+                    raise
             else:
                 return
 
     async def _renew(self, held: Held) -> None:
-        """Renew a lease until its message has ended, or the lease was lost."""
-        one, message = self._consumer, held.message
+        """Renew a lease until its message has ended; one that was lost may be replaced (`_goes_on`)."""
+        one, message, lost = self._consumer, held.message, ""
         clock_s = asyncio.get_running_loop().time
         ends_s = clock_s() + one.longest_s
         while (left_s := ends_s - clock_s()) > 0:
@@ -449,11 +475,14 @@ class Running:
                     await held.ended.wait()
             if held.ended.is_set():
                 return
+            handle = message.handle
+            if handle == lost:
+                continue
             try:
                 await message.extend(one.lease)
             except InvalidReceiptHandle as error:
+                lost = handle
                 log.warning("%s: the lease of message %s was lost: %s", self._name, message.id, error)
-                return
             except TidewheelError as error:
                 log.warning("%s: the lease of message %s is not renewed: %s", self._name, message.id, error)
         log.error("%s: message %s takes too long: its lease ends, it comes again", self._name, message.id)
