@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from tests.acceptance.conftest import Serving
 from tidewheel import Backoff, Client, Message, NewMessage, Reject, Retry, Tidewheel, Worker
@@ -130,6 +130,46 @@ def test_listed_exceptions_unfit_bodies_and_the_last_attempt_make_dead_letters(
 
 def dead_count(serving: Serving, group: str) -> int:
     return len(serving.json("dlq", "ls", group)["dead_letters"])
+
+
+class Delicate(BaseModel):
+    """An order whose model asks a service that fails at first."""
+
+    id: int
+
+    @field_validator("id")
+    @classmethod
+    def _known(cls, given: int) -> int:
+        asked.append(given)
+        if len(asked) == 1:
+            raise ConnectionError("the service is not there")
+        return given
+
+
+asked: list[int] = []
+
+
+def test_a_model_that_fails_by_itself_is_tried_again(client: Client) -> None:
+    client.send("w15", {"id": 7})
+    worker, got = Worker(client), list[int]()
+
+    @worker.consume("w15", group="shop", model=Delicate, retry=Backoff("10ms"))
+    def handle(order: Delicate) -> None:
+        got.append(order.id)
+
+    work_until(worker, lambda: got == [7])
+    assert asked == [7, 7]
+    assert left(client, "w15") == []
+
+
+def test_what_is_no_exception_and_a_pause_too_long_are_refused_at_once(client: Client) -> None:
+    worker = Worker(client)
+    with pytest.raises(ConfigurationError, match="dead_on has 3"):
+        worker.consume("w15", group="shop", dead_on=[3])  # type: ignore[list-item]
+    with pytest.raises(ConfigurationError, match="longest is 2d: a pause has 12h at most"):
+        Backoff("1s", longest="2d")
+    with pytest.raises(ClientMistake, match="after is 13h: a pause has 12h at most"):
+        Retry("13h")
 
 
 def test_a_function_longer_than_its_lease_keeps_the_message(client: Client) -> None:

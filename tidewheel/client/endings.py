@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidewheel.client.spans import span_ms
-from tidewheel.errors import ConfigurationError
+from tidewheel.errors import ClientMistake, ConfigurationError
 
 if TYPE_CHECKING:
     from tidewheel.client.spans import Span
+
+
+PAUSE_MS_MAX: Final = 12 * 3_600_000
+"""What the broker takes as a message's pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Retry(Exception):
     def __init__(self, after: Span | None = None) -> None:
         super().__init__("the function wants the message again")
         self.after_ms = None if after is None else span_ms(after, "after")
+        if self.after_ms is not None and self.after_ms > PAUSE_MS_MAX:
+            raise ClientMistake(f"after is {after}: a pause has 12h at most.")
 
 
 class Reject(Exception):
@@ -64,7 +70,7 @@ class Backoff:
     After `attempts` of them the message is a dead letter; without it as the group's policy says.
 
     Raises:
-        ConfigurationError: for a factor below 1, or no attempts.
+        ConfigurationError: for a factor below 1, no attempts, or a longest pause above 12 hours.
     """
 
     first: Span
@@ -78,7 +84,8 @@ class Backoff:
         if self.attempts is not None and self.attempts < 1:
             raise ConfigurationError(f"attempts is {self.attempts}: give 1 or more.")
         span_ms(self.first, "first")
-        span_ms(self.longest, "longest")
+        if span_ms(self.longest, "longest") > PAUSE_MS_MAX:
+            raise ConfigurationError(f"longest is {self.longest}: a pause has 12h at most.")
 
     def after_ms(self, attempt: int) -> int:
         """Return the pause after an attempt, which counts from 1."""

@@ -44,6 +44,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidewheel.client import calls
@@ -56,11 +57,13 @@ from tidewheel.errors import (
     AnswerLost,
     BrokerUnreachable,
     Busy,
+    ClientMistake,
     ConfigurationError,
     InvalidReceiptHandle,
     RefusedByState,
     TidewheelError,
 )
+from tidewheel.extras import missing
 
 if TYPE_CHECKING:
     from tidewheel.client.exchange import Steps
@@ -86,6 +89,10 @@ PASSING: Final = (Busy, BrokerUnreachable, AnswerLate, AnswerLost)
 log = logging.getLogger("tidewheel.worker")
 
 
+class Unfit(Exception):
+    """A body does not fit its consumer's model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Consumer:
     """A function, and which messages it is run for."""
@@ -108,11 +115,14 @@ class Consumer:
         return span_ms(self.lease, "lease") / 1000
 
     def arguments(self, message: Received) -> tuple[Any, ...]:
-        """Return what the function is called with; raise `ClientMistake` for an unfit body."""
+        """Return what the function is called with; raise `Unfit`, or what the model's own code raises."""
         handed = message.bound(owned)
         if self.model is None:
             return (handed,)
-        value = handed.json(self.model)
+        try:
+            value = handed.json(self.model)
+        except ClientMistake as error:
+            raise Unfit(str(error)) from None
         takes_both = len(inspect.signature(self.function).parameters) > 1
         return (value, handed) if takes_both else (value,)
 
@@ -150,11 +160,17 @@ class Worker:
         letter. An `async def` runs in the loop, any other function in a thread.
 
         Raises:
-            ConfigurationError: for a concurrency out of range.
+            ConfigurationError: for a concurrency out of range, or a `dead_on` that is no exception.
             ClientMistake: for an unreadable span.
+            LibraryMissing: for a model without pydantic.
         """
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise ConfigurationError(f"concurrency is {concurrency}: give 1 to {CONCURRENCY_MAX}.")
+        for kind in (dead := tuple(dead_on)):
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                raise ConfigurationError(f"dead_on has {kind!r}, which is no class of exceptions.")
+        if model is not None and find_spec("pydantic") is None:
+            raise missing("client", "pydantic")
         span_ms(lease, "lease")
         longest_s = span_ms(longest, "longest") / 1000
 
@@ -163,7 +179,7 @@ class Worker:
                 raise ConfigurationError(f"{function.__name__} is a generator: a call would run none of it.")
             self.consumers.append(
                 Consumer(
-                    function, topic, group, model, concurrency, lease, longest_s, retry, tuple(dead_on),
+                    function, topic, group, model, concurrency, lease, longest_s, retry, dead,
                     filter, sql,
                 )
             )  # fmt: skip
@@ -389,15 +405,12 @@ class Running:
     async def _run_one(self, held: Held) -> bool:
         """Run the function for a message, and end the message; return whether it was acknowledged."""
         one, message = self._consumer, held.message
-        try:
-            arguments = one.arguments(message)
-        except TidewheelError as error:
-            log.error("%s: message %s cannot be read: %s", self._name, message.id, error)
-            await self._end(held, Dead())
-            return False
         end: End = Ack()
         try:
-            await self._call(arguments)
+            await self._call(one.arguments(message))
+        except Unfit as error:
+            log.error("%s: message %s cannot be read: %s", self._name, message.id, error)
+            end = Dead()
         except (Exception, asyncio.CancelledError) as error:  # whatever the function raises
             if is_cancelled_from_outside(error):
                 raise
