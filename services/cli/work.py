@@ -12,8 +12,6 @@ from typing import Annotated
 
 import typer
 
-from tidewheel.extras import require
-
 app = typer.Typer(add_completion=False)
 
 
@@ -30,6 +28,5 @@ def work(
 
     Example: tidewheel work shop.messages:worker --concurrency 8
     """
-    require("client")
     more = [] if concurrency is None else ["--concurrency", str(concurrency)]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "tidewheel.client.work", worker, *more])

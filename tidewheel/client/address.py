@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -33,7 +33,7 @@ class Broker:
     """A broker's HTTP interface: URLs without a slash at the end, any of which will do."""
 
     urls: tuple[str, ...]
-    token: str
+    token: str = field(repr=False)
     authorities: str
 
     @property

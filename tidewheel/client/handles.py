@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from tidewheel.client.spans import Span
     from tidewheel.client.values import Delivery, TimerResult
 
-Done = TypeVar("Done")
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Done = typing_extensions.TypeVar("Done", default=Any)  # so that a bare Message needs no argument
+else:
+    Done = TypeVar("Done")
 Other = TypeVar("Other")
 Result = TypeVar("Result")
 Model = TypeVar("Model")

@@ -380,7 +380,7 @@ class Running:
         finally:
             for one in (work, stop):
                 one.cancel()
-            await asyncio.wait({work, stop})
+            await asyncio.gather(work, stop, return_exceptions=True)
 
     async def _run_lane(self, lane: list[Held]) -> None:
         """Run messages one after the other; give back those after one that was not acknowledged."""

@@ -61,6 +61,7 @@ def test_the_environment_is_read_where_no_argument_is_given(
     found = broker(None, None, None)
     assert (found.urls, found.token) == (("http://broker:1",), "secret")
     assert broker("other:2", "mine", None).token == "mine"
+    assert "secret" not in repr(found)
     monkeypatch.setenv("TIDEWHEEL_HTTP_TOKEN", str(tmp_path / "missing"))
     with pytest.raises(ConfigurationError, match=r"TIDEWHEEL_HTTP_TOKEN is .*missing"):
         broker(None, None, None)
