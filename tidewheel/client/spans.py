@@ -11,6 +11,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from tidewheel.durations import span_ms as written_ms
 from tidewheel.errors import ClientMistake
 
 Span = str | timedelta
@@ -20,9 +21,6 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 MOMENT_MS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 SPAN_MS_MAX: Final = 10**15
 """Some 31,000 years: the broker's own limits are lower."""
-UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PART: Final = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
-_SPAN: Final = re.compile(r"(?:[0-9]{1,15}(?:ms|s|m|h|d))+")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 _WAYS: Final = "write it as '500ms', '30s', '1h30m' or '2d', or as a timedelta"
 
@@ -54,11 +52,11 @@ def _whole_ms(span: timedelta) -> int:
 
 
 def _written_ms(span: str, field: str) -> int:
-    if _SPAN.fullmatch(span):
-        return sum(int(count) * UNITS_MS[unit] for count, unit in _PART.findall(span))
-    if _NUMBER.fullmatch(span):
-        raise ClientMistake(f"{field} is {span[:80]!r}, without a unit: {_WAYS}.")
-    raise ClientMistake(f"{field} is {span[:80]!r}: {_WAYS}.")
+    try:
+        return written_ms(span)
+    except ValueError:
+        unit = ", without a unit" if _NUMBER.fullmatch(span) else ""
+        raise ClientMistake(f"{field} is {span[:80]!r}{unit}: {_WAYS}.") from None
 
 
 def moment_ms(moment: datetime, field: str) -> int:

@@ -13,11 +13,11 @@ from tidewheel.client.spans import (
     EPOCH,
     MILLISECOND,
     MOMENT_MS_MAX,
-    UNITS_MS,
     moment_ms,
     moment_of,
     span_ms,
 )
+from tidewheel.durations import UNITS_MS
 from tidewheel.errors import ClientMistake
 
 PARTS = st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from(sorted(UNITS_MS))), min_size=1, max_size=5)
