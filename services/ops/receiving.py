@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -127,6 +128,18 @@ class Refused(Acknowledged):
 
     after: Moment | None = Field(None, description="Such as 30s; without it as the group's policy says.")
     dead_letter: bool = Field(False, description="Give them up now.")
+    reason: str = Field(
+        "",
+        max_length=limits.DEAD_REASON_CHARACTERS_MAX,
+        description="Why they are given up: a part of the dead letter's reason.",
+    )
+
+    @field_validator("reason")
+    @classmethod
+    def _is_one_line(cls, reason: str) -> str:
+        if reason and not reason.isprintable():
+            raise ValueError("it must be one line without control characters")
+        return reason
 
 
 class Extended(Acknowledged):
@@ -282,6 +295,8 @@ class ReceivingApi:
         wanted, group = parse(Refused, await body_of(request)), self._known_group(request)
         if wanted.dead_letter and wanted.after is not None:
             raise ClientMistake("after and dead_letter are given: a message comes again, or it does not.")
+        if wanted.reason and not wanted.dead_letter:
+            raise ClientMistake("reason is given: it is kept with a dead letter, not with another attempt.")
         after_ms = None if wanted.after is None else lease_in(wanted.after, "after")
 
         def retry(handle: Handle) -> Decided:
@@ -291,7 +306,7 @@ class ReceivingApi:
 
         def give_up(handle: Handle) -> Decided:
             topic, core_handle = handle
-            verb = self._live.core.receiving.forward_to_dead_letter
+            verb = partial(self._live.core.receiving.forward_to_dead_letter, reason=wanted.reason)
             return self._live.decide(verb, group, topic, core_handle), ""
 
         verb = give_up if wanted.dead_letter else retry

@@ -125,6 +125,11 @@ def test_listed_exceptions_unfit_bodies_and_the_last_attempt_make_dead_letters(
 
     work_until(worker, lambda: got.total() >= 5 and dead_count(serving, "w3-shop") == 4)
     assert got == {"listed": 1, "rejected": 1, "always": 3}
+    letters = serving.json("dlq", "ls", "w3-shop")["dead_letters"]
+    reasons = sorted(one["reason"].removeprefix("its consumer gave it up: ") for one in letters)
+    unfit = "The message's body is no Order: the body: Invalid JSON: expected ident at line 1 column 2."
+    last = "attempt 3 of 3: ValueError: as always"
+    assert reasons == ["KeyError: 'a LookupError'", unfit, last, "no such order"]
     assert left(client, "w3", "w3-shop") == []
 
 

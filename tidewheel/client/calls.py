@@ -35,6 +35,7 @@ MESSAGES_PATH: Final = "/api/messages"
 BATCH_COUNT_MAX: Final = 500
 BATCH_BYTES_MAX: Final = 2 * 1024 * 1024
 """Of JSON in a request with more than one message."""
+REASON_CHARACTERS_MAX: Final = 200
 TIMER_KEY: Final = "TW_TIMER_KEY"
 """Property that has the timer key of a delivered message."""
 ACCOMPLISHED: Final = (Verdict.CANCELLED, Verdict.MOVED, Verdict.FIRED)
@@ -309,10 +310,17 @@ def retry(group: str, handle: str, after: Span | None) -> Steps[None]:
     _raise_first(results)
 
 
-def reject(group: str, handle: str) -> Steps[None]:
-    """Make a message a dead letter."""
-    results = yield from _end(group, "nack", {"receipt_handles": [handle], "dead_letter": True})
+def reject(group: str, handle: str, reason: str) -> Steps[None]:
+    """Make a message a dead letter; its reason is cut to one line of REASON_CHARACTERS_MAX."""
+    more = {"dead_letter": True, "reason": one_line(reason)}
+    results = yield from _end(group, "nack", {"receipt_handles": [handle], **more})
     _raise_first(results)
+
+
+def one_line(reason: str) -> str:
+    """Return a reason as the broker takes it."""
+    line = " ".join(reason.split())[:REASON_CHARACTERS_MAX]
+    return "".join(one if one.isprintable() else "?" for one in line)
 
 
 def extend(group: str, handle: str, lease: Span) -> Steps[str]:

@@ -40,7 +40,9 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """It is a dead letter."""
+    """It is a dead letter, with a reason."""
+
+    reason: str
 
     def __str__(self) -> str:
         return "it is a dead letter"
@@ -60,7 +62,7 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a function: the message is a dead letter now; the reason is logged."""
+    """Raised by a function: the message is a dead letter now, with the exception's text as its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,15 @@ def end_after(
     error: BaseException, attempt: int, backoff: Backoff | None, dead_on: Collection[type[Exception]]
 ) -> Retried | Dead:
     """Return how a message ends whose function has raised."""
-    if isinstance(error, (Reject, *dead_on)):
-        return Dead()
+    if isinstance(error, Reject):
+        return Dead(str(error))
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, tuple(dead_on)):
+        return Dead(said)
     if isinstance(error, Retry) and error.after_ms is not None:
         return Retried(error.after_ms)
     if backoff is None:
         return Retried(None)
-    return Dead() if backoff.is_over(attempt) else Retried(backoff.after_ms(attempt))
+    if backoff.is_over(attempt):
+        return Dead(f"attempt {attempt} of {backoff.attempts}: {said}")
+    return Retried(backoff.after_ms(attempt))

@@ -107,9 +107,9 @@ class Message(Generic[Done]):
         """Let it come again after a span; without one as the group's policy says."""
         return self._run(calls.retry(self._consumer_group, self._handle, after))
 
-    def reject(self) -> Done:
-        """Make it a dead letter now."""
-        return self._run(calls.reject(self._consumer_group, self._handle))
+    def reject(self, reason: str = "") -> Done:
+        """Make it a dead letter now; the reason is kept with it, cut to a line of 200 characters."""
+        return self._run(calls.reject(self._consumer_group, self._handle, reason))
 
     def extend(self, lease: Span) -> Done:
         """Let the lease end that long from now."""

@@ -122,7 +122,7 @@ class Consumer:
         try:
             value = handed.json(self.model)
         except ClientMistake as error:
-            raise Unfit(str(error)) from None
+            raise Unfit(error.detail) from None
         takes_both = len(inspect.signature(self.function).parameters) > 1
         return (value, handed) if takes_both else (value,)
 
@@ -410,7 +410,7 @@ class Running:
             await self._call(one.arguments(message))
         except Unfit as error:
             log.error("%s: message %s cannot be read: %s", self._name, message.id, error)
-            end = Dead()
+            end = Dead(str(error))
         except (Exception, asyncio.CancelledError) as error:  # whatever the function raises
             if is_cancelled_from_outside(error):
                 raise
@@ -467,7 +467,7 @@ class Running:
                     case Retried():
                         await message.retry(end.after)
                     case Dead():
-                        await message.reject()
+                        await message.reject(end.reason)
             except PASSING as error:
                 log.warning("%s: message %s is not ended yet: %s", self._name, message.id, error)
                 await asyncio.sleep(pause_s)

@@ -139,6 +139,21 @@ def test_a_lease_is_extended_and_has_another_handle(at_desk: AtDesk) -> None:
     at_desk(scenario)
 
 
+def test_a_dead_letter_keeps_its_consumers_reason(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        widest = {f"p{n}": "ü" * 60 for n in range(100)}
+        await send(desk, "A", properties=widest)
+        [got] = await receive(desk)
+        reason = "\N{SNOWMAN}" * limits.DEAD_REASON_CHARACTERS_MAX
+        body = {"receipt_handles": [got["receipt_handle"]], "dead_letter": True, "reason": reason}
+        assert (await post(desk, "nack", body))["done"] == 1
+        [dead] = (await desk.http.get("/api/dead-letters/groups/g")).json()["dead_letters"]
+        assert dead["reason"] == f"its consumer gave it up: {reason}"
+        assert dead["message_id"] == "A"
+
+    at_desk(scenario)
+
+
 @pytest.mark.parametrize(
     ("body", "content_type", "shown"),
     [
@@ -234,6 +249,9 @@ def test_a_receive_waits_for_what_comes_and_says_by_filter_what_it_wants(at_desk
         ("ack", {"receipt_handles": []}, "TW-130", "receipt_handles: it must have at least 1 item, not 0"),
         ("ack", {"receipt_handles": ["x"] * 1_025}, "TW-130", "at most 1024 items, not 1025"),
         ("nack", {"receipt_handles": ["x"], "after": "30m", "dead_letter": True}, "TW-130", "or it does not"),
+        ("nack", {"receipt_handles": ["x"], "reason": "why"}, "TW-130", "kept with a dead letter"),
+        ("nack", {"receipt_handles": ["x"], "dead_letter": True, "reason": "a\x01b"}, "TW-130", "one line"),
+        ("nack", {"receipt_handles": ["x"], "dead_letter": True, "reason": "x" * 201}, "TW-130", "200"),
         ("nack", {"receipt_handles": ["x"], "after": "13h"}, "TW-140", "after is '13h': give 0s to 12h"),
         ("extend", {"receipt_handles": ["x"]}, "TW-130", "lease is missing."),
         ("extend", {"receipt_handles": ["x"], "lease": "13h"}, "TW-140", "lease is '13h': give 0s to 12h"),

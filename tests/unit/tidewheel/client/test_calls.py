@@ -159,12 +159,21 @@ def test_verbs_on_timers_are_not_repeated_when_their_answer_is_lost() -> None:
 def test_a_handle_that_was_refused_raises_its_error_and_an_extended_one_is_replaced() -> None:
     error = {"code": "TW-146", "detail": "", "message": "The receipt handle is no longer valid."}
     results = {"results": [{"receipt_handle": "h", "error": error, "new_receipt_handle": None}]}
-    for steps in (calls.ack_one("g", "h"), calls.retry("g", "h", "1s"), calls.reject("g", "h")):
+    for steps in (calls.ack_one("g", "h"), calls.retry("g", "h", "1s"), calls.reject("g", "h", "")):
         first(steps)
         with pytest.raises(InvalidReceiptHandle, match="no longer valid"):
             steps.send(Answer(200, json.dumps(results).encode(), "http://here", 0.0, 0.1))
     sound = {"results": [{"receipt_handle": "h", "error": None, "new_receipt_handle": "new"}]}
     assert answered(calls.extend("g", "h", "1m"), sound) == "new"
+
+
+@given(st.text())
+def test_a_reason_is_one_printable_line(reason: str) -> None:
+    line = calls.one_line(reason)
+    assert line.isprintable()
+    assert len(line) <= calls.REASON_CHARACTERS_MAX
+    if reason.isprintable() and len(reason) < 100:
+        assert line.split() == reason.split()
 
 
 def test_a_receive_is_answered_within_its_wait() -> None:

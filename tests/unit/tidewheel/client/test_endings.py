@@ -40,13 +40,13 @@ def test_pauses_are_multiplied() -> None:
     [
         (ValueError(), 1, Retried(1_000)),
         (ValueError(), 2, Retried(2_000)),
-        (ValueError(), 3, Dead()),
-        (KeyError(), 1, Dead()),
-        (Reject("no"), 1, Dead()),
+        (ValueError("no"), 3, Dead("attempt 3 of 3: ValueError: no")),
+        (KeyError("k"), 1, Dead("KeyError: 'k'")),
+        (Reject("no"), 1, Dead("no")),
         (Retry("5m"), 1, Retried(300_000)),
         (Retry("5m"), 9, Retried(300_000)),
         (Retry(), 1, Retried(1_000)),
-        (Retry(), 3, Dead()),
+        (Retry(), 3, Dead("attempt 3 of 3: Retry: the function wants the message again")),
     ],
 )
 def test_an_exception_decides_with_its_attempt(error: Exception, attempt: int, end: object) -> None:
