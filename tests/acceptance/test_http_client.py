@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from tidewheel import AsyncClient, Client, NewMessage, SomeRefused, Tidewheel, Verdict
+from tidewheel import AsyncClient, Client, Message, NewMessage, SomeRefused, Tidewheel, Verdict
 from tidewheel.errors import (
     BrokerUnreachable,
     ClientMistake,
@@ -224,6 +225,25 @@ def test_all_of_it_is_awaited_in_asyncio(tidewheel: Tidewheel) -> None:
 
     for _ in range(2):
         asyncio.run(scenario())
+
+
+def test_threads_share_a_client(tidewheel: Tidewheel) -> None:
+    client = tidewheel.client
+    with ThreadPoolExecutor(8) as threads:
+        sent = list(threads.map(lambda number: client.send("orders", str(number)), range(100)))
+        assert len({one.id for one in sent}) == 100
+        got = [one.text for found in threads.map(lambda _: drained(client), range(8)) for one in found]
+    assert sorted(got, key=int) == [str(number) for number in range(100)]
+
+
+def drained(client: Client) -> list[Message[None]]:
+    """Receive and acknowledge until nothing is left."""
+    done = []
+    while found := client.receive("orders", "shop", wait="0s"):
+        for message in found:
+            message.ack()
+        done += found
+    return done
 
 
 def test_a_client_is_used_again_in_another_loop(tidewheel: Tidewheel) -> None:

@@ -45,12 +45,16 @@ def new_id() -> str:
     return uuid4().hex.upper()
 
 
+def own_name() -> str:
+    """Return the name that this process receives under, for the broker's lists."""
+    return f"{gethostname()[:_HOST_CHARACTERS_MAX]}@{os.getpid()}"
+
+
 class Calls:
-    """The operations of one client: with its namespace, and the name that it receives under."""
+    """The operations of one client, in its namespace."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        self._name = f"{gethostname()[:_HOST_CHARACTERS_MAX]}@{os.getpid()}"
 
     def send(self, message: NewMessage) -> Steps[Sent]:
         """Store one message."""
@@ -66,7 +70,7 @@ class Calls:
         """Lease messages; `group` is the wire's name."""
         wire_topic = spaced(self.namespace, topic)
         return calls.receive(
-            wire_topic, group, count=count, wait=wait, lease=lease, tags=tags, sql=sql, name=self._name
+            wire_topic, group, count=count, wait=wait, lease=lease, tags=tags, sql=sql, name=own_name()
         )
 
 
