@@ -19,7 +19,7 @@ from tidewheel.errors import AnswerLate, AnswerLost, BrokerUnreachable, LibraryM
 RECEIPT = (
     b'{"message_id": "A", "queue_offset": "0", "physical_offset": "0", "recall_handle": "", "verdict": null}'
 )
-CUT, SILENT = b"cut", b"silent"
+CUT, SILENT, THEN_CUT = b"cut", b"silent", b"then cut"
 
 Scripted = Callable[..., "Server"]
 
@@ -35,6 +35,7 @@ class Server:
         self.asked: list[bytes] = []
         self._script = script
         self._listening = socket.create_server(("127.0.0.1", 0))
+        self.cut = threading.Event()
         self._open: list[socket.socket] = [self._listening]
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve)
@@ -63,7 +64,11 @@ class Server:
             if step == CUT:
                 peer.close()
                 return
-            peer.sendall(step)
+            peer.sendall(step.removesuffix(THEN_CUT))
+            if step.endswith(THEN_CUT):
+                peer.close()
+                self.cut.set()
+                return
 
     def _request(self, peer: socket.socket) -> bytes:
         said = b""
@@ -129,6 +134,19 @@ def test_a_verb_whose_answer_was_cut_off_is_not_repeated(scripted: Scripted, is_
         with_client(server.url, "cancel", is_async)
     assert len(server.asked) == 1
     assert lost.value.__context__ is None
+
+
+VERDICT = b'{"verdict": "CANCELLED", "message_id": "A", "ended_ms": "1", "ended_offset": "1", "due_ms": "1"}'
+
+
+def test_an_idle_connection_that_a_proxy_has_cut_is_not_used(scripted: Scripted) -> None:
+    server = scripted(http_answer(VERDICT, "200 OK") + THEN_CUT)
+    with Client(server.url) as client:
+        for _ in range(3):  # a verb is not repeated, so each must meet an open connection
+            assert client.timer("t", "k").cancel()
+            assert server.cut.wait(10)
+            server.cut.clear()
+    assert len(server.asked) == 3
 
 
 @both
