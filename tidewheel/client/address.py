@@ -1,6 +1,6 @@
 """Which broker a client talks to: its addresses, its token, and the certificates that are trusted.
 
-What an argument does not say is taken from the environment, as the commands take it:
+Arguments come first, then the environment, which the commands read, too:
 
     TIDEWHEEL_HTTP         [http[s]://]HOST:PORT, of the nodes of a cluster with commas; else 127.0.0.1:8088
     TIDEWHEEL_HTTP_TOKEN   a file with the token
@@ -23,7 +23,7 @@ from tidewheel.errors import ConfigurationError
 
 USUAL: Final = "127.0.0.1:8088"
 EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-"""What a broker listens on as "every address" is this machine to a client."""
+"""Listening addresses of a broker on all interfaces, and the address for a client on the same machine."""
 _EXAMPLE: Final = "http://127.0.0.1:8088"
 _CONTROLS: Final = frozenset(map(chr, (*range(33), *range(127, 256))))
 

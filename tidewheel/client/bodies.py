@@ -32,7 +32,7 @@ TEXT_BYTES_MAX: Final = 64 * 1024
 
 
 def body_fields(body: Body) -> tuple[dict[str, str], dict[str, str]]:
-    """Return a body as fields of a request, and the properties that say what it is.
+    """Return a body as fields of a request, and the properties with its content type.
 
     Raises:
         ClientMistake: for a body that is none of the kinds above.

@@ -7,11 +7,11 @@
 Each function returns `Steps` (`tidewheel.client.exchange`), which a shell runs. docs/http.md has the fields.
 
 Rules
-1. A message has its id before its first try (`message_id`, or the application's idempotency key), so a try
-   whose answer was lost is repeated, and stored once.
-2. A receive is repeatable: leases of an answer that was not read run out. An acknowledgement is: if the
-   try whose answer was lost had ended the lease, the repeat is refused as a late one is. A verb on a timer is
-   not: by its key, a repeat may meet a newer timer.
+1. A message has its id before its first try (`message_id`, or the application's idempotency key), so after
+   a lost answer it is sent again, and stored once.
+2. A receive is repeatable: leases of an answer that was not read run out. An acknowledgement is: if a
+   lost answer had ended the lease, the repeat is refused as a late one is. A verb on a timer is not: by its
+   key, a repeat may meet a newer timer.
 3. Names of topics and groups have the client's namespace on the wire ("NAMESPACE%NAME"), and not outside.
 
 Cost: `send_many` holds BATCH_BYTES_MAX of JSON at once, and the results.
@@ -124,7 +124,7 @@ def _key_list(keys: Iterable[str]) -> list[str]:
 
 
 def send(message: NewMessage, namespace: str, message_id: str) -> Steps[Sent]:
-    """Store one message; raise what it is refused with."""
+    """Store one message; raise the refusal."""
     body = encoded(message_fields(message, namespace, message_id))
     request = Request("POST", MESSAGES_PATH, body, is_repeatable=True)
     return asked(request, lambda _, content: _sent(content, message))
@@ -176,7 +176,7 @@ class Batch:
         self._size_bytes += len(fields)
 
     def send(self) -> Steps[dict[int, Sent | TidewheelError]]:
-        """Store the messages; return what became of each, the same error for all if there is no answer."""
+        """Store the messages; return a result for each, the same error for all if there is no answer."""
         if not self._fields:
             return {}
         body = b'{"messages":[' + b",".join(self._fields) + b"]}"

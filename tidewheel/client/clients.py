@@ -77,10 +77,10 @@ class Calls:
 class Client:
     """A broker, over HTTP, for threads.
 
-    `url` is [http[s]://]HOST:PORT, of the nodes of a cluster with commas; what is not given is taken from
+    `url` is [http[s]://]HOST:PORT, of the nodes of a cluster with commas; missing arguments are taken from
     TIDEWHEEL_HTTP, TIDEWHEEL_HTTP_TOKEN and TIDEWHEEL_HTTP_CA (`tidewheel.client.address`). `timeout` is in
     seconds, for an answer; a receive may take its wait longer. Calls raise errors of `tidewheel.errors`:
-    `BrokerUnreachable`, `AnswerLate`, `AnswerLost`, or what the broker refuses with.
+    `BrokerUnreachable`, `AnswerLate`, `AnswerLost`, or a refusal of the broker.
 
     Raises:
         ConfigurationError: for an address, a token or a file that cannot be used.

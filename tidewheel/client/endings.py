@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 PAUSE_MS_MAX: Final = 12 * 3_600_000
-"""What the broker takes as a message's pause."""
+"""Longest pause of a message that the broker accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Backoff:
 def end_after(
     error: BaseException, attempt: int, backoff: Backoff | None, dead_on: Collection[type[Exception]]
 ) -> Retried | Dead:
-    """Return how a message ends whose function has raised."""
+    """Return the end of a message after an exception of its function."""
     if isinstance(error, Reject):
         return Dead(str(error))
     said = f"{type(error).__name__}: {error}"

@@ -93,12 +93,12 @@ Steps = Generator[Request | Pause, Reply | None, T]
 
 
 def asked(request: Request, reader: Callable[[int, Any], T], *statuses: int) -> Steps[T]:
-    """Send a request until it is answered; return what `reader` makes of the answer's status and JSON.
+    """Send a request until it is answered; return the value that `reader` makes of its status and JSON.
 
     An answer has a status of 2xx, or one of `statuses` if its JSON is no error.
 
     Raises:
-        TidewheelError: what the broker refused with, or why there is no answer.
+        TidewheelError: the refusal of the broker, or the reason for a missing answer.
     """
     begun_s: float | None = None
     for pause_s in (*PAUSES_S, None):
@@ -124,7 +124,7 @@ def may_repeat(request: Request, reply: Reply, *, is_in_time: bool) -> bool:
 
 
 def read(reply: Reply, reader: Callable[[int, Any], T], statuses: tuple[int, ...] = ()) -> T | TidewheelError:
-    """Return what a reader makes of a reply, or the error that the reply is."""
+    """Return the value that a reader makes of a reply, or the error of the reply."""
     if isinstance(reply, Failure):
         return failed(reply)
     try:
@@ -147,11 +147,11 @@ def failed(failure: Failure) -> TidewheelError:
     if failure.fault is Fault.LATE:
         return AnswerLate(
             f"{where} did not answer within {failure.ended_s - failure.begun_s:.0f} s. "
-            "See whether it was done before you ask again."
+            "The call may have been carried out: look before you repeat it."
         )
     return AnswerLost(
         f"{where} ended the connection ({reason}): a proxy, or a broker that stops. "
-        "What was asked may have been done: see before you ask again."
+        "The call may have been carried out: look before you repeat it."
     )
 
 
@@ -176,10 +176,10 @@ def _stranger(answer: Answer) -> TidewheelError:
     if answer.status in FROM_PROXIES:
         return AnswerLost(
             f"A proxy before {answer.where} said {shown}: the broker behind it gave no answer. "
-            "What was asked may have been done: see before you ask again."
+            "The call may have been carried out: look before you repeat it."
         )
     return BrokerUnreachable(
-        f"What answers at {answer.where} is no Tidewheel HTTP interface: it said {shown}. Give the address "
+        f"The server at {answer.where} is no Tidewheel HTTP interface: it said {shown}. Give the address "
         "that 'tidewheel serve --http' has, 127.0.0.1:8088 unless it says otherwise; 8081 is for gRPC."
     )
 

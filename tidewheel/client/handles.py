@@ -1,6 +1,6 @@
-"""A received message and a timer, with what can be done about them.
+"""A received message and a timer, with their operations.
 
-Both clients share them: `Done` and `Result` are what a call returns, a value or an awaitable of it.
+Both clients share them: a call returns `Done` or `Result`, a value or an awaitable of it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Message(Generic[Done]):
         self._handle = later.handle
 
     def bound(self, run: Callable[[Steps[None]], Other]) -> Message[Other]:
-        """Return the same message, whose ends go by `run`."""
+        """Return the same message with `run` for its operations."""
         return Message(self._delivery, self.topic, self._consumer_group, run)
 
     def ack(self) -> Done:

@@ -11,7 +11,7 @@ Rules
 4. An answer has at most ANSWER_BYTES_MAX, and comes within the time of its request.
 5. The environment's proxies are used except for this machine.
 
-Cost: what the library costs. Weak spot: a hostile server can make an answer of ANSWER_BYTES_MAX.
+Cost: that of the library. Weak spot: a hostile server can make an answer of ANSWER_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CONNECT_SECONDS: Final = 5.0
 KEEP_SECONDS: Final = 3.0
 CONNECTIONS_MAX: Final = 100
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""8 MiB of bodies, each character escaped, and what is around them."""
+"""8 MiB of bodies with each character escaped, and the other fields."""
 
 
 def library() -> Any:
@@ -75,7 +75,7 @@ def failure_of(httpx: Any, error: Exception, where: str, begun_s: float) -> Fail
 
 
 def _with_trust(error: BaseException | None, reason: str) -> str:
-    """Return a reason; of a certificate that is not trusted, with what to do about it."""
+    """Return the reason of a failed connection; for TLS, with a remedy."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return (
@@ -114,7 +114,7 @@ class Incoming:
 
 
 class Line:
-    """What both shells share: the broker's current address, and how a request is put to the library."""
+    """State of a shell: the broker's current address, and the arguments of the library's calls."""
 
     def __init__(self, broker: Broker, timeout_s: float) -> None:
         self.broker, self.timeout_s = broker, timeout_s

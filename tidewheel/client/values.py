@@ -1,4 +1,4 @@
-"""What an application gives a client, and what it gets: messages to send, their receipts, verdicts."""
+"""Values of the client's calls: messages to send, receipts, verdicts, deliveries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TimerResult:
     """Verdict on a timer; true if the timer is now as the call asked, and of `get` while it is pending.
 
     A cancel that finds the timer cancelled before (ALREADY) is true, too. `due` is the due time before the
-    call, `at` when the timer ended, or of MOVED its new due time. What is unknown is None.
+    call, `at` when the timer ended, or of MOVED its new due time. Unknown values are None.
     """
 
     verdict: Verdict
@@ -68,7 +68,7 @@ class Sent:
 
 
 class SendOptions(TypedDict, total=False):
-    """Keywords of `send`; `NewMessage` says what each is."""
+    """Keywords of `send`; `NewMessage` has their meanings."""
 
     delay: Span | None
     at: datetime | None

@@ -1,4 +1,4 @@
-"""A worker: functions that messages are handed to, and what becomes of each message.
+"""A worker: runs functions for messages, and ends each message by the outcome of its function.
 
     worker = Worker(Client())
 
@@ -20,8 +20,8 @@ Rules
    the rest of its run is given back: the broker gives out that message first.
 3. A consumer asks for as many messages as it has free slots, so nothing waits here but a run's rest. The
    worker asks for nothing while it holds `bytes_max`.
-4. At SIGTERM or Ctrl-C open receives are cut off, which releases their leases; what runs is finished and
-   ended. A second signal ends the process at once.
+4. At SIGTERM or Ctrl-C open receives are cut off, which releases their leases; running functions end,
+   and their messages are ended. A second signal ends the process at once.
 5. A broker that is gone or busy is asked again, and each end of a message for as long as its lease. Anything
    else that it refuses (a right, a name) stops the worker with that error.
 6. A message that comes again while it is in hand (its broker was restarted, its lease was lost) goes on with
@@ -82,9 +82,9 @@ ACK_COUNT_MAX: Final = 1_024
 RENEWALS: Final = 3
 """Renewals in the time of a lease."""
 PAUSES_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Between calls while the broker is gone or busy; the last one for good."""
+"""Pauses between calls while the broker is gone or busy; the last one repeats."""
 PASSING: Final = (Busy, BrokerUnreachable, AnswerLate, AnswerLost)
-"""What a later call may not meet."""
+"""Errors that may pass by themselves."""
 
 log = logging.getLogger("tidewheel.worker")
 
@@ -115,7 +115,7 @@ class Consumer:
         return span_ms(self.lease, "lease") / 1000
 
     def arguments(self, message: Received) -> tuple[Any, ...]:
-        """Return what the function is called with; raise `Unfit`, or what the model's own code raises."""
+        """Return the function's arguments; raise `Unfit`, or an exception of the model's own code."""
         handed = message.bound(owned)
         if self.model is None:
             return (handed,)
@@ -188,11 +188,11 @@ class Worker:
         return register
 
     def run(self) -> None:
-        """Consume until SIGTERM or Ctrl-C; finish what was begun.
+        """Consume until SIGTERM or Ctrl-C; finish running functions.
 
         Raises:
             ConfigurationError: when there is no consumer.
-            TidewheelError: what the broker refuses for good.
+            TidewheelError: a refusal that no wait can mend.
         """
         asyncio.run(self._run())
 
@@ -235,7 +235,7 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
         return
 
     def set_once() -> None:
-        log.info("The worker stops: it finishes what it has begun. A second signal ends it at once.")
+        log.info("The worker stops when its running functions have ended. A second signal ends it at once.")
         stop.set()
         for one in both:
             loop.remove_signal_handler(one)
@@ -252,7 +252,7 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
 class Hands:
     """Bodies in hand, of all consumers of a worker.
 
-    `dropped` has an event for each consumer, set when a message was let go; its consumer clears it.
+    `dropped` has an event for each consumer, set when a message is counted out; its consumer clears it.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -307,9 +307,9 @@ class Running:
         self._name = f"{consumer.topic} of group {consumer.group}"
 
     async def run(self) -> TidewheelError | None:
-        """Receive and run until the worker stops; return when what was begun has ended.
+        """Receive and run until the worker stops; return when all messages in hand have ended.
 
-        What the broker refuses for good stops the worker and is returned.
+        A refusal that no wait can mend stops the worker and is returned.
         """
         async with asyncio.TaskGroup() as tasks:
             while not self._stop.is_set():
@@ -323,7 +323,7 @@ class Running:
         return None
 
     def _goes_on(self, message: Received) -> bool:
-        """Return whether a message is in hand already, whose lease was lost; it goes on with this lease."""
+        """Return whether a message is in hand already; if so, it takes over the new lease."""
         held = self._in_hand.get(message.place)
         if held is None or held.renewal is None:
             return False
@@ -372,7 +372,7 @@ class Running:
         return found
 
     async def _or_stop(self, waiting: Any) -> Any:
-        """Return what is waited for; None, and cancel it, when the worker stops first."""
+        """Return the result of a wait; if the worker stops first, cancel the wait and return None."""
         work, stop = asyncio.ensure_future(waiting), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -514,7 +514,7 @@ def owned(steps: Steps[None]) -> None:
 
 
 def pauses() -> Iterator[float]:
-    """Yield pauses between tries, for good."""
+    """Yield pauses between tries, without end."""
     yield from PAUSES_S
     while True:
         yield PAUSES_S[-1]
@@ -537,7 +537,7 @@ class Acks:
         self._calling: asyncio.Task[None] | None = None
 
     async def ack(self, message: Received) -> None:
-        """Acknowledge a message; raise what it is refused with."""
+        """Acknowledge a message; raise the refusal."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((message.handle, done))
         if self._calling is None:

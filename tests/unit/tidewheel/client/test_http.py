@@ -130,7 +130,7 @@ def test_a_send_whose_answer_was_cut_off_is_repeated_as_the_same_message(
 @both
 def test_a_verb_whose_answer_was_cut_off_is_not_repeated(scripted: Scripted, is_async: bool) -> None:
     server = scripted(CUT)
-    with pytest.raises(AnswerLost, match="may have been done") as lost:
+    with pytest.raises(AnswerLost, match="may have been carried out") as lost:
         with_client(server.url, "cancel", is_async)
     assert len(server.asked) == 1
     assert lost.value.__context__ is None
