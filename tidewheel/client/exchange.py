@@ -14,7 +14,8 @@ Rules
 1. A request that no broker took is repeated, whatever it asks.
 2. A request that may have been carried out is repeated only if it `is_repeatable`, and only within
    REPEAT_SECONDS of the first try: the broker knows a repeated send for 30 s.
-3. PAUSES_S bounds the tries. The last failure is the error.
+3. PAUSES_S bounds the tries. The last failure is the error, but not one that denies an earlier try that may
+   have been carried out: then that try's error is.
 
 An error is a sentence and has no traceback of a library: failures come in as values.
 """
@@ -28,11 +29,12 @@ from enum import Enum
 from typing import Any, Final, TypeVar, cast
 
 from tidewheel import errors
-from tidewheel.errors import AnswerLate, AnswerLost, BrokerUnreachable, TidewheelError
+from tidewheel.errors import AnswerLate, AnswerLost, BrokerUnreachable, Busy, TidewheelError
 
 PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 REPEAT_SECONDS: Final = 20.0
 UNAVAILABLE: Final = 503
+RESULT_UNKNOWN: Final = "TW-171"
 FROM_PROXIES: Final = (502, 503, 504)
 """Statuses by which a proxy says that the broker behind it gave no answer."""
 _SHOWN_CHARACTERS: Final = 100
@@ -101,26 +103,33 @@ def asked(request: Request, reader: Callable[[int, Any], T], *statuses: int) -> 
         TidewheelError: the refusal of the broker, or the reason for a missing answer.
     """
     begun_s: float | None = None
+    lost: TidewheelError | None = None
     for pause_s in (*PAUSES_S, None):
         reply = cast("Reply", (yield request))
         begun_s = reply.begun_s if begun_s is None else begun_s
         found = read(reply, reader, statuses)
         if not isinstance(found, TidewheelError):
             return found
-        is_in_time = reply.ended_s + (pause_s or 0.0) - begun_s <= REPEAT_SECONDS
-        if pause_s is None or not may_repeat(request, reply, is_in_time=is_in_time):
-            raise found
+        is_untaken = isinstance(reply, Failure) and reply.fault is Fault.UNTAKEN
+        if is_unknown(found):
+            lost = found
+        is_safe = is_untaken and lost is None
+        if request.is_repeatable and (is_untaken or may_pass(reply)):
+            is_safe |= reply.ended_s + (pause_s or 0.0) - begun_s <= REPEAT_SECONDS
+        if pause_s is None or not is_safe:
+            raise lost if lost is not None and isinstance(found, BrokerUnreachable | Busy) else found
         yield Pause(pause_s)
     raise AssertionError("the last try returns or raises")
 
 
-def may_repeat(request: Request, reply: Reply, *, is_in_time: bool) -> bool:
-    """Return whether a request may be sent again after a reply that is an error."""
-    if isinstance(reply, Failure):
-        if reply.fault is Fault.UNTAKEN:
-            return True
-        return reply.fault is Fault.CUT and request.is_repeatable and is_in_time
-    return reply.status in FROM_PROXIES and request.is_repeatable and is_in_time
+def is_unknown(error: TidewheelError) -> bool:
+    """Return whether an error leaves open if the request was carried out."""
+    return isinstance(error, AnswerLost) or error.code == RESULT_UNKNOWN
+
+
+def may_pass(reply: Reply) -> bool:
+    """Return whether another try may meet a better answer."""
+    return reply.fault is Fault.CUT if isinstance(reply, Failure) else reply.status in FROM_PROXIES
 
 
 def read(reply: Reply, reader: Callable[[int, Any], T], statuses: tuple[int, ...] = ()) -> T | TidewheelError:

@@ -20,6 +20,7 @@ from tidewheel.client.exchange import (
     Reply,
     Request,
     asked,
+    is_unknown,
 )
 from tidewheel.errors import (
     AccessRefused,
@@ -131,17 +132,33 @@ def test_a_broker_that_comes_back_answers(failures: int) -> None:
     assert converse(UNSAFE, replies.__getitem__) == (failures + 1, (200, {}))
 
 
-@given(st.lists(st.floats(0, 2 * REPEAT_SECONDS), min_size=ALL_TRIES, max_size=ALL_TRIES))
-def test_nothing_is_repeated_when_the_broker_may_have_forgotten_the_first_try(tries_s: list[float]) -> None:
+TRIES = st.tuples(
+    st.sampled_from([Fault.UNTAKEN, Fault.CUT, "TW-171", "TW-220"]), st.floats(0, REPEAT_SECONDS)
+)
+
+
+@given(st.lists(TRIES, min_size=ALL_TRIES, max_size=ALL_TRIES), st.sampled_from([SAFE, UNSAFE]))
+def test_a_call_that_may_have_been_carried_out_is_not_sent_too_late_and_never_denied(
+    tries: list[tuple[Any, float]], request_: Request
+) -> None:
     begun: list[float] = []
 
-    def cut(number: int) -> Failure:
-        begun.append(begun[-1] + tries_s[number - 1] + PAUSES_S[number - 1] if begun else 0.0)
-        return failure(Fault.CUT, begun[-1], tries_s[number])
+    def replied(number: int) -> Reply:
+        fault, seconds = tries[number]
+        begun.append(begun[-1] + tries[number - 1][1] + PAUSES_S[number - 1] if begun else 0.0)
+        if isinstance(fault, Fault):
+            return failure(fault, begun[-1], seconds)
+        refused = {"code": fault, "detail": "", "message": "The message."}
+        return answer(503, refused, begun[-1], seconds)
 
-    _, found = converse(SAFE, cut)
-    assert isinstance(found, AnswerLost)
-    assert begun[-1] <= REPEAT_SECONDS + 1e-6
+    count, found = converse(request_, replied)
+    faults = [fault for fault, _ in tries[:count]]
+    uncertain = [number for number, fault in enumerate(faults) if fault in (Fault.CUT, "TW-171")]
+    if uncertain:
+        assert request_.is_repeatable or uncertain == [count - 1]
+        assert uncertain[0] == count - 1 or begun[-1] <= REPEAT_SECONDS + 1e-6
+        assert isinstance(found, TidewheelError)
+        assert is_unknown(found), "it may have been carried out"
 
 
 @given(st.integers(100, 599), st.binary() | st.recursive(
