@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -447,7 +448,10 @@ def test_workers_that_are_killed_lose_nothing_and_keep_the_order(
     assert len(got) - len(everything) <= kills * 8, "more came again than was in hand"
 
 
-def test_a_function_that_runs_over_a_restart_of_the_broker_is_run_once(tidewheel: Tidewheel) -> None:
+def test_a_function_that_runs_over_a_restart_of_the_broker_is_run_once(
+    tidewheel: Tidewheel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tidewheel.worker")
     client = tidewheel.client
     client.send("orders", "x")
     worker, got, done = Worker(client), list[str](), list[str]()
@@ -457,7 +461,7 @@ def test_a_function_that_runs_over_a_restart_of_the_broker_is_run_once(tidewheel
         got.append(message.text)
         tidewheel.crash()
         tidewheel.restart()
-        time.sleep(2)  # the work goes on, and the worker receives
+        until(lambda: any("has a new lease" in one.getMessage() for one in list(caplog.records)))
         done.append(message.text)
 
     work_until(worker, lambda: bool(done))

@@ -76,6 +76,14 @@ def body_of(fields: Mapping[str, Any]) -> bytes:
     return str(fields["body"]).encode()
 
 
+def text_of(body: bytes) -> str:
+    """Return a body as text; raise `ClientMistake` for one that is not UTF-8."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise ClientMistake(f"The message's body is no text in UTF-8: {error}. Use its bytes.") from None
+
+
 @overload
 def json_of(body: bytes, model: None) -> Any: ...
 @overload

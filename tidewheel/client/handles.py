@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from tidewheel.client import calls
-from tidewheel.client.bodies import json_of
+from tidewheel.client.bodies import json_of, text_of
 
 if TYPE_CHECKING:
     from tidewheel.client.exchange import Steps
@@ -66,8 +66,8 @@ class Message(Generic[Done]):
 
     @property
     def text(self) -> str:
-        """The body as text; bytes that are not UTF-8 become replacement characters."""
-        return self._delivery.bytes.decode(errors="replace")
+        """The body as text; raise `ClientMistake` for bytes that are not UTF-8."""
+        return text_of(self._delivery.bytes)
 
     @overload
     def json(self) -> Any: ...

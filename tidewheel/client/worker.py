@@ -330,6 +330,7 @@ class Running:
         is_running = held.end is None and not held.renewal.done()
         if is_running or isinstance(held.end, Ack):
             held.message.take_over(message)
+            log.info("%s: message %s came again and is in hand: it has a new lease", self._name, message.id)
             return True
         return False
 

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewheel.client.bodies import CONTENT_TYPE, JSON_TYPE, TEXT_BYTES_MAX, body_fields, body_of, json_of
+from tidewheel.client.bodies import (
+    CONTENT_TYPE,
+    JSON_TYPE,
+    TEXT_BYTES_MAX,
+    body_fields,
+    body_of,
+    json_of,
+    text_of,
+)
 from tidewheel.errors import ClientMistake
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
@@ -40,6 +48,12 @@ def test_json_comes_back_and_says_that_it_is(value: Any) -> None:
     fields, marks = body_fields(value)
     assert json_of(body_of(fields), None) == value
     assert marks == {CONTENT_TYPE: JSON_TYPE}
+
+
+def test_bytes_that_are_no_text_are_one_error() -> None:
+    assert text_of("ü".encode()) == "ü"
+    with pytest.raises(ClientMistake, match="no text in UTF-8"):
+        text_of(b"\xff")
 
 
 def test_a_long_text_does_not_grow_by_its_escapes() -> None:
