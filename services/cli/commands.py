@@ -15,6 +15,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "serve": Entry("services.cli.serve", "Run a broker."),
+    "dev": Entry("services.cli.dev", "Run a broker to try things with, with samples in it."),
     "config": Entry("services.cli.config", "Show the settings in force and where each is from; an example."),
     "demo": Entry("services.cli.demo", "Run a whole shop against a broker, then audit it.", "shop"),
     "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree.", "audit"),
