@@ -152,7 +152,7 @@ def send_many(messages: Iterable[NewMessage], namespace: str, new_id: Callable[[
     in_order = [results[number] for number in sorted(results)]
     receipts = [one for one in in_order if isinstance(one, Sent)]
     if len(receipts) < len(in_order):
-        raise SomeRefused(in_order)
+        raise SomeRefused.of(in_order)
     return receipts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -120,15 +120,21 @@ class SomeRefused(TidewheelError):
 
     code = "TW-281"
 
-    def __init__(self, results: list[Sent | TidewheelError]) -> None:
-        """`results` has a receipt or an error for each message, in order."""
-        self.results = results
+    def __init__(self, detail: str, results: Sequence[Sent | TidewheelError] = ()) -> None:
+        """Begin; `results` has a receipt or an error for each message, in order."""
+        super().__init__(detail)
+        self.results = list(results)
+
+    @classmethod
+    def of(cls, results: Sequence[Sent | TidewheelError]) -> SomeRefused:
+        """Return the error for results of which one at least is an error."""
         refused = [(number, one) for number, one in enumerate(results) if isinstance(one, TidewheelError)]
         number, first = refused[0]
-        super().__init__(
+        detail = (
             f"{len(refused)} of {len(results)}, the first is number {number}: {first} "
             "The attribute `results` has a receipt or an error for each."
         )
+        return cls(detail, results)
 
 
 @dataclass(frozen=True, slots=True)
