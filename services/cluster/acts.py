@@ -141,6 +141,9 @@ class Acts:
         found = self.engine.read(fold.next_offset, READ_BYTES)
         read_ms = self.clocks.monotonic()  # what is silent since was so while the records are taken, too
         for one in up_to_gap(self.engine, fold, found):
+            if self.witness.is_another(one):
+                self.witness.require_kept(self.engine, fold)
+                break
             step = replica.take(one.offset, one.stored, self.clocks.wall())
             if step.outcome is Outcome.READ_AGAIN:
                 break

@@ -92,6 +92,14 @@ def test_a_message_is_stored_once_under_leaders_whose_clocks_are_an_hour_apart(f
     play(found)
 
 
+def test_a_node_that_reads_again_while_the_engine_loses_its_end_does_not_lead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A schedule in which its file does not tell of what the engine has lost, and its process does."""
+    monkeypatch.setattr(replica, "AGAIN_BYTES", 4_096)
+    play(152009)
+
+
 def test_seeds_trim_the_log_and_copy_what_is_gone() -> None:
     worlds = [play(seed) for seed in range(4)]
     assert sum(world.trim_count for world in worlds) > 4
