@@ -1,4 +1,4 @@
-"""What filters may have wrong."""
+"""Errors of filters."""
 
 from __future__ import annotations
 

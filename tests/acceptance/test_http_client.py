@@ -249,7 +249,7 @@ def drained(client: Client) -> list[Message[None]]:
 def test_a_client_is_used_again_in_another_loop(tidewheel: Tidewheel) -> None:
     client = AsyncClient(tidewheel.http, namespace=tidewheel.namespace)
     for number in range(2):
-        asyncio.run(client.send("orders", str(number)))  # type: ignore[arg-type]
+        asyncio.run(client.send("orders", str(number)))  # type: ignore[arg-type]  # run wants a coroutine
 
 
 def test_a_broker_that_is_gone_and_one_that_comes_back(tidewheel: Tidewheel) -> None:

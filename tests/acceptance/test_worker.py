@@ -171,7 +171,7 @@ def test_a_model_that_fails_by_itself_is_tried_again(client: Client) -> None:
 def test_what_is_no_exception_and_a_pause_too_long_are_refused_at_once(client: Client) -> None:
     worker = Worker(client)
     with pytest.raises(ConfigurationError, match="dead_on has 3"):
-        worker.consume("w15", group="shop", dead_on=[3])  # type: ignore[list-item]
+        worker.consume("w15", group="shop", dead_on=[3])  # type: ignore[list-item]  # a mistake
     with pytest.raises(ConfigurationError, match="longest is 2d: a pause has 12h at most"):
         Backoff("1s", longest="2d")
     with pytest.raises(ClientMistake, match="after is 13h: a pause has 12h at most"):

@@ -1,1 +1,1 @@
-"""Copies of a node's store: told of, given to other nodes, fetched, replaced, joined again."""
+"""Copies of a store between nodes: announced, served, fetched, replaced, taken back into the cluster."""

@@ -2,7 +2,7 @@
 
 /livez /readyz /metrics      this node (while it leads, its broker)
 GET /api/cluster             this node
-GET /api/cluster/copy        this node's newest checkpoint, to whoever says its secret (`copies`)
+GET /api/cluster/copy        this node's newest checkpoint, for a caller with its secret (`copies`)
 POST /api/cluster/position   this node, if it leads: how far a follower is, and if it is fit, from whoever
                              knows the secret of the epoch (`followers`, `fitness`)
 POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
