@@ -326,8 +326,8 @@ class World(Subscribers):
         """Every group receives and acknowledges all that is left for it."""
         for group in FILTERS:
             policy = replace(self.policy(group), is_paused=False)
-            view = self.broker.group_views.set_policy(group, policy, self.now_ms)
-            self.policies.setdefault(group, []).append((view.durable_at, policy))
+            durable_at = self.broker.group_views.set_policy(group, policy, self.now_ms)
+            self.policies.setdefault(group, []).append((durable_at, policy))
         for _ in range(3):
             self.quieten()
             self.broker.postpone_housekeeping(self.now_ms + 5 * 3_600_000)

@@ -544,7 +544,8 @@ def test_a_reset_voids_leases_and_outlives_a_restart(bench: Bench) -> None:
 
 def test_a_paused_group_gets_nothing(bench: Bench) -> None:
     bench.send()
-    policy = bench.broker.group_views.set_policy("g", GroupPolicy(is_paused=True), NOW_MS).policy
+    policy = GroupPolicy(is_paused=True)
+    bench.broker.group_views.set_policy("g", policy, NOW_MS)
     assert bench.ids() == []
     bench.reopen()
     assert bench.ids() == []
