@@ -17,11 +17,11 @@ so for LOST_MS. An engine that knows better, as of a standby that is behind, rai
 on: so it is read before its bounds are believed.
 
 The engine may lose its end while a copy reads again: so each record is held against what was read at its
-place.
+place, and a candidate looks once more behind its EPOCH, before it leads.
 
-Cost: two reads at each opening, and whenever another was first. Weak spot: a node whose process, file and
-checkpoint know nothing of what was lost cannot tell, and leads; those that know halt when they meet what it
-has written.
+Cost: two reads at each opening, in each takeover, and whenever a candidate has not won. Weak spot: a node
+whose process, file and checkpoint know nothing of what was lost cannot tell, and leads; those that know halt
+when they meet what it has written.
 """
 
 from __future__ import annotations

@@ -195,11 +195,15 @@ class Acts:
         return Appended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
-        """Read on; behind the EPOCH, see whether that is the newest, and what was read before still there."""
+        """Read on; behind the EPOCH, see whether that is the newest, and what was read before still there.
+
+        Raise `Unknown`, or `Halted`: also where the process has read what its fold has yet to read again.
+        """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()
         if fold.next_offset <= offset:
             return Confirmed(None)
+        self.witness.require_kept(self.engine, fold)
         again = None if candidate.reads_again is None else crc_at(self.engine, candidate.reads_again)
         return Confirmed(candidate.has_won(fold, again))
 
