@@ -3,7 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run install test test-others test-beside test-clients test-rocketmq test-cluster check simulate endurance bench protos lock clean
+.PHONY: help run install test test-others test-beside test-clients test-rocketmq test-cluster check simulate endurance bench protos lock clean
+
+help:                 ## print these targets
+	@grep -E '^[a-z][a-z-]*:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 16
 
 run: install          ## the whole path: from orders to their audit
 	$(BIN)/tidewheel demo $(ARGS)

@@ -16,7 +16,7 @@
     format                                     version and size of segments, see `commitlog.store_format`
     cluster                                    only of a node: its cluster's id and its name, JSON
     access/                                    only of a node: how commands reach all nodes
-    fetched/                                   only of a node: a copy on its way, `services.cluster.transfer`
+    fetched/                                   only of a node: a copy on its way, `services.cluster.copies`
     evidence                                   only of a node: see `services.cluster.evidence_file`
     aside/<20 digits>                          only of a node: see `services.cluster.tail`
     holes                                      only of a node: see `services.cluster.holes`

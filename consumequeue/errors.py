@@ -1,4 +1,4 @@
-"""What filters and receipt handles may have wrong."""
+"""Errors of filters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,3 @@ class IllegalFilter(ClientMistake):
     """The filter expression is illegal."""
 
     code = "TW-139"
-
-
-class InvalidReceiptHandle(ClientMistake):
-    """The receipt handle is no longer valid."""
-
-    code = "TW-146"

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from commitlog import limits
-from consumequeue.errors import InvalidReceiptHandle
+from tidewheel.errors import InvalidReceiptHandle
 
 
 class Receipt(NamedTuple):

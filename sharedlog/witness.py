@@ -16,9 +16,12 @@ A server that was deposed and does not know so answers of the past: nothing is c
 so for LOST_MS. An engine that knows better, as of a standby that is behind, raises `Unknown` where it is read
 on: so it is read before its bounds are believed.
 
-Cost: two reads at each opening, and whenever another was first. Weak spot: a node whose process,
-file and checkpoint know nothing of what was lost cannot tell, and leads; those that know halt when they meet
-what it has written.
+The engine may lose its end while a copy reads again: so each record is held against what was read at its
+place, and a candidate looks once more behind its EPOCH, before it leads.
+
+Cost: two reads at each opening, in each takeover, and whenever a candidate has not won. Weak spot: a node
+whose process, file and checkpoint know nothing of what was lost cannot tell, and leads; those that know halt
+when they meet what it has written.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from sharedlog.engine import Engine
+from sharedlog.engine import Engine, Stored
 from sharedlog.errors import Halted, LogDamaged, Unknown
 from sharedlog.fold import Fold
 from sharedlog.record import Foreign, Garbled, decode
@@ -72,6 +75,12 @@ class Witness:
         if now_ms - self._missing_since_ms < LOST_MS:
             raise Unknown(f"{said}: asked anew.")
         raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
+
+    def is_another(self, one: Stored) -> bool:
+        """Return whether a record lies where this process has read another one, of a leader."""
+        return self.last_led is not None and (
+            one.offset == self.last_led[0] and zlib.crc32(one.stored) != self.last_led[1]
+        )
 
     def look_behind(self, engine: Engine, fold: Fold) -> None:
         """Look at what a leader had written when it looked last; raise `Halted` or `Unknown`.

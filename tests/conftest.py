@@ -18,6 +18,7 @@ LONGEST = {
     *("test_races.py", "test_paid_around_timeout.py", "test_outbox_kill.py", "test_push_lease.py"),
     *("test_barrier_kill.py", "test_fifo_kill.py", "test_plugin.py", "test_kafka.py"),
     "test_failover.py",
+    "test_worker.py",
 }
 """Files with tests of ten seconds and more; the first two share a run of the demo."""
 

@@ -1,4 +1,4 @@
-"""What runs in a user's own process: the barrier, the outbox, the guard, the pytest plugin.
+"""What runs in a user's own process: the client, the barrier, the outbox, the guard, the pytest plugin.
 
     from tidewheel import Barrier
 
@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from tidewheel.barrier import Barrier as Barrier
     from tidewheel.barrier import Outcome as Outcome
     from tidewheel.barrier import barrier_sql as barrier_sql
+    from tidewheel.client.clients import AsyncClient as AsyncClient
+    from tidewheel.client.clients import Client as Client
+    from tidewheel.client.endings import Backoff as Backoff
+    from tidewheel.client.endings import Reject as Reject
+    from tidewheel.client.endings import Retry as Retry
+    from tidewheel.client.handles import Message as Message
+    from tidewheel.client.handles import Timer as Timer
+    from tidewheel.client.values import NewMessage as NewMessage
+    from tidewheel.client.values import Sent as Sent
+    from tidewheel.client.values import SomeRefused as SomeRefused
+    from tidewheel.client.values import TimerResult as TimerResult
+    from tidewheel.client.values import Verdict as Verdict
+    from tidewheel.client.worker import Worker as Worker
     from tidewheel.errors import TidewheelError as TidewheelError
     from tidewheel.errors import TransactionEnded as TransactionEnded
     from tidewheel.idempotence import OnceListener as OnceListener
@@ -39,6 +52,19 @@ HOME_OF = {
     "Barrier": "barrier",
     "Outcome": "barrier",
     "barrier_sql": "barrier",
+    "AsyncClient": "client.clients",
+    "Client": "client.clients",
+    "Backoff": "client.endings",
+    "Reject": "client.endings",
+    "Retry": "client.endings",
+    "Message": "client.handles",
+    "Timer": "client.handles",
+    "NewMessage": "client.values",
+    "Sent": "client.values",
+    "SomeRefused": "client.values",
+    "TimerResult": "client.values",
+    "Verdict": "client.values",
+    "Worker": "client.worker",
     "TidewheelError": "errors",
     "TransactionEnded": "errors",
     "OnceListener": "idempotence",

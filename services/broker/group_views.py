@@ -78,11 +78,11 @@ class GroupViews:
 
     def create(
         self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
-    ) -> GroupView:
+    ) -> int:
         """Make a group that receives a topic from a place on, or (empty) exists before it receives any.
 
-        Without a topic the same again changes nothing. Raise `GroupExists`, `TopicNotFound`, `IllegalGroup`
-        or `ClientMistake`, and then nothing of it has happened.
+        Return what must be durable. Without a topic the same again changes nothing. Raise `GroupExists`,
+        `TopicNotFound`, `IllegalGroup` or `ClientMistake`, and then nothing of it has happened.
         """
         check_group_name(name)
         _check_policy(policy or self._groups.policy(name))
@@ -96,21 +96,22 @@ class GroupViews:
                     f"{name} exists with another policy. Look at it with: tidewheel group show {name}, "
                     f"change it with: tidewheel group set {name}"
                 )
-            return self._with_durable_at(name, self._store.log.end_offset)
+            return self._store.log.end_offset
         else:
             policy, durable_at = policy or self._groups.policy(name), 0
-        if policy is None:
-            return self._with_durable_at(name, durable_at)
-        return self.set_policy(name, policy, now_ms)
+        return durable_at if policy is None else self.set_policy(name, policy, now_ms)
 
-    def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> GroupView:
-        """Set how a group's messages are given out; raise `IllegalGroup`, `ClientMistake`."""
+    def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> int:
+        """Set how a group's messages are given out; return what must be durable.
+
+        Raise `IllegalGroup` or `ClientMistake`.
+        """
         check_group_name(name)
         _check_policy(policy)
         durable_at = self._groups.set_policy(name, policy, now_ms)
         self._burying.look_for(name)
         self._lite_subscriptions.mark_all_ready(name)
-        return self._with_durable_at(name, durable_at)
+        return durable_at
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
         """Take a group off a topic, or (empty) all; return what must be durable. Raise `GroupNotFound`."""
@@ -139,9 +140,6 @@ class GroupViews:
                 f"{name} receives {topic} already. "
                 f"Set it elsewhere: tidewheel group reset {name} --topic {topic}"
             )
-
-    def _with_durable_at(self, name: str, durable_at: int) -> GroupView:
-        return replace(self._with_filters(self._view(name)), durable_at=durable_at)
 
     def _check_known(self, name: str) -> None:
         check_group_name(name)

@@ -40,7 +40,6 @@ from commitlog.record import INNER_BATCH, Record
 from consumequeue import receipts
 from consumequeue.attempts import Failure
 from consumequeue.entry import Entry
-from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
@@ -58,7 +57,7 @@ from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
 from services.broker.values import Topic
-from tidewheel.errors import TidewheelError
+from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
 ENTRIES_PASSED_PER_SCANNED: Final = 100
@@ -250,8 +249,14 @@ class Receiving:
         self._end(lease.generation)
         self._give_back(key, lease, None, now_ms)
 
-    def forward_to_dead_letter(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Move a leased message to the group's dead letters; return what must be durable first."""
+    def forward_to_dead_letter(
+        self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = ""
+    ) -> int:
+        """Move a leased message to the group's dead letters; return what must be durable first.
+
+        The caller's reason becomes a part of the dead letter's.
+        """
+        assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._held(group, topic, handle)
         self._end(lease.generation)
         queue, offset = self._store.dispatch.look(topic, key.queue_id), lease.queue_offset
@@ -261,7 +266,8 @@ class Receiving:
         if record is None:  # retention or damage has taken the message: nothing is left to keep
             return self._groups.finish(key, [offset], now_ms)
         attempts = self._groups.look(key).attempts(offset)
-        return self._dead_letters.bury(key, record, attempts, "its consumer gave it up", now_ms)
+        given_up = f"its consumer gave it up: {reason}" if reason else "its consumer gave it up"
+        return self._dead_letters.bury(key, record, attempts, given_up, now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Renew the leases that the broker keeps for a client, and its subscriptions."""

@@ -33,7 +33,7 @@ from commitlog import limits
 from commitlog.message import Message
 from services.broker.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.given_times import is_number, shown, wall_ms
-from services.times import durations
+from tidewheel import durations
 
 _BEGINNING: Final = b"TW_TIMER_"
 TOPIC: Final = "TW_TIMER_TOPIC"

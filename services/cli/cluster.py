@@ -125,7 +125,7 @@ def rejoin(
 
     Example: tidewheel cluster rejoin postgresql://tidewheel@db/orders --from ./backup
     """
-    from services.cluster.rejoining import rejoin as joined
+    from services.cluster.copies.rejoining import rejoin as joined
 
     url = url_of(url)
     with _engine_at(url) as engine:
@@ -371,8 +371,8 @@ def refetch(
 
     Example: tidewheel cluster refetch --store /var/lib/tidewheel
     """
+    from services.cluster.copies.refetching import refetch as mark
     from services.cluster.founding import locked
-    from services.cluster.refetching import refetch as mark
 
     if not (store / layout.CLUSTER).exists():
         raise NotAStore(f"{store} is no store of a cluster's node: nothing was changed.")

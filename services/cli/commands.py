@@ -15,6 +15,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "serve": Entry("services.cli.serve", "Run a broker."),
+    "dev": Entry("services.cli.dev", "Run a broker to try things with, with samples in it."),
     "config": Entry("services.cli.config", "Show the settings in force and where each is from; an example."),
     "demo": Entry("services.cli.demo", "Run a whole shop against a broker, then audit it.", "shop"),
     "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree.", "audit"),
@@ -25,6 +26,7 @@ COMMANDS = {
     "dlq": Entry("services.cli.dlq", "Dead letters: look at them, send them back, purge them."),
     "schedule": Entry("services.cli.schedule", "Recurring messages: list, set, pause, end them."),
     "send": Entry("services.cli.send", "Send one message, now or later."),
+    "work": Entry("services.cli.work", "Run an application's functions for messages.", "client"),
     "msg": Entry("services.cli.msg", "Find messages by key or id."),
     "explain": Entry("services.cli.explain", "Tell the life of one message or order, from the log."),
     "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),

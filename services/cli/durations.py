@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.times.durations import span_ms
+from tidewheel.durations import span_ms
 from tidewheel.errors import ConfigurationError
 
 

@@ -47,8 +47,7 @@ def announce(settings: ServeSettings, ready: Ready) -> None:
 
 def banner(settings: ServeSettings, ready: Ready) -> str:
     """Return what a person wants to know of a broker that has just begun to serve."""
-    is_usual = ready.http.port == HTTP_PORT_USUAL and not ready.http.is_tls
-    there = "" if is_usual else f" --http {ready.http.url if ready.http.is_tls else ready.http}"
+    there = http_option(ready)
     opened = "new" if ready.boot == 0 else f"start {ready.boot + 1}"
     made = "made when first used" if settings.auto_create else "made by: tidewheel topic create NAME"
     spoken = "TLS only" if settings.is_tls_only else "plaintext and TLS"
@@ -62,6 +61,12 @@ def banner(settings: ServeSettings, ready: Ready) -> str:
         f"next:  tidewheel send hello 'it works' --in 5s{there}\n"
         f"       tidewheel tail hello{there}"
     )
+
+
+def http_option(ready: Ready) -> str:
+    """Return the option that commands need to reach a broker; empty if they look for it there."""
+    is_usual = ready.http.port == HTTP_PORT_USUAL and not ready.http.is_tls
+    return "" if is_usual else f" --http {ready.http.url if ready.http.is_tls else ready.http}"
 
 
 def room(store: Path, segment_bytes: int) -> str:

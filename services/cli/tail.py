@@ -12,7 +12,7 @@ import typer
 from services.cli import output
 from services.cli.api import Api, HttpOption
 from services.cli.times import parse_past_ms
-from services.times.durations import SPAN
+from tidewheel.durations import SPAN
 
 app = typer.Typer(add_completion=False)
 

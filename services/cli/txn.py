@@ -13,7 +13,7 @@ from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.listing import lists
 from services.cli.times import both, now_ms, span, wall
 from services.cli.txn_views import EMPTY, lines, needing, question_text, row
-from services.times import durations
+from tidewheel import durations
 from tidewheel.errors import ConfigurationError, NotFound
 
 app = typer.Typer(

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from commitlog.disk import Disk
 from services.broker.settings import BrokerSettings
-from services.cluster.copies import OwnCopy
-from services.cluster.copying import Copying
+from services.cluster.copies.checkpoints import OwnCopy
+from services.cluster.copies.copying import Copying
 from services.cluster.election import health
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import (
@@ -141,6 +141,9 @@ class Acts:
         found = self.engine.read(fold.next_offset, READ_BYTES)
         read_ms = self.clocks.monotonic()  # what is silent since was so while the records are taken, too
         for one in up_to_gap(self.engine, fold, found):
+            if self.witness.is_another(one):
+                self.witness.require_kept(self.engine, fold)
+                break
             step = replica.take(one.offset, one.stored, self.clocks.wall())
             if step.outcome is Outcome.READ_AGAIN:
                 break
@@ -192,11 +195,15 @@ class Acts:
         return Appended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
-        """Read on; behind the EPOCH, see whether that is the newest, and what was read before still there."""
+        """Read on; behind the EPOCH, see whether that is the newest, and what was read before still there.
+
+        Raise `Unknown`, or `Halted`: also where the process has read what its fold has yet to read again.
+        """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()
         if fold.next_offset <= offset:
             return Confirmed(None)
+        self.witness.require_kept(self.engine, fold)
         again = None if candidate.reads_again is None else crc_at(self.engine, candidate.reads_again)
         return Confirmed(candidate.has_won(fold, again))
 

@@ -3,7 +3,7 @@
     store --its state, at its end--> GENESIS with that end --the shared log has it--> the store is a node's
 
 The GENESIS says where the history goes on. What lies before that is in this store only, so every other node
-copies it first (`transfer`), and the shared log is trimmed no earlier than by the usual rules.
+copies it first (`copies.transfer`), and the shared log is trimmed no earlier than by the usual rules.
 
     create --from    a store that was a broker's alone; all that it holds
     restore          a node's store; all sound records up to the end of its evidence; all of them where that
@@ -16,8 +16,8 @@ Rules
 1. The store is written before the log is, and named last: whoever is killed on the way has a broker's store,
    and a shared log without a record, which is no cluster.
 2. The epoch goes on from the store's: handles of an older one stay what they were.
-3. A copy of another node that was about to take a store's place (`transfer`) takes it where it has begun to,
-   or has no less; else it is deleted, as is an order to refetch: what was restored is not replaced.
+3. A copy of another node that was about to take a store's place (`copies.transfer`) takes it where it has
+   begun to, or has no less; else it is deleted, as is an order to refetch: what was restored is not replaced.
 
 Cost: `restore` reads the log through. Weak spot: without evidence it may take records that the cluster
 has never accepted.
@@ -42,7 +42,8 @@ from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage, LogScan
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.cluster import holes, transfer
+from services.cluster import holes
+from services.cluster.copies import transfer
 from services.cluster.errors import LossNotAccepted
 from services.cluster.evidence import NO_RECORD
 from services.cluster.evidence_file import EvidenceFile, EvidenceSpoiled

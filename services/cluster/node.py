@@ -30,6 +30,7 @@ import structlog
 from commitlog.disk import Disk
 from services.broker.settings import BrokerSettings
 from services.cluster.acts import CARRIED_OUT, Acts, Clocks
+from services.cluster.copies.refetching import ways_on
 from services.cluster.election import inputs
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import Input
@@ -40,7 +41,6 @@ from services.cluster.identity import Member
 from services.cluster.leading import followers
 from services.cluster.leading.lead import Lead, Serve, Told
 from services.cluster.peers import Shown
-from services.cluster.refetching import ways_on
 from services.cluster.tasks import Tasks
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
@@ -96,7 +96,7 @@ class ClusterNode:
         self.read_ms = 0
         """When the shared log was read last; 0 for never."""
         self._timer: asyncio.TimerHandle | None = None
-        self._is_proof_asked = False
+        self._is_proof_asked = self._has_opened = False
 
     async def run(self) -> None:
         """Follow and lead until the node leaves; raise what is a bug."""
@@ -187,7 +187,9 @@ class ClusterNode:
         """Do what goes with an answer."""
         self.acts.ends(answer)
         if isinstance(answer, inputs.Opened):
-            self.let_go()
+            if self._has_opened:
+                self.let_go()
+            self._has_opened = True
             self.health.pace.follows()
             self._tasks.start(self._tell_leader(), is_beside=True)
         elif isinstance(answer, inputs.ReadDone):

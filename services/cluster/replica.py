@@ -16,10 +16,10 @@ Rules
 4. What retention cuts off is decided by a record and done where the record stands: halves that are open then
    go to the keep file of this node, and a checkpoint is taken before, so that no timer needs the log below.
    Segments are deleted when this node's two checkpoints cover them.
-5. Whoever has just ended may soon end again: once it has read all there is after its opening, and again once
-   it has led for a while, a copy takes a checkpoint if AGAIN_BYTES lie behind its newest.
+5. A start is often followed by another one. So a checkpoint is taken at the end of the catch-up after an
+   opening, and at the first look of a lead, where AGAIN_BYTES of log or more follow the newest one.
 6. A copy that met a failure of its disk is void, as a core is: it is opened again. One that has lost what
-   only other machines have (`StoreDamaged`) is replaced by another node's (`services.cluster.transfer`).
+   only other machines have (`StoreDamaged`) is replaced by another node's (`services.cluster.copies`).
 
 Cost: a follower writes and applies each record once, as a start does; no more memory than the leader. Weak
 spot: going back to the checkpoint reads up to `SNAPSHOT_LOG_BYTES_MAX` of the shared log again at each start.
@@ -40,7 +40,8 @@ from services.broker.broker import SHARED, Broker
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import missing_from
 from services.broker.values import Damaged
-from services.cluster import holes, transfer
+from services.cluster import holes
+from services.cluster.copies import transfer
 from services.cluster.evidence import NO_RECORD, CopyProof, Evidence, Read, traced
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.tail import Tail
@@ -227,7 +228,7 @@ class Replica:
     def settles(self) -> bool:
         """Return whether a checkpoint is to be taken now that the copy is up to date, or has led for a while.
 
-        It is so once for an opening, and once for a lead. What is behind its evidence is not up to date.
+        That is true once for an opening and once for a lead, and never before the evidence is reached.
         """
         if self._is_settled or not self._proof.may_lead:
             return False

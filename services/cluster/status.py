@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.cluster.copies import copies_told
+from services.cluster.copies.checkpoints import copies_told
 from services.cluster.election.table import Role
 from services.cluster.node import ClusterNode, monotonic_ms
 

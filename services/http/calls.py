@@ -18,7 +18,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from services.http.errors import AnswerLate, BrokerUnreachable, TokenAstray
+from services.http.errors import TokenAstray
 from services.settings.config import (
     ClientSettings,
     HttpAddress,
@@ -29,7 +29,7 @@ from services.settings.config import (
 )
 from services.settings.setting import settings_of
 from services.settings.sources import FILE_NAME, FILE_VARIABLE
-from tidewheel.errors import ConfigurationError
+from tidewheel.errors import AnswerLate, BrokerUnreachable, ConfigurationError
 
 JSON = "application/json"
 CONNECT_SECONDS = 2

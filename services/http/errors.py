@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from tidewheel.errors import ConfigurationError, TidewheelError
-
-
-class BrokerUnreachable(ConfigurationError):
-    """No broker answers."""
-
-    code, exit_code = "TW-123", 3
-
-
-class AnswerLate(TidewheelError):
-    """The broker has the request and has not answered it."""
-
-    code, exit_code = "TW-267", 3
+from tidewheel.errors import ConfigurationError
 
 
 class TokenAstray(ConfigurationError):

@@ -39,9 +39,8 @@ class LiveGroups:
     async def create(self, name: str, topic: str, start: Start, policy: GroupPolicy | None) -> GroupView:
         """Make a group that receives a topic from a place on, or (empty) exists before it receives any."""
         placed = await self._placed(start, [topic] if topic else [])
-        create = partial(self._core().group_views.create, policy=policy)
-        view: GroupView = await self._call(create, name, topic, placed)
-        return view
+        await self._call(partial(self._core().group_views.create, policy=policy), name, topic, placed)
+        return await self.view(name)
 
     async def _placed(self, start: Start, topics: list[str]) -> Start:
         """Return a start by time with its places, each looked for in a turn of the loop that has room.
@@ -59,10 +58,10 @@ class LiveGroups:
 
     async def set(self, name: str, policy: GroupPolicy) -> GroupView:
         """Say how a group's messages are given out; receivers of a group that is no longer paused wake."""
-        view: GroupView = await self._call(self._core().group_views.set_policy, name, policy)
-        for topic in {queue.topic for queue in view.queues}:
+        await self._call(self._core().group_views.set_policy, name, policy)
+        for topic in self._core().groups.topics_of(name):
             self._wake(topic)
-        return view
+        return await self.view(name)
 
     async def reset(self, name: str, topic: str, start: Start, *, dry_run: bool) -> Reset:
         """Let a group go on from another place, on a topic or (empty) on all; raise `GroupNotFound`."""

@@ -104,10 +104,9 @@ async def page(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int
 ) -> TimerPage:
     """Return up to `count_max` timers by due time, from behind the sort key `after`."""
-    if is_simple(wanted):
-        return live.timers(wanted, after, count_max)
     found: list[PendingTimer] = []
-    async for look in looks(live, wanted, after):
+    look_through = _looks_at if is_simple(wanted) else looks
+    async for look in look_through(live, wanted, after):
         found += look.timers
         if len(found) > count_max:
             last = found[count_max - 1]
@@ -121,14 +120,22 @@ async def looks(
     """Yield the timers that match, by due time, as many at a time as are looked at in one go."""
     rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
     async for piece in pieces(live, rest):
-        while True:
-            place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
-            page = live.query(live.core.timer_views.look, piece, place)
-            yield page
-            await asyncio.sleep(0)
-            if page.after is None:
-                break
-            after = page.after
+        async for look in _looks_at(live, piece, after):
+            yield look
+
+
+async def _looks_at(
+    live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None
+) -> AsyncIterator[TimerPage]:
+    """Yield the timers of one piece, whose records are read in one go unless they are many."""
+    while True:
+        place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
+        look = live.query(live.core.timer_views.look, wanted, place)
+        yield look
+        await asyncio.sleep(0)
+        if look.after is None:
+            return
+        after = look.after
 
 
 def is_window(wanted: TimerFilter) -> bool:

@@ -20,7 +20,7 @@ from services.live.errors import IllegalAdvance
 from services.live.live_broker import LiveBroker
 from services.ops.operation import Operation
 from services.ops.request import said_as
-from services.times import durations
+from tidewheel import durations
 
 
 class TimeToPass(BaseModel):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from services.broker.errors import IllegalDeliveryTime
 from services.ops.request import Moment
-from services.times import durations, moments
+from services.times import moments
+from tidewheel import durations
 from tidewheel.errors import ClientMistake
 
 

@@ -8,8 +8,8 @@
     POST /api/transactions/check-backs    {"topics": [...], "count", "wait", "client"}: waits for questions
                                           about halves that are open too long; an end is the answer
 
-The first end wins: the same again is confirmed (`repeated`), another is refused (409). What operators do is
-in `services.ops.transactions`.
+The first end of a half is final: a repeat of it is confirmed (`repeated`), the other end is refused (409).
+The operations of operators are in `services.ops.transactions`.
 """
 
 from __future__ import annotations

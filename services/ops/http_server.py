@@ -1,6 +1,6 @@
 """uvicorn inside the broker's loop; signals belong to the composition root, so it may not take them.
 
-uvicorn waits for ever for a request's head and for an answer to be read, and takes any number of connections.
+uvicorn has no time limit for a request's head or for the reading of an answer, and no limit of connections.
 Here a connection on which no request is being answered must have sent a whole head `HTTP_HEAD_MS_MAX` after
 the head's first byte (or after it was made); one whose client takes nothing of an answer for `UNREAD_MS_MAX`
 is closed; and there are so many connections at most, together and of one address.

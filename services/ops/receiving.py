@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.given_times import span_in
-from services.ops.messages import TakenAnswer, taken_shape
+from services.ops.messages import TakenAnswer, content_shape, taken_shape
 from services.ops.operation import Operation
 from services.ops.polls import (
     CALLER_GONE,
@@ -91,6 +92,9 @@ class NewReceive(BaseModel):
     lease: Moment = Field(
         limits.LEASE_MS_DEFAULT, description="How long others do not get them; 30s, or milliseconds."
     )
+    as_text: bool = Field(
+        False, description="Bodies in JSON come as body, too, byte for byte, not as body_json."
+    )
 
     @field_validator("count")
     @classmethod
@@ -124,6 +128,18 @@ class Refused(Acknowledged):
 
     after: Moment | None = Field(None, description="Such as 30s; without it as the group's policy says.")
     dead_letter: bool = Field(False, description="Give them up now.")
+    reason: str = Field(
+        "",
+        max_length=limits.DEAD_REASON_CHARACTERS_MAX,
+        description="Why they are given up: a part of the dead letter's reason.",
+    )
+
+    @field_validator("reason")
+    @classmethod
+    def _is_one_line(cls, reason: str) -> str:
+        if reason and not reason.isprintable():
+            raise ValueError("it must be one line without control characters")
+        return reason
 
 
 class Extended(Acknowledged):
@@ -181,8 +197,8 @@ class ExtendedHandlesAnswer(TypedDict):
     results: list[ExtendedAnswer]
 
 
-def received_shape(delivery: Delivery, topic: str) -> dict[str, Any]:
-    """Return a leased message in JSON form."""
+def received_shape(delivery: Delivery, topic: str, *, as_text: bool = False) -> dict[str, Any]:
+    """Return a leased message in JSON form; `as_text`: its body is no JSON value."""
     return {
         "receipt_handle": f"{topic} {delivery.receipt_handle}",
         "attempt": delivery.attempt,
@@ -190,7 +206,7 @@ def received_shape(delivery: Delivery, topic: str) -> dict[str, Any]:
         "queue_id": delivery.queue_id,
         "queue_offset": str(delivery.queue_offset),
         "store_ms": str(delivery.store_ms),
-        **taken_shape(delivery.message),
+        **(content_shape(delivery.message) if as_text else taken_shape(delivery.message)),
     }
 
 
@@ -234,7 +250,7 @@ class ReceivingApi:
                 deliveries, lent = await hang_up.unless(self._lease(wanted, group, name))
             if not deliveries:
                 check_serves(self._live)
-            shapes = (received_shape(one, wanted.topic) for one in deliveries)
+            shapes = (received_shape(one, wanted.topic, as_text=wanted.as_text) for one in deliveries)
             answer = await Handed.of({"messages": shapes}, hang_up, lent.hold, lent.end)
         except CallerGone:
             return answer
@@ -279,6 +295,8 @@ class ReceivingApi:
         wanted, group = await said_as(Refused, request), self._known_group(request)
         if wanted.dead_letter and wanted.after is not None:
             raise ClientMistake("after and dead_letter are given: a message comes again, or it does not.")
+        if wanted.reason and not wanted.dead_letter:
+            raise ClientMistake("reason is given: it is kept with a dead letter, not with another attempt.")
         after_ms = None if wanted.after is None else lease_in(wanted.after, "after")
 
         def retry(handle: Handle) -> Decided:
@@ -288,7 +306,7 @@ class ReceivingApi:
 
         def give_up(handle: Handle) -> Decided:
             topic, core_handle = handle
-            verb = self._live.core.receiving.forward_to_dead_letter
+            verb = partial(self._live.core.receiving.forward_to_dead_letter, reason=wanted.reason)
             return self._live.decide(verb, group, topic, core_handle), ""
 
         verb = give_up if wanted.dead_letter else retry

@@ -59,7 +59,7 @@ from services.ops.request import (
     shaped,
 )
 from services.ops.statuses import ErrorAnswer, error_shape
-from services.times import durations
+from tidewheel import durations
 from tidewheel.errors import ClientMistake, TidewheelError
 
 SENT_AT_ONCE: Final = 100

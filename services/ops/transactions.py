@@ -34,7 +34,7 @@ from services.ops.answers import written
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, asked, said_as
-from services.times import durations
+from tidewheel import durations
 from tidewheel.errors import ClientMistake
 from txn.checkback import CheckBackPolicy
 from txn.states import State

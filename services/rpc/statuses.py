@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from consumequeue.errors import IllegalFilter, InvalidReceiptHandle
+from consumequeue.errors import IllegalFilter
 from services.auth.errors import Unauthorized
 from services.broker.errors import (
     IllegalDeliveryTime,
@@ -40,6 +40,7 @@ from tidewheel.errors import (
     Busy,
     ClientMistake,
     IllegalTopic,
+    InvalidReceiptHandle,
     NotFound,
     RefusedByState,
     TidewheelError,

@@ -26,6 +26,7 @@ from services.auth.refusals import Refusals
 from services.auth.vault import id_of
 from services.broker.broker import Broker
 from services.cluster import access
+from services.cluster.copies.refetching import AFTER_HALT
 from services.cluster.forwarding.calls import Forwarding
 from services.cluster.forwarding.http_calls import ClusterHttp
 from services.cluster.forwarding.switch import Switch
@@ -33,7 +34,6 @@ from services.cluster.forwarding.vouching import origin_of
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import Shown, follow
-from services.cluster.refetching import AFTER_HALT
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
 from services.cluster.watching.sessions import Sessions

@@ -27,9 +27,8 @@ from rocketmq import (
 from rocketmq.grpc_protocol import MessageType
 
 from services.broker.errors import TopicNotFound
-from services.http.errors import BrokerUnreachable
 from services.settings.config import UserSettings, load, secret_in
-from tidewheel.errors import ConfigurationError
+from tidewheel.errors import BrokerUnreachable, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

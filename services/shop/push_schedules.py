@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 from services.broker.errors import ScheduleNotFound
 from services.http.calls import HttpCalls
-from services.http.errors import BrokerUnreachable
-from tidewheel.errors import TidewheelError
+from tidewheel.errors import BrokerUnreachable, TidewheelError
 
 PREFIX = "pushes:"
 ANSWER_S = 30

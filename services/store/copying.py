@@ -10,7 +10,7 @@ Queues and key index are derived and not copied: the copy's first start makes th
 has them, too: `services.store.copying_derived`.) The key of users and the
 broker's certificate are not the store's content, and not copied either. It is made beside and
 renamed, so it is whole or not there. Nothing of the store is locked or written. Another node of a cluster
-gets the same files, up to the newest snapshot (`services.cluster.transfer`).
+gets the same files, up to the newest snapshot (`services.cluster.copies.transfer`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from commitlog import limits
-from services.times.durations import SPAN, span_ms
+from tidewheel.durations import SPAN, span_ms
 
 MILLISECOND = timedelta(milliseconds=1)
 CLOCK_TIME = re.compile(r"\d\d:\d\d(:\d\d)?")

@@ -291,6 +291,10 @@ RUNS: dict[str, Callable[[Place, Block], None]] = {
 }
 
 
+def check_client(_: Place, printed: str) -> None:
+    assert printed == "CANCELLED\ntimed out: {'order': 123}\n"
+
+
 def check_lateness(_: Place, printed: str) -> None:
     sent, received = printed.splitlines()
     assert sent.startswith("sent 01")
@@ -309,7 +313,9 @@ def check_test(_: Place, printed: str) -> None:
 
 
 README_PROGRAMS = [block.text for block in blocks_of("README.md") if block.label == "python"]
-CHECKS = dict(zip(README_PROGRAMS, (check_lateness, check_transaction, check_test), strict=True))
+CHECKS = dict(
+    zip(README_PROGRAMS, (check_client, check_lateness, check_transaction, check_test), strict=True)
+)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])

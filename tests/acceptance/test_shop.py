@@ -14,7 +14,6 @@ import grpc
 import pytest
 from sqlalchemy import create_engine, text
 
-from services.http.errors import BrokerUnreachable
 from services.shop.clock import wall_clock_ms
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo.processes import tidewheel
@@ -22,6 +21,7 @@ from services.shop.demo.story import create_topic
 from services.shop.generated import shop_pb2
 from services.shop.push_schedules import PushSchedules
 from tests.command import tidewheel as command
+from tidewheel.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -209,7 +209,7 @@ def test_the_command_runs_in_such_a_project(full: Environment, project: Path, mo
 def test_a_users_process_loads_nothing_of_the_broker(full: Environment, project: Path) -> None:
     program = (
         "import sys, tidewheel.testing.plugin\n"
-        "from tidewheel import Barrier, Relay, Tidewheel, once\n"
+        "from tidewheel import Barrier, Client, Relay, Tidewheel, Worker, once\n"
         "from tidewheel.testing import process\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules} & set(sys.argv[1:])))"
     )

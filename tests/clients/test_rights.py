@@ -17,7 +17,6 @@ from rocketmq import TransactionChecker, TransactionResolution
 from rocketmq.v5.exception import ClientException, ForbiddenException
 
 from services.auth.errors import Unauthorized
-from services.http.errors import BrokerUnreachable
 from services.shop.messaging import open_producer
 from services.shop.push_schedules import PushSchedules
 from tests.clients.libraries import LIBRARIES, require
@@ -26,6 +25,7 @@ from tests.clients.process_client import ProcessClient
 from tests.clients.python_client import PythonClient
 from tests.clients.scenarios import CANNOT
 from tests.command import tidewheel
+from tidewheel.errors import BrokerUnreachable
 
 REFUSED = r"TW-182 .*'u-.*' has not "
 

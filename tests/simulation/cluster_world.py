@@ -47,8 +47,9 @@ from commitlog.record import Record, decode
 from services.broker.broker import SHARED, Broker
 from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
-from services.cluster import evidence_file, transfer
-from services.cluster.copies import TELL_AGAIN_MS
+from services.cluster import evidence_file
+from services.cluster.copies import transfer
+from services.cluster.copies.checkpoints import TELL_AGAIN_MS
 from services.cluster.election.inputs import Order, ProofWanted
 from services.cluster.election.table import STANDING, Act, Stage
 from services.cluster.errors import CopyRefused
@@ -68,7 +69,7 @@ from tests.memory_engine import MemoryEngine
 from tests.simulation.cluster_process import Process
 from tests.simulation.second_core import differing_tables
 from tests.simulation.tables import tables
-from tests.simulation.test_broker import HOUR_MS, START_MS, TOPIC, World
+from tests.simulation.test_broker import GROUP, HOUR_MS, START_MS, TOPIC, World
 from tests.simulation.tries import tried
 from tidewheel.errors import TidewheelError
 
@@ -596,11 +597,17 @@ class ClusterWorld(World):
         """What a process knew is gone with it."""
         node.process, node.has_read_before_loss = None, 0
 
+    def _join_again(self) -> None:
+        """Let the group of a consumer that goes on asking be known where the log may be deleted."""
+        if self.settings.retention.deletes and not self.broker.groups.receives(GROUP, TOPIC):
+            self.broker.groups.join(GROUP, TOPIC, {0: 0, 1: 0}, self.now_ms)
+
     def _forget_leader(self) -> None:
         self.retirements = []
         self.flying.clear()
         self.held.clear()
         self.broker = self.elect()
+        self._join_again()
         self.meet_trouble(0.5)
         self._send_again()
 

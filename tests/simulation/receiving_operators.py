@@ -30,9 +30,9 @@ class Operators(Checks):
             fifo_run_max=self.chance.choice([1, 1, 2, 4]),
             is_paused=self.chance.random() < 0.15,
         )
-        view = self.broker.group_views.set_policy(group, policy, self.now_ms)
-        assert view.policy == policy
-        self.policies.setdefault(group, []).append((view.durable_at, policy))
+        durable_at = self.broker.group_views.set_policy(group, policy, self.now_ms)
+        assert self.broker.group_views.one(group).policy == policy
+        self.policies.setdefault(group, []).append((durable_at, policy))
 
     def create(self) -> None:
         group, topic = self.chance.choice([*FILTERS]), self.chance.choice(TOPICS)
@@ -40,12 +40,12 @@ class Operators(Checks):
         is_there = self.oracle.course(group, topic) is not None
         expected = self._starts(topic, start)
         try:
-            view = self.broker.group_views.create(group, topic, start, self.now_ms)
+            durable_at = self.broker.group_views.create(group, topic, start, self.now_ms)
         except GroupExists:
             assert is_there
             return
         assert not is_there
-        self.oracle.begin(Course(group, topic, view.durable_at, expected))
+        self.oracle.begin(Course(group, topic, durable_at, expected))
 
     def reset(self) -> None:
         courses = list(self.oracle.now())

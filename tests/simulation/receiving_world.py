@@ -13,7 +13,6 @@ from typing import Final
 from commitlog import limits, properties
 from commitlog.message import Message
 from consumequeue import receipts
-from consumequeue.errors import InvalidReceiptHandle
 from services.broker.errors import TooManyFilters, TooManyRequests
 from services.broker.group_values import Received
 from services.broker.topics import DEAD_LETTER_PREFIX
@@ -34,6 +33,7 @@ from tests.simulation.receiving_oracle import (
     Held,
     stored_of,
 )
+from tidewheel.errors import InvalidReceiptHandle
 
 MESSAGE_GROUPS: Final = ("", "", "m1", "m2", "m3", "m4")
 SPANS_MS: Final = (100, 1_000, 5_000, 20_000, 3_600_000)
@@ -326,8 +326,8 @@ class World(Subscribers):
         """Every group receives and acknowledges all that is left for it."""
         for group in FILTERS:
             policy = replace(self.policy(group), is_paused=False)
-            view = self.broker.group_views.set_policy(group, policy, self.now_ms)
-            self.policies.setdefault(group, []).append((view.durable_at, policy))
+            durable_at = self.broker.group_views.set_policy(group, policy, self.now_ms)
+            self.policies.setdefault(group, []).append((durable_at, policy))
         for _ in range(3):
             self.quieten()
             self.broker.postpone_housekeeping(self.now_ms + 5 * 3_600_000)

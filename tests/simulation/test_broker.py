@@ -35,7 +35,6 @@ from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy, Retirement
-from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
@@ -59,7 +58,7 @@ from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.second_core import SecondCore
 from tests.simulation.tries import some_properties, tried
-from tidewheel.errors import TransactionEnded
+from tidewheel.errors import InvalidReceiptHandle, TransactionEnded
 from txn.checkback import CheckBackPolicy
 from txn.errors import InvalidTransactionId
 
@@ -560,6 +559,8 @@ class World:
         self.broker = self._open(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         self._undo(told_offset)
+        if not self.broker.groups.receives(GROUP, TOPIC):
+            self.receive()  # a consumer goes on asking; see the beginning
         self.meet_trouble(0.5)
         self._send_again()
 

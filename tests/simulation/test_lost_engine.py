@@ -25,13 +25,14 @@ from commitlog.errors import StoreError
 from commitlog.message import Message
 from commitlog.record import encode
 from commitlog.recovery import Damage
-from services.cluster import evidence_file, founding, transfer
+from services.cluster import evidence_file, founding
+from services.cluster.copies import transfer
+from services.cluster.copies.transfer import FetchedCopy
 from services.cluster.errors import CopyRefused
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.founding import Left, recover_left, what_is_left
 from services.cluster.replica import SharedPart
 from services.cluster.tail import Tail
-from services.cluster.transfer import FetchedCopy
 from sharedlog import fold as folds
 from sharedlog import witness as witnesses
 from sharedlog.errors import Halted, LogDamaged, Trimmed, Unknown

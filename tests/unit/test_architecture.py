@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
@@ -133,3 +134,14 @@ def test_the_floors_are_those_that_imports_are_held_to() -> None:
     held = [{room.strip().replace(".", "/") for room in layer.split("|")} for layer in layers]
     drawn = [set(ROOM.findall(line)) for line in part("Floors").split("```")[1].splitlines()[1:]]
     assert [floor - {"spark_jobs"} for floor in drawn if floor] == held
+
+
+def test_pytest_looks_into_every_folder_of_unit_tests(pytestconfig: pytest.Config) -> None:
+    """A pattern without a slash leaves out each folder of that name, wherever it is."""
+    files = [Path(one) for one in tracked() if re.fullmatch(r"tests/(unit|simulation)/.*test_\w+\.py", one)]
+    folders = {folder for file in files for folder in file.parents if folder.parts}
+    assert Path("tests/unit/services/cluster") in folders
+    for pattern in pytestconfig.getini("norecursedirs"):
+        form = f"*/{pattern}"
+        left_out = [str(one) for one in folders if fnmatch(f"/{one}", form)]
+        assert not left_out, f"make test leaves out {left_out} for {pattern}"

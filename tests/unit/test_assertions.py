@@ -179,9 +179,9 @@ def test_a_core_without_assertions_is_refused(flags: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("flags", STRIPPED)
 def test_what_applications_import_works_without_assertions(flags: tuple[str, ...]) -> None:
     """An application may run with -O, and with -OO, where a class has no docstring to make a sentence of."""
-    modules = sorted(
-        path.stem for path in (ROOT / "tidewheel").glob("*.py") if not path.stem.startswith("__")
-    )
+    folder = ROOT / "tidewheel"
+    files = (path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py"))
+    modules = sorted(".".join(path.parts) for path in files if not path.stem.startswith("__"))
     ended = python(
         *flags,
         "-c",

@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from tidewheel.testing.process import BrokerProcess
+
+if TYPE_CHECKING:
+    from tidewheel.client.clients import Client
 
 TIMERS_MAX = 1_000
 MILLISECOND = timedelta(milliseconds=1)
@@ -39,12 +43,14 @@ class Sample:
 class Tidewheel:
     """A real broker with a virtual clock, as one test sees it.
 
-    Give `endpoint` and `namespace` to the official client: `ClientConfiguration(endpoint, Credentials(),
-    namespace)`. Topics and groups of other tests are out of sight; the clock and the process are everybody's.
+    `client` sends and receives over HTTP. The official client takes `endpoint` and `namespace`:
+    `ClientConfiguration(endpoint, Credentials(), namespace)`. Topics and groups of other tests are out of
+    sight; all tests share the clock and the process.
     """
 
     def __init__(self, process: BrokerProcess, namespace: str) -> None:
         self._process, self.namespace = process, namespace
+        self._client: Client | None = None
 
     @property
     def endpoint(self) -> str:
@@ -55,6 +61,15 @@ class Tidewheel:
     def http(self) -> str:
         """HOST:PORT of the HTTP interface."""
         return self._process.http
+
+    @property
+    def client(self) -> Client:
+        """A client over HTTP, in this test's namespace; it needs httpx2 or httpx."""
+        if self._client is None:
+            from tidewheel.client.clients import Client
+
+            self._client = Client(f"http://{self.http}", namespace=self.namespace)
+        return self._client
 
     def advance(self, by: str | timedelta) -> None:
         """Let time pass, such as "30m" or "1h30m"; return when everything due on the way is stored.
@@ -85,6 +100,11 @@ class Tidewheel:
     def crash(self) -> None:
         """Kill the broker where it stands, as `kill -9` does."""
         self._process.kill()
+
+    def close(self) -> None:
+        """Close the connections of the client."""
+        if self._client is not None:
+            self._client.close()
 
     def restart(self) -> None:
         """Start the broker again on the same store and address; one that still runs is stopped first."""

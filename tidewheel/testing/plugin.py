@@ -1,9 +1,11 @@
 """The pytest plugin: fixture `tidewheel`, a real broker with a virtual clock.
 
     def test_an_unpaid_order_times_out(tidewheel):
-        config = ClientConfiguration(tidewheel.endpoint, Credentials(), tidewheel.namespace)
-        ...                        # your own code, with the official client
+        tidewheel.client.send("deadlines", "order 7", delay="30m", key="order:7")
         tidewheel.advance("30m")
+        [message] = tidewheel.client.receive("deadlines", "shop")
+
+The official client takes `ClientConfiguration(tidewheel.endpoint, Credentials(), tidewheel.namespace)`.
 
 One broker serves the whole session, on a temporary store; it starts when the first test asks for it. Each
 test gets a namespace of its own, which costs nothing. A broker that a test left dead is started again for
@@ -53,10 +55,14 @@ def tidewheel_process(
 
 
 @pytest.fixture
-def tidewheel(tidewheel_process: BrokerProcess) -> Tidewheel:
-    """Return a real broker with a virtual clock, and a namespace of this test's own."""
+def tidewheel(tidewheel_process: BrokerProcess) -> Iterator[Tidewheel]:
+    """Yield a real broker with a virtual clock, and a namespace of this test's own."""
     from tidewheel.testing.kit import Tidewheel
 
     if not tidewheel_process.is_running:
         tidewheel_process.start()
-    return Tidewheel(tidewheel_process, f"test-{uuid4().hex[:12]}")
+    kit = Tidewheel(tidewheel_process, f"test-{uuid4().hex[:12]}")
+    try:
+        yield kit
+    finally:
+        kit.close()

@@ -310,7 +310,7 @@ class Election:
         else:
             self._say("info", "stood, and another was first", reason=str(error))
             self.leadership.silence.lost()
-            self._must_check = True  # or the engine lacks what this node has read
+        self._must_check = True  # for the engine may lack what this node has read
         self._on(Event.LOST)
 
     def _fail(self, error: Exception, now_ms: int) -> None:

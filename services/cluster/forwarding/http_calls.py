@@ -2,7 +2,7 @@
 
 /livez /readyz /metrics      this node (while it leads, its broker)
 GET /api/cluster             this node
-GET /api/cluster/copy        this node's newest checkpoint, to whoever says its secret (`transfer`, `copies`)
+GET /api/cluster/copy        this node's newest checkpoint, for a caller with its secret (`copies`)
 POST /api/cluster/position   this node, if it leads: how far a follower is, and if it is fit, from whoever
                              knows the secret of the epoch (`followers`, `fitness`)
 POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
@@ -45,7 +45,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from commitlog import limits
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
-from services.cluster import transfer
+from services.cluster.copies import transfer
 from services.cluster.election.table import Role
 from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
 from services.cluster.identity import Member

@@ -1,7 +1,7 @@
 """A record of the shared log that another node cannot read: what the leader does until a node is beyond it.
 
     another node   cannot read on at a record --> says so, with the reason, in the shared log (`holdings`)
-                   asks for a copy that reaches beyond it, again and again (`services.cluster.copying`)
+                   asks for a copy that reaches beyond it, again and again (`services.cluster.copies.copying`)
     the leader     reads the record again, and its own one before, and holds both to what it has taken
                    (`sharedlog.faults`)
 

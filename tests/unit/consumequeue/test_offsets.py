@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from consumequeue import acks, lease_records, receipts
 from consumequeue.acks import Finished
 from consumequeue.attempts import Attempts, Failure
-from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
 from consumequeue.receipts import Receipt
+from tidewheel.errors import InvalidReceiptHandle
 
 QUEUE_END = 12
 offsets_below_end = st.integers(0, QUEUE_END - 1)

@@ -10,7 +10,6 @@ import pytest
 from commitlog import limits, properties
 from commitlog.message import Message, MessageType
 from commitlog.recovery import LogScan
-from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.errors import (
@@ -39,7 +38,14 @@ from services.broker.values import (
     Verdict,
 )
 from tests.memory_disk import MemoryDisk
-from tidewheel.errors import BodyEmpty, BodyTooLarge, IllegalTopic, TidewheelError, TransactionEnded
+from tidewheel.errors import (
+    BodyEmpty,
+    BodyTooLarge,
+    IllegalTopic,
+    InvalidReceiptHandle,
+    TidewheelError,
+    TransactionEnded,
+)
 from txn.checkback import CheckBackPolicy
 
 NOW_MS = 1_763_700_000_000

@@ -11,7 +11,7 @@ import pytest
 from commitlog import layout
 from commitlog.kinds import EPOCH_TOPIC
 from services.broker.settings import BrokerSettings
-from services.cluster.copies import OwnCopy, look_for_copies
+from services.cluster.copies.checkpoints import OwnCopy, look_for_copies
 from services.cluster.replica import Replica
 from sharedlog import versions
 from sharedlog.engine import Head

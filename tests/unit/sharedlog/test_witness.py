@@ -175,3 +175,12 @@ def test_a_standby_that_is_behind_for_long_has_lost_nothing() -> None:
     for one in play.engine.records[3:]:
         standby.note(one)
     restarted.require_kept(standby, play.fold)
+
+
+def test_a_record_that_comes_where_another_one_was_read_is_told_from_it() -> None:
+    play = Play()
+    newest = Stored(6, play.engine.records[6], 0)
+    assert not play.witness.is_another(newest)
+    assert play.witness.is_another(newest._replace(stored=newest.stored + b"."))
+    assert not play.witness.is_another(newest._replace(offset=5, stored=b"a word")), "words are said again"
+    assert not Witness(lambda: 0).is_another(newest)

@@ -8,7 +8,6 @@ import pytest
 
 from commitlog import limits, properties
 from commitlog.message import Message, MessageType
-from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.errors import (
@@ -23,7 +22,7 @@ from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Notify, Subscriber
 from tests.memory_disk import MemoryDisk
-from tidewheel.errors import ClientMistake
+from tidewheel.errors import ClientMistake, InvalidReceiptHandle
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20, attempts_max=2, queue_count=2)

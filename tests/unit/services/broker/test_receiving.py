@@ -8,7 +8,6 @@ import pytest
 
 from commitlog import layout, limits, properties
 from commitlog.message import Message
-from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.filter import TAG, FilterText, parse_tags
 from consumequeue.sql_filter import parse_sql
 from services.broker.broker import Broker
@@ -17,6 +16,7 @@ from services.broker.group_values import From, GroupPolicy, Start
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Notify, ReadTimers
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import InvalidReceiptHandle
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20, attempts_max=2, queue_count=1)
@@ -544,7 +544,8 @@ def test_a_reset_voids_leases_and_outlives_a_restart(bench: Bench) -> None:
 
 def test_a_paused_group_gets_nothing(bench: Bench) -> None:
     bench.send()
-    policy = bench.broker.group_views.set_policy("g", GroupPolicy(is_paused=True), NOW_MS).policy
+    policy = GroupPolicy(is_paused=True)
+    bench.broker.group_views.set_policy("g", policy, NOW_MS)
     assert bench.ids() == []
     bench.reopen()
     assert bench.ids() == []

@@ -10,7 +10,6 @@ from commitlog import limits
 from commitlog.retention import RetentionPolicy
 from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
-from consumequeue.errors import InvalidReceiptHandle
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
@@ -18,6 +17,7 @@ from services.broker.errors import MessageNotFound
 from services.broker.group_values import GroupPolicy
 from services.broker.values import Retire
 from tests.unit.services.broker.test_receiving import SETTINGS, Bench
+from tidewheel.errors import InvalidReceiptHandle
 
 LEASED = LeaseEntry(Kind.LEASED, 0, 1, 0, 1, 5, 0, "c", False, "a")
 ENDED = LeaseEntry(Kind.ENDED, 1, 1, 0, 0, 1, 0, "c", False, "")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.api import Api
-from services.http.errors import AnswerLate, BrokerUnreachable
+from tidewheel.errors import AnswerLate, BrokerUnreachable
 
 ROOT = Path(__file__).parents[4]
 ROOMS = ("tidewheel", "commitlog", "consumequeue", "txn", "services")

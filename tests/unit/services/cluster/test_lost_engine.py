@@ -19,13 +19,14 @@ from commitlog.record import Record
 from commitlog.recovery import LogScan
 from services.broker.settings import BrokerSettings
 from services.broker.values import Damaged
-from services.cluster import evidence_file, transfer
-from services.cluster.copies import OwnCopy
-from services.cluster.copying import Copying
+from services.cluster import evidence_file
+from services.cluster.copies import transfer
+from services.cluster.copies.checkpoints import OwnCopy
+from services.cluster.copies.copying import Copying
+from services.cluster.copies.refetching import AFTER_HALT, refetch, ways_on
 from services.cluster.errors import CopyRefused, LossNotAccepted
 from services.cluster.evidence_file import EvidenceSpoiled
 from services.cluster.founding import restore_from
-from services.cluster.refetching import AFTER_HALT, refetch, ways_on
 from services.cluster.replica import Replica
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from commitlog.real_disk import RealDisk
-from services.cluster import transfer
-from services.cluster.copies import look_for_copies
+from services.cluster.copies import transfer
+from services.cluster.copies.checkpoints import look_for_copies
 from services.cluster.errors import CopyRefused
 from services.cluster.forwarding.channels import channel_to, is_not_its_own
 from services.cluster.peers import (

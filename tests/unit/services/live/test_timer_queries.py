@@ -184,6 +184,9 @@ def test_a_crowd_of_one_millisecond_is_looked_at_some_at_a_time(monkeypatch: pyt
             if after is None:
                 break
         assert ids == [f"crowd{number}" for number in range(0, 50, 3)]
+        for whole in (TimerFilter(topic="crowd"), TimerFilter(from_ms=due_ms)):
+            page = await timer_queries.page(live, whole, None, 50)
+            assert [one.message_id for one in page.timers] == [f"crowd{number}" for number in range(50)]
         assert 0 < max(looked) <= 7
 
     play(scenario)

@@ -139,6 +139,21 @@ def test_a_lease_is_extended_and_has_another_handle(at_desk: AtDesk) -> None:
     at_desk(scenario)
 
 
+def test_a_dead_letter_keeps_its_consumers_reason(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        widest = {f"p{n}": "ü" * 60 for n in range(100)}
+        await send(desk, "A", properties=widest)
+        [got] = await receive(desk)
+        reason = "\N{SNOWMAN}" * limits.DEAD_REASON_CHARACTERS_MAX
+        body = {"receipt_handles": [got["receipt_handle"]], "dead_letter": True, "reason": reason}
+        assert (await post(desk, "nack", body))["done"] == 1
+        [dead] = (await desk.http.get("/api/dead-letters/groups/g")).json()["dead_letters"]
+        assert dead["reason"] == f"its consumer gave it up: {reason}"
+        assert dead["message_id"] == "A"
+
+    at_desk(scenario)
+
+
 @pytest.mark.parametrize(
     ("body", "content_type", "shown"),
     [
@@ -163,6 +178,15 @@ def test_a_body_is_text_json_or_base64(
             assert body in answer.content, "each digit is as it was sent"
         else:
             assert {name: got[name] for name in got if name.startswith("body")} == shown
+
+    at_desk(scenario)
+
+
+def test_a_body_in_json_is_received_byte_for_byte_as_text(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, "A", body=b'{ "n": 1.10 }', properties={"content-type": "application/json"})
+        [got] = await receive(desk, as_text=True)
+        assert {name: got[name] for name in got if name.startswith("body")} == {"body": '{ "n": 1.10 }'}
 
     at_desk(scenario)
 
@@ -225,6 +249,9 @@ def test_a_receive_waits_for_what_comes_and_says_by_filter_what_it_wants(at_desk
         ("ack", {"receipt_handles": []}, "TW-130", "receipt_handles: it must have at least 1 item, not 0"),
         ("ack", {"receipt_handles": ["x"] * 1_025}, "TW-130", "at most 1024 items, not 1025"),
         ("nack", {"receipt_handles": ["x"], "after": "30m", "dead_letter": True}, "TW-130", "or it does not"),
+        ("nack", {"receipt_handles": ["x"], "reason": "why"}, "TW-130", "kept with a dead letter"),
+        ("nack", {"receipt_handles": ["x"], "dead_letter": True, "reason": "a\x01b"}, "TW-130", "one line"),
+        ("nack", {"receipt_handles": ["x"], "dead_letter": True, "reason": "x" * 201}, "TW-130", "200"),
         ("nack", {"receipt_handles": ["x"], "after": "13h"}, "TW-140", "after is '13h': give 0s to 12h"),
         ("extend", {"receipt_handles": ["x"]}, "TW-130", "lease is missing."),
         ("extend", {"receipt_handles": ["x"], "lease": "13h"}, "TW-140", "lease is '13h': give 0s to 12h"),

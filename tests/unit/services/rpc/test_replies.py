@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumequeue.errors import InvalidReceiptHandle
 from services.broker.errors import KeyPending
 from services.broker.values import SendReceipt
 from services.rpc.generated import definition_pb2 as wire
@@ -13,7 +12,7 @@ from services.rpc.generated import service_pb2 as service
 from services.rpc.receiving import acknowledged_reply
 from services.rpc.sending import sent_reply, stored_result
 from services.rpc.statuses import OK
-from tidewheel.errors import IllegalTopic
+from tidewheel.errors import IllegalTopic, InvalidReceiptHandle
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 OFFSETS = st.integers(0, (1 << 63) - 1)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from commitlog.errors import NoRoom, StoreDamaged
+from services.cluster.copies.refetching import AFTER_HALT
 from services.cluster.election import health
 from services.cluster.election.inputs import (
     AWAITED,
@@ -55,7 +56,6 @@ from services.cluster.election.table import (
 from services.cluster.errors import CopyRefused, NameTaken
 from services.cluster.identity import Member
 from services.cluster.node import is_no_history
-from services.cluster.refetching import AFTER_HALT
 from sharedlog.errors import Halted, LogDamaged, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
 from sharedlog.fold import Outcome, Step
 from sharedlog.holdings import Unreadable

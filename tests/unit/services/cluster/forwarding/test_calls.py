@@ -134,12 +134,14 @@ class Machine:
         self.port = Port(Shared(self.switch), Limits(), "http://h", lambda *_: None, None)
         self.port.start(self.listening)
         self.channel = aio.insecure_channel(address)
+        self.lives: list[LiveBroker] = []
         self.leads()
 
     def leads(self) -> None:
         """Make a broker that this node serves once it leads."""
         loop = asyncio.get_running_loop()
         self.live = LiveBroker(MemoryDisk(), SETTINGS, wall_clock_ms, loop.call_later, self.world.workers)
+        self.lives.append(self.live)
         self.sessions = Sessions(wall_clock_ms)
         refusals = Refusals(self.world.clock)
         guard = Guard(cast(Any, self.world.access), refusals, self.world.clock) if self.world.asks else None
@@ -153,7 +155,8 @@ class Machine:
         await self.port.leave(1.0)
         await self.channel.close(None)
         await self.forwarding.close()
-        await self.live.close()
+        for live in self.lives:  # each lead has one, whose timers go on until it is closed
+            await live.close()
 
 
 class World:

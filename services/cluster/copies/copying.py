@@ -1,6 +1,6 @@
 """What a node does about its copy of the store: tells of it, lets the log go that all have, gets another's.
 
-    tell      a new checkpoint was read back (`copies`)   --> CHECKPOINT or HOLD in the shared log
+    tell      a checkpoint was read back (`checkpoints`)  --> CHECKPOINT or HOLD in the shared log
     trim      all nodes have what lies before a record    --> the leader lets the engine trim that
     get       HOLD, so that nothing behind is trimmed     --> another node's copy (`transfer`), whole
               a record cannot be read                     --> a copy beyond it (`log_damage`), or none
@@ -17,7 +17,8 @@ Rules
 
 All of it waits for the engine, the disk or another node: it runs in a worker thread, one call at a time.
 
-Cost: a copy is read twice and written once; see `copies` and `transfer` for what telling and sending cost.
+Cost: a copy is read twice and written once; see `checkpoints` and `transfer` for what telling and sending
+cost.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ import structlog
 
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
-from services.cluster import evidence_file, holes, transfer
-from services.cluster.copies import Found, OwnCopy, look_for_copies
+from services.cluster import evidence_file, holes
+from services.cluster.copies import transfer
+from services.cluster.copies.checkpoints import Found, OwnCopy, look_for_copies
+from services.cluster.copies.transfer import FetchedCopy
 from services.cluster.errors import CopyRefused
 from services.cluster.evidence import NO_RECORD, Evidence, Look, Trace, Verdict, covers, traced
 from services.cluster.replica import Replica
-from services.cluster.transfer import FetchedCopy
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, Refused, TooOld, Trimmed, Unknown

@@ -16,7 +16,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from services.broker.settings import BrokerSettings
-from services.cluster import transfer
+from services.cluster.copies import transfer
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica
 from services.store.copying_derived import ENTRIES_PER_FILE_MIN

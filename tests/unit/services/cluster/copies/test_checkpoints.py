@@ -6,8 +6,8 @@ import pytest
 
 from commitlog.recovery import Damage
 from services.cluster import holes
-from services.cluster.copies import OwnCopy
-from services.cluster.copying import Copying
+from services.cluster.copies.checkpoints import OwnCopy
+from services.cluster.copies.copying import Copying
 from services.cluster.replica import Replica
 from sharedlog.engines import Beginning
 from tests.memory_disk import MemoryDisk

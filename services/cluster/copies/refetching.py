@@ -11,7 +11,8 @@ from typing import Final
 
 from commitlog import layout
 from commitlog.disk import Disk
-from services.cluster import evidence_file, transfer
+from services.cluster import evidence_file
+from services.cluster.copies import transfer
 from services.cluster.errors import LossNotAccepted
 from services.cluster.evidence import Evidence
 from services.cluster.evidence_file import EvidenceSpoiled

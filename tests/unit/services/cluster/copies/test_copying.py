@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from services.cluster.copies import OwnCopy
-from services.cluster.copying import Copying
+from services.cluster.copies.checkpoints import OwnCopy
+from services.cluster.copies.copying import Copying
 from services.cluster.errors import CopyRefused
 from sharedlog.engines import Beginning
 from sharedlog.errors import TooOld, Unknown

@@ -1,0 +1,197 @@
+"""Both shells over real sockets, whose server cuts, is silent, or is something else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewheel import AsyncClient, Client
+from tidewheel.client import http
+from tidewheel.errors import AnswerLate, AnswerLost, BrokerUnreachable, LibraryMissing
+
+RECEIPT = (
+    b'{"message_id": "A", "queue_offset": "0", "physical_offset": "0", "recall_handle": "", "verdict": null}'
+)
+CUT, SILENT, THEN_CUT = b"cut", b"silent", b"then cut"
+
+Scripted = Callable[..., "Server"]
+
+
+def http_answer(body: bytes, status: str = "201 Created") -> bytes:
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
+
+
+class Server:
+    """Answers each request as scripted, the last way for good."""
+
+    def __init__(self, *script: bytes) -> None:
+        self.asked: list[bytes] = []
+        self._script = script
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.cut = threading.Event()
+        self._open: list[socket.socket] = [self._listening]
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                peer, _ = self._listening.accept()
+                self._open.append(peer)
+                self._converse(peer)
+
+    def _converse(self, peer: socket.socket) -> None:
+        while request := self._request(peer):
+            step = self._script[min(len(self.asked), len(self._script) - 1)]
+            self.asked.append(request)
+            if step == SILENT:
+                continue
+            if step == CUT:
+                peer.close()
+                return
+            peer.sendall(step.removesuffix(THEN_CUT))
+            if step.endswith(THEN_CUT):
+                peer.close()
+                self.cut.set()
+                return
+
+    def _request(self, peer: socket.socket) -> bytes:
+        said = b""
+        while True:
+            head, found, body = said.partition(b"\r\n\r\n")
+            lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            if found and len(body) >= (int(lengths[0].split(b":")[1]) if lengths else 0):
+                return body
+            piece = peer.recv(65_536)
+            if not piece:
+                return b""
+            said += piece
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    servers: list[Server] = []
+
+    def start(*script: bytes) -> Server:
+        servers.append(Server(*script))
+        return servers[-1]
+
+    yield start
+    for one in servers:
+        one.close()
+
+
+def with_client(url: str, operation: str, is_async: bool, **options: Any) -> Any:
+    """Do something with a client of either kind."""
+
+    def called(client: Any) -> Any:
+        if operation == "send":
+            return client.send("t", "x")
+        return client.timer("t", "k").cancel()
+
+    async def awaited() -> Any:
+        async with AsyncClient(url, **options) as client:
+            return await called(client)
+
+    if is_async:
+        return asyncio.run(awaited())
+    with Client(url, **options) as client:
+        return called(client)
+
+
+both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+
+
+@both
+def test_a_send_whose_answer_was_cut_off_is_repeated_as_the_same_message(
+    scripted: Scripted, is_async: bool
+) -> None:
+    server = scripted(CUT, http_answer(RECEIPT))
+    assert with_client(server.url, "send", is_async).id == "A"
+    assert len(server.asked) == 2
+    assert server.asked[0] == server.asked[1]
+
+
+@both
+def test_a_verb_whose_answer_was_cut_off_is_not_repeated(scripted: Scripted, is_async: bool) -> None:
+    server = scripted(CUT)
+    with pytest.raises(AnswerLost, match="may have been carried out") as lost:
+        with_client(server.url, "cancel", is_async)
+    assert len(server.asked) == 1
+    assert lost.value.__context__ is None
+
+
+VERDICT = b'{"verdict": "CANCELLED", "message_id": "A", "ended_ms": "1", "ended_offset": "1", "due_ms": "1"}'
+
+
+def test_an_idle_connection_that_a_proxy_has_cut_is_not_used(scripted: Scripted) -> None:
+    server = scripted(http_answer(VERDICT, "200 OK") + THEN_CUT)
+    with Client(server.url) as client:
+        for _ in range(3):  # a verb is not repeated, so each must meet an open connection
+            assert client.timer("t", "k").cancel()
+            assert server.cut.wait(10)
+            server.cut.clear()
+    assert len(server.asked) == 3
+
+
+@both
+def test_a_silent_server_is_given_up_after_the_time(scripted: Scripted, is_async: bool) -> None:
+    server = scripted(SILENT)
+    with pytest.raises(AnswerLate, match="did not answer within") as late:
+        with_client(server.url, "send", is_async, timeout=0.2)
+    assert len(server.asked) == 1
+    assert late.value.__context__ is None
+
+
+@both
+def test_something_else_that_answers_is_told(scripted: Scripted, is_async: bool) -> None:
+    server = scripted(http_answer(b"<html>welcome</html>", "200 OK"))
+    with pytest.raises(BrokerUnreachable, match="no Tidewheel HTTP interface: it said 200 '<html>welcome"):
+        with_client(server.url, "send", is_async)
+    server = scripted(b"SSH-2.0-OpenSSH_9\r\n\r\n")
+    with pytest.raises(AnswerLost):
+        with_client(server.url, "cancel", is_async)
+
+
+@both
+def test_an_answer_is_bounded(scripted: Scripted, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "ANSWER_BYTES_MAX", 100)
+    server = scripted(http_answer(b" " * 101))
+    with pytest.raises(AnswerLost, match="more than 100 bytes"):
+        with_client(server.url, "cancel", is_async)
+
+
+@both
+def test_of_several_addresses_one_that_answers_is_found(scripted: Scripted, is_async: bool) -> None:
+    server = scripted(http_answer(RECEIPT))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    assert with_client(f"{nobody},{server.url}", "send", is_async).id == "A"
+
+
+def test_a_folder_with_the_name_of_a_library_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_such_httpx").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(http, "LIBRARIES", ("no_such_httpx", "httpx"))
+    assert http.library().__name__ == "httpx"
+
+
+def test_without_a_library_the_command_that_installs_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "LIBRARIES", ("no_such_httpx",))
+    with pytest.raises(LibraryMissing, match=r"pip install 'tidewheel\[client\]'"):
+        Client("a:1")

@@ -1,0 +1,110 @@
+"""Which broker a client talks to: its addresses, its token, and the certificates that are trusted.
+
+Arguments come first, then the environment, which the commands read, too:
+
+    TIDEWHEEL_HTTP         [http[s]://]HOST:PORT, of the nodes of a cluster with commas; else 127.0.0.1:8088
+    TIDEWHEEL_HTTP_TOKEN   a file with the token
+    TIDEWHEEL_HTTP_CA      a file of certificates (PEM) to trust, for https; else the system's
+
+A file tidewheel.toml is not read: it is the broker's and the commands'.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tidewheel.errors import ConfigurationError
+
+USUAL: Final = "127.0.0.1:8088"
+EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+"""Listening addresses of a broker on all interfaces, and the address for a client on the same machine."""
+_EXAMPLE: Final = "http://127.0.0.1:8088"
+_CONTROLS: Final = frozenset(map(chr, (*range(33), *range(127, 256))))
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker's HTTP interface: URLs without a slash at the end, any of which will do."""
+
+    urls: tuple[str, ...]
+    token: str = field(repr=False)
+    authorities: str
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether one of the URLs is https."""
+        return any(url.startswith("https:") for url in self.urls)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all URLs lead to this machine, which no proxy does."""
+        return all(_is_loopback(urlsplit(url).hostname or "") for url in self.urls)
+
+    def tls(self) -> ssl.SSLContext:
+        """Return a context that trusts the authorities; raise `ConfigurationError`."""
+        try:
+            context = ssl.create_default_context(cafile=self.authorities or None)
+        except OSError as error:  # an SSLError is one
+            raise ConfigurationError(
+                f"TIDEWHEEL_HTTP_CA is {self.authorities!r}: {error.strerror or error}. "
+                "Name a file of certificates (PEM)."
+            ) from None
+        if self.authorities:
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust one in the file, whoever signed it
+        return context
+
+
+def broker(url: str | None, token: str | None, authorities: str | None) -> Broker:
+    """Return the broker that arguments name, and the environment; raise `ConfigurationError`."""
+    name = "url" if url is not None else "TIDEWHEEL_HTTP"
+    given = url if url is not None else os.environ.get("TIDEWHEEL_HTTP") or USUAL
+    urls = tuple(_url(one.strip(), name) for one in given.split(","))
+    return Broker(
+        urls,
+        _token(token),
+        authorities if authorities is not None else os.environ.get("TIDEWHEEL_HTTP_CA", ""),
+    )
+
+
+def _url(text: str, name: str) -> str:
+    has_scheme = "://" in text
+    try:
+        parts = urlsplit(text if has_scheme else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"{name} is {text[:100]!r}: {error}. Write it as {_EXAMPLE}.") from None
+    if parts.scheme not in ("http", "https") or not host or (port is None and not has_scheme):
+        raise ConfigurationError(f"{name} is {text[:100]!r}: write it as {_EXAMPLE}.")
+    if parts.query or parts.fragment or parts.username is not None:
+        raise ConfigurationError(
+            f"{name} is more than an address: write it as {_EXAMPLE}, and give a token by its own argument."
+        )
+    shown = f"[{host}]" if ":" in host else host
+    place = EVERY_ADDRESS.get(host, shown) + (f":{port}" if port is not None else "")
+    return f"{parts.scheme}://{place}{parts.path.rstrip('/')}"
+
+
+def _token(token: str | None) -> str:
+    found, name = token, "token"
+    if found is None and (path := os.environ.get("TIDEWHEEL_HTTP_TOKEN")):
+        name = "TIDEWHEEL_HTTP_TOKEN"
+        try:
+            found = Path(path).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{name} is {path!r}: {error}. Name a file that you can read.") from None
+    if found and (not found.isascii() or _CONTROLS & set(found)):
+        raise ConfigurationError(f"The token ({name}) has blanks, or characters that no token has.")
+    return found or ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

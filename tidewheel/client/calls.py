@@ -1,0 +1,364 @@
+"""The operations of a client, without I/O: each is a request built, and its answer read into values.
+
+    send, send_many         POST /api/messages
+    timer verbs             POST /api/timers/cancel, /move, /fire; GET /api/timers/one
+    receive and its ends    POST /api/groups/GROUP/receive, /ack, /nack, /extend
+
+Each function returns `Steps` (`tidewheel.client.exchange`), which a shell runs. docs/http.md has the fields.
+
+Rules
+1. A message has its id before its first try (`message_id`, or the application's idempotency key), so after
+   a lost answer it is sent again, and stored once.
+2. A receive is repeatable: leases of an answer that was not read run out. An acknowledgement is: if a
+   lost answer had ended the lease, the repeat is refused as a late one is. A verb on a timer is not: by its
+   key, a repeat may meet a newer timer.
+3. Names of topics and groups have the client's namespace on the wire ("NAMESPACE%NAME"), and not outside.
+
+Cost: `send_many` holds BATCH_BYTES_MAX of JSON at once, and the results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from tidewheel.client.bodies import body_fields, body_of
+from tidewheel.client.exchange import Request, Steps, asked, refusal
+from tidewheel.client.spans import Span, moment_ms, moment_of, span_ms
+from tidewheel.client.values import Delivery, NewMessage, Sent, SomeRefused, TimerResult, Verdict
+from tidewheel.errors import ClientMistake, TidewheelError
+
+MESSAGES_PATH: Final = "/api/messages"
+BATCH_COUNT_MAX: Final = 500
+BATCH_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Of JSON in a request with more than one message."""
+REASON_CHARACTERS_MAX: Final = 200
+TIMER_KEY: Final = "TW_TIMER_KEY"
+"""Property that has the timer key of a delivered message."""
+ACCOMPLISHED: Final = (Verdict.CANCELLED, Verdict.MOVED, Verdict.FIRED)
+DONE, IMPOSSIBLE, UNKNOWN, GONE = 200, 409, 404, 410
+"""Statuses of verdicts."""
+
+
+def spaced(namespace: str, name: str) -> str:
+    """Return a topic's or group's name on the wire."""
+    return f"{namespace}%{name}" if namespace else name
+
+
+def encoded(content: object) -> bytes:
+    """Return the JSON of a request."""
+    try:
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    except TypeError as error:
+        raise ClientMistake(f"A value of the call is no JSON: {error}.") from None
+    except UnicodeEncodeError as error:
+        raise ClientMistake(f"A text of the call cannot be held by UTF-8: {error}.") from None
+
+
+# Sending
+
+
+def message_fields(message: NewMessage, namespace: str, message_id: str) -> dict[str, Any]:
+    """Return a message as the fields of a request.
+
+    Raises:
+        ClientMistake: for options that contradict each other, an unfit time, or an unfit body.
+    """
+    body, marks = body_fields(message.body)
+    fields: dict[str, Any] = {
+        **body,
+        "topic": spaced(namespace, message.topic),
+        "idempotency_key": message.idempotency_key or message_id,
+        **_when(message),
+        **_carried(message),
+    }
+    optional = {
+        "timer_key": message.key,
+        "unique": message.unique,
+        "message_group": message.group,
+        "tag": message.tag,
+        "keys": _key_list(message.keys),
+        "properties": marks | dict(message.properties),
+    }
+    return fields | {name: value for name, value in optional.items() if value}
+
+
+def _when(message: NewMessage) -> dict[str, int]:
+    if message.delay is not None and message.at is not None:
+        raise ClientMistake("delay and at are given: a message is due in one way.")
+    if message.unique and not message.key:
+        raise ClientMistake("unique is about a key: give one.")
+    if message.delay is not None:
+        return {"in": span_ms(message.delay, "delay")}
+    if message.at is not None:
+        return {"at": moment_ms(message.at, "at")}
+    if message.key:
+        raise ClientMistake(f"key {message.key!r} names a delayed message: give its delay, or at.")
+    return {}
+
+
+def _carried(message: NewMessage) -> dict[str, Any]:
+    """Return the verb on a timer that a message carries."""
+    if message.move is not None:
+        timer, to = message.move
+        return {"move": {"key": timer.key, "topic": timer.wire_topic, "to": _due(to)}}
+    verbs = {"cancel": message.cancel, "fire": message.fire}
+    return {
+        name: {"key": timer.key, "topic": timer.wire_topic}
+        for name, timer in verbs.items()
+        if timer is not None
+    }
+
+
+def _due(to: Span | datetime) -> int | str:
+    return moment_ms(to, "to") if isinstance(to, datetime) else f"{span_ms(to, 'to')}ms"
+
+
+def _key_list(keys: Iterable[str]) -> list[str]:
+    if isinstance(keys, str):
+        raise ClientMistake(f"keys is the text {keys[:80]!r}: give a list of texts.")
+    return list(keys)
+
+
+def send(message: NewMessage, namespace: str, message_id: str) -> Steps[Sent]:
+    """Store one message; raise the refusal."""
+    body = encoded(message_fields(message, namespace, message_id))
+    request = Request("POST", MESSAGES_PATH, body, is_repeatable=True)
+    return asked(request, lambda _, content: _sent(content, message))
+
+
+def send_many(messages: Iterable[NewMessage], namespace: str, new_id: Callable[[], str]) -> Steps[list[Sent]]:
+    """Store messages, some in a request; return their receipts.
+
+    Raises:
+        SomeRefused: with a receipt or an error for each, if there is an error.
+    """
+    results: dict[int, Sent | TidewheelError] = {}
+    batch = Batch()
+    for number, message in enumerate(messages):
+        try:
+            fields = encoded(message_fields(message, namespace, new_id()))
+        except TidewheelError as error:
+            results[number] = error
+            continue
+        if not batch.has_room(fields):
+            results |= yield from batch.send()
+            batch = Batch()
+        batch.add(number, message, fields)
+    results |= yield from batch.send()
+    in_order = [results[number] for number in sorted(results)]
+    receipts = [one for one in in_order if isinstance(one, Sent)]
+    if len(receipts) < len(in_order):
+        raise SomeRefused.of(in_order)
+    return receipts
+
+
+class Batch:
+    """Messages of one request, with their numbers."""
+
+    def __init__(self) -> None:
+        self._numbered: list[tuple[int, NewMessage]] = []
+        self._fields: list[bytes] = []
+        self._size_bytes = 0
+
+    def has_room(self, fields: bytes) -> bool:
+        """Return whether a message fits; one always fits into an empty batch."""
+        is_full = len(self._fields) >= BATCH_COUNT_MAX or self._size_bytes + len(fields) > BATCH_BYTES_MAX
+        return not (self._fields and is_full)
+
+    def add(self, number: int, message: NewMessage, fields: bytes) -> None:
+        """Take a message in."""
+        self._numbered.append((number, message))
+        self._fields.append(fields)
+        self._size_bytes += len(fields)
+
+    def send(self) -> Steps[dict[int, Sent | TidewheelError]]:
+        """Store the messages; return a result for each, the same error for all if there is no answer."""
+        if not self._fields:
+            return {}
+        body = b'{"messages":[' + b",".join(self._fields) + b"]}"
+        try:
+            return (yield from asked(Request("POST", MESSAGES_PATH, body, is_repeatable=True), self._results))
+        except TidewheelError as error:
+            return dict.fromkeys((number for number, _ in self._numbered), error)
+
+    def _results(self, _: int, content: Any) -> dict[int, Sent | TidewheelError]:
+        pairs = zip(self._numbered, content["messages"], strict=True)
+        return {number: refusal(0, one) or _sent(one, message) for (number, message), one in pairs}
+
+
+def _sent(content: Mapping[str, Any], message: NewMessage) -> Sent:
+    verdict = None if content["verdict"] is None else _carried_result(content["verdict"], message)
+    offset = int(content["physical_offset"])
+    return Sent(content["message_id"], message.topic, offset, content["recall_handle"], verdict)
+
+
+def _carried_result(content: Mapping[str, Any], message: NewMessage) -> TimerResult:
+    verdict, ended_ms, offset = (content[name] for name in ("verdict", "ended_ms", "ended_offset"))
+    return TimerResult(
+        Verdict(verdict),
+        verdict in ACCOMPLISHED or (verdict == Verdict.ALREADY and message.cancel is not None),
+        message_id="",
+        at=None if ended_ms is None else moment_of(int(ended_ms)),
+        offset=None if offset is None else int(offset),
+    )
+
+
+# Timers
+
+
+def cancel(topic: str, key: str, reason: str) -> Steps[TimerResult]:
+    """Cancel a timer."""
+    return _verb("cancel", {"topic": topic, "key": key, "reason": reason})
+
+
+def fire(topic: str, key: str, reason: str) -> Steps[TimerResult]:
+    """Deliver a timer's message now."""
+    return _verb("fire", {"topic": topic, "key": key, "reason": reason})
+
+
+def move(topic: str, key: str, to: Span | datetime, reason: str) -> Steps[TimerResult]:
+    """Give a timer another due time: a span from now, or a moment."""
+    return _verb("move", {"topic": topic, "key": key, "to": _due(to), "reason": reason})
+
+
+def _verb(name: str, fields: Mapping[str, Any]) -> Steps[TimerResult]:
+    request = Request("POST", f"/api/timers/{name}", encoded(fields))
+    return asked(request, lambda status, said: _result(said, is_done=status == DONE), IMPOSSIBLE, UNKNOWN)
+
+
+def get(topic: str, key: str) -> Steps[TimerResult]:
+    """Look at a timer: PENDING, or how it ended."""
+    query = urlencode({"topic": topic, "key": key}, errors="replace")
+    request = Request("GET", f"/api/timers/one?{query}", is_repeatable=True)
+    return asked(request, lambda _, said: _looked_at(said), UNKNOWN, GONE)
+
+
+def _looked_at(content: Mapping[str, Any]) -> TimerResult:
+    if "verdict" in content:
+        return _result(content, is_done=False)
+    body = None if content["message"] is None else body_of(content["message"])
+    due = moment_of(int(content["due_ms"]))
+    return TimerResult(Verdict.PENDING, True, content["message_id"], due, due, body=body)
+
+
+def _result(content: Mapping[str, Any], *, is_done: bool) -> TimerResult:
+    due_ms, ended_ms, offset = (int(content[name]) for name in ("due_ms", "ended_ms", "ended_offset"))
+    return TimerResult(
+        Verdict(content["verdict"]),
+        is_done,
+        content["message_id"],
+        moment_of(due_ms) if due_ms > 0 else None,
+        moment_of(ended_ms) if ended_ms >= 0 else None,
+        offset if offset >= 0 else None,
+    )
+
+
+# Receiving
+
+
+def receive(
+    topic: str, group: str, *, count: int, wait: Span, lease: Span, tags: str, sql: str, name: str
+) -> Steps[list[Delivery]]:
+    """Lease messages, waiting for the first."""
+    wait_ms = span_ms(wait, "wait")
+    fields = {
+        "topic": topic,
+        "count": count,
+        "wait": wait_ms,
+        "lease": span_ms(lease, "lease"),
+        "filter": tags,
+        "sql": sql,
+        "client": name,
+        "as_text": True,
+    }
+    request = Request("POST", _path(group, "receive"), encoded(fields), wait_ms / 1000, is_repeatable=True)
+    return asked(request, lambda _, said: [_delivery(one) for one in said["messages"]])
+
+
+def _delivery(one: Mapping[str, Any]) -> Delivery:
+    return Delivery(
+        id=one["message_id"],
+        topic=one["topic"],
+        bytes=body_of(one),
+        attempt=one["attempt"],
+        handle=one["receipt_handle"],
+        place=(one["queue_id"], int(one["queue_offset"])),
+        leased_until=moment_of(int(one["leased_until_ms"])),
+        tag=one["tag"],
+        keys=tuple(one["keys"]),
+        group=one["message_group"],
+        key=one["properties"].get(TIMER_KEY, ""),
+        properties=one["properties"],
+        born=moment_of(int(one["born_ms"])),
+    )
+
+
+def ack(group: str, handles: Sequence[str]) -> Steps[list[TidewheelError | None]]:
+    """Acknowledge leases; return an error, or None, for each."""
+    results = yield from _end(group, "ack", {"receipt_handles": list(handles)}, is_repeatable=True)
+    return [error for error, _ in results]
+
+
+def retry(group: str, handle: str, after: Span | None) -> Steps[None]:
+    """Let a message come again after a span; without one as the group's policy says."""
+    more = {} if after is None else {"after": span_ms(after, "after")}
+    results = yield from _end(group, "nack", {"receipt_handles": [handle], **more})
+    _raise_first(results)
+
+
+def reject(group: str, handle: str, reason: str) -> Steps[None]:
+    """Make a message a dead letter; its reason is cut to one line of REASON_CHARACTERS_MAX."""
+    more = {"dead_letter": True, "reason": one_line(reason)}
+    results = yield from _end(group, "nack", {"receipt_handles": [handle], **more})
+    _raise_first(results)
+
+
+def one_line(reason: str) -> str:
+    """Return a reason as the broker takes it."""
+    line = " ".join(reason.split())[:REASON_CHARACTERS_MAX]
+    return "".join(one if one.isprintable() else "?" for one in line)
+
+
+def extend(group: str, handle: str, lease: Span) -> Steps[str]:
+    """Let a lease end that long from now; return its new handle."""
+    more = {"lease": span_ms(lease, "lease")}
+    results = yield from _end(group, "extend", {"receipt_handles": [handle], **more})
+    _raise_first(results)
+    return str(results[0][1]["new_receipt_handle"])
+
+
+def ack_one(group: str, handle: str) -> Steps[None]:
+    """Acknowledge a lease; raise `InvalidReceiptHandle` if it has ended."""
+    [error] = yield from ack(group, [handle])
+    if error is not None:
+        raise error
+
+
+Results = list[tuple[TidewheelError | None, Mapping[str, Any]]]
+
+
+def _end(group: str, verb: str, fields: Mapping[str, Any], *, is_repeatable: bool = False) -> Steps[Results]:
+    """End or extend leases; return for each handle its error, if any, and its part of the answer."""
+    request = Request("POST", _path(group, verb), encoded(fields), is_repeatable=is_repeatable)
+    return asked(request, lambda _, said: [(_error_of(one), one) for one in said["results"]])
+
+
+def _error_of(result: Mapping[str, Any]) -> TidewheelError | None:
+    error = result["error"]
+    if error is None:
+        return None
+    return refusal(0, error) or TidewheelError(f"It was refused with {error!s:.100}.")
+
+
+def _raise_first(results: Results) -> None:
+    for error, _ in results:
+        if error is not None:
+            raise error
+
+
+def _path(group: str, verb: str) -> str:
+    return f"/api/groups/{quote(group, safe='', errors='replace')}/{verb}"

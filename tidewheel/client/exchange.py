@@ -1,0 +1,226 @@
+"""The conversation with a broker, without I/O: requests go out, answers or failures come in.
+
+An operation is a generator (`Steps`): it yields a `Request` or a `Pause`, gets an `Answer` or a `Failure`,
+and returns a value or raises an error of `tidewheel.errors`. Shells (`tidewheel.client.http`) send the
+requests, sleep the pauses and read the clock: one for threads, one for asyncio.
+
+    request --> Answer 2xx ------------------------------------> value
+            --> Answer with an error's code --- 503 --> again --> error of that code
+            --> Failure UNTAKEN (no connection) ------> again --> BrokerUnreachable
+            --> Failure CUT (it broke off) -----------> again --> AnswerLost
+            --> Failure LATE (a time-out) ---------------------> AnswerLate
+
+Rules
+1. A request that no broker took is repeated, whatever it asks.
+2. A request that may have been carried out is repeated only if it `is_repeatable`, and only within
+   REPEAT_SECONDS of the first try: the broker knows a repeated send for 30 s.
+3. PAUSES_S bounds the tries. The last failure is the error, but not one that denies an earlier try that may
+   have been carried out: then that try's error is.
+
+An error is a sentence and has no traceback of a library: failures come in as values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeVar, cast
+
+from tidewheel import errors
+from tidewheel.errors import AnswerLate, AnswerLost, BrokerUnreachable, Busy, TidewheelError
+
+PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+REPEAT_SECONDS: Final = 20.0
+UNAVAILABLE: Final = 503
+RESULT_UNKNOWN: Final = "TW-171"
+FROM_PROXIES: Final = (502, 503, 504)
+"""Statuses by which a proxy says that the broker behind it gave no answer."""
+_SHOWN_CHARACTERS: Final = 100
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. The broker may hold its answer for `wait_s` seconds."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    wait_s: float = 0.0
+    is_repeatable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause before the next try, in seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer that came whole. Times are seconds of one monotonic clock, `where` the broker's address."""
+
+    status: int
+    body: bytes
+    where: str
+    begun_s: float
+    ended_s: float
+
+
+class Fault(Enum):
+    """How a request failed. UNTAKEN: there was no connection, or no room for one here."""
+
+    UNTAKEN = "untaken"
+    CUT = "cut"
+    LATE = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request without an answer; `reason` in the words of the library or the system."""
+
+    fault: Fault
+    reason: str
+    where: str
+    begun_s: float
+    ended_s: float
+
+
+Reply = Answer | Failure
+Steps = Generator[Request | Pause, Reply | None, T]
+
+
+def asked(request: Request, reader: Callable[[int, Any], T], *statuses: int) -> Steps[T]:
+    """Send a request until it is answered; return the value that `reader` makes of its status and JSON.
+
+    An answer has a status of 2xx, or one of `statuses` if its JSON is no error.
+
+    Raises:
+        TidewheelError: the refusal of the broker, or the reason for a missing answer.
+    """
+    begun_s: float | None = None
+    lost: TidewheelError | None = None
+    for pause_s in (*PAUSES_S, None):
+        reply = cast("Reply", (yield request))
+        begun_s = reply.begun_s if begun_s is None else begun_s
+        found = read(reply, reader, statuses)
+        if not isinstance(found, TidewheelError):
+            return found
+        is_untaken = isinstance(reply, Failure) and reply.fault is Fault.UNTAKEN
+        if is_unknown(found):
+            lost = found
+        is_safe = is_untaken and lost is None
+        if request.is_repeatable and (is_untaken or may_pass(reply)):
+            is_safe |= reply.ended_s + (pause_s or 0.0) - begun_s <= REPEAT_SECONDS
+        if pause_s is None or not is_safe:
+            raise lost if lost is not None and isinstance(found, BrokerUnreachable | Busy) else found
+        yield Pause(pause_s)
+    raise AssertionError("the last try returns or raises")
+
+
+def is_unknown(error: TidewheelError) -> bool:
+    """Return whether an error leaves open if the request was carried out."""
+    return isinstance(error, AnswerLost) or error.code == RESULT_UNKNOWN
+
+
+def may_pass(reply: Reply) -> bool:
+    """Return whether another try may meet a better answer."""
+    return reply.fault is Fault.CUT if isinstance(reply, Failure) else reply.status in FROM_PROXIES
+
+
+def read(reply: Reply, reader: Callable[[int, Any], T], statuses: tuple[int, ...] = ()) -> T | TidewheelError:
+    """Return the value that a reader makes of a reply, or the error of the reply."""
+    if isinstance(reply, Failure):
+        return failed(reply)
+    try:
+        content = json.loads(reply.body)
+        if 200 <= reply.status < 300 or (reply.status in statuses and "code" not in content):
+            return reader(reply.status, content)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return _stranger(reply)
+    return refusal(reply.status, content) or _stranger(reply)
+
+
+def failed(failure: Failure) -> TidewheelError:
+    """Return the error of a request without an answer."""
+    where, reason = failure.where, failure.reason
+    if failure.fault is Fault.UNTAKEN:
+        return BrokerUnreachable(
+            f"There is no Tidewheel HTTP interface at {where} ({reason}). Start a broker with "
+            "'tidewheel serve', or name its HTTP address by Client(url) or TIDEWHEEL_HTTP."
+        )
+    if failure.fault is Fault.LATE:
+        return AnswerLate(
+            f"{where} did not answer within {failure.ended_s - failure.begun_s:.0f} s. "
+            "The call may have been carried out: look before you repeat it."
+        )
+    return AnswerLost(
+        f"{where} ended the connection ({reason}): a proxy, or a broker that stops. "
+        "The call may have been carried out: look before you repeat it."
+    )
+
+
+def refusal(status: int, content: Any) -> TidewheelError | None:
+    """Return the error that JSON of an answer, or of a part of it, stands for; None if it is none.
+
+    Its class is that with its code, else that of its status: `status` is 0 for a part of an answer.
+    """
+    match content:
+        case {"code": str(code), "message": str(message)}:
+            error = _class_of(code, status)(str(content.get("detail", "")))
+            error.code = code
+            error.args = (message,)
+            return error
+    return None
+
+
+def _stranger(answer: Answer) -> TidewheelError:
+    """Return the error for an answer that is none of Tidewheel's."""
+    begun = " ".join(answer.body[: 4 * _SHOWN_CHARACTERS].decode(errors="replace").split())
+    shown = f"{answer.status} {begun[:_SHOWN_CHARACTERS]!r}"
+    if answer.status in FROM_PROXIES:
+        return AnswerLost(
+            f"A proxy before {answer.where} said {shown}: the broker behind it gave no answer. "
+            "The call may have been carried out: look before you repeat it."
+        )
+    return BrokerUnreachable(
+        f"The server at {answer.where} is no Tidewheel HTTP interface: it said {shown}. Give the address "
+        "that 'tidewheel serve --http' has, 127.0.0.1:8088 unless it says otherwise; 8081 is for gRPC."
+    )
+
+
+_MISTAKES: Final = range(400, 500)
+_OF_STATUS: Final = {
+    401: errors.AccessRefused,
+    403: errors.AccessRefused,
+    404: errors.NotFound,
+    409: errors.RefusedByState,
+    UNAVAILABLE: errors.Busy,
+}
+_OF_RANGE: Final = {
+    "TW-13": errors.ClientMistake,
+    "TW-14": errors.ClientMistake,
+    "TW-15": errors.NotFound,
+    "TW-16": errors.RefusedByState,
+    "TW-17": errors.Busy,
+    "TW-18": errors.AccessRefused,
+    "TW-22": errors.Busy,
+}
+"""The families of the codes that a message or handle of a batch is refused with."""
+_OF_CODE: Final = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, TidewheelError) and "code" in vars(kind)
+}
+
+
+def _class_of(code: str, status: int) -> type[TidewheelError]:
+    if code in _OF_CODE:
+        return _OF_CODE[code]
+    if status in _OF_STATUS:
+        return _OF_STATUS[status]
+    return errors.ClientMistake if status in _MISTAKES else _OF_RANGE.get(code[:5], TidewheelError)

@@ -1,0 +1,252 @@
+"""The shells: requests sent and pauses slept for a conversation, by threads or by asyncio.
+
+The library is httpx2 or httpx, whichever is installed; their API is the same. It is imported with the first
+request.
+
+Rules
+1. A pool of connections belongs to the process (after a fork) and the event loop that opened it. Another one
+   opens its own, and leaves the old one alone.
+2. A request goes to one address until no connection can be made there, then to the next.
+3. An idle connection is closed after KEEP_SECONDS, before a broker closes it (5 s).
+4. An answer has at most ANSWER_BYTES_MAX, and comes within the time of its request.
+5. The environment's proxies are used except for this machine.
+
+Cost: that of the library. Weak spot: a hostile server can make an answer of ANSWER_BYTES_MAX.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import ssl
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tidewheel.client.exchange import Answer, Failure, Fault, Pause, Reply, Request, Steps
+from tidewheel.extras import missing
+
+if TYPE_CHECKING:
+    from tidewheel.client.address import Broker
+
+T = TypeVar("T")
+
+LIBRARIES: Final = ("httpx2", "httpx")
+CONNECT_SECONDS: Final = 5.0
+KEEP_SECONDS: Final = 3.0
+CONNECTIONS_MAX: Final = 100
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""8 MiB of bodies with each character escaped, and the other fields."""
+
+
+def library() -> Any:
+    """Return httpx2 or httpx; raise `LibraryMissing` if neither is installed."""
+    for name in LIBRARIES:
+        spec = find_spec(name)
+        if spec is not None and spec.origin is not None:  # a folder of that name has no origin
+            return importlib.import_module(name)
+    raise missing("client", "httpx (or httpx2)")
+
+
+def arguments_of(httpx: Any, broker: Broker) -> dict[str, Any]:
+    """Return the arguments of the library's clients."""
+    authorization = {"Authorization": f"Bearer {broker.token}"} if broker.token else {}
+    return {
+        "headers": {"User-Agent": "tidewheel", **authorization},
+        "verify": broker.tls() if broker.is_tls else False,
+        "limits": httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_SECONDS),
+        "trust_env": not broker.is_here,
+    }
+
+
+def failure_of(httpx: Any, error: Exception, where: str, begun_s: float) -> Failure:
+    """Return an error of the library as a value."""
+    ended_s = time.monotonic()
+    reason = str(error) or type(error).__name__
+    if isinstance(error, httpx.ConnectError):
+        return Failure(Fault.UNTAKEN, _with_trust(error, reason), where, begun_s, ended_s)
+    if isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout):
+        return Failure(
+            Fault.UNTAKEN, f"no connection within {CONNECT_SECONDS:.0f} s", where, begun_s, ended_s
+        )
+    fault = Fault.LATE if isinstance(error, httpx.TimeoutException) else Fault.CUT
+    return Failure(fault, reason, where, begun_s, ended_s)
+
+
+def _with_trust(error: BaseException | None, reason: str) -> str:
+    """Return the reason of a failed connection; for TLS, with a remedy."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return (
+                f"its certificate is not trusted: {error.verify_message}; if it is your broker's, set "
+                "TIDEWHEEL_HTTP_CA to certificate.pem in the folder tls of its store"
+            )
+        if isinstance(error, ssl.SSLError):
+            return f"{reason}: perhaps it speaks http://, not https://"
+        error = error.__cause__ or error.__context__
+    return reason
+
+
+class Incoming:
+    """An answer that comes in pieces."""
+
+    def __init__(self, where: str, begun_s: float, seconds: float) -> None:
+        self._where, self._begun_s, self._ends_s = where, begun_s, begun_s + seconds
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+
+    def add(self, piece: bytes) -> Failure | None:
+        """Take a piece; return the failure of an answer that is too long or too late."""
+        self._pieces.append(piece)
+        self._size_bytes += len(piece)
+        now_s = time.monotonic()
+        if self._size_bytes > ANSWER_BYTES_MAX:
+            reason = f"its answer has more than {ANSWER_BYTES_MAX} bytes"
+            return Failure(Fault.CUT, reason, self._where, self._begun_s, now_s)
+        if now_s > self._ends_s:
+            return Failure(Fault.LATE, "the answer did not end", self._where, self._begun_s, now_s)
+        return None
+
+    def whole(self, status: int) -> Answer:
+        """Return the answer."""
+        return Answer(status, b"".join(self._pieces), self._where, self._begun_s, time.monotonic())
+
+
+class Line:
+    """State of a shell: the broker's current address, and the arguments of the library's calls."""
+
+    def __init__(self, broker: Broker, timeout_s: float) -> None:
+        self.broker, self.timeout_s = broker, timeout_s
+        self._turn = 0
+
+    @property
+    def where(self) -> str:
+        """The address that requests go to."""
+        return self.broker.urls[self._turn % len(self.broker.urls)]
+
+    def turn(self, reply: Reply, where: str) -> Reply:
+        """Go on to the next address if no connection could be made to `where`; return the reply."""
+        if isinstance(reply, Failure) and reply.fault is Fault.UNTAKEN and where == self.where:
+            self._turn += 1
+        return reply
+
+    def seconds(self, request: Request) -> float:
+        """Return how long an answer may take."""
+        return self.timeout_s + request.wait_s
+
+    def arguments(self, httpx: Any, request: Request, where: str) -> dict[str, Any]:
+        """Return a request as the library takes it."""
+        seconds = self.seconds(request)
+        return {
+            "method": request.method,
+            "url": f"{where}{request.path}",
+            "content": request.body,
+            "headers": {} if request.body is None else {"Content-Type": "application/json"},
+            "timeout": httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds)),
+        }
+
+
+class ThreadShell:
+    """Runs conversations in the calling thread; threads may share it."""
+
+    def __init__(self, broker: Broker, timeout_s: float) -> None:
+        self._httpx, self._line = library(), Line(broker, timeout_s)
+        self._pool: Any = None
+        self._process = 0
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run a conversation to its end; return its value."""
+        reply: Reply | None = None
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            reply = None
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+            else:
+                reply = self._ask(step)
+
+    def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        pool, self._pool = self._pool, None
+        if pool is not None and self._process == os.getpid():
+            pool.close()
+
+    def _ask(self, request: Request) -> Reply:
+        where, begun_s = self._line.where, time.monotonic()
+        try:
+            reply = self._answer(request, where, begun_s)
+        except (self._httpx.HTTPError, self._httpx.InvalidURL, self._httpx.StreamError) as error:
+            reply = failure_of(self._httpx, error, where, begun_s)
+        return self._line.turn(reply, where)
+
+    def _answer(self, request: Request, where: str, begun_s: float) -> Reply:
+        incoming = Incoming(where, begun_s, self._line.seconds(request))
+        with self._connections().stream(**self._line.arguments(self._httpx, request, where)) as answer:
+            for piece in answer.iter_bytes():
+                if failure := incoming.add(piece):
+                    return failure
+            return incoming.whole(answer.status_code)
+
+    def _connections(self) -> Any:
+        if self._pool is None or self._process != os.getpid():
+            self._process = os.getpid()
+            self._pool = self._httpx.Client(**arguments_of(self._httpx, self._line.broker))
+        return self._pool
+
+
+class LoopShell:
+    """Runs conversations in an event loop."""
+
+    def __init__(self, broker: Broker, timeout_s: float) -> None:
+        self._httpx, self._line = library(), Line(broker, timeout_s)
+        self._pool: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run a conversation to its end; return its value."""
+        reply: Reply | None = None
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            reply = None
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+            else:
+                reply = await self._ask(step)
+
+    async def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        pool, self._pool = self._pool, None
+        if pool is not None and self._loop is asyncio.get_running_loop():
+            await pool.aclose()
+
+    async def _ask(self, request: Request) -> Reply:
+        where, begun_s = self._line.where, time.monotonic()
+        try:
+            reply = await self._answer(request, where, begun_s)
+        except (self._httpx.HTTPError, self._httpx.InvalidURL, self._httpx.StreamError) as error:
+            reply = failure_of(self._httpx, error, where, begun_s)
+        return self._line.turn(reply, where)
+
+    async def _answer(self, request: Request, where: str, begun_s: float) -> Reply:
+        incoming = Incoming(where, begun_s, self._line.seconds(request))
+        sent = self._connections().stream(**self._line.arguments(self._httpx, request, where))
+        async with sent as answer:
+            async for piece in answer.aiter_bytes():
+                if failure := incoming.add(piece):
+                    return failure
+            return incoming.whole(answer.status_code)
+
+    def _connections(self) -> Any:
+        if self._pool is None or self._loop is not asyncio.get_running_loop():
+            self._loop = asyncio.get_running_loop()
+            self._pool = self._httpx.AsyncClient(**arguments_of(self._httpx, self._line.broker))
+        return self._pool

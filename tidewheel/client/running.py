@@ -1,0 +1,319 @@
+"""One consumer at work: its receives, its messages in hand, their leases and their ends.
+
+`tidewheel.client.worker` has the rules.
+
+    receive --> Held --+-- its lease is renewed ----------------+
+                       +-- its lane runs the function --> end --+--> ended at the broker --> counted out
+
+A lane is one message, or those of a message group in order. All tasks of a consumer are in one TaskGroup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Awaitable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidewheel.client import calls
+from tidewheel.client.acks import Acks
+from tidewheel.client.clients import AsyncClient
+from tidewheel.client.consumer import Consumer, Received, Unfit
+from tidewheel.client.endings import Ack, Dead, End, Retried, end_after
+from tidewheel.errors import (
+    AnswerLate,
+    AnswerLost,
+    BrokerUnreachable,
+    Busy,
+    InvalidReceiptHandle,
+    TidewheelError,
+)
+
+RECEIVE_COUNT_MAX: Final = 32
+RENEWALS: Final = 3
+"""Renewals in the time of a lease."""
+PAUSES_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Pauses between calls while the broker is gone or busy; the last one repeats."""
+PASSING: Final = (Busy, BrokerUnreachable, AnswerLate, AnswerLost)
+"""Errors that may pass by themselves."""
+
+log = logging.getLogger("tidewheel.worker")
+
+
+class Hands:
+    """Bodies in hand, of all consumers of a worker.
+
+    `dropped` has an event for each consumer, set when a message is counted out; its consumer clears it.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held_bytes = 0
+        self.dropped: list[asyncio.Event] = []
+
+    @property
+    def are_full(self) -> bool:
+        """Whether nothing more may be asked for."""
+        return self._held_bytes >= self._bytes_max
+
+    def take(self, message: Received) -> None:
+        """Count a message in."""
+        self._held_bytes += len(message.bytes)
+
+    def drop(self, message: Received) -> None:
+        """Count a message out."""
+        self._held_bytes -= len(message.bytes)
+        for one in self.dropped:
+            one.set()
+
+
+@dataclass(slots=True)
+class Held:
+    """A message in hand: the renewal of its lease, and from `ended` on how it ends."""
+
+    message: Received
+    end: End | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    renewal: asyncio.Task[None] | None = None
+
+
+class Running:
+    """One consumer at work."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        client: AsyncClient,
+        threads: ThreadPoolExecutor,
+        hands: Hands,
+        stop: asyncio.Event,
+    ) -> None:
+        self._consumer, self._client, self._threads = consumer, client, threads
+        self._hands, self._stop = hands, stop
+        self._acks = Acks(client, calls.spaced(client.namespace, consumer.group))
+        self._count = self._failures = 0
+        self._in_hand: dict[tuple[int, int], Held] = {}
+        self._dropped = asyncio.Event()
+        hands.dropped.append(self._dropped)
+        self._name = f"{consumer.topic} of group {consumer.group}"
+
+    async def run(self) -> TidewheelError | None:
+        """Receive and run until the worker stops; return when all messages in hand have ended.
+
+        A refusal that no wait can mend stops the worker and is returned.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            while not self._stop.is_set():
+                try:
+                    received = await self._received()
+                except TidewheelError as error:
+                    self._stop.set()
+                    return error
+                for lane in lanes(one for one in received if not self._goes_on(one)):
+                    tasks.create_task(self._run_lane([self._taken(one, tasks) for one in lane]))
+        return None
+
+    def _goes_on(self, message: Received) -> bool:
+        """Return whether a message is in hand already; if so, it takes over the new lease."""
+        held = self._in_hand.get(message.place)
+        if held is None or held.renewal is None:
+            return False
+        is_running = held.end is None and not held.renewal.done()
+        if is_running or isinstance(held.end, Ack):
+            held.message.take_over(message)
+            log.info("%s: message %s came again and is in hand: it has a new lease", self._name, message.id)
+            return True
+        return False
+
+    def _taken(self, message: Received, tasks: asyncio.TaskGroup) -> Held:
+        """Count a message in, and begin to renew its lease."""
+        self._count += 1
+        self._hands.take(message)
+        held = self._in_hand[message.place] = Held(message)
+        held.renewal = tasks.create_task(self._renew(held))
+        return held
+
+    async def _received(self) -> list[Received]:
+        """Return messages for the free slots; none if there are no slots, or the worker stops."""
+        free = self._consumer.concurrency - self._count
+        if free <= 0 or self._hands.are_full:
+            self._dropped.clear()
+            await self._or_stop(self._dropped.wait())
+            return []
+        one = self._consumer
+        receive = self._client.receive(
+            one.topic,
+            one.group,
+            count=min(free, RECEIVE_COUNT_MAX),
+            lease=one.lease,
+            filter=one.filter,
+            sql=one.sql,
+        )
+        return await self._or_stop(self._patiently(receive)) or []
+
+    async def _patiently(self, receive: Awaitable[list[Received]]) -> list[Received]:
+        """Receive; after a failure that may pass, pause and return nothing."""
+        try:
+            found = await receive
+        except PASSING as error:
+            log.warning("%s: nothing is received now: %s", self._name, error)
+            await asyncio.sleep(PAUSES_S[min(self._failures, len(PAUSES_S) - 1)])
+            self._failures += 1
+            return []
+        self._failures = 0
+        return found
+
+    async def _or_stop(self, waiting: Any) -> Any:
+        """Return the result of a wait; if the worker stops first, cancel the wait and return None."""
+        work, stop = asyncio.ensure_future(waiting), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return work.result() if work.done() else None
+        finally:
+            for one in (work, stop):
+                one.cancel()
+            await asyncio.gather(work, stop, return_exceptions=True)
+
+    async def _run_lane(self, lane: list[Held]) -> None:
+        """Run messages one after the other; give back those after one that was not acknowledged."""
+        is_open = True
+        for held in lane:
+            try:
+                if is_open and not self._stop.is_set():
+                    is_open = await self._run_one(held)
+                else:
+                    await self._end(held, Retried(0))
+            finally:
+                held.ended.set()
+                self._drop(held)
+
+    def _drop(self, held: Held) -> None:
+        """Count a message out."""
+        self._count -= 1
+        self._hands.drop(held.message)
+        if self._in_hand.get(held.message.place) is held:
+            del self._in_hand[held.message.place]
+
+    async def _run_one(self, held: Held) -> bool:
+        """Run the function for a message, and end the message; return whether it was acknowledged."""
+        one, message = self._consumer, held.message
+        end: End = Ack()
+        try:
+            await self._call(one.arguments(message))
+        except Unfit as error:
+            log.error("%s: message %s cannot be read: %s", self._name, message.id, error)
+            end = Dead(str(error))
+        except (Exception, asyncio.CancelledError) as error:  # whatever the function raises
+            if is_cancelled_from_outside(error):
+                raise
+            end = end_after(error, message.attempt, one.retry, one.dead_on)
+            log.error(
+                "%s: message %s failed at attempt %d, %s", self._name, message.id, message.attempt, end,
+                exc_info=error,
+            )  # fmt: skip
+        return await self._end(held, end) and isinstance(end, Ack)
+
+    async def _call(self, arguments: tuple[Any, ...]) -> None:
+        function = self._consumer.function
+        if inspect.iscoroutinefunction(function):
+            async with asyncio.timeout(self._consumer.longest_s):
+                await function(*arguments)
+            return
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._threads, lambda: context.run(function, *arguments))
+        if inspect.isawaitable(result):  # of a callable that does not say so
+            async with asyncio.timeout(self._consumer.longest_s):
+                await result
+
+    async def _end(self, held: Held, end: End) -> bool:
+        """End a message; return whether the broker has it so. One that it has not comes again."""
+        held.end = end
+        held.ended.set()
+        if held.renewal is not None:
+            await held.renewal
+        try:
+            async with asyncio.timeout(self._consumer.lease_s):
+                await self._try_end(held.message, end)
+        except InvalidReceiptHandle as error:
+            log.warning(
+                "%s: message %s was not ended in time, it may come again: %s",
+                self._name, held.message.id, error,
+            )  # fmt: skip
+            return False
+        except (TidewheelError, TimeoutError) as error:
+            log.error(
+                "%s: message %s cannot be ended, it comes again: %s",
+                self._name, held.message.id, error or "the broker is gone",
+            )  # fmt: skip
+            return False
+        return True
+
+    async def _try_end(self, message: Received, end: End) -> None:
+        for pause_s in pauses():
+            handle = message.handle
+            try:
+                match end:
+                    case Ack():
+                        await self._acks.ack(message)
+                    case Retried():
+                        await message.retry(end.after)
+                    case Dead():
+                        await message.reject(end.reason)
+            except PASSING as error:
+                log.warning("%s: message %s is not ended yet: %s", self._name, message.id, error)
+                await asyncio.sleep(pause_s)
+            except InvalidReceiptHandle:
+                if message.handle == handle:
+                    raise
+            else:
+                return
+
+    async def _renew(self, held: Held) -> None:
+        """Renew a lease until its message has ended; one that was lost may be replaced (`_goes_on`)."""
+        one, message, lost = self._consumer, held.message, ""
+        clock_s = asyncio.get_running_loop().time
+        ends_s = clock_s() + one.longest_s
+        while (left_s := ends_s - clock_s()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, one.lease_s / RENEWALS)):
+                    await held.ended.wait()
+            if held.ended.is_set():
+                return
+            handle = message.handle
+            if handle == lost:
+                continue
+            try:
+                await message.extend(one.lease)
+            except InvalidReceiptHandle as error:
+                lost = handle
+                log.warning("%s: the lease of message %s was lost: %s", self._name, message.id, error)
+            except TidewheelError as error:
+                log.warning("%s: the lease of message %s is not renewed: %s", self._name, message.id, error)
+        log.error("%s: message %s takes too long: its lease ends, it comes again", self._name, message.id)
+
+
+def is_cancelled_from_outside(error: BaseException) -> bool:
+    """Return whether the running task is cancelled, rather than something that it awaits."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def pauses() -> Iterator[float]:
+    """Yield pauses between tries, without end."""
+    yield from PAUSES_S
+    while True:
+        yield PAUSES_S[-1]
+
+
+def lanes(messages: Iterable[Received]) -> list[list[Received]]:
+    """Return messages in lists; each list is run in order: the messages of a message group."""
+    found: dict[str, list[Received]] = {}
+    for one in messages:
+        found.setdefault(f"group {one.group}" if one.group else f"message {one.id}", []).append(one)
+    return list(found.values())

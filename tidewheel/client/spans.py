@@ -1,0 +1,82 @@
+"""Spans and moments as an application gives them, in milliseconds as the broker takes them.
+
+A span is a text with units ("500ms", "30s", "1h30m", "2d") or a timedelta. A moment is a datetime with a
+zone. A number is refused, bare or as a text: libraries differ in whether 30 is seconds or milliseconds. Parts
+of a millisecond are rounded up, so that nothing is due before its time.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from tidewheel.durations import span_ms as written_ms
+from tidewheel.errors import ClientMistake
+
+Span = str | timedelta
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
+MOMENT_MS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
+SPAN_MS_MAX: Final = 10**15
+"""Some 31,000 years: the broker's own limits are lower."""
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+_WAYS: Final = "write it as '500ms', '30s', '1h30m' or '2d', or as a timedelta"
+
+
+def span_ms(span: Span, field: str) -> int:
+    """Return a span in milliseconds; `field` names it in the error.
+
+    Raises:
+        ClientMistake: for a number, a negative or an unreadable span.
+    """
+    if isinstance(span, timedelta):
+        count_ms = _whole_ms(span)
+    elif isinstance(span, str):
+        count_ms = _written_ms(span, field)
+    elif isinstance(span, datetime):
+        raise ClientMistake(f"{field} is a datetime: it is a span of time, {_WAYS}.")
+    elif isinstance(span, int | float):
+        raise ClientMistake(f"{field} is {span!r}, without a unit: {_WAYS}.")
+    else:
+        raise ClientMistake(f"{field} is a {type(span).__name__}: {_WAYS}.")
+    if not 0 <= count_ms <= SPAN_MS_MAX:
+        raise ClientMistake(f"{field} is {span!s:.80}: a span of time is 0s to {SPAN_MS_MAX}ms.")
+    return count_ms
+
+
+def _whole_ms(span: timedelta) -> int:
+    whole_ms, rest = divmod(span, MILLISECOND)
+    return whole_ms + bool(rest)
+
+
+def _written_ms(span: str, field: str) -> int:
+    try:
+        return written_ms(span)
+    except ValueError:
+        unit = ", without a unit" if _NUMBER.fullmatch(span) else ""
+        raise ClientMistake(f"{field} is {span[:80]!r}{unit}: {_WAYS}.") from None
+
+
+def moment_ms(moment: datetime, field: str) -> int:
+    """Return a moment in milliseconds since 1970; `field` names it in the error.
+
+    Raises:
+        ClientMistake: for anything but a datetime with a zone, from 1970 on.
+    """
+    if not isinstance(moment, datetime):
+        raise ClientMistake(f"{field} is a {type(moment).__name__}: it is a moment, a datetime with a zone.")
+    if moment.utcoffset() is None:
+        raise ClientMistake(
+            f"{field} is {moment.isoformat()}, without a zone: use datetime.now(UTC), or .astimezone()."
+        )
+    since = moment - EPOCH
+    if since < timedelta(0):
+        raise ClientMistake(f"{field} is {moment.isoformat()}: that is before 1970.")
+    return _whole_ms(since)
+
+
+def moment_of(count_ms: int) -> datetime:
+    """Return a time of the broker, in milliseconds since 1970, as a datetime in UTC; at most the last."""
+    return EPOCH + timedelta(milliseconds=min(count_ms, MOMENT_MS_MAX))

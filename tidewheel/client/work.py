@@ -1,0 +1,80 @@
+"""`python -m tidewheel.client.work MODULE:NAME`: run a worker; `tidewheel work` is this.
+
+The module is imported as an application's own: the current folder is the first on the path, and the broker's
+packages are not on it. Exit codes are those of the commands (`services.cli.main`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidewheel.client.http import LIBRARIES
+from tidewheel.client.worker import CONCURRENCY_MAX, Worker
+from tidewheel.errors import ConfigurationError, TidewheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+log = logging.getLogger("tidewheel.worker")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the worker that the arguments name until it is stopped; print an error as one line."""
+    parser = argparse.ArgumentParser("tidewheel work")
+    parser.add_argument("worker", metavar="MODULE:NAME")
+    parser.add_argument("--concurrency", type=int, default=None)
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    for name in LIBRARIES:  # each writes a line for each request
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        worker = found(given.worker)
+        if given.concurrency is not None:
+            set_concurrency(worker, given.concurrency)
+        for one in worker.consumers:
+            name = getattr(one.function, "__qualname__", repr(one.function))
+            log.info("%s of group %s: %s, %d at once", one.topic, one.group, name, one.concurrency)
+        worker.run()
+    except TidewheelError as error:
+        print(f"{error.code} {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def found(target: str) -> Worker:
+    """Import MODULE:NAME and return the worker there; raise `ConfigurationError`."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise ConfigurationError(f"{target!r} is no worker: write MODULE:NAME, such as shop.messages:worker.")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and misses another
+        raise ConfigurationError(
+            f"There is no module {error.name!r} in {os.getcwd()}, nor on the path of Python."
+        ) from None
+    worker = getattr(module, name, None)
+    if not isinstance(worker, Worker):
+        what = "not there" if worker is None else f"a {type(worker).__name__}, not a tidewheel.Worker"
+        raise ConfigurationError(f"{name!r} of module {module_name} is {what}.")
+    return worker
+
+
+def set_concurrency(worker: Worker, concurrency: int) -> None:
+    """Set how many messages each consumer runs at once; raise `ConfigurationError`."""
+    if not 1 <= concurrency <= CONCURRENCY_MAX:
+        raise ConfigurationError(f"--concurrency is {concurrency}: give 1 to {CONCURRENCY_MAX}.")
+    worker.consumers[:] = [replace(one, concurrency=concurrency) for one in worker.consumers]
+
+
+if __name__ == "__main__":
+    main()
