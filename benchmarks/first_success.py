@@ -7,9 +7,9 @@ these sources, with what its page names, from the package index; then a broker w
 program or the commands. Reading and typing are not counted. `install` depends on the network and on pip's
 cache and is told apart; `success` runs from the first command after it to the answer that was wanted:
 
-    message      README's first program has received its message, 3 s after it was sent
+    message      README's program has cancelled one timer and received another's message, after 3 s
     cancel       a timer was set, looked at and cancelled by its key; a second cancel says ALREADY
-    transaction  README's second program has committed its row, and the broker shows its message COMMITTED
+    transaction  the barrier's program has committed its row, and the broker shows its message COMMITTED
     test         README's test of half an hour passes under pytest
     audit        `tidewheel demo` has run a shop and its audit, and the books balance
 """
@@ -35,8 +35,6 @@ ROOT = Path(__file__).parents[1]
 NOT_SOURCES = shutil.ignore_patterns(
     ".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules", "target"
 )
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-CLIENT = "rocketmq-python-client"
 READY_SECONDS = 60
 
 
@@ -89,16 +87,21 @@ class Machine:
             process.terminate()
             process.wait()
 
-    def program(self, number: int) -> str:
-        """Run a program of the README."""
-        (self.folder / "app.py").write_text(PROGRAMS[number])
+    def program(self, page: str) -> str:
+        """Run the first program of a page."""
+        (self.folder / "app.py").write_text(programs_of(page)[0])
         return self.run("python", "app.py")
+
+
+def programs_of(page: str) -> list[str]:
+    """Return the programs and tests of a page."""
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
 def message(machine: Machine) -> bool:
     """Send a delayed message and receive it."""
     with machine.broker():
-        return "received order 123 timed out" in machine.program(0)
+        return "timed out: {'order': 123}" in machine.program("README.md")
 
 
 def cancel(machine: Machine) -> bool:
@@ -116,13 +119,13 @@ def cancel(machine: Machine) -> bool:
 def transaction(machine: Machine) -> bool:
     """Commit a row and its message together."""
     with machine.broker():
-        machine.program(1)
+        machine.program("docs/transactions.md")
         return "COMMITTED" in machine.run("tidewheel", "txn", "show", "order-7", "--topic", "order-created")
 
 
 def virtual_clock(machine: Machine) -> bool:
     """Let half an hour pass in a test."""
-    (machine.folder / "test_orders.py").write_text(PROGRAMS[2])
+    (machine.folder / "test_orders.py").write_text(programs_of("README.md")[1])
     return "1 passed" in machine.run("pytest", "-q", "test_orders.py")
 
 
@@ -133,10 +136,10 @@ def audit(machine: Machine) -> bool:
 
 
 PERSONAS: dict[str, tuple[str, tuple[str, ...], Callable[[Machine], bool]]] = {
-    "message": ("", (CLIENT,), message),
+    "message": ("[client]", (), message),
     "cancel": ("", (), cancel),
     "transaction": ("[txn]", (), transaction),
-    "test": ("", (CLIENT, "pytest"), virtual_clock),
+    "test": ("[client]", ("pytest",), virtual_clock),
     "audit": ("[shop,audit]", (), audit),
 }
 

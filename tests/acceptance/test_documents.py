@@ -128,7 +128,7 @@ def prepare(place: Place, block: Block) -> None:
 
 def run_python(place: Place, block: Block) -> None:
     """Run a program; a test is run by pytest."""
-    is_test = "\ndef test_" in block.text
+    is_test = re.search(r"^def test_", block.text, re.MULTILINE) is not None
     program = place.folder / ("test_it.py" if is_test else "app.py")
     program.write_text(place.here(block.text))
     how = ("-m", "pytest", "-q", "-p", "no:cacheprovider") if is_test else ()
@@ -312,10 +312,18 @@ def check_test(_: Place, printed: str) -> None:
     assert "1 passed" in printed
 
 
-README_PROGRAMS = [block.text for block in blocks_of("README.md") if block.label == "python"]
-CHECKS = dict(
-    zip(README_PROGRAMS, (check_client, check_lateness, check_transaction, check_test), strict=True)
-)
+def program_of(page: str, number: int) -> str:
+    """Return the text of a page's program, counted from 0."""
+    return [block.text for block in blocks_of(page) if block.label == "python"][number]
+
+
+CHECKS = {
+    program_of("README.md", 0): check_client,
+    program_of("README.md", 1): check_test,
+    program_of("docs/clients.md", 0): check_lateness,
+    program_of("docs/transactions.md", 0): check_transaction,
+    program_of("docs/testing.md", 0): check_test,
+}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
@@ -349,10 +357,10 @@ def test_few_blocks_cannot_run() -> None:
 
 
 README = (ROOT / "README.md").read_text()
+WORDS_MAX = 600
 EXTRAS = {
     extra for page in PAGES for extra in re.findall(r"tidewheel\[([\w,]+)\]", (ROOT / page).read_text())
 }
-POINTED_AT = re.findall(r"`((?:services|tidewheel|txn|spark_jobs|docs)/[\w./]*)`", README)
 
 
 @pytest.mark.parametrize("extra", sorted(EXTRAS))
@@ -361,6 +369,14 @@ def test_every_extra_that_is_named_exists(extra: str) -> None:
     assert set(extra.split(",")) <= set(known)
 
 
-@pytest.mark.parametrize("path", POINTED_AT)
-def test_what_the_readme_points_at_exists(path: str) -> None:
-    assert (ROOT / path).exists()
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_links_to_exists(page: str) -> None:
+    linked = re.findall(r"\]\((?!https?:)([^)#\s]*)[^)]*\)", (ROOT / page).read_text())
+    gone = [path for path in linked if not ((ROOT / page).parent / path).exists()]
+    assert gone == []
+
+
+def test_the_readme_is_read_in_a_few_minutes_and_leads_to_every_page() -> None:
+    assert len(README.split()) <= WORDS_MAX
+    index = (ROOT / "docs" / "README.md").read_text()
+    assert [page for page in DOCS if page != "docs/README.md" and f"({Path(page).name})" not in index] == []

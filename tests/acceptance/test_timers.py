@@ -149,9 +149,8 @@ def test_others_are_served_while_ten_thousand_are_moved(broker: Serving, eventua
     assert histogram["count"] == 10_000
 
 
-def test_the_readme_s_commands_for_timers_run_as_printed(broker: Serving) -> None:
-    text = (ROOT / "README.md").read_text()
-    section = text.partition("## Timers")[2].partition("\n## ")[0]
+def test_the_page_s_commands_for_timers_run_as_printed(broker: Serving) -> None:
+    section = (ROOT / "docs" / "timers.md").read_text().partition("\n## ")[0]
     lines = re.findall(r"^tidewheel (.*?)(?:  +#.*)?$", section, re.MULTILINE)
     assert len(lines) >= 6
     for line in lines:
