@@ -46,3 +46,9 @@ def test_a_command_that_is_shown_is_understood(line: str) -> None:
 
 def test_there_are_commands_to_understand() -> None:
     assert len(commands()) > 30
+
+
+def test_the_page_of_commands_lists_each() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    command: Any = get_command(app)
+    assert [name for name in command.list_commands(None) if f"`tidewheel {name}`" not in page] == []
