@@ -50,6 +50,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidewheel.barrier_answers import answers_in_a_thread, answers_in_this_loop
+from tidewheel.barrier_blocks import AsyncBlock, Block
 from tidewheel.barrier_halves import (
     BARRIER,
     Half,
@@ -90,6 +91,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, Insert
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
     from sqlalchemy.orm import sessionmaker
+
+    from tidewheel.client.values import TimerResult
 
 __all__ = ["Barrier", "Outcome", "barrier_sql", "barrier_table", "metadata"]
 
@@ -176,11 +179,10 @@ class Barrier:
         finally:
             self._answered.subtract(wire_topics)
 
-    @contextmanager
     def transaction(
         self, producer: Client | Producer, message: NewMessage | Message, *more: NewMessage | Message
-    ) -> Iterator[Session]:
-        """Open a session whose transaction commits together with the messages.
+    ) -> Block[Session]:
+        """Return a block with a session whose transaction commits together with the messages.
 
         A Client takes instances of NewMessage, an official producer those of its Message. An exception that
         leaves the block rolls all back.
@@ -193,13 +195,23 @@ class Barrier:
             RefusedByState: when the session is in a transaction already, or the block ended it itself or took
                 longer than `longest_s` (seconds).
         """
+        verdicts: list[TimerResult | None] = []
+        return Block(self._transaction(producer, (message, *more), verdicts), verdicts)
+
+    @contextmanager
+    def _transaction(
+        self,
+        producer: Client | Producer,
+        messages: Sequence[NewMessage | Message],
+        verdicts: list[TimerResult | None],
+    ) -> Iterator[Session]:
         session, prepare = self._sessions(), prepare_by(producer)
         refuse_joined(session)
-        self._refuse_unanswered(producer, (message, *more))
+        self._refuse_unanswered(producer, messages)
         self._refuse_unfit_database()
         with session:
             ends_s = time.monotonic() + self._longest_s
-            halves = send_halves(prepare, (message, *more), self._database)
+            halves = send_halves(prepare, messages, self._database)
             try:
                 with session.begin() as transaction:
                     with fence_is_an_end(halves):
@@ -210,16 +222,25 @@ class Barrier:
             except BaseException:
                 end_halves(halves, self.outcome)
                 raise
-        end_halves(halves, committed)
+        verdicts += end_halves(halves, committed)
 
-    @asynccontextmanager
-    async def async_transaction(
+    def async_transaction(
         self,
         producer: AsyncClient | Client | Producer,
         message: NewMessage | Message,
         *more: NewMessage | Message,
+    ) -> AsyncBlock[AsyncSession]:
+        """Return the same for an AsyncSession; a client that blocks is called in threads. Raise the same."""
+        verdicts: list[TimerResult | None] = []
+        return AsyncBlock(self._async_transaction(producer, (message, *more), verdicts), verdicts)
+
+    @asynccontextmanager
+    async def _async_transaction(
+        self,
+        producer: AsyncClient | Client | Producer,
+        messages: Sequence[NewMessage | Message],
+        verdicts: list[TimerResult | None],
     ) -> AsyncIterator[AsyncSession]:
-        """Yield the same for an AsyncSession; a client that blocks is called in threads. Raise the same."""
         if self._async_sessions is None:
             raise ConfigurationError(
                 "This barrier has no asynchronous sessions. "
@@ -227,11 +248,11 @@ class Barrier:
             )
         session, prepare = self._async_sessions(), async_prepare_by(producer)
         refuse_joined(session.sync_session)
-        self._refuse_unanswered(producer, (message, *more))
+        self._refuse_unanswered(producer, messages)
         async with session:
             await self._refuse_unfit_async_database(session)
             ends_s = time.monotonic() + self._longest_s
-            halves = await async_send_halves(prepare, (message, *more), self._database)
+            halves = await async_send_halves(prepare, messages, self._database)
             try:
                 async with session.begin() as transaction:
                     with fence_is_an_end(halves):
@@ -242,7 +263,7 @@ class Barrier:
             except BaseException:
                 await async_end_halves(halves, self.outcome)
                 raise
-        await async_end_halves(halves, committed)
+        verdicts += await async_end_halves(halves, committed)
 
     def _refuse_unanswered(self, producer: object, messages: Iterable[Any]) -> None:
         """Refuse messages over HTTP whose check-backs no block answers."""

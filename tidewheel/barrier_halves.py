@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from tidewheel.client import halves as calls
 from tidewheel.client.bodies import body_bytes
 from tidewheel.client.clients import AsyncClient, Client, new_id
-from tidewheel.client.values import NewMessage
+from tidewheel.client.values import NewMessage, TimerResult
 from tidewheel.errors import (
     BodyEmpty,
     BodyTooLarge,
@@ -133,7 +133,7 @@ def begin(producer: Producer) -> Transaction:
 def prepared_by_client(client: Client, message: NewMessage, database: str) -> Callable[[], Half]:
     """Look at a message, and return how its half is sent over HTTP."""
     steps = half_steps(client, message, database)
-    return lambda: half_of(client, client.run(steps))
+    return lambda: half_of(client, message, client.run(steps))
 
 
 def prepared_by_async_client(
@@ -143,16 +143,16 @@ def prepared_by_async_client(
     steps = half_steps(client, message, database)
 
     async def send() -> Half:
-        return half_of(client, await client.run(steps))
+        return half_of(client, message, await client.run(steps))
 
     return send
 
 
-def half_of(client: Client | AsyncClient, begun: calls.Begun) -> Half:
+def half_of(client: Client | AsyncClient, message: NewMessage, begun: calls.Begun) -> Half:
     """Return a half that was sent over HTTP."""
     return Half(
         begun.message_id,
-        lambda: client.run(calls.end(begun.transaction_id, "commit")),
+        lambda: client.run(calls.commit(begun.transaction_id, message)),
         lambda: client.run(calls.end(begun.transaction_id, "rollback")),
     )
 
@@ -247,24 +247,30 @@ def refuse_unsendable(topic: str, body: bytes) -> None:
         raise BodyTooLarge(f"It has {len(body):,} bytes of at most {BODY_BYTES_MAX:,}.")
 
 
-def end_halves(halves: Sequence[Half], outcome_of: Callable[[str], Outcome]) -> None:
-    """End each half by the outcome of its message id."""
+def end_halves(halves: Sequence[Half], outcome_of: Callable[[str], Outcome]) -> list[TimerResult | None]:
+    """End each half by the outcome of its message id; return the verdicts on timers."""
+    verdicts: list[TimerResult | None] = []
     for half in halves:
-        outcome = outcome_of(half.message_id)
+        outcome, done = outcome_of(half.message_id), None
         end = half.end_by(outcome)
         with failures_left_to_check_backs(half.message_id, outcome):
-            if end is not None:
-                end()
+            done = None if end is None else end()
+        verdicts.append(done if isinstance(done, TimerResult) else None)
+    return verdicts
 
 
-async def async_end_halves(halves: Sequence[Half], outcome_of: Callable[[str], Outcome]) -> None:
-    """End each half in a loop; outcomes are looked up in threads."""
+async def async_end_halves(
+    halves: Sequence[Half], outcome_of: Callable[[str], Outcome]
+) -> list[TimerResult | None]:
+    """End each half in a loop, with outcomes looked up in threads; return the same."""
+    verdicts: list[TimerResult | None] = []
     for half in halves:
-        outcome = await asyncio.to_thread(outcome_of, half.message_id)
+        outcome, done = await asyncio.to_thread(outcome_of, half.message_id), None
         end = half.end_by(outcome)
         with failures_left_to_check_backs(half.message_id, outcome):
-            if end is not None:
-                await end()
+            done = None if end is None else await end()
+        verdicts.append(done if isinstance(done, TimerResult) else None)
+    return verdicts
 
 
 @contextmanager

@@ -139,8 +139,16 @@ def test_a_payment_cancels_its_deadline_in_the_same_transaction(
     client.send("deadlines", {"order": 7}, delay="30m", key="order:7")
     timer = client.timer("deadlines", "order:7")
     paid = NewMessage("paid", "7", cancel=timer)
-    with barrier.answering(client, "paid"), barrier.transaction(client, paid):
-        assert timer.get().verdict is Verdict.PENDING
+    with barrier.answering(client, "paid", "created"):
+        payment = barrier.transaction(client, paid, created())
+        with payment:
+            assert timer.get().verdict is Verdict.PENDING
+        [cancel, nothing] = payment.verdicts
+        assert cancel is not None
+        assert (cancel.verdict, bool(cancel), nothing) == (Verdict.CANCELLED, True, None)
+        with (again := barrier.transaction(client, NewMessage("paid", "7", fire=timer))):
+            pass
+        assert [(one.verdict, one.is_done) for one in again.verdicts] == [(Verdict.ALREADY, False)]
     assert timer.get().verdict is Verdict.ALREADY
 
 
@@ -199,6 +207,11 @@ def test_all_of_it_is_awaited_in_asyncio(
         ):
             with pytest.raises(ZeroDivisionError):
                 await place_and_fail(barrier, client)
+            timer = client.timer("deadlines", "order:6")
+            payment = barrier.async_transaction(client, NewMessage("created", "6", cancel=timer))
+            async with payment:
+                pass
+            assert [one.verdict for one in payment.verdicts] == [Verdict.NEVER_SET]
             lose_ends_in_a_loop(monkeypatch)
             async with barrier.async_transaction(client, created(), deadline()) as session:
                 await session.execute(INSERT)
@@ -209,7 +222,7 @@ def test_all_of_it_is_awaited_in_asyncio(
 
     asyncio.run(scenario())
     assert orders(engine) == [7]
-    eventually(lambda: received(tidewheel.client, "created") == [{"order": 7}])
+    assert received(tidewheel.client, "created") == [6, {"order": 7}]
 
 
 def test_a_client_of_threads_in_an_asynchronous_transaction(

@@ -1,7 +1,7 @@
 """The operations of a producer's transactions, without I/O, as `tidewheel.client.calls` has the others.
 
     begin          POST /api/transactions: a half, a message that is invisible until its commit
-    end            POST /api/transactions/ID/commit, /rollback, or /unknown as the answer to a check-back
+    commit, end    POST /api/transactions/ID/commit, /rollback, or /unknown as the answer to a check-back
     check_backs    POST /api/transactions/check-backs: waits for questions how transactions ended
 
 All are repeatable: a half has its id before the first try, an end confirms its repeat, and the broker asks a
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from tidewheel.client.calls import encoded, message_fields
+from tidewheel.client.calls import carried_result, encoded, message_fields
 from tidewheel.client.exchange import Request, Steps, asked
 from tidewheel.client.spans import Span, span_ms
-from tidewheel.client.values import NewMessage
+from tidewheel.client.values import NewMessage, TimerResult
 
 TRANSACTIONS_PATH: Final = "/api/transactions"
 POLL_TOPICS_MAX: Final = 16
@@ -54,14 +54,25 @@ def begin(
     return asked(request, lambda _, said: Begun(said["message_id"], said["transaction_id"]))
 
 
-def end(transaction_id: str, how: End) -> Steps[None]:
-    """End a transaction, or say that its end is not known yet.
+def commit(transaction_id: str, message: NewMessage) -> Steps[TimerResult | None]:
+    """Commit a transaction; return the verdict on the timer that its message names, if it does.
 
     Raises:
         TransactionEnded: when it has ended the other way.
     """
+    request = end_request(transaction_id, "commit")
+    return asked(request, lambda _, said: carried_result(said["verdict"], message))
+
+
+def end(transaction_id: str, how: End) -> Steps[None]:
+    """End a transaction, or say that its end is not known yet; raise the same."""
+    return asked(end_request(transaction_id, how), lambda *_: None)
+
+
+def end_request(transaction_id: str, how: End) -> Request:
+    """Return the request of an end."""
     path = f"{TRANSACTIONS_PATH}/{quote(transaction_id, safe='')}/{how}"
-    return asked(Request("POST", path, is_repeatable=True), lambda *_: None)
+    return Request("POST", path, is_repeatable=True)
 
 
 def check_backs(topics: Sequence[str], *, count: int, wait: Span, name: str) -> Steps[list[Question]]:
