@@ -1,15 +1,16 @@
 """Messages and a database transaction that agree, without a hand-written checker.
 
-    barrier = Barrier(sessionmaker(engine))
-    producer = Producer(configuration, ["order-created"], checker=barrier)
-    ...
-    with barrier.transaction(producer, message) as session:
-        session.add(order)
+    barrier, client = Barrier(sessionmaker(engine)), Client()
+    created = NewMessage("order-created", {"order": 7})
+    deadline = NewMessage("deadlines", {"order": 7}, delay="30m", key="order:7")
+    with barrier.answering(client, "order-created", "deadlines"):         # as long as the service runs
+        with barrier.transaction(client, created, deadline) as session:
+            session.add(order)
 
-Several messages that stand or fall together are given together:
-`barrier.transaction(producer, created, deadline)`. For asyncio over the same database:
-`Barrier(sessionmaker(engine), async_sessionmaker(async_engine))` and
-`async with barrier.async_transaction(producer, message) as session`.
+The messages stand or fall together. For asyncio over the same database:
+`Barrier(sessionmaker(engine), async_sessionmaker(async_engine))`, an AsyncClient, and `async with` the same
+names behind `async_`. RocketMQ's official producer is given in the client's place, with its own messages, and
+the barrier answers its check-backs as its checker: `Producer(configuration, ["order-created"], barrier)`.
 
 The idea: the half messages' ids are inserted into `tidewheel_barrier` as the first statement of the user's
 own transaction, so that the rows are there exactly when the user's rows are. Whoever wants to know later how
@@ -28,11 +29,13 @@ Rules:
 5. Once the database has committed, a failure to tell the broker is not the user's failure: it is logged, and
    the check-back commits the half.
 6. A half carries the name of its database (`tidewheel_database`). A barrier of another database answers
-   UNKNOWN, and the broker goes on to the next producer of the topic; so services may share topics.
+   UNKNOWN, also about a half that names none, as no barrier has sent it. The broker goes on to the next
+   producer of the topic; so services may share topics.
 7. The broker asks for a limited time only (by its settings, 55 minutes). A block that lasts longer than
    `longest_s` is rolled back before its commit, as its message may have expired.
 8. What would make a commit mean less than it says is refused before the first half is sent: a session or
-   connection that is in a transaction of someone else's, an engine that commits each statement.
+   connection that is in a transaction of someone else's, an engine that commits each statement, a topic over
+   HTTP whose check-backs this process does not answer (`answering`).
 
 Cost: one insert of about 100 bytes per message, in a transaction that is written anyway; one primary-key
 read per check-back. Rows may be deleted (`forget`) once their halves have ended or expired.
@@ -40,13 +43,27 @@ read per check-back. Rows may be deleted (`forget`) once their halves have ended
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
+from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tidewheel.barrier_halves import BARRIER, Half, Outcome, end_halves, ids_of, send_halves
+from tidewheel.barrier_answers import answers_in_a_thread, answers_in_this_loop
+from tidewheel.barrier_blocks import AsyncBlock, Block
+from tidewheel.barrier_halves import (
+    BARRIER,
+    Half,
+    Outcome,
+    async_end_halves,
+    async_prepare_by,
+    async_send_halves,
+    committed,
+    end_halves,
+    ids_of,
+    prepare_by,
+    send_halves,
+)
 from tidewheel.barrier_table import (
     barrier_sql,
     barrier_table,
@@ -56,22 +73,26 @@ from tidewheel.barrier_table import (
     refuse_autocommit,
     refuse_unfit_table,
 )
+from tidewheel.client.calls import spaced
+from tidewheel.client.clients import AsyncClient, Client
+from tidewheel.client.values import NewMessage
 from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
 from tidewheel.extras import needing
 
 with needing("txn"):
-    from rocketmq import TransactionChecker, TransactionResolution
     from sqlalchemy import Connection, delete, insert, select
     from sqlalchemy.exc import IntegrityError, SQLAlchemyError
     from sqlalchemy.orm import Session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from rocketmq import Message, Producer
     from sqlalchemy import Engine, Insert
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
     from sqlalchemy.orm import sessionmaker
+
+    from tidewheel.client.values import TimerResult
 
 __all__ = ["Barrier", "Outcome", "barrier_sql", "barrier_table", "metadata"]
 
@@ -84,15 +105,9 @@ REMEDY = (
 
 log = logging.getLogger(__name__)
 
-RESOLUTIONS = {
-    Outcome.COMMITTED: TransactionResolution.COMMIT,
-    Outcome.ROLLED_BACK: TransactionResolution.ROLLBACK,
-    Outcome.UNKNOWN: TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
-}
 
-
-class Barrier(TransactionChecker):  # type: ignore[misc] # the official client carries no types
-    """The barrier of one database (SQLite or PostgreSQL), and the checker of every producer that uses it.
+class Barrier:
+    """The barrier of one database (SQLite or PostgreSQL); official producers take it as their checker.
 
     Raises:
         UnknownChoice: when the database is neither of the two; the fence's lock timeout is not portable.
@@ -115,6 +130,8 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         self._longest_s = longest_s
         self._database = ""
         self._found_async_fit = False
+        self._answered = Counter[str]()
+        """Topics, by the wire's names, and how many blocks answer their check-backs."""
         if async_sessions is not None:
             refuse_other_database(self._engine, async_sessions().get_bind().engine)
 
@@ -123,23 +140,78 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
         metadata.create_all(self._engine)
 
     @contextmanager
-    def transaction(self, producer: Producer, message: Message, *more: Message) -> Iterator[Session]:
-        """Open a session whose transaction commits together with the messages.
+    def answering(self, client: Client, *topics: str) -> Iterator[None]:
+        """Answer the broker's check-backs of topics within the block, by a thread.
 
-        An exception that leaves the block rolls all back.
+        A service does so from its start to its end: check-backs of halves whose process died come here, too.
 
         Raises:
-            ConfigurationError: when the barrier's table is missing or older, or the engine commits by itself.
+            ConfigurationError: without a topic, or for an AsyncClient.
+            TidewheelError: a refusal of the broker: an illegal topic, a missing right.
+        """
+        if not isinstance(client, Client):
+            raise ConfigurationError(
+                f"barrier.answering takes a Client, and this is {named(client)}. An AsyncClient has "
+                "barrier.async_answering; an official producer is made as Producer(..., checker=barrier)."
+            )
+        wire_topics = wire_names(client, topics)
+        with answers_in_a_thread(client, wire_topics, self.answer), self._answers(wire_topics):
+            yield
+
+    @asynccontextmanager
+    async def async_answering(self, client: AsyncClient, *topics: str) -> AsyncIterator[None]:
+        """Answer the same by tasks of this loop. Raise the same."""
+        if not isinstance(client, AsyncClient):
+            raise ConfigurationError(
+                f"barrier.async_answering takes an AsyncClient, and this is {named(client)}. "
+                "A Client has barrier.answering."
+            )
+        wire_topics = wire_names(client, topics)
+        async with answers_in_this_loop(client, wire_topics, self.answer):
+            with self._answers(wire_topics):
+                yield
+
+    @contextmanager
+    def _answers(self, wire_topics: Sequence[str]) -> Iterator[None]:
+        self._answered.update(wire_topics)
+        try:
+            yield
+        finally:
+            self._answered.subtract(wire_topics)
+
+    def transaction(
+        self, producer: Client | Producer, message: NewMessage | Message, *more: NewMessage | Message
+    ) -> Block[Session]:
+        """Return a block with a session whose transaction commits together with the messages.
+
+        A Client takes instances of NewMessage, an official producer those of its Message. An exception that
+        leaves the block rolls all back.
+
+        Raises:
+            ConfigurationError: when the barrier's table is missing or older, the engine commits by itself, or
+                nobody here answers check-backs.
+            ClientMistake: for a message that cannot be sent; nothing is sent then.
             TransactionEnded: when the broker's check-back came first and closed the door with the fence.
             RefusedByState: when the session is in a transaction already, or the block ended it itself or took
                 longer than `longest_s` (seconds).
         """
-        session = self._sessions()
+        verdicts: list[TimerResult | None] = []
+        return Block(self._transaction(producer, (message, *more), verdicts), verdicts)
+
+    @contextmanager
+    def _transaction(
+        self,
+        producer: Client | Producer,
+        messages: Sequence[NewMessage | Message],
+        verdicts: list[TimerResult | None],
+    ) -> Iterator[Session]:
+        session, prepare = self._sessions(), prepare_by(producer)
         refuse_joined(session)
+        self._refuse_unanswered(producer, messages)
         self._refuse_unfit_database()
         with session:
             ends_s = time.monotonic() + self._longest_s
-            halves = send_halves(producer, (message, *more), self._database)
+            halves = send_halves(prepare, messages, self._database)
             try:
                 with session.begin() as transaction:
                     with fence_is_an_end(halves):
@@ -150,24 +222,37 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
             except BaseException:
                 end_halves(halves, self.outcome)
                 raise
-        end_halves(halves, lambda _: Outcome.COMMITTED)
+        verdicts += end_halves(halves, committed)
+
+    def async_transaction(
+        self,
+        producer: AsyncClient | Client | Producer,
+        message: NewMessage | Message,
+        *more: NewMessage | Message,
+    ) -> AsyncBlock[AsyncSession]:
+        """Return the same for an AsyncSession; a client that blocks is called in threads. Raise the same."""
+        verdicts: list[TimerResult | None] = []
+        return AsyncBlock(self._async_transaction(producer, (message, *more), verdicts), verdicts)
 
     @asynccontextmanager
-    async def async_transaction(
-        self, producer: Producer, message: Message, *more: Message
+    async def _async_transaction(
+        self,
+        producer: AsyncClient | Client | Producer,
+        messages: Sequence[NewMessage | Message],
+        verdicts: list[TimerResult | None],
     ) -> AsyncIterator[AsyncSession]:
-        """Yield the same for an AsyncSession; the client's blocking calls run in threads. Raise the same."""
         if self._async_sessions is None:
             raise ConfigurationError(
                 "This barrier has no asynchronous sessions. "
                 "Make it as Barrier(sessionmaker(engine), async_sessionmaker(async_engine))."
             )
-        session = self._async_sessions()
+        session, prepare = self._async_sessions(), async_prepare_by(producer)
         refuse_joined(session.sync_session)
+        self._refuse_unanswered(producer, messages)
         async with session:
             await self._refuse_unfit_async_database(session)
             ends_s = time.monotonic() + self._longest_s
-            halves = await asyncio.to_thread(send_halves, producer, (message, *more), self._database)
+            halves = await async_send_halves(prepare, messages, self._database)
             try:
                 async with session.begin() as transaction:
                     with fence_is_an_end(halves):
@@ -176,16 +261,36 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
                     refuse_early_end(transaction.is_active, halves)
                     refuse_late_commit(ends_s, halves)
             except BaseException:
-                await asyncio.to_thread(end_halves, halves, self.outcome)
+                await async_end_halves(halves, self.outcome)
                 raise
-        await asyncio.to_thread(end_halves, halves, lambda _: Outcome.COMMITTED)
+        verdicts += await async_end_halves(halves, committed)
+
+    def _refuse_unanswered(self, producer: object, messages: Iterable[Any]) -> None:
+        """Refuse messages over HTTP whose check-backs no block answers."""
+        if not isinstance(producer, Client | AsyncClient):
+            return
+        for topic in {message.topic: None for message in messages if isinstance(message, NewMessage)}:
+            if topic and not self._answered[spaced(producer.namespace, topic)]:
+                raise ConfigurationError(
+                    f"No check-backs of topic {topic} are answered here. Do so as long as the service runs: "
+                    f"with barrier.answering(client, {topic!r}), or async_answering."
+                )
 
     def check(self, message: Message) -> Any:
         """Answer the broker's check-back (the official client calls this)."""
-        named = message.properties.get(BARRIER)
-        if named and not self._is_here(named):
-            return RESOLUTIONS[Outcome.UNKNOWN]
-        return RESOLUTIONS[self.outcome(message.message_id)]
+        with needing("txn"):
+            from rocketmq import TransactionResolution
+        resolutions = {
+            Outcome.COMMITTED: TransactionResolution.COMMIT,
+            Outcome.ROLLED_BACK: TransactionResolution.ROLLBACK,
+            Outcome.UNKNOWN: TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
+        }
+        return resolutions[self.answer(message.message_id, message.properties)]
+
+    def answer(self, message_id: str, properties: Mapping[str, str]) -> Outcome:
+        """Say how a half ended that the broker asks about; UNKNOWN if no barrier of this database sent it."""
+        database = properties.get(BARRIER)
+        return self.outcome(message_id) if database and self._is_here(database) else Outcome.UNKNOWN
 
     def _is_here(self, database: str) -> bool:
         """Return whether rows of that database are in ours; not as long as ours cannot be asked."""
@@ -257,6 +362,21 @@ class Barrier(TransactionChecker):  # type: ignore[misc] # the official client c
             async with session.begin():
                 self._database = await (await session.connection()).run_sync(fit_database)
             self._found_async_fit = True
+
+
+def wire_names(client: Client | AsyncClient, topics: Sequence[str]) -> list[str]:
+    """Return topics in a client's namespace; raise `ConfigurationError` if there are none."""
+    if not topics:
+        raise ConfigurationError(
+            "The call names no topic. Give those of the transactions: barrier.answering(client, 'orders')."
+        )
+    return list(dict.fromkeys(spaced(client.namespace, topic) for topic in topics))
+
+
+def named(thing: object) -> str:
+    """Return what a thing is, with an article."""
+    kind = type(thing).__name__
+    return f"{'an' if kind[:1] in 'AEIOU' else 'a'} {kind}"
 
 
 def fit_database(connection: Connection) -> str:

@@ -1,7 +1,8 @@
 """The consumer's guard: a message that comes again has its effect once.
 
-In a listener, one line:
+In a worker, or as a listener of RocketMQ's official client, one line:
 
+    worker.consume("order-created", group="billing")(once_listener(sessions, "billing", handle))
     PushConsumer(configuration, "billing", once_listener(sessions, "billing", handle), subscriptions)
 
 where `handle(session, message)` works in the given session. Or by hand:
@@ -29,17 +30,17 @@ may come again: the consumer's retries, or a reset of the group's progress.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from tidewheel.barrier import wall_clock_ms
 from tidewheel.barrier_table import DIALECTS, INSERTS, explained, refuse_autocommit, table_sql
+from tidewheel.client.handles import Message
 from tidewheel.errors import RefusedByState, UnknownChoice
 from tidewheel.extras import needing
 from tidewheel.outbox_table import OUTBOX_ID
 
 with needing("txn"):
-    from rocketmq import ConsumeResult, MessageListener
     from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, delete
     from sqlalchemy.schema import CreateIndex
 
@@ -47,10 +48,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from redis import Redis
-    from rocketmq import Message
+    from rocketmq import ConsumeResult
+    from rocketmq import Message as OfficialMessage
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session, sessionmaker
+
+    AnyMessage: TypeAlias = Message[Any] | OfficialMessage
 
 WORK_S = 60
 KEEP_S = 7 * 24 * 3600
@@ -92,9 +96,10 @@ def consumed_sql(dialect: str) -> str:
     return f"{table}\n{CreateIndex(consumed_index).compile(dialect=DIALECTS[dialect]())};"
 
 
-def identity_of(message: Message) -> str:
+def identity_of(message: AnyMessage) -> str:
     """Return the identity that all deliveries of one message share, also if a relay sent it twice."""
-    return str(message.properties.get(OUTBOX_ID) or message.message_id)
+    message_id = message.id if isinstance(message, Message) else message.message_id
+    return str(message.properties.get(OUTBOX_ID) or message_id)
 
 
 @contextmanager
@@ -144,25 +149,31 @@ def forget(engine: Engine, before_ms: int) -> int:
         return connection.execute(old).rowcount
 
 
-class OnceListener(MessageListener):  # type: ignore[misc] # the official client carries no types
+class OnceListener:
     """Hands each message once to `handle(session, message)`, in a transaction of its own.
 
-    When that raises, the transaction rolls back, the client logs it, and the broker delivers again later.
+    When that raises, the transaction rolls back, the exception goes on, and the broker delivers again later.
     """
 
     def __init__(
-        self, sessions: sessionmaker[Session], group: str, handle: Callable[[Session, Message], object]
+        self, sessions: sessionmaker[Session], group: str, handle: Callable[[Session, Any], object]
     ) -> None:
         self._sessions, self._group, self._handle = sessions, group, handle
 
-    def consume(self, message: Message) -> ConsumeResult:
-        """Handle one message (the official client calls this on its own threads)."""
+    def __call__(self, message: AnyMessage) -> None:
+        """Handle one message (a worker calls this in its threads)."""
         with (
             self._sessions.begin() as session,
             once(session, self._group, identity_of(message)) as is_first,
         ):
             if is_first:
                 self._handle(session, message)
+
+    def consume(self, message: OfficialMessage) -> ConsumeResult:
+        """Handle one message (the official client calls this on its own threads)."""
+        with needing("txn"):
+            from rocketmq import ConsumeResult
+        self(message)
         return ConsumeResult.SUCCESS
 
 

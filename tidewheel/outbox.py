@@ -3,9 +3,12 @@
     outbox.create_table(engine)                      # once; or Alembic, or outbox_sql(dialect)
     with sessions.begin() as session:
         session.add(order)
-        outbox.add(session, message)                 # both rows or neither
+        outbox.add(session, NewMessage("order-created", {"order": 7}, keys=["order-7"]))
     ...
-    Relay(engine, producer).run(stop)                # in any process, in as many as you like
+    Relay(engine, Client()).run(stop)                # in any process, in as many as you like
+
+RocketMQ's official producer may stand in the client's place, and its messages in those of NewMessage, in any
+combination: a row keeps what a message says, by properties where there is no column.
 
 Which one to take, barrier or outbox? The barrier's message is there when the block ends and needs no relay;
 the outbox needs no broker while the user's transaction runs, keeps the order per key, and sends only once the
@@ -21,7 +24,9 @@ Rules:
    go on. Delete the row to give the message up.
 5. A row is marked after it was sent. A relay that dies, or loses its database, in between leaves rows that
    are sent again by the next: at most `batch` of them. Each send carries the row's id as the property
-   TW_OUTBOX_ID, by which `tidewheel.idempotence` recognises the second one.
+   TW_OUTBOX_ID, by which `tidewheel.idempotence` recognises the second one. Of a Client it is the message's
+   id, too: the broker stores what it gets twice within 30 s once.
+6. A delay counts from the transaction, not from the send.
 
 Cost: one insert with the transaction; in the relay one claim and one mark per batch.
 """
@@ -44,6 +49,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, Insert
     from sqlalchemy.orm import Session
 
+    from tidewheel.client.values import NewMessage
+
 __all__ = [
     "OUTBOX_ID",
     "Relay",
@@ -65,7 +72,7 @@ def create_table(engine: Engine) -> None:
     metadata.create_all(engine)
 
 
-def add(session: Session, message: Message, key: str | None = None) -> None:
+def add(session: Session, message: NewMessage | Message, key: str | None = None) -> None:
     """Add a message to the session's transaction; `key` is what its order is kept by.
 
     Without `key` that is the message group, else the message's only key.
@@ -78,7 +85,7 @@ def add(session: Session, message: Message, key: str | None = None) -> None:
         session.execute(adding(message, key))
 
 
-def adding(message: Message, key: str | None = None) -> Insert:
+def adding(message: NewMessage | Message, key: str | None = None) -> Insert:
     """Return the statement of `add`, for an AsyncSession: `await session.execute(outbox.adding(message))`."""
     return insert(outbox_table).values(row_of(message, key, wall_clock_ms()))
 

@@ -1,6 +1,6 @@
 """The relay of the outbox: takes rows of committed transactions, sends them in order per key, marks them.
 
-    with Relay(engine, producer) as relay:
+    with Relay(engine, Client()) as relay:
         relay.run(stop)          # until the event `stop` is set
 
 A key's rows are sent one after the other, each when the one before is acknowledged; different keys at the
@@ -19,9 +19,11 @@ from uuid import uuid4
 
 from tidewheel.barrier import wall_clock_ms
 from tidewheel.barrier_table import refuse_unfit_table
-from tidewheel.errors import UnknownChoice
+from tidewheel.client.calls import send
+from tidewheel.client.clients import AsyncClient, Client
+from tidewheel.errors import ConfigurationError, UnknownChoice
 from tidewheel.outbox_claims import LeasedRows, LockedRows, Sent
-from tidewheel.outbox_table import message_of, outbox_table
+from tidewheel.outbox_table import message_of, new_message_of, outbox_table
 
 if TYPE_CHECKING:
     import threading
@@ -53,17 +55,17 @@ class Round:
 
 
 class Relay:
-    """Sends the outbox of one database (SQLite or PostgreSQL) by one started producer.
+    """Sends the outbox of one database (SQLite or PostgreSQL) by a Client, or a started official producer.
 
     Raises:
         UnknownChoice: when the database is neither of the two.
-        ConfigurationError: when the outbox's table is missing or of an older version.
+        ConfigurationError: when the outbox's table is missing or of an older version, or for an AsyncClient.
     """
 
     def __init__(
         self,
         engine: Engine,
-        producer: Producer,
+        producer: Client | Producer,
         *,
         batch: int = BATCH_ROWS,
         senders: int = SENDERS,
@@ -72,7 +74,7 @@ class Relay:
     ) -> None:
         with engine.connect() as connection:
             refuse_unfit_table(connection, outbox_table, REMEDY)
-        self._producer, self._batch, self._clock_ms = producer, batch, clock_ms
+        self._send, self._batch, self._clock_ms = send_by(producer), batch, clock_ms
         self._claims = claims_of(engine, lease_ms)
         self._senders = ThreadPoolExecutor(senders, thread_name_prefix="outbox")
 
@@ -114,8 +116,8 @@ class Relay:
             if ends_s is not None and time.monotonic() > ends_s:
                 break
             try:
-                self._producer.send(message_of(row))
-            except Exception as error:  # the client raises bare Exceptions, gRPC errors and its own
+                self._send(row)
+            except Exception as error:  # the official client raises bare Exceptions, gRPC errors and its own
                 sent[row.id] = self._failed(row, error)
                 break
             sent[row.id] = {"sent_ms": self._clock_ms(), "last_error": None}
@@ -129,6 +131,15 @@ class Relay:
             "retry_ms": self._clock_ms() + pause_ms,
             "last_error": (str(error) or repr(error))[:ERROR_CHARACTERS],
         }
+
+
+def send_by(producer: Client | Producer) -> Callable[[Row[Any]], object]:
+    """Return how a row is sent; raise `ConfigurationError` for an AsyncClient."""
+    if isinstance(producer, AsyncClient):
+        raise ConfigurationError("The Relay takes a Client, as it sends by threads; not an AsyncClient.")
+    if isinstance(producer, Client):
+        return lambda row: producer.run(send(new_message_of(row), producer.namespace, row.outbox_id))
+    return lambda row: producer.send(message_of(row))
 
 
 def by_key(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:

@@ -7,16 +7,21 @@ the message's only key. `claimed_*` is used on SQLite only, where a lock cannot 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tidewheel.barrier_halves import refuse_unsendable
 from tidewheel.barrier_table import DIALECTS, table_sql
+from tidewheel.client.bodies import body_bytes
+from tidewheel.client.calls import TIMER_KEY, message_fields
+from tidewheel.client.spans import moment_of
+from tidewheel.client.values import NewMessage
+from tidewheel.durations import span_ms
 from tidewheel.errors import ClientMistake
 from tidewheel.extras import needing
 
 with needing("txn"):
-    from rocketmq import Message
     from sqlalchemy import (
         BigInteger,
         Column,
@@ -31,10 +36,13 @@ with needing("txn"):
     from sqlalchemy.schema import CreateIndex
 
 if TYPE_CHECKING:
+    from rocketmq import Message
     from sqlalchemy import Row
 
 OUTBOX_ID = "TW_OUTBOX_ID"
-"""The message property that carries the row's id: the client gives each send a new message id."""
+"""The message property that carries the row's id: the official client gives each send a new message id."""
+DELIVER_MS = "TIMER_DELIVER_MS"
+TIMER_PROPERTIES = {"timer_key": TIMER_KEY, "unique": "TW_TIMER_UNIQUE"}
 
 metadata = MetaData()
 outbox_table = Table(
@@ -82,41 +90,94 @@ def outbox_sql(dialect: str) -> str:
     return "\n".join(statements)
 
 
-def row_of(message: Message, key: str | None, created_ms: int) -> dict[str, Any]:
-    """Return the row that keeps a message.
+def row_of(message: NewMessage | Message, key: str | None, created_ms: int) -> dict[str, Any]:
+    """Return the row that keeps a message, of this client or the official one.
 
     Raises:
         ClientMistake: when it has no topic or body, too large a body, or what the table does not keep.
     """
-    refuse_unsendable(message)  # now: a row that can never be sent would hold back those behind it for ever
+    said = fields_of_new(message, created_ms) if isinstance(message, NewMessage) else fields_of(message)
+    refuse_unsendable(said["topic"], said["body"])  # now: such a row would hold back those behind it for ever
+    order_key = key or order_key_of(said["message_group"], said["keys"])
+    texts = {name: json.dumps(said[name]) for name in ("keys", "properties")}
+    return {**said, **texts, "outbox_id": uuid4().hex, "order_key": order_key, "created_ms": created_ms}
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """Return what a message of the official client's says; raise `ClientMistake`."""
     if message.lite_topic or message.priority is not None:
         raise ClientMistake("The outbox keeps neither lite_topic nor priority. Send this message directly.")
     return {
-        "outbox_id": uuid4().hex,
-        "order_key": key or order_key_of(message),
         "topic": message.topic,
-        "tag": message.tag,
-        "keys": json.dumps(sorted(message.keys)),
-        "message_group": message.message_group,
-        "properties": json.dumps(message.properties),
-        "deliver_s": message.delivery_timestamp,
         "body": message.body,
-        "created_ms": created_ms,
+        "tag": message.tag,
+        "keys": sorted(message.keys),
+        "message_group": message.message_group,
+        "properties": message.properties,
+        "deliver_s": message.delivery_timestamp,
     }
 
 
-def order_key_of(message: Message) -> str | None:
+def fields_of_new(message: NewMessage, now_ms: int) -> dict[str, Any]:
+    """Return what a NewMessage says; a delay, and the span of a move, count from now. Raise `ClientMistake`.
+
+    What the table has no column for are the properties by which any client of any language says it.
+    """
+    if message.idempotency_key:
+        raise ClientMistake("The outbox gives each message an idempotency_key of its own: leave it out.")
+    wire = message_fields(message, "", "")
+    return {
+        "topic": message.topic,
+        "body": body_bytes(message.body),
+        "tag": message.tag or None,
+        "keys": wire.get("keys", []),
+        "message_group": message.group or None,
+        "properties": wire.get("properties", {}) | timer_properties(wire, now_ms),
+        "deliver_s": None,
+    }
+
+
+def timer_properties(wire: Mapping[str, Any], now_ms: int) -> dict[str, str]:
+    """Return the properties for fields of a request that are about timers (`docs/http.md`)."""
+    said: dict[str, Any] = {}
+    if "in" in wire or "at" in wire:
+        said[DELIVER_MS] = wire["at"] if "at" in wire else now_ms + wire["in"]
+    said |= {name: wire[field] for field, name in TIMER_PROPERTIES.items() if field in wire}
+    for verb in ("cancel", "move", "fire"):
+        if timer := wire.get(verb):
+            said |= {f"TW_TIMER_{verb.upper()}": timer["key"], "TW_TIMER_TOPIC": timer["topic"]}
+            if verb == "move":
+                to = timer["to"]
+                said["TW_TIMER_TO"] = now_ms + span_ms(to) if isinstance(to, str) else to
+    return {name: "true" if value is True else str(value) for name, value in said.items()}
+
+
+def order_key_of(group: str | None, keys: Sequence[str]) -> str | None:
     """Return what a message's order is kept by when the user names nothing.
 
     Of several keys none is chosen.
     """
-    if message.message_group:
-        return str(message.message_group)
-    return next(iter(message.keys)) if len(message.keys) == 1 else None
+    return group or (keys[0] if len(keys) == 1 else None)
+
+
+def new_message_of(row: Row[Any]) -> NewMessage:
+    """Return the message that a row keeps; the row's id is the message's, too."""
+    return NewMessage(
+        row.topic,
+        bytes(row.body),
+        at=None if row.deliver_s is None else moment_of(row.deliver_s * 1000),
+        group=row.message_group or "",
+        tag=row.tag or "",
+        keys=json.loads(row.keys),
+        properties={**json.loads(row.properties), OUTBOX_ID: row.outbox_id},
+        idempotency_key=row.outbox_id,
+    )
 
 
 def message_of(row: Row[Any]) -> Message:
-    """Return the message that a row keeps."""
+    """Return the same as a message of the official client's; its delivery time has whole seconds."""
+    with needing("txn"):
+        from rocketmq import Message
     message = Message()
     message.topic, message.body = row.topic, bytes(row.body)
     if row.tag:
@@ -125,9 +186,12 @@ def message_of(row: Row[Any]) -> Message:
         message.keys = key
     if row.message_group:
         message.message_group = row.message_group
-    if row.deliver_s is not None:
-        message.delivery_timestamp = row.deliver_s
-    for name, value in json.loads(row.properties).items():
+    properties, deliver_s = json.loads(row.properties), row.deliver_s
+    if DELIVER_MS in properties:
+        deliver_s = -(-int(properties.pop(DELIVER_MS)) // 1000)
+    if deliver_s is not None:
+        message.delivery_timestamp = deliver_s
+    for name, value in properties.items():
         message.add_property(name, value)
     message.add_property(OUTBOX_ID, row.outbox_id)
     return message

@@ -1,15 +1,22 @@
-"""What the barrier's endurance tests run in processes of their own, over the official client.
+"""What the barrier's endurance tests run in processes of their own.
 
-    barrier_process BROKER DATABASE place    orders from stdin ("number point"), each in a process that dies
-    barrier_process BROKER DATABASE answer   a producer that only answers check-backs
-    barrier_process BROKER DATABASE race N   N commits, each against its own check-back
-    barrier_process BROKER DATABASE slow     one transaction that ends when stdin says so
+    barrier_process BROKER HTTP CLIENT DATABASE place     orders from stdin ("number point"), each in a
+                                                          process that dies
+                                                answer    answers check-backs, and nothing else
+                                                race N    N commits, each against its own check-back
+                                                slow      one transaction that ends when stdin says so
+                                                stream N  N orders, whatever fails
 
-Every order has two messages, on `created` and `deadline`, and one row.
+CLIENT is `official`, `client` (`tidewheel.Client`) or `async` (`tidewheel.AsyncClient`, in a loop). Every
+order has two messages, on `created` and `deadline`, and one row.
+
+The works are coroutines; without a loop nothing in them waits, so that one step runs them to their end.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import random
 import signal
@@ -17,23 +24,30 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 from rocketmq import ClientConfiguration, Credentials, Message, Producer
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
+from tidewheel import AsyncClient, Client, NewMessage
 from tidewheel import barrier as barrier_module
 from tidewheel.barrier import Barrier
 from tidewheel.errors import TransactionEnded
 
 TOPICS = ("created", "deadline")
+ORDER = "order"
+"""A property: the order's number."""
 RANDOM_S_MAX = 0.06
 JITTER_S_MAX = 0.004
 CHECKED_S = 30
+Step = Callable[..., Any]
 
 
 def die() -> NoReturn:
@@ -42,60 +56,206 @@ def die() -> NoReturn:
     raise AssertionError
 
 
-def message(topic: str, number: int) -> Message:
-    made = Message()
-    made.topic, made.body = topic, str(number).encode()
-    return made
+async def finished(result: Any) -> Any:
+    """The result of a step, which is awaited if need be."""
+    return await result if inspect.isawaitable(result) else result
 
 
-def insert_order(session: Any, number: int) -> None:
-    session.execute(text("INSERT INTO orders VALUES (:number)"), {"number": number})
-
-
-def started(broker: str, barrier: Barrier) -> Producer:
-    producer = Producer(ClientConfiguration(broker, Credentials()), TOPICS, checker=barrier)
-    producer.startup()
-    return producer
-
-
-def after(step: Callable[..., Any], then: Callable[[], Any]) -> Callable[..., Any]:
+def after(step: Step, then: Step) -> Step:
     """The step, and something more behind it."""
+
+    async def both_awaited(waiting: Any) -> Any:
+        done = await waiting
+        await finished(then())
+        return done
 
     def both(*arguments: Any) -> Any:
         done = step(*arguments)
+        if inspect.isawaitable(done):
+            return both_awaited(done)
         then()
         return done
 
     return both
 
 
-def place(producer: Producer, barrier: Barrier, number: int, point: str) -> None:
+def before(step: Step, first: Step) -> Step:
+    """Something, and then the step."""
+
+    async def both_awaited(waiting: Any, arguments: Any) -> Any:
+        await waiting
+        return await step(*arguments)
+
+    def both(*arguments: Any) -> Any:
+        waiting = first()
+        return both_awaited(waiting, arguments) if inspect.isawaitable(waiting) else step(*arguments)
+
+    return both
+
+
+def changed(step: Step, change: Step) -> Step:
+    """The step, with its result changed."""
+
+    async def awaited(waiting: Any) -> Any:
+        return change(await waiting)
+
+    def both(*arguments: Any) -> Any:
+        done = step(*arguments)
+        return awaited(done) if inspect.isawaitable(done) else change(done)
+
+    return both
+
+
+class WatchedBarrier(Barrier):
+    """Says when a check-back of the watched order begins."""
+
+    watched = ""
+
+    def answer(self, message_id: str, properties: Any) -> Any:
+        if properties.get(ORDER) == self.watched:
+            self.begun.set()
+        return super().answer(message_id, properties)
+
+    def watch(self, number: int) -> None:
+        self.watched, self.begun = str(number), threading.Event()
+
+    def wait_for_check(self) -> None:
+        assert self.begun.wait(CHECKED_S), "nobody asked"
+        time.sleep(random.random() ** 4 * JITTER_S_MAX)
+
+
+class Placing:
+    """Transactions of one kind of client."""
+
+    def __init__(self, broker: str, http: str, kind: str, database: str) -> None:
+        self.broker, self.http, self.kind = broker, http, kind
+        sessions = sessionmaker(create_engine(database, poolclass=NullPool))
+        self.barrier = WatchedBarrier(sessions, async_sessions(database) if kind == "async" else None)
+        self.producer: Any = None
+        suffix = "async_" if kind == "async" else ""
+        self.names = (f"{suffix}send_halves", f"{suffix}end_halves")
+        self.steps = [getattr(barrier_module, name) for name in self.names]
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a work to its end."""
+        if self.kind == "async":
+            return asyncio.run(work)
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("it waits without a loop")
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[None]:
+        """Have a client that answers check-backs."""
+        if self.kind == "official":
+            configuration = ClientConfiguration(self.broker, Credentials())
+            self.producer = Producer(configuration, TOPICS, checker=self.barrier)
+            self.producer.startup()
+            yield
+            self.producer.shutdown()
+        elif self.kind == "client":
+            self.producer = Client(self.http)
+            with self.producer, self.barrier.answering(self.producer, *TOPICS):
+                yield
+        else:
+            self.producer = AsyncClient(self.http)
+            async with self.producer, self.barrier.async_answering(self.producer, *TOPICS):
+                yield
+
+    @asynccontextmanager
+    async def transaction(self, number: int) -> AsyncIterator[Any]:
+        """Begin an order."""
+        messages = [self.message(topic, number) for topic in TOPICS]
+        if self.kind == "async":
+            async with self.barrier.async_transaction(self.producer, *messages) as session:
+                yield session
+        else:
+            with self.barrier.transaction(self.producer, *messages) as session:
+                yield session
+
+    def message(self, topic: str, number: int) -> Any:
+        if self.kind != "official":
+            return NewMessage(topic, str(number), properties={ORDER: str(number)})
+        made = Message()
+        made.topic, made.body = topic, str(number).encode()
+        made.add_property(ORDER, str(number))
+        return made
+
+    def patch(self, send: Step | None = None, end: Step | None = None) -> None:
+        """Change how halves are sent and ended, if only for one order."""
+        for name, step, change in zip(self.names, self.steps, (send, end), strict=True):
+            setattr(barrier_module, name, step if change is None else change(step))
+
+    async def wait_for_check(self) -> None:
+        """Wait until the watched order is asked about."""
+        await finished(self.waiting())
+
+    def waiting(self) -> Any:
+        wait = self.barrier.wait_for_check
+        return asyncio.to_thread(wait) if self.kind == "async" else wait()
+
+
+def async_sessions(database: str) -> Any:
+    url = make_url(database)
+    driver = "sqlite+aiosqlite" if url.get_backend_name() == "sqlite" else "postgresql+psycopg"
+    return async_sessionmaker(create_async_engine(url.set(drivername=driver), poolclass=NullPool))
+
+
+async def insert_order(session: Any, number: int) -> None:
+    await finished(session.execute(text("INSERT INTO orders VALUES (:number)"), {"number": number}))
+
+
+def dying_between_halves(send_halves: Step) -> Step:
+    """Die when the first half is sent."""
+
+    def dying(prepare: Step) -> Step:
+        return lambda message, database: after(prepare(message, database), die)
+
+    return lambda prepare, *rest: send_halves(dying(prepare), *rest)
+
+
+def dying_between_ends(send_halves: Step) -> Step:
+    """Die when the first half is committed."""
+
+    def marked(halves: Any) -> Any:
+        return [replace(halves[0], commit=after(halves[0].commit, die)), *halves[1:]]
+
+    return changed(send_halves, marked)
+
+
+PATCHES: dict[str, dict[str, Step]] = {
+    "before the halves": {"send": lambda step: before(step, die)},
+    "between the halves": {"send": dying_between_halves},
+    "after the halves": {"send": lambda step: after(step, die)},
+    "between the ends": {"send": dying_between_ends},
+    "after the ends": {"end": lambda step: after(step, die)},
+}
+
+
+async def place(placing: Placing, number: int, point: str) -> None:
     """Place one order and die at a point of it."""
-    if point == "between halves":
-        producer.send = after(producer.send, die)
-    if point == "after the halves":
-        barrier_module.send_halves = after(barrier_module.send_halves, die)
-    with barrier.transaction(producer, *(message(topic, number) for topic in TOPICS)) as session:
+    placing.patch(**PATCHES.get(point, {}))
+    async with placing.transaction(number) as session:
         if point == "after the barrier row":
             die()
-        insert_order(session, number)
+        await insert_order(session, number)
         if point == "before the commit":
-            session.flush()
             die()
         if point == "after the commit":
-            event.listen(session, "after_commit", lambda _: die())
+            event.listen(getattr(session, "sync_session", session), "after_commit", lambda _: die())
 
 
-def place_and_die(broker: str, database: str, number: int, point: str, begun: int) -> NoReturn:
-    barrier = Barrier(sessionmaker(create_engine(database, poolclass=NullPool)))
-    producer = started(broker, barrier)
-    os.write(begun, b"!")
-    place(producer, barrier, number, point)
-    signal.pause()
+async def place_and_die(placing: Placing, number: int, point: str, begun: int) -> None:
+    async with placing.answering():
+        os.write(begun, b"!")
+        await place(placing, number, point)
+        signal.pause()
     raise AssertionError
 
 
-def place_orders(broker: str, database: str) -> None:
+def place_orders(make: Callable[[], Placing]) -> None:
     """Each order in a forked process; at "random" this one kills it."""
     for line in sys.stdin:
         number, _, point = line.strip().partition(" ")
@@ -103,7 +263,8 @@ def place_orders(broker: str, database: str) -> None:
         child = os.fork()
         if not child:
             try:
-                place_and_die(broker, database, int(number), point, writer)
+                placing = make()
+                placing.run(place_and_die(placing, int(number), point, writer))
             finally:
                 os._exit(1)
         os.close(writer)
@@ -116,76 +277,78 @@ def place_orders(broker: str, database: str) -> None:
         print(number, "killed" if is_begun and os.WTERMSIG(status) == signal.SIGKILL else status, flush=True)
 
 
-class WatchedBarrier(Barrier):
-    """Says when a check-back of the watched order begins."""
-
-    def __init__(self, sessions: Any) -> None:
-        super().__init__(sessions)
-        self.watched = b""
-        self.begun = threading.Event()
-
-    def check(self, message: Message) -> Any:
-        if message.body == self.watched:
-            self.begun.set()
-        return super().check(message)
-
-    def wait_for_check(self) -> None:
-        assert self.begun.wait(CHECKED_S), "nobody asked"
-        time.sleep(random.random() ** 4 * JITTER_S_MAX)
-
-
-def race(producer: Producer, barrier: WatchedBarrier, number: int) -> str:
+async def race(placing: Placing, number: int) -> str:
     """One order whose check-back begins just before its rows, before its commit, or before its end."""
     window = ("rows", "commit", "end")[number % 3]
-    barrier.watched = str(number).encode()
-    barrier.begun.clear()
+    placing.barrier.watch(number)
     if window == "rows":
-        barrier_module.send_halves = after(send_halves, barrier.wait_for_check)
-    if window == "end":
-        barrier_module.end_halves = wait_then(barrier.wait_for_check, end_halves)
+        placing.patch(send=lambda step: after(step, placing.waiting))
+    elif window == "end":
+        placing.patch(end=lambda step: before(step, placing.waiting))
     try:
-        with barrier.transaction(producer, *(message(topic, number) for topic in TOPICS)) as session:
-            insert_order(session, number)
+        async with placing.transaction(number) as session:
+            await insert_order(session, number)
             if window == "commit":
-                barrier.wait_for_check()
+                await placing.wait_for_check()
     except TransactionEnded:
         return f"{window}: the check-back won"
     finally:
-        barrier_module.send_halves, barrier_module.end_halves = send_halves, end_halves
+        placing.patch()
     return f"{window}: the commit won"
 
 
-def wait_then(wait: Callable[[], None], step: Callable[..., Any]) -> Callable[..., Any]:
-    def both(*arguments: Any) -> Any:
-        wait()
-        return step(*arguments)
-
-    return both
+async def races(placing: Placing, count: int) -> None:
+    results = Counter([await race(placing, number) for number in range(count)])
+    for result, times in sorted(results.items()):
+        print(f"{result}: {times}")
 
 
-send_halves, end_halves = barrier_module.send_halves, barrier_module.end_halves
+async def slow(placing: Placing) -> None:
+    async with placing.transaction(1) as session:
+        await insert_order(session, 1)
+        print("inside", flush=True)
+        await finished(heard(placing))
 
 
-def run(broker: str, database: str, work: str, arguments: Sequence[str]) -> None:
+async def stream(placing: Placing, count: int) -> None:
+    """Place orders; whatever fails was rolled back, or is committed all the same."""
+    failed = Counter[str]()
+    for number in range(count):
+        try:
+            async with placing.transaction(number) as session:
+                await insert_order(session, number)
+        except Exception as error:
+            failed[type(error).__name__] += 1
+        print(number, flush=True)
+    print(f"failed {dict(failed)}")
+
+
+def heard(placing: Placing) -> Any:
+    """Wait for a line."""
+    return asyncio.to_thread(sys.stdin.readline) if placing.kind == "async" else sys.stdin.readline()
+
+
+async def serve(placing: Placing, work: str, arguments: Sequence[str]) -> None:
+    async with placing.answering():
+        if work == "race":
+            await races(placing, int(arguments[0]))
+        elif work == "slow":
+            await slow(placing)
+        elif work == "stream":
+            await stream(placing, int(arguments[0]))
+        print("done", flush=True)
+        await finished(heard(placing))
+
+
+def run(broker: str, http: str, kind: str, database: str, work: str, *arguments: str) -> None:
+    make = partial(Placing, broker, http, kind, database)
     if work == "place":
-        place_orders(broker, database)
+        place_orders(make)
         return
-    barrier = WatchedBarrier(sessionmaker(create_engine(database)))
-    producer = started(broker, barrier)
-    if work == "race":
-        results = Counter(race(producer, barrier, number) for number in range(int(arguments[0])))
-        for result, count in sorted(results.items()):
-            print(f"{result}: {count}")
-    elif work == "slow":
-        with barrier.transaction(producer, *(message(topic, 1) for topic in TOPICS)) as session:
-            insert_order(session, 1)
-            print("inside", flush=True)
-            sys.stdin.readline()
-    print("done", flush=True)
+    placing = make()
     with suppress(KeyboardInterrupt):
-        sys.stdin.read()
-    producer.shutdown()
+        placing.run(serve(placing, work, arguments))
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
+    run(*sys.argv[1:])

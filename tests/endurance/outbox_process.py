@@ -1,22 +1,30 @@
-"""What the outbox's endurance test runs in processes that it kills, over the official client.
+"""What the outbox's endurance test runs in processes that it kills.
 
-outbox_process BROKER create DATABASE EFFECTS      makes the tables
-outbox_process BROKER fill DATABASE TOPIC COUNT    adds rows, KEYS keys in turn
-outbox_process BROKER relay DATABASE TOPIC BATCH   a relay
-outbox_process BROKER consume DATABASE TOPIC       a consumer whose effect is a row, behind the guard
+outbox_process BROKER HTTP CLIENT create DATABASE EFFECTS      makes the tables
+                                  fill DATABASE TOPIC COUNT    adds rows, KEYS keys in turn
+                                  relay DATABASE TOPIC BATCH   a relay
+                                  consume DATABASE TOPIC       a consumer behind the guard
+
+CLIENT is `official`, `client` (`tidewheel.Client`) or `async`: rows are added and effects take place in
+asynchronous sessions, and an AsyncClient receives. The relay is one of threads in any case.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
+from typing import Any
 
-from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
-from sqlalchemy import Engine, create_engine, text
+from rocketmq import ClientConfiguration, Credentials, FilterExpression, Producer, SimpleConsumer
+from rocketmq import Message as OfficialMessage
+from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import NullPool
 
-from tidewheel import idempotence, outbox
-from tidewheel.idempotence import once_listener
+from tidewheel import AsyncClient, Client, NewMessage, idempotence, outbox
+from tidewheel.idempotence import async_once, identity_of, once_listener
 from tidewheel.outbox import Relay
 
 KEYS = 50
@@ -26,43 +34,82 @@ BUSY_S = 30
 INVISIBLE_S = 2
 AWAIT_S = 1
 RECEIVED = 16
+GROUP = "effects"
+EFFECT = text("INSERT INTO effects VALUES (:body)")
 
 
-def create(_: str, database: str, effects: str) -> None:
-    outbox.create_table(engine(database))
-    idempotence.create_table(engine(effects))
-    with engine(effects).begin() as connection:
-        connection.execute(text("CREATE TABLE effects (body TEXT)"))
-    print("ready", flush=True)
+class Work:
+    """The works of one kind of client."""
 
+    def __init__(self, broker: str, http: str, kind: str) -> None:
+        self.broker, self.http, self.kind = broker, http, kind
 
-def fill(_: str, database: str, topic: str, count: str) -> None:
-    sessions = sessionmaker(engine(database))
-    for first in range(0, int(count), ROWS_PER_TRANSACTION):
-        with sessions.begin() as session:
-            for number in range(first, first + ROWS_PER_TRANSACTION):
-                outbox.add(session, message(topic, str(number % KEYS), str(number // KEYS)))
-    print("ready", flush=True)
-
-
-def message(topic: str, key: str, place: str) -> Message:
-    made = Message()
-    made.topic, made.body, made.message_group = topic, f"{key} {place}".encode(), key
-    return made
-
-
-def relay(broker: str, database: str, topic: str, batch: str) -> None:
-    producer = Producer(ClientConfiguration(broker, Credentials()), [topic])
-    producer.startup()
-    with Relay(engine(database), producer, batch=int(batch), lease_ms=LEASE_MS) as sending:
+    def create(self, database: str, effects: str) -> None:
+        outbox.create_table(engine(database))
+        idempotence.create_table(engine(effects))
+        with engine(effects).begin() as connection:
+            connection.execute(text("CREATE TABLE effects (body TEXT)"))
         print("ready", flush=True)
-        sending.run(threading.Event())
+
+    def fill(self, database: str, topic: str, count: str) -> None:
+        starts = range(0, int(count), ROWS_PER_TRANSACTION)
+        parts = [
+            [self.message(topic, str(number % KEYS), str(number // KEYS)) for number in range(first, last)]
+            for first, last in ((first, first + ROWS_PER_TRANSACTION) for first in starts)
+        ]
+        if self.kind == "async":
+            asyncio.run(fill_in_a_loop(database, parts))
+        else:
+            fill_by_threads(database, parts)
+        print("ready", flush=True)
+
+    def message(self, topic: str, key: str, place: str) -> Any:
+        body = f"{key} {place}".encode()
+        if self.kind != "official":
+            return NewMessage(topic, body, group=key)
+        made = OfficialMessage()
+        made.topic, made.body, made.message_group = topic, body, key
+        return made
+
+    def relay(self, database: str, topic: str, batch: str) -> None:
+        if self.kind == "official":
+            producer: Any = Producer(ClientConfiguration(self.broker, Credentials()), [topic])
+            producer.startup()
+        else:
+            producer = Client(self.http)
+        with Relay(engine(database), producer, batch=int(batch), lease_ms=LEASE_MS) as sending:
+            print("ready", flush=True)
+            sending.run(threading.Event())
+
+    def consume(self, database: str, topic: str) -> None:
+        if self.kind == "official":
+            consume_officially(self.broker, database, topic)
+        elif self.kind == "client":
+            consume_by_threads(self.http, database, topic)
+        else:
+            asyncio.run(consume_in_a_loop(self.http, database, topic))
 
 
-def consume(broker: str, database: str, topic: str) -> None:
-    listener = once_listener(sessionmaker(engine(database)), "effects", effect)
+def fill_by_threads(database: str, parts: list[list[Any]]) -> None:
+    sessions = sessionmaker(engine(database))
+    for part in parts:
+        with sessions.begin() as session:
+            for message in part:
+                outbox.add(session, message)
+
+
+async def fill_in_a_loop(database: str, parts: list[list[Any]]) -> None:
+    sessions = async_sessions(database)
+    for part in parts:
+        async with sessions.begin() as session:
+            for message in part:
+                await session.execute(outbox.adding(message))
+
+
+def consume_officially(broker: str, database: str, topic: str) -> None:
+    listener = once_listener(sessionmaker(engine(database)), GROUP, effect)
     configuration = ClientConfiguration(broker, Credentials())
-    consumer = SimpleConsumer(configuration, "effects", {topic: FilterExpression()}, AWAIT_S)
+    consumer = SimpleConsumer(configuration, GROUP, {topic: FilterExpression()}, AWAIT_S)
     consumer.startup()
     print("ready", flush=True)
     while True:
@@ -71,8 +118,33 @@ def consume(broker: str, database: str, topic: str) -> None:
             consumer.ack(message)
 
 
-def effect(session: Session, message: Message) -> None:
-    session.execute(text("INSERT INTO effects VALUES (:body)"), {"body": message.body.decode()})
+def consume_by_threads(http: str, database: str, topic: str) -> None:
+    handle = once_listener(sessionmaker(engine(database)), GROUP, effect)
+    client = Client(http)
+    print("ready", flush=True)
+    while True:
+        for message in client.receive(topic, GROUP, wait=f"{AWAIT_S}s", lease=f"{INVISIBLE_S}s"):
+            handle(message)
+            message.ack()
+
+
+async def consume_in_a_loop(http: str, database: str, topic: str) -> None:
+    client, sessions = AsyncClient(http), async_sessions(database)
+    print("ready", flush=True)
+    while True:
+        for message in await client.receive(topic, GROUP, wait=f"{AWAIT_S}s", lease=f"{INVISIBLE_S}s"):
+            async with (
+                sessions.begin() as session,
+                async_once(session, GROUP, identity_of(message)) as is_first,
+            ):
+                if is_first:
+                    await session.execute(EFFECT, {"body": message.text})
+            await message.ack()
+
+
+def effect(session: Session, message: Any) -> None:
+    body = message.body if isinstance(message, OfficialMessage) else message.bytes
+    session.execute(EFFECT, {"body": body.decode()})
 
 
 def engine(database: str) -> Engine:
@@ -80,7 +152,14 @@ def engine(database: str) -> Engine:
     return create_engine(database, **settings)
 
 
+def async_sessions(database: str) -> Any:
+    url = make_url(database)
+    if url.get_backend_name() == "sqlite":
+        driver, settings = "sqlite+aiosqlite", {"connect_args": {"timeout": BUSY_S}}
+    else:
+        driver, settings = "postgresql+psycopg", {}
+    return async_sessionmaker(create_async_engine(url.set(drivername=driver), poolclass=NullPool, **settings))
+
+
 if __name__ == "__main__":
-    {"create": create, "fill": fill, "relay": relay, "consume": consume}[sys.argv[2]](
-        sys.argv[1], *sys.argv[3:]
-    )
+    getattr(Work(*sys.argv[1:4]), sys.argv[4])(*sys.argv[5:])

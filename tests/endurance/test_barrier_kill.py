@@ -1,6 +1,7 @@
 """The barrier under `kill -9` at every step and against its own check-backs: never a row without its message.
 
-`--rounds 500` kills 1,000 orders and runs 500 races on each database.
+Each with the official producer, `tidewheel.Client` and `tidewheel.AsyncClient`, on SQLite and PostgreSQL.
+`--rounds 500` kills 1,000 orders and runs 500 races on each; 6 rounds and fewer play some of them only.
 """
 
 from __future__ import annotations
@@ -18,21 +19,30 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from tests.endurance.client_processes import hear, running, say, serving, stored
-from tests.postgresql import running_postgresql
+from tests.postgresql import UNSYNCED, running_postgresql, running_servers
 from tidewheel.barrier_table import barrier_sql
 
 TOPICS = ("created", "deadline")
 POINTS = (
-    "between halves",
+    "before the halves",
+    "between the halves",
     "after the halves",
     "after the barrier row",
     "before the commit",
     "after the commit",
+    "between the ends",
+    "after the ends",
     "random",
 )
+COMMITTED = {"after the commit", "between the ends", "after the ends"}
+CLIENTS = ("official", "client", "async")
 HURRY = ("--check-immunity-ms", "300", "--check-interval-ms", "300")
 ORDERS_PER_ROUND = 2
 RACES_PER_ROUND = 1
+STREAM_PER_ROUND = 10
+BROKER_KILLS_MAX = 6
+FEW_ROUNDS = 6
+SELDOM = (("client", "sqlite"), ("async", "postgresql"))
 PLACERS = 2
 ENDED_S = 120
 
@@ -41,6 +51,19 @@ ENDED_S = 120
 def postgresql() -> Iterator[str]:
     with running_postgresql() as url:
         yield url
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def on_every_database(client: str, request: pytest.FixtureRequest) -> None:
+    """Run with a client of ours on one database only, if there are few rounds."""
+    rounds, database = request.config.getoption("rounds"), request.node.callspec.params.get("database")
+    if rounds <= FEW_ROUNDS and (client, database or "postgresql") in SELDOM:
+        pytest.skip("with more --rounds")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -64,8 +87,13 @@ def create_tables(url: str) -> None:
     engine.dispose()
 
 
-def place(broker: Any, database: str, orders: list[tuple[int, str]]) -> None:
-    with running("barrier_process", broker, database, "place") as process:
+def at_work(broker: Any, client: str, database: str, *work: str) -> Any:
+    """A process that places orders, or answers."""
+    return running("barrier_process", broker, broker.http, client, database, *work)
+
+
+def place(broker: Any, client: str, database: str, orders: list[tuple[int, str]]) -> None:
+    with at_work(broker, client, database, "place") as process:
         for number, point in orders:
             say(process, f"{number} {point}")
             assert hear(process) == f"{number} killed", point
@@ -108,39 +136,41 @@ def check_that_nothing_is_split(database: str, http: httpx.Client) -> set[int]:
 
 
 def test_orders_killed_at_every_step_have_both_or_neither(
-    tmp_path: Path, database: str, endurance: dict[str, Any], pytestconfig: pytest.Config
+    tmp_path: Path, client: str, database: str, endurance: dict[str, Any], pytestconfig: pytest.Config
 ) -> None:
     count = pytestconfig.getoption("rounds") * ORDERS_PER_ROUND
     orders = [(number, POINTS[number % len(POINTS)]) for number in range(count)]
     random.Random(5).shuffle(orders)
     broker = endurance["BrokerProcess"](tmp_path / "store", *HURRY)
-    with serving(broker) as http, running("barrier_process", broker, database, "answer") as answering:
+    with serving(broker) as http, at_work(broker, client, database, "answer") as answering:
         assert hear(answering) == "done"
         with ThreadPoolExecutor(PLACERS) as placers:
             parts = [orders[part::PLACERS] for part in range(PLACERS)]
-            list(placers.map(lambda part: place(broker, database, part), parts))
+            list(placers.map(lambda part: place(broker, client, database, part), parts))
         summary = wait_until_all_have_ended(http)
         placed = check_that_nothing_is_split(database, http)
     survivors = Counter(point for number, point in orders if number in placed)
     killed = Counter(point for _, point in orders)
-    assert set(survivors) <= {"after the commit", "random"}
-    assert survivors["after the commit"] == killed["after the commit"]
-    print(f"{count} orders killed, rows {len(placed)}, split 0; rows by point {dict(survivors)}; {summary}")
+    assert set(survivors) <= COMMITTED | {"random"}
+    assert {point: survivors[point] for point in COMMITTED} == {point: killed[point] for point in COMMITTED}
+    points = dict(survivors)
+    print(f"{client}: {count} orders killed, rows {len(placed)}, split 0; rows by point {points}; {summary}")
 
 
+@pytest.mark.usefixtures("on_every_database")
 def test_a_service_with_another_database_that_shares_the_topics_splits_nothing(
-    tmp_path: Path, endurance: dict[str, Any]
+    tmp_path: Path, client: str, endurance: dict[str, Any]
 ) -> None:
     """It is asked as well, knows nothing of these orders, and must not say that they were rolled back."""
     ours, others = (f"sqlite:///{tmp_path / name}" for name in ("orders.db", "others.db"))
     for url in (ours, others):
         create_tables(url)
     broker = endurance["BrokerProcess"](tmp_path / "store", *HURRY, "--check-count-max", "1000")
-    with serving(broker) as http, running("barrier_process", broker, others, "answer") as other:
+    with serving(broker) as http, at_work(broker, client, others, "answer") as other:
         assert hear(other) == "done"
-        place(broker, ours, [(number, "after the commit") for number in range(4)])
+        place(broker, client, ours, [(number, "after the commit") for number in range(4)])
         wait_until(lambda: asked(http, "UNKNOWN"))
-        with running("barrier_process", broker, ours, "answer") as answering:
+        with at_work(broker, client, ours, "answer") as answering:
             assert hear(answering) == "done"
             wait_until(lambda: ask_about_all(http) == 0)
         assert check_that_nothing_is_split(ours, http) == {0, 1, 2, 3}
@@ -159,28 +189,30 @@ def asked(http: httpx.Client, answer: str) -> bool:
     return any(question["answer"] == answer for question in questions)
 
 
+@pytest.mark.usefixtures("on_every_database")
 def test_a_commit_that_races_its_own_check_back_never_splits(
-    tmp_path: Path, database: str, endurance: dict[str, Any], pytestconfig: pytest.Config
+    tmp_path: Path, client: str, database: str, endurance: dict[str, Any], pytestconfig: pytest.Config
 ) -> None:
     count = pytestconfig.getoption("rounds") * RACES_PER_ROUND
     broker = endurance["BrokerProcess"](
         tmp_path / "store", "--check-immunity-ms", "20", "--check-interval-ms", "50"
     )
-    with serving(broker) as http, running("barrier_process", broker, database, "race", str(count)) as racing:
+    with serving(broker) as http, at_work(broker, client, database, "race", str(count)) as racing:
         results = list(iter(lambda: hear(racing), "done"))
         assert sum(int(line.rpartition(" ")[2]) for line in results) == count
         summary = wait_until_all_have_ended(http)
         placed = check_that_nothing_is_split(database, http)
-    print(f"{count} races, rows {len(placed)}, split 0; {results}; {summary}")
+    print(f"{client}: {count} races, rows {len(placed)}, split 0; {results}; {summary}")
 
 
+@pytest.mark.usefixtures("on_every_database")
 def test_a_transaction_of_twenty_seconds_commits(
-    tmp_path: Path, database: str, endurance: dict[str, Any]
+    tmp_path: Path, client: str, database: str, endurance: dict[str, Any]
 ) -> None:
     broker = endurance["BrokerProcess"](
         tmp_path / "store", "--clock", "virtual", "--check-immunity-ms", "6000"
     )
-    with serving(broker) as http, running("barrier_process", broker, database, "slow") as slow:
+    with serving(broker) as http, at_work(broker, client, database, "slow") as slow:
         assert hear(slow) == "inside"
         assert http.post("/api/clock/advance", json={"by": "20s"}).is_success
         say(slow, "commit")
@@ -188,5 +220,49 @@ def test_a_transaction_of_twenty_seconds_commits(
         wait_until_all_have_ended(http)
         assert check_that_nothing_is_split(database, http) == {1}
         answers = [question["answer"] for question in http.get("/api/transactions/log").json()["questions"]]
-        print(f"a transaction of 20 s commits; its check-backs were answered {answers}")
+        print(f"{client}: a transaction of 20 s commits; its check-backs were answered {answers}")
     assert "UNKNOWN" in answers
+
+
+@pytest.mark.parametrize("client", CLIENTS[1:])
+@pytest.mark.usefixtures("on_every_database")
+def test_a_broker_that_is_killed_under_orders_splits_nothing(
+    tmp_path: Path, client: str, database: str, endurance: dict[str, Any], pytestconfig: pytest.Config
+) -> None:
+    rounds = pytestconfig.getoption("rounds")
+    count, kills = rounds * STREAM_PER_ROUND, min(rounds // 3, BROKER_KILLS_MAX)
+    broker = endurance["BrokerProcess"](tmp_path / "store", *HURRY)
+    with serving(broker) as http, at_work(broker, client, database, "stream", str(count)) as placing:
+        for _ in range(kills):
+            for _ in range(count // (kills + 1)):
+                hear(placing)
+            broker.kill()
+            broker.start()
+        *_, failed = iter(lambda: hear(placing), "done")
+        wait_until_all_have_ended(http)
+        placed = check_that_nothing_is_split(database, http)
+    print(f"{client}: {count} orders, the broker killed {kills} times, rows {len(placed)}, split 0; {failed}")
+
+
+@pytest.mark.parametrize("client", CLIENTS[1:])
+@pytest.mark.usefixtures("on_every_database")
+def test_a_database_that_is_killed_under_orders_splits_nothing(
+    tmp_path: Path, client: str, endurance: dict[str, Any], pytestconfig: pytest.Config
+) -> None:
+    rounds = pytestconfig.getoption("rounds")
+    count, kills = rounds * STREAM_PER_ROUND, min(rounds // 3, BROKER_KILLS_MAX)
+    broker = endurance["BrokerProcess"](tmp_path / "store", *HURRY, "--check-count-max", "1000")
+    with running_servers(options=UNSYNCED) as servers, serving(broker) as http:
+        database = servers.url.replace("postgresql", "postgresql+psycopg", 1)
+        create_tables(database)
+        with at_work(broker, client, database, "stream", str(count)) as placing:
+            for _ in range(kills):
+                for _ in range(count // (kills + 1)):
+                    hear(placing)
+                servers.primary.kill()
+                hear(placing)
+                servers.primary.start()
+            *_, failed = iter(lambda: hear(placing), "done")
+            wait_until_all_have_ended(http)
+            placed = check_that_nothing_is_split(database, http)
+    print(f"{client}: {count} orders, PostgreSQL killed {kills} times, rows {len(placed)}, split 0; {failed}")

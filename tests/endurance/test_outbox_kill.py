@@ -1,6 +1,7 @@
 """Two relays and two consumers, killed at random: no row is lost, keys keep their order, each effect is once.
 
-`--rounds 500` sends 10,000 rows on each database.
+Each with the official client, `tidewheel.Client` and `tidewheel.AsyncClient`, on SQLite and PostgreSQL.
+`--rounds 500` sends 10,000 rows on each.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
 class Crew:
     """The relays and consumers, of which one at a time is killed and replaced."""
 
-    def __init__(self, broker: Any, outbox: str, effects: str) -> None:
-        self.broker = broker
+    def __init__(self, broker: Any, client: str, outbox: str, effects: str) -> None:
+        self.broker, self.client = broker, client
         self.work = {
             "relay": ("relay", outbox, TOPIC, str(BATCH_ROWS)),
             "consume": ("consume", effects, TOPIC),
@@ -58,8 +59,11 @@ class Crew:
     def begin(self, names: Sequence[str]) -> None:
         for name in names:
             kind = name.partition("-")[0]
-            self.processes[name] = start("outbox_process", self.broker, *self.work[kind])
+            self.processes[name] = self.start(*self.work[kind])
         assert [hear(self.processes[name]) for name in names] == ["ready"] * len(names)
+
+    def start(self, *work: str) -> subprocess.Popen[str]:
+        return start("outbox_process", self.broker, self.broker.http, self.client, *work)
 
     def kill(self, name: str) -> None:
         process = self.processes.pop(name)
@@ -75,8 +79,8 @@ class Crew:
 
 
 @contextmanager
-def crew(broker: Any, outbox: str, effects: str) -> Iterator[Crew]:
-    made = Crew(broker, outbox, effects)
+def crew(broker: Any, client: str, outbox: str, effects: str) -> Iterator[Crew]:
+    made = Crew(broker, client, outbox, effects)
     try:
         yield made
     finally:
@@ -126,19 +130,24 @@ def check_the_log(messages: list[dict[str, Any]], rows: int, kills: int) -> int:
     return twice
 
 
+@pytest.mark.parametrize("client", ["official", "client", "async"])
 def test_no_row_is_lost_and_each_effect_is_once(
-    tmp_path: Path, databases: tuple[str, str], endurance: dict[str, Any], pytestconfig: pytest.Config
+    tmp_path: Path,
+    client: str,
+    databases: tuple[str, str],
+    endurance: dict[str, Any],
+    pytestconfig: pytest.Config,
 ) -> None:
     rows = pytestconfig.getoption("rounds") * ROWS_PER_ROUND
     broker = endurance["BrokerProcess"](tmp_path / "store", "--invisible-ms-min", "1000")
-    with serving(broker) as http, crew(broker, *databases) as at_work:
+    with serving(broker) as http, crew(broker, client, *databases) as at_work:
         http.post("/api/topics", json={"name": TOPIC, "message_type": "FIFO"}).raise_for_status()
-        with start("outbox_process", broker, "create", *databases) as creating:
+        with at_work.start("create", *databases) as creating:
             assert hear(creating) == "ready"
         outbox, effects = (create_engine(url) for url in databases)
         at_work.begin(NAMES)
         began = time.monotonic()
-        with start("outbox_process", broker, "fill", databases[0], TOPIC, str(rows)) as filling:
+        with at_work.start("fill", databases[0], TOPIC, str(rows)) as filling:
             kill_along_the_way(lambda: number(outbox, SENT) + number(effects, CONSUMED), 2 * rows, at_work)
             assert hear(filling) == "ready"
         seconds = time.monotonic() - began
@@ -150,7 +159,7 @@ def test_no_row_is_lost_and_each_effect_is_once(
     outbox.dispose()
     effects.dispose()
     print(
-        f"{rows} rows in {seconds:.1f} s, killed {dict(at_work.killed)}, lost 0, in order, "
+        f"{client}: {rows} rows in {seconds:.1f} s, killed {dict(at_work.killed)}, lost 0, in order, "
         f"sent twice {twice} (at most {BATCH_ROWS} a kill), effects {rows}, each once, "
         f"though messages were given out {again:.0f} times more than there are rows"
     )

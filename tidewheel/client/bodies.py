@@ -44,11 +44,22 @@ def body_fields(body: Body) -> tuple[dict[str, str], dict[str, str]]:
     return _text_fields(json_text(body)), {CONTENT_TYPE: JSON_TYPE}
 
 
-def _text_fields(text: str) -> dict[str, str]:
+def body_bytes(body: Body) -> bytes:
+    """Return a body as consumers get it; raise the same."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    return _encoded(body if isinstance(body, str) else json_text(body))
+
+
+def _encoded(text: str) -> bytes:
     try:
-        encoded = text.encode()
+        return text.encode()
     except UnicodeEncodeError as error:
         raise ClientMistake(f"The body is no text that UTF-8 can hold: {error}. Send bytes.") from None
+
+
+def _text_fields(text: str) -> dict[str, str]:
+    encoded = _encoded(text)
     if len(encoded) > TEXT_BYTES_MAX:
         return {"body_base64": b64encode(encoded).decode()}
     return {"body": text}

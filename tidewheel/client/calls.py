@@ -191,12 +191,15 @@ class Batch:
 
 
 def _sent(content: Mapping[str, Any], message: NewMessage) -> Sent:
-    verdict = None if content["verdict"] is None else _carried_result(content["verdict"], message)
+    verdict = carried_result(content["verdict"], message)
     offset = int(content["physical_offset"])
     return Sent(content["message_id"], message.topic, offset, content["recall_handle"], verdict)
 
 
-def _carried_result(content: Mapping[str, Any], message: NewMessage) -> TimerResult:
+def carried_result(content: Mapping[str, Any] | None, message: NewMessage) -> TimerResult | None:
+    """Return the verdict on the timer that a message names, from the answer to its send or commit."""
+    if content is None:
+        return None
     verdict, ended_ms, offset = (content[name] for name in ("verdict", "ended_ms", "ended_offset"))
     return TimerResult(
         Verdict(verdict),

@@ -111,6 +111,10 @@ class Client:
         """Close the connections."""
         self._shell.close()
 
+    def run(self, steps: Steps[T]) -> T:
+        """Run an operation of `tidewheel.client.calls`."""
+        return self._shell.run(steps)
+
     def send(self, topic: str, body: Body, **options: Unpack[SendOptions]) -> Sent:
         """Send a message: at once, after a `delay` ("30m", a timedelta), or `at` a datetime with a zone.
 
@@ -205,3 +209,15 @@ class AsyncClient:
         wire_group = spaced(self._calls.namespace, group)
         found = await self._shell.run(self._calls.receive(topic, wire_group, count, wait, lease, filter, sql))
         return [Message(one, topic, wire_group, self._shell.run) for one in found]
+
+
+def for_another_loop(client: Client | AsyncClient) -> AsyncClient:
+    """Return a client of the same broker, with connections of its own."""
+    broker = client.broker
+    return AsyncClient(
+        ",".join(broker.urls),
+        token=broker.token,
+        authorities=broker.authorities,
+        namespace=client.namespace,
+        timeout=client.timeout,
+    )

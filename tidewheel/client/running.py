@@ -14,7 +14,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,22 +25,12 @@ from tidewheel.client.acks import Acks
 from tidewheel.client.clients import AsyncClient
 from tidewheel.client.consumer import Consumer, Received, Unfit
 from tidewheel.client.endings import Ack, Dead, End, Retried, end_after
-from tidewheel.errors import (
-    AnswerLate,
-    AnswerLost,
-    BrokerUnreachable,
-    Busy,
-    InvalidReceiptHandle,
-    TidewheelError,
-)
+from tidewheel.client.patience import PASSING, pause_after, pauses, unless
+from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
 RECEIVE_COUNT_MAX: Final = 32
 RENEWALS: Final = 3
 """Renewals in the time of a lease."""
-PAUSES_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Pauses between calls while the broker is gone or busy; the last one repeats."""
-PASSING: Final = (Busy, BrokerUnreachable, AnswerLate, AnswerLost)
-"""Errors that may pass by themselves."""
 
 log = logging.getLogger("tidewheel.worker")
 
@@ -143,7 +133,7 @@ class Running:
         free = self._consumer.concurrency - self._count
         if free <= 0 or self._hands.are_full:
             self._dropped.clear()
-            await self._or_stop(self._dropped.wait())
+            await unless(self._stop, self._dropped.wait())
             return []
         one = self._consumer
         receive = self._client.receive(
@@ -154,7 +144,7 @@ class Running:
             filter=one.filter,
             sql=one.sql,
         )
-        return await self._or_stop(self._patiently(receive)) or []
+        return await unless(self._stop, self._patiently(receive)) or []
 
     async def _patiently(self, receive: Awaitable[list[Received]]) -> list[Received]:
         """Receive; after a failure that may pass, pause and return nothing."""
@@ -162,22 +152,11 @@ class Running:
             found = await receive
         except PASSING as error:
             log.warning("%s: nothing is received now: %s", self._name, error)
-            await asyncio.sleep(PAUSES_S[min(self._failures, len(PAUSES_S) - 1)])
+            await asyncio.sleep(pause_after(self._failures))
             self._failures += 1
             return []
         self._failures = 0
         return found
-
-    async def _or_stop(self, waiting: Any) -> Any:
-        """Return the result of a wait; if the worker stops first, cancel the wait and return None."""
-        work, stop = asyncio.ensure_future(waiting), asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-            return work.result() if work.done() else None
-        finally:
-            for one in (work, stop):
-                one.cancel()
-            await asyncio.gather(work, stop, return_exceptions=True)
 
     async def _run_lane(self, lane: list[Held]) -> None:
         """Run messages one after the other; give back those after one that was not acknowledged."""
@@ -302,13 +281,6 @@ def is_cancelled_from_outside(error: BaseException) -> bool:
     """Return whether the running task is cancelled, rather than something that it awaits."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-def pauses() -> Iterator[float]:
-    """Yield pauses between tries, without end."""
-    yield from PAUSES_S
-    while True:
-        yield PAUSES_S[-1]
 
 
 def lanes(messages: Iterable[Received]) -> list[list[Received]]:

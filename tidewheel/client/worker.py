@@ -45,7 +45,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tidewheel.client.clients import AsyncClient, Client
+from tidewheel.client.clients import AsyncClient, Client, for_another_loop
 from tidewheel.client.consumer import Consumer
 from tidewheel.client.running import Hands, Running
 from tidewheel.client.spans import span_ms
@@ -145,14 +145,7 @@ class Worker:
         """Consume in this loop until an event is set; raise the same."""
         if not self.consumers:
             raise ConfigurationError("The worker has no consumer: decorate a function with @worker.consume.")
-        broker = self._client.broker
-        client = AsyncClient(
-            ",".join(broker.urls),
-            token=broker.token,
-            authorities=broker.authorities,
-            namespace=self._client.namespace,
-            timeout=self._client.timeout,
-        )
+        client = for_another_loop(self._client)
         threads = ThreadPoolExecutor(sum(one.concurrency for one in self.consumers), "tidewheel")
         hands = Hands(self.bytes_max)
         running = [Running(one, client, threads, hands, stop) for one in self.consumers]

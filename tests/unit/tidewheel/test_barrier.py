@@ -15,6 +15,7 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from tidewheel import barrier as barrier_module
 from tidewheel import barrier_table as table_module
 from tidewheel.barrier import Barrier, Outcome, barrier_sql, barrier_table
+from tidewheel.barrier_halves import BARRIER
 from tidewheel.errors import (
     ClientMistake,
     ConfigurationError,
@@ -107,8 +108,10 @@ def commit_and_lose_the_answer(session: Session) -> None:
     raise ConnectionResetError
 
 
-def asked(message_id: str = "M1") -> Message:
+def asked(barrier: Barrier, message_id: str = "M1") -> Message:
+    barrier._refuse_unfit_database()  # which has its name then
     made = message()
+    made.add_property(BARRIER, barrier._database)
     made.message_id = message_id
     return made
 
@@ -125,7 +128,7 @@ def test_a_block_that_succeeds_commits_rows_and_message(barrier: Barrier, engine
         session.execute(text("INSERT INTO orders VALUES (7)"))
     assert (orders(engine), rows(engine)) == ([7], [("M1", "COMMITTED", 1_000)])
     assert producer.ends == ["COMMIT"]
-    assert barrier.check(asked()) == TransactionResolution.COMMIT
+    assert barrier.check(asked(barrier)) == TransactionResolution.COMMIT
 
 
 def test_the_row_is_the_first_statement(barrier: Barrier) -> None:
@@ -150,7 +153,7 @@ def test_a_failing_statement_rolls_both_back(barrier: Barrier, engine: Engine) -
 
 
 def test_a_block_that_comes_behind_the_fence_is_refused(barrier: Barrier, engine: Engine) -> None:
-    assert barrier.check(asked()) == TransactionResolution.ROLLBACK
+    assert barrier.check(asked(barrier)) == TransactionResolution.ROLLBACK
     producer = Producing()
     with pytest.raises(TransactionEnded, match="M1"), barrier.transaction(producer, message()) as session:
         session.execute(text("INSERT INTO orders VALUES (7)"))
@@ -162,8 +165,8 @@ def test_a_check_during_the_transaction_is_unknown_and_does_not_wait_for_its_end
 ) -> None:
     with barrier.transaction(Producing(), message()) as session:
         session.execute(text("INSERT INTO orders VALUES (7)"))
-        assert barrier.check(asked()) == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
-    assert barrier.check(asked()) == TransactionResolution.COMMIT
+        assert barrier.check(asked(barrier)) == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+    assert barrier.check(asked(barrier)) == TransactionResolution.COMMIT
     assert orders(engine) == [7]
 
 
@@ -193,7 +196,7 @@ def test_a_broker_that_is_gone_after_the_commit_is_not_the_callers_failure(
     with barrier.transaction(Producing(broker_down=True), message()) as session:
         session.execute(text("INSERT INTO orders VALUES (7)"))
     assert orders(engine) == [7]
-    assert barrier.check(asked()) == TransactionResolution.COMMIT
+    assert barrier.check(asked(barrier)) == TransactionResolution.COMMIT
 
 
 @pytest.mark.parametrize(("early_end", "told"), [("commit", "COMMIT"), ("rollback", "ROLLBACK")])
@@ -251,7 +254,7 @@ def test_several_messages_fall_together(barrier: Barrier, engine: Engine) -> Non
 
 
 def test_a_fence_for_one_of_several_messages_refuses_all(barrier: Barrier, engine: Engine) -> None:
-    assert barrier.check(asked("M2")) == TransactionResolution.ROLLBACK
+    assert barrier.check(asked(barrier, "M2")) == TransactionResolution.ROLLBACK
     producer = Producing()
     with (
         pytest.raises(TransactionEnded, match="M1, M2, M3"),
@@ -342,7 +345,7 @@ def test_sqlites_transactions_may_be_begun_by_sqlalchemy(tmp_path: Path) -> None
 
 
 def test_a_barrier_of_another_database_does_not_know(barrier: Barrier, tmp_path: Path) -> None:
-    sent = asked()
+    sent = asked(barrier)
     with barrier.transaction(Producing(), sent):
         pass
     engine = create_engine(f"sqlite:///{tmp_path / 'another.db'}")
@@ -355,6 +358,13 @@ def test_a_barrier_of_another_database_does_not_know(barrier: Barrier, tmp_path:
     again = Barrier(sessionmaker(barrier._engine))
     assert again.check(sent) == barrier.check(sent) == TransactionResolution.COMMIT
     engine.dispose()
+
+
+def test_a_half_that_no_barrier_sent_is_left_alone(barrier: Barrier, engine: Engine) -> None:
+    sent = message()
+    sent.message_id = "M1"
+    assert barrier.check(sent) == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+    assert rows(engine) == []
 
 
 def test_a_block_that_outlasts_the_brokers_patience_is_rolled_back(barrier: Barrier, engine: Engine) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
 from tidewheel.barrier import Barrier
+from tidewheel.barrier_halves import BARRIER
 from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
 
 if TYPE_CHECKING:
@@ -82,8 +83,10 @@ def orders(engine: Engine) -> list[int]:
         return list(connection.execute(text("SELECT order_id FROM orders")).scalars())
 
 
-def asked() -> Message:
+def asked(barrier: Barrier) -> Message:
+    barrier._refuse_unfit_database()  # which has its name then
     made = message()
+    made.add_property(BARRIER, barrier._database)
     made.message_id = "M1"
     return made
 
@@ -103,7 +106,7 @@ def test_a_block_that_succeeds_commits_rows_and_messages(barrier: Barrier, engin
 
     run(work())
     assert (orders(engine), producer.ends) == ([7], ["COMMIT", "COMMIT"])
-    assert barrier.check(asked()) == TransactionResolution.COMMIT
+    assert barrier.check(asked(barrier)) == TransactionResolution.COMMIT
 
 
 def test_an_exception_rolls_all_back(barrier: Barrier, engine: Engine) -> None:
@@ -144,15 +147,15 @@ def test_a_cancelled_task_rolls_all_back(barrier: Barrier, engine: Engine) -> No
 def test_a_check_during_the_block_is_unknown(barrier: Barrier, engine: Engine) -> None:
     async def work() -> None:
         async with barrier.async_transaction(Producing(), message()):
-            answer = await asyncio.to_thread(barrier.check, asked())
+            answer = await asyncio.to_thread(barrier.check, asked(barrier))
             assert answer == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
 
     run(work())
-    assert barrier.check(asked()) == TransactionResolution.COMMIT
+    assert barrier.check(asked(barrier)) == TransactionResolution.COMMIT
 
 
 def test_a_block_behind_the_fence_is_refused(barrier: Barrier, engine: Engine) -> None:
-    assert barrier.check(asked()) == TransactionResolution.ROLLBACK
+    assert barrier.check(asked(barrier)) == TransactionResolution.ROLLBACK
     producer = Producing()
 
     async def work() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +14,10 @@ from sqlalchemy import text
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
+import tidewheel
 from services.shop.redis_server import bundled_redis
 from tidewheel import idempotence
+from tidewheel.client.values import Delivery
 from tidewheel.errors import ConfigurationError, RefusedByState
 from tidewheel.idempotence import RedisGuard, consumed_sql, identity_of, once, once_listener
 from tidewheel.outbox import OUTBOX_ID
@@ -70,6 +73,27 @@ def test_a_second_send_by_a_relay_is_the_same_message(engine: Engine) -> None:
         assert identity_of(sent) == "O1"
         listener.consume(sent)
     assert effects(engine) == ["x"]
+
+
+def test_a_message_of_our_client_is_the_same_as_its_next_delivery(engine: Engine) -> None:
+    listener = once_listener(sessionmaker(engine), "billing", handle_ours)
+    for attempt, properties in enumerate(({}, {}, {OUTBOX_ID: "O1"}, {OUTBOX_ID: "O1"})):
+        received = ours("M1", attempt, properties)
+        assert identity_of(received) == properties.get(OUTBOX_ID, "M1")
+        listener(received)
+    assert effects(engine) == ["x", "x"]
+
+
+def handle_ours(session: Session, message: Any) -> None:
+    session.execute(text("INSERT INTO effects VALUES (:body)"), {"body": message.text})
+
+
+def ours(message_id: str, attempt: int, properties: dict[str, str]) -> tidewheel.Message[None]:
+    now = datetime.now(UTC)
+    delivery = Delivery(
+        message_id, "orders", b"x", attempt, "H", (0, 0), now, "", (), "", "", properties, now
+    )
+    return tidewheel.Message(delivery, "orders", "billing", lambda steps: steps.close())
 
 
 def test_an_effect_that_fails_may_be_tried_again(engine: Engine) -> None:

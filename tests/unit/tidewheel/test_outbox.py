@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +12,7 @@ from rocketmq import Message
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import sessionmaker
 
-from tidewheel import outbox, outbox_relay
+from tidewheel import Client, NewMessage, Timer, outbox, outbox_relay
 from tidewheel.errors import (
     BodyEmpty,
     BodyTooLarge,
@@ -97,6 +99,87 @@ def test_a_message_comes_as_it_was_added(engine: Engine) -> None:
         got_grouped.properties[OUTBOX_ID],
     ]
     assert all(row.sent_ms for row in rows(engine))
+
+
+def test_a_new_message_comes_by_the_official_producer_as_it_was_added(engine: Engine) -> None:
+    timer = Timer("deadlines", "order:6", "ns%deadlines", lambda steps: steps)
+    with sessionmaker(engine).begin() as session:
+        at = datetime(2030, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
+        said = {"tag": "t", "keys": ["k"], "properties": {"by": "me"}}
+        outbox.add(session, NewMessage("deadlines", {"a": 1}, at=at, key="order:7", unique=True, **said))
+        outbox.add(session, NewMessage("paid", "ü", group="g", move=(timer, at)))
+    producer = Producing()
+    with relay(engine, producer) as sending:
+        assert sending.run_once() == Round(2, 0)
+    deadline, paid = sorted(producer.sent, key=lambda one: one.topic)
+    assert (deadline.body, deadline.tag, deadline.keys) == (b'{"a":1}', "t", {"k"})
+    assert deadline.delivery_timestamp == 1_893_456_001, "whole seconds, none of them early"
+    assert without_id(deadline) == {
+        "by": "me",
+        "content-type": "application/json",
+        "TW_TIMER_KEY": "order:7",
+        "TW_TIMER_UNIQUE": "true",
+    }
+    assert (paid.body, paid.message_group) == ("ü".encode(), "g")
+    assert without_id(paid) == {
+        "TW_TIMER_MOVE": "order:6",
+        "TW_TIMER_TOPIC": "ns%deadlines",
+        "TW_TIMER_TO": "1893456000001",
+    }
+    assert [row.order_key for row in rows(engine)] == ["k", "g"]
+
+
+def without_id(message: Message) -> dict[str, str]:
+    return {name: value for name, value in message.properties.items() if name != OUTBOX_ID}
+
+
+def test_spans_count_from_the_transaction(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "wall_clock_ms", lambda: 1_000)
+    timer = Timer("deadlines", "order:6", "deadlines", lambda steps: steps)
+    with sessionmaker(engine).begin() as session:
+        outbox.add(session, NewMessage("a", "x", delay="30m", key="k"))
+        outbox.add(session, NewMessage("b", "x", move=(timer, "1h")))
+    delayed, moving = (json.loads(row.properties) for row in rows(engine))
+    assert delayed == {"TIMER_DELIVER_MS": "1801000", "TW_TIMER_KEY": "k"}
+    assert moving["TW_TIMER_TO"] == "3601000"
+
+
+def test_a_client_sends_what_was_added_for_either(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = message(b"paid", key="k1")
+    full.tag, full.delivery_timestamp = "t", 1_900_000_000
+    add(engine, full)
+    with sessionmaker(engine).begin() as session:
+        outbox.add(session, NewMessage("orders", b"\xff", group="g"))
+    sent: list[dict[str, Any]] = []
+    client = Client("127.0.0.1:1", namespace="ns")
+    monkeypatch.setattr(client, "run", lambda steps: sent.append(json.loads(next(steps).body)))
+    with relay(engine, client) as sending:
+        assert sending.run_once() == Round(2, 0)
+    first, second = sorted(sent, key=lambda one: "tag" not in one)
+    ids = [row.outbox_id for row in rows(engine)]
+    assert [first["idempotency_key"], second["idempotency_key"]] == ids
+    assert [one["properties"] for one in (first, second)] == [{OUTBOX_ID: one} for one in ids]
+    assert (first["topic"], first["tag"], first["keys"]) == ("ns%orders", "t", ["k1"])
+    assert first["at"] == 1_900_000_000_000
+    assert (second["body_base64"], second["message_group"]) == ("/w==", "g")
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (NewMessage("", "x"), IllegalTopic),
+        (NewMessage("orders", ""), BodyEmpty),
+        (NewMessage("orders", "x" * (4 * 1024 * 1024 + 1)), BodyTooLarge),
+        (NewMessage("orders", "x", delay="30"), ClientMistake),
+        (NewMessage("orders", "x", key="k"), ClientMistake),
+        (NewMessage("orders", "x", idempotency_key="mine"), ClientMistake),
+    ],
+)
+def test_a_new_message_that_could_never_be_sent_is_refused_when_it_is_added(
+    engine: Engine, bad: NewMessage, error: type[Exception]
+) -> None:
+    with sessionmaker(engine)() as session, pytest.raises(error):
+        outbox.add(session, bad)
 
 
 def test_a_transaction_that_rolls_back_sends_nothing(engine: Engine) -> None:

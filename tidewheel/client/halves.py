@@ -1,0 +1,89 @@
+"""The operations of a producer's transactions, without I/O, as `tidewheel.client.calls` has the others.
+
+    begin          POST /api/transactions: a half, a message that is invisible until its commit
+    commit, end    POST /api/transactions/ID/commit, /rollback, or /unknown as the answer to a check-back
+    check_backs    POST /api/transactions/check-backs: waits for questions how transactions ended
+
+All are repeatable: a half has its id before the first try, an end confirms its repeat, and the broker asks a
+question again whose poll was lost. The barrier (`tidewheel.barrier`) is what applications use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from tidewheel.client.calls import carried_result, encoded, message_fields
+from tidewheel.client.exchange import Request, Steps, asked
+from tidewheel.client.spans import Span, span_ms
+from tidewheel.client.values import NewMessage, TimerResult
+
+TRANSACTIONS_PATH: Final = "/api/transactions"
+POLL_TOPICS_MAX: Final = 16
+"""Topics of a poll for check-backs."""
+
+End = Literal["commit", "rollback", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A half that is on the broker's disk."""
+
+    message_id: str
+    transaction_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A check-back: how has this transaction ended?"""
+
+    transaction_id: str
+    message_id: str
+    properties: Mapping[str, str]
+
+
+def begin(
+    message: NewMessage, namespace: str, message_id: str, properties: Mapping[str, str]
+) -> Steps[Begun]:
+    """Begin a transaction; `properties` are added to those of the message."""
+    fields = message_fields(message, namespace, message_id)
+    body = encoded(fields | {"properties": fields.get("properties", {}) | dict(properties)})
+    request = Request("POST", TRANSACTIONS_PATH, body, is_repeatable=True)
+    return asked(request, lambda _, said: Begun(said["message_id"], said["transaction_id"]))
+
+
+def commit(transaction_id: str, message: NewMessage) -> Steps[TimerResult | None]:
+    """Commit a transaction; return the verdict on the timer that its message names, if it does.
+
+    Raises:
+        TransactionEnded: when it has ended the other way.
+    """
+    request = end_request(transaction_id, "commit")
+    return asked(request, lambda _, said: carried_result(said["verdict"], message))
+
+
+def end(transaction_id: str, how: End) -> Steps[None]:
+    """End a transaction, or say that its end is not known yet; raise the same."""
+    return asked(end_request(transaction_id, how), lambda *_: None)
+
+
+def end_request(transaction_id: str, how: End) -> Request:
+    """Return the request of an end."""
+    path = f"{TRANSACTIONS_PATH}/{quote(transaction_id, safe='')}/{how}"
+    return Request("POST", path, is_repeatable=True)
+
+
+def check_backs(topics: Sequence[str], *, count: int, wait: Span, name: str) -> Steps[list[Question]]:
+    """Wait for questions about transactions of topics, which have the wire's names."""
+    wait_ms = span_ms(wait, "wait")
+    fields = {"topics": list(topics), "count": count, "wait": wait_ms, "client": name}
+    path = f"{TRANSACTIONS_PATH}/check-backs"
+    request = Request("POST", path, encoded(fields), wait_ms / 1000, is_repeatable=True)
+    return asked(request, lambda _, said: [_question(one) for one in said["questions"]])
+
+
+def _question(one: Mapping[str, Any]) -> Question:
+    message = one["message"]
+    return Question(one["transaction_id"], message["message_id"], message["properties"])
