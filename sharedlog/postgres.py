@@ -31,13 +31,14 @@ that ends before it for `LOST_SECONDS`; a standby may only be behind.
 
 A page that PostgreSQL cannot read (a wrong checksum) is read around, record by record: `LogDamaged` names
 the first one that is on it, and those behind it can be read. Where the adapter looks back at one, nothing
-follows.
+follows. An append for which PostgreSQL chooses such a page, as it has room, is tried again.
 
 Cost: one round trip and one commit an append, and one more to learn of partitions: on a new connection and
 each 10,000 records. Records go both ways in binary: as text, in hex, 25 KB take the writer 250 us of the
 processor and the server 550, instead of 70 and 190. Memory: what one read returns. Weak spot: what was lost
 is known from what this process has seen, and where its node goes on from: a node that was started again since
-its checkpoint, on a server without the rows after that, cannot tell.
+its checkpoint, on a server without the rows after that, cannot tell. And where the table's last page cannot
+be read PostgreSQL adds no record, as that is where it would.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ FEWER_RECORDS: Final = (1_000, 100, 10, 1)
 DROP_WAIT_MS: Final = 50
 """How long trimming waits for readers: an append waits behind it."""
 MAKE_TRIES: Final = 3
+ADD_TRIES: Final = 8
+"""How often records are added where PostgreSQL chooses a page for them that it cannot read."""
 CONNECT_SECONDS: Final = 5
 SILENT_SECONDS: Final = 4
 """How long nothing may come from the other machine, not even that it has what was sent."""
@@ -101,10 +104,14 @@ _PROBES: Final = SILENT_SECONDS - 1
 """How many questions, a second apart, a silent connection gets before it is ended."""
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed "
+    "-c enable_seqscan=off -c enable_bitmapscan=off "
     f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s -c tcp_user_timeout={SILENT_SECONDS}s "
     f"-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count={_PROBES}"
 )
-"""What a session asks of the server, behind what the URL (`options`) or PGOPTIONS asks: the last counts."""
+"""What a session asks of the server, behind what the URL (`options`) or PGOPTIONS asks: the last counts.
+
+Records are found by the index alone: a scan of the table meets each page that is bad there.
+"""
 _CONNECTION: Final = {
     "connect_timeout": CONNECT_SECONDS,
     "tcp_user_timeout": SILENT_SECONDS * 1000,
@@ -168,10 +175,16 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
 _READ_ONE: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM {log}_record WHERE record = %s
 """
-_BY_INDEX: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 _BOUNDS: Final = """
 SELECT coalesce((SELECT min(record) FROM {log}_record), last_record + 1), last_record + 1 FROM {log}_head
 """
+_BOUNDS_OF_PARTITIONS: Final = """
+SELECT partition_records * (
+    SELECT min(substring(relname FROM '[0-9]+$')::bigint)
+    FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = '{log}_record'::regclass
+), last_record + 1 FROM {log}_head
+"""
+"""For a first record on a page that cannot be read: what is trimmed are whole partitions."""
 _AGAIN: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head
@@ -287,31 +300,26 @@ class PostgresLog:
         return found
 
     def _rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
-        """Return the rows of a read, up to one that PostgreSQL cannot read; raise `LogDamaged` at that one.
-
-        By an index only, as a look at the whole table meets all that is bad there.
-        """
+        """Return the rows of a read, up to one that cannot be read; raise `LogDamaged` at that one."""
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         try:
             return self._read(connection, offset, READ_RECORDS_MAX, bytes_max)
         except (DataCorrupted, IndexCorrupted) as error:
             reason = _said(error)
-        rows: list[Any] = []
+        rows, has_all = list[Any](), False
         for count in FEWER_RECORDS:
             with suppress(DataCorrupted, IndexCorrupted):
                 while (left := bytes_max - sum(len(row[1]) for row in rows)) > 0:
                     at = rows[-1][0] + 1 if rows else offset
-                    with connection.transaction():
-                        connection.execute(
-                            "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
-                        )
-                        more = self._read(connection, at, count, left)
+                    more = self._read(connection, at, count, left)
                     if not more:
                         break
                     rows += more
+                has_all = True
+                break
         self._warned = ""  # of the page that cannot be read
-        if not rows:
+        if not rows and not has_all:
             raise LogDamaged(f"PostgreSQL cannot read record {offset}: {reason}.", offset)
         return rows
 
@@ -326,8 +334,14 @@ class PostgresLog:
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
+        from psycopg.errors import DataCorrupted
+
         with self._answered() as connection:
-            row = self._only_row(connection, _BOUNDS)
+            try:
+                row = self._only_row(connection, _BOUNDS)
+            except DataCorrupted:
+                row = self._only_row(connection, _BOUNDS_OF_PARTITIONS)
+                self._warned = ""  # of the page that cannot be read
         return int(row[0]), int(row[1])
 
     def trim(self, offset: int) -> None:
@@ -433,7 +447,7 @@ class PostgresLog:
         from psycopg.errors import UniqueViolation
 
         try:
-            row = connection.execute(self._sql(statement), values).fetchone()
+            row = self._added(connection, statement, values)
         except UniqueViolation as error:
             raise LogDamaged(
                 f"A new record got a number that is in {self._log}_record already, so it was not added: "
@@ -449,6 +463,22 @@ class PostgresLog:
                 f"'\\d {self._log}_record'"
             )
         return int(last)
+
+    def _added(
+        self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        """Return the row of a statement that adds records: a try that has failed has added nothing.
+
+        PostgreSQL looks for a page with room in its map of free space, and does not take one that it cannot
+        read out of that; the next look gives another page.
+        """
+        from psycopg.errors import DataCorrupted
+
+        for _ in range(ADD_TRIES - 1):
+            with suppress(DataCorrupted):
+                return connection.execute(self._sql(statement), values).fetchone()
+            self._warned = ""  # of the page that cannot be read
+        return connection.execute(self._sql(statement), values).fetchone()
 
     def _drop_partition(self, connection: psycopg.Connection[Any], number: int) -> None:
         from psycopg.errors import LockNotAvailable

@@ -98,10 +98,20 @@ def joined(damaged: Iterable[Damage]) -> list[Damage]:
 def damage_beside(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
     """Return what of the log from `since` up to `end` is not what was written, and is no hole.
 
-    `since` is where a record begins. Raise a `StoreError`, or OSError.
+    A record begins at `since`, unless that was told of another history; then its segment is read whole. Raise
+    a `StoreError`, or OSError.
     """
-    begins_at = min(layout.segment_offsets(disk), default=0)  # retention deletes what was told of before
-    scan = LogScan(disk, segment_bytes, max(since, begins_at), end)
+    offsets = layout.segment_offsets(disk)  # retention deletes what was told of before
+    begins_at = max((one for one in offsets if one <= since), default=min(offsets, default=0))
+    found = _damage(disk, segment_bytes, max(since, begins_at), end)
+    if found and found[0].first_offset == since > begins_at:
+        found = _damage(disk, segment_bytes, begins_at, end)
+    holes = read(disk).log
+    return [one for one in found if not any(_is_inside(one, hole) for hole in holes)]
+
+
+def _damage(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
+    scan = LogScan(disk, segment_bytes, since, end)
     scan.check()
     # What lies behind `end` is not looked at, and so none of the scan's business.
     found = [
@@ -109,8 +119,7 @@ def damage_beside(disk: Disk, segment_bytes: int, since: int, end: int) -> list[
     ]
     if scan.end_offset < end:
         found.append(Damage(scan.end_offset, end))
-    holes = read(disk).log
-    return [one for one in found if not any(_is_inside(one, hole) for hole in holes)]
+    return found
 
 
 def _is_inside(one: Damage, hole: Damage) -> bool:

@@ -86,6 +86,16 @@ def test_a_node_that_dies_in_a_deletion_beside_a_third_snapshot_needs_no_copy(fo
     play(found)
 
 
+def test_what_a_node_told_of_another_history_condemns_no_copy() -> None:
+    """A schedule in which the engine keeps word of a checkpoint in a history that it has lost."""
+    play(150229)
+
+
+def test_a_copy_that_makes_its_index_of_keys_anew_is_sound() -> None:
+    """A schedule that ends before the node that leads has written the checkpoint after that."""
+    play(151428)
+
+
 @pytest.mark.parametrize("found", [22265, 22750])
 def test_a_message_is_stored_once_under_leaders_whose_clocks_are_an_hour_apart(found: int) -> None:
     """Schedules in which the times of records say nothing of how lately a message came."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+import psycopg
 import pytest
 
 from sharedlog.engine import Head
@@ -67,3 +68,26 @@ def test_the_records_of_a_bad_page_are_named_and_all_others_are_read(server: Pos
             scrub.look()
         named = [one for one in bad if any(f"cannot read record {one}:" in fault for fault in scrub.faults)]
         assert named == bad
+
+
+@pytest.mark.parametrize("record", [0, 40])
+@pytest.mark.parametrize("is_vacuumed", [False, True])
+def test_a_bad_page_is_in_the_way_of_its_own_records_alone(
+    server: PostgresServer, record: int, is_vacuumed: bool
+) -> None:
+    with closing(PostgresLog(server.url)) as before:
+        before.found(NOWHERE)
+        for number in range(RECORDS):
+            before.note(stored(number))
+        if is_vacuumed:
+            with psycopg.connect(server.url, autocommit=True) as connection:
+                connection.execute("VACUUM ANALYZE tidewheel_record")  # which maps the room of each page
+        bad = server.spoil_page_of("tidewheel_record", record)
+    small = encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body_of({"node": "a"})))
+    for _ in range(20):  # each session asks for a page anew
+        with closing(PostgresLog(server.url)) as log:
+            log.note(small)
+    with closing(PostgresLog(server.url)) as log:
+        assert read_on(log, bad[-1] + 1) == list(range(bad[-1] + 1, RECORDS + 20))
+        assert log.read(RECORDS + 20, ALL) == []
+        assert log.bounds() == (0, RECORDS + 20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from commitlog.errors import StoreDamaged
 from commitlog.recovery import Damage
 from services.cluster import holes
 from services.cluster.copies.checkpoints import OwnCopy
@@ -63,3 +64,18 @@ def test_a_word_of_a_copy_that_is_given_up_meanwhile_does_not_follow_the_one_of_
     assert len(engine.records) == before
     copying.tell(replica, 1)
     assert len(engine.records) == before + 1
+
+
+def test_what_was_checked_of_another_history_may_end_amid_a_record_of_this_one() -> None:
+    (engine, _), disk = engine_with_messages(), MemoryDisk()
+    replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    read_on(replica, engine)
+    replica.checkpoint(0)
+    own = OwnCopy("a", "", Beginning(CLUSTER, {}), disk, str)
+    own.checked(5)
+    assert own.to_tell(replica, 0) is not None
+    disk.flip_bit("commitlog/00000000000000000000", 8 * 100)
+    own.hold(0)
+    own.checked(5)
+    with pytest.raises(StoreDamaged, match="Bytes 0 to"):
+        own.to_tell(replica, 1)
