@@ -310,8 +310,10 @@ def test_a_token_in_the_url_is_refused_and_kept_nowhere(at_desk: AtDesk) -> None
                 f"/api/topics?x={ADMINISTRATORS}",
                 "/api/topics?access_token=anything",
                 f"/api/topics?x={text.replace('_', '%5F')}",
+                f"/api/topics?x={text.replace('_', '%255F')}",
+                f"/api/topics/{text.replace('_', '%25255F')}",
             ):
-                for headers in ({}, {"Authorization": f"Bearer {ADMINISTRATORS}"}):
+                for headers in ({}, {"Authorization": f"Bearer {ADMINISTRATORS}"}, {"Host": "evil.example"}):
                     refused = await one.http.get(url, headers=headers)
                     assert (refused.status_code, refused.json()["code"]) == (400, "TW-236"), url
                     assert text not in refused.text
@@ -483,5 +485,32 @@ def test_without_a_token_of_its_own_the_interface_asks_nobody(at_desk: AtDesk) -
         assert (await desk.http.get("/api/auth/tokens")).json()["is_asked"] is False
         headers = {"Authorization": f"Bearer {made['token']}"}
         assert (await desk.http.get("/api/topics", headers=headers)).status_code == 200
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (("Bearer {}",), 200),
+        (("bearer {}",), 200),
+        (("BEARER   {}",), 200),
+        (("Basic {}",), 401),
+        (("{}",), 401),
+        (("Bearer",), 401),
+        (("Bearer {}", "Bearer {}"), 401),
+        (("Bearer {}", ""), 401),
+    ],
+)
+def test_a_request_bears_one_token_whatever_the_case_of_its_scheme(
+    at_desk: AtDesk, given: tuple[str, ...], status: int
+) -> None:
+    async def scenario(desk: Desk) -> None:
+        async with guarded(desk) as one:
+            await one.user("orders", SEND_T)
+            for token in (one.tokens["orders"], ADMINISTRATORS):
+                headers = [("Authorization", field.format(token)) for field in given]
+                answer = await one.http.get("/api/clock", headers=headers)
+                assert answer.status_code == status, answer.text
 
     at_desk(scenario)
