@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from services.auth.errors import WrongKey
-from services.auth.rights import Need, Rule, check_user_name
+from services.auth.rights import Kind, Need, Rule, Verb, check_user_name
 from services.auth.tokens import ID_BYTES, Token, id_of, text_of
 from services.auth.tokens import SECRET_BYTES as TOKEN_BYTES
 from services.auth.vault import NONCE_BYTES, seal, unseal
@@ -95,6 +95,10 @@ class LiveAccess:
     def allows(self, user: str, need: Need) -> bool:
         """Return whether a user may; one that is gone may nothing."""
         return self._core().rights.allows(user, need)
+
+    def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
+        """Return whether a user has a verb on any topic, or group, at all."""
+        return self._core().rights.allows_some(user, verb, kind)
 
     def users(self) -> list[User]:
         """Return every user, by name."""

@@ -20,7 +20,7 @@ from starlette.requests import Request
 
 from services.auth.errors import Forbidden
 from services.auth.refusals import Refusals
-from services.auth.rights import Need, lacking
+from services.auth.rights import Kind, Need, Verb, lacking
 from services.auth.tokens import Token
 from services.live.access import LiveAccess
 from tidewheel.errors import AccessRefused
@@ -40,13 +40,21 @@ class Authority(NamedTuple):
     """Raise `Unauthorized` for a token that was known, and is void."""
     seconds_left: Callable[[Token], float | None]
     allows: Callable[[str, Need], bool]
+    allows_some: Callable[[str, Verb, Kind], bool]
     watching: set[Callable[[], None]]
     """Called after each change."""
 
 
 def authority_of(access: LiveAccess) -> Authority:
     """Return the authority of a broker that leads, or is alone."""
-    return Authority(access.holder, access.check_stands, access.seconds_left, access.allows, access.watching)
+    return Authority(
+        access.holder,
+        access.check_stands,
+        access.seconds_left,
+        access.allows,
+        access.allows_some,
+        access.watching,
+    )
 
 
 class Caller:
@@ -61,6 +69,10 @@ class Caller:
     def user(self) -> str:
         """The user's name."""
         return self._token.user
+
+    def may_somewhere(self, verb: Verb, kind: Kind) -> bool:
+        """Return whether the user has a verb on any topic, or group, at all."""
+        return self._authority.allows_some(self.user, verb, kind)
 
     def ask(self, needs: Iterable[Need]) -> None:
         """Raise `Forbidden` unless the user may do what the request asks; keep it for `watch`."""

@@ -179,6 +179,7 @@ class ClusterHttp:
             lambda token: access.check_stands(token, wall_ms()),
             lambda token: None,
             access.rights.allows,
+            access.rights.allows_some,
             set(),
         )
 

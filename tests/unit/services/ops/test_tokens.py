@@ -489,6 +489,30 @@ def test_without_a_token_of_its_own_the_interface_asks_nobody(at_desk: AtDesk) -
     at_desk(scenario)
 
 
+def test_the_id_of_a_transaction_tells_nothing_of_it_to_callers_without_the_right(at_desk: AtDesk) -> None:
+    verbs = ("/commit", "/rollback", "/unknown", "/check", "/resolve", "")
+
+    async def scenario(desk: Desk) -> None:
+        half = await desk.send_half("secret", "order-9")
+        none = f"{half[:-1]}{'1' if half.endswith('0') else '0'}"
+        async with guarded(desk) as one:
+            await one.user("nobody")
+            await one.user("app", TRANSACT_T, (Verb.ADMIN, Kind.TOPIC, "t"))
+            for verb in verbs:
+                body = {"resolution": "COMMIT", "reason": "x"} if verb == "/resolve" else None
+                method = "POST" if verb else "GET"
+                for user, status in (("nobody", 403), ("app", 400)):
+                    there = await one.call(user, method, f"/api/transactions/{half}{verb}", body)
+                    other = await one.call(user, method, f"/api/transactions/{none}{verb}", body)
+                    assert there.status_code == other.status_code == status, (verb, there.text)
+                    assert there.text.replace(half, none) == other.text
+                    assert "secret" not in there.text
+            assert "transact on topic 'secret'" in repr(one.refusals.latest())
+            assert one.live.query(one.live.core.half_views.one, half).state.value == "OPEN"
+
+    at_desk(scenario)
+
+
 @pytest.mark.parametrize(
     ("given", "status"),
     [
