@@ -104,6 +104,10 @@ class LiveAccess:
         """Return every user, by name."""
         return self._clock.outward(self._core().users())
 
+    def check_known(self, user: str) -> None:
+        """Raise `UserNotFound` unless there is a user of a name."""
+        self._core().check_known(user)
+
     def rules(self, user: str = "") -> list[Rule]:
         """Return the rules of a user, or all."""
         return [rule for rule in self._core().rights if user in ("", rule.user)]

@@ -538,3 +538,15 @@ def test_a_request_bears_one_token_whatever_the_case_of_its_scheme(
                 assert answer.status_code == status, answer.text
 
     at_desk(scenario)
+
+
+@pytest.mark.parametrize("what", ["tokens", "rules"])
+def test_a_user_that_is_not_there_has_no_list(at_desk: AtDesk, what: str) -> None:
+    async def scenario(desk: Desk) -> None:
+        async with guarded(desk) as one:
+            await one.user("orders")
+            assert (await one.call("", "GET", f"/api/auth/{what}?user=orders")).status_code == 200
+            refused = await one.call("", "GET", f"/api/auth/{what}?user=oders")
+            assert (refused.status_code, refused.json()["code"]) == (404, "TW-155")
+
+    at_desk(scenario)
