@@ -19,8 +19,8 @@ polls through a follower are few, while gRPC's (`calls.py`) are many. One more i
 What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`), with the users
 and tokens of this node's copy, which may be behind by moments; what nodes say to each other is not: a secret
 lets in, which stands in the shared log. What goes on to the leader is judged here by all but its token: its
-host and origin are about this node. It goes on byte for byte (a path that was decoded is another path) and bears
-the token of its caller and nothing of this node's, so the leader judges it as a call of its own.
+host and origin are about this node. It goes on byte for byte (a path that was decoded is another path) and
+bears the token of its caller and nothing of this node's, so the leader judges it as a call of its own.
 """
 
 from __future__ import annotations
