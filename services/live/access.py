@@ -174,9 +174,13 @@ class LiveAccess:
     async def _change(self, verb: Callable[..., int], *arguments: object) -> None:
         """Call a verb that may take a right away: what waits is judged at once, the answer is durable."""
         calling = self._call(verb, *arguments)
+        self.look_again()
+        await calling
+
+    def look_again(self) -> None:
+        """Judge at once whatever waits: a right was taken away, or time has moved."""
         for look in tuple(self.watching):
             look()
-        await calling
 
     def _open(self, user: User) -> bytes:
         secret = unseal(self._key(False), user.name, user.sealed)

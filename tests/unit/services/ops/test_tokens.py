@@ -550,3 +550,20 @@ def test_a_user_that_is_not_there_has_no_list(at_desk: AtDesk, what: str) -> Non
             assert (refused.status_code, refused.json()["code"]) == (404, "TW-155")
 
     at_desk(scenario)
+
+
+def test_a_poll_ends_when_the_clock_is_moved_behind_the_end_of_its_token(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.http.post("/api/topics", json={"name": "t", "queue_count": 1})
+        async with guarded(desk) as one:
+            await one.user("orders", *RECEIVE_T)
+            one.tokens["orders"] = (await one.live.access.add_token("orders", 1_800_000))[0]
+            asked = one.call("orders", "POST", "/api/groups/g/receive", {"topic": "t", "wait": "20s"})
+            poll = asyncio.create_task(asked)
+            while not one.live.access.watching:
+                await asyncio.sleep(0)
+            assert (await one.call("", "POST", "/api/clock/advance", {"by": "1h"})).status_code == 200
+            ended = await poll
+            assert (ended.status_code, ended.json()["code"]) == (401, "TW-181"), ended.text
+
+    at_desk(scenario)
