@@ -6,7 +6,7 @@
                                                       taken away; 401 or 403 at once
 
 Without a `Caller` in its scope a request is the administrator's: it bears the token of `--http-token`, or the
-broker asks nobody. Cost: a hash and a comparison a request, a look-up for each need. A request through a node
+broker asks nobody. Cost: a hash and a comparison a request, a look-up for each of up to NEEDS_MAX needs. A request through a node
 that follows is judged by the leader, by the token that it bears: a node adds no right to it.
 """
 
@@ -18,17 +18,21 @@ from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
+from commitlog import limits
 from services.auth.errors import Forbidden
 from services.auth.refusals import Refusals
 from services.auth.rights import Kind, Need, Verb, lacking
 from services.auth.tokens import Token
 from services.live.access import LiveAccess
+from services.ops.errors import RequestTooLarge
 from tidewheel.errors import AccessRefused
 
 TOKEN, NO_RIGHT = "http token", "no right"
 """Reasons of refusals."""
 _SCOPE: Final = "tidewheel.caller"
 _LOOK_SECONDS_MAX: Final = 3_600.0
+NEEDS_MAX: Final = 2 * limits.TIMER_BATCH_MAX + 1
+"""Of a request: each message of a batch has a topic and may name a timer's, and a half is to be ended, too."""
 
 
 class Authority(NamedTuple):
@@ -75,8 +79,16 @@ class Caller:
         return self._authority.allows_some(self.user, verb, kind)
 
     def ask(self, needs: Iterable[Need]) -> None:
-        """Raise `Forbidden` unless the user may do what the request asks; keep it for `watch`."""
-        self._needs = tuple(dict.fromkeys(needs))
+        """Raise `Forbidden` unless the user may do what the request asks; keep it for `watch`.
+
+        They are judged in one turn of the loop: raise `RequestTooLarge` for more than any request may have.
+        """
+        found = dict[Need, None]()
+        for need in needs:
+            found[need] = None
+            if len(found) > NEEDS_MAX:
+                raise RequestTooLarge(f"It names more than {NEEDS_MAX} topics. Send less at once.")
+        self._needs = tuple(found)
         self.check()
 
     def watch(self, ended: Callable[[AccessRefused], None]) -> Callable[[], None]:

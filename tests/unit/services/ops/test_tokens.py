@@ -12,6 +12,7 @@ import httpx
 import pytest
 from starlette.routing import Route
 
+from commitlog import limits
 from commitlog.message import Message
 from services.auth.refusals import Refusals
 from services.auth.rights import Effect, Kind, Rule, Verb
@@ -565,5 +566,20 @@ def test_a_poll_ends_when_the_clock_is_moved_behind_the_end_of_its_token(at_desk
             assert (await one.call("", "POST", "/api/clock/advance", {"by": "1h"})).status_code == 200
             ended = await poll
             assert (ended.status_code, ended.json()["code"]) == (401, "TW-181"), ended.text
+
+    at_desk(scenario)
+
+
+def test_a_request_that_names_more_topics_than_any_may_is_not_judged_one_by_one(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        async with guarded(desk) as one:
+            await one.user("app", (Verb.SEND, Kind.TOPIC, "t*"))
+            for count, status in ((limits.TIMER_BATCH_MAX, 200), (3 * limits.TIMER_BATCH_MAX, 413)):
+                messages = [
+                    {"topic": f"t{number}", "body": "x", "cancel": {"key": "k", "topic": f"to{number}"}}
+                    for number in range(count)
+                ]
+                answer = await one.call("app", "POST", "/api/messages", {"messages": messages})
+                assert answer.status_code == status, answer.text[:300]
 
     at_desk(scenario)
