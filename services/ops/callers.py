@@ -6,8 +6,9 @@
                                                       taken away; 401 or 403 at once
 
 Without a `Caller` in its scope a request is the administrator's: it bears the token of `--http-token`, or the
-broker asks nobody. Cost: a hash and a comparison a request, a look-up for each of up to NEEDS_MAX needs. A request through a node
-that follows is judged by the leader, by the token that it bears: a node adds no right to it.
+broker asks nobody. Cost: a hash and a comparison a request, a look-up for each of up to NEEDS_MAX needs. A
+request through a node that follows is judged by the leader, by the token that it bears: a node adds no right
+to it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TOKEN, NO_RIGHT = "http token", "no right"
 _SCOPE: Final = "tidewheel.caller"
 _LOOK_SECONDS_MAX: Final = 3_600.0
 NEEDS_MAX: Final = 2 * limits.TIMER_BATCH_MAX + 1
-"""Of a request: each message of a batch has a topic and may name a timer's, and a half is to be ended, too."""
+"""Of a request: each message of a batch has a topic and may name a timer's; a half is to be ended, too."""
 
 
 class Authority(NamedTuple):
