@@ -180,6 +180,11 @@ class Rights:
                 return effect is Effect.ALLOW and not self._denies_within(user, need)
         return False
 
+    def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
+        """Return whether a rule allows a user the verb on any name of a kind."""
+        patterns = tuple(self._rules.get((user, kind), {}).values())
+        return any(effects.get(verb) is Effect.ALLOW for effects in patterns)
+
     def _denies_within(self, user: str, need: Need) -> bool:
         """Return whether a rule denies the verb on one of the names that a need with `*` stands for."""
         prefix = need.name.removesuffix(WILD)

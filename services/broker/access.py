@@ -83,7 +83,7 @@ class Access:
         """
         check_user_name(name)
         if renews:
-            self._check_known(name)
+            self.check_known(name)
         elif name in self._users:
             raise UserExists(f"{name!r} has a secret already. Give it another: --new-secret.")
         elif len(self._users) >= limits.USER_COUNT_MAX:
@@ -94,7 +94,7 @@ class Access:
 
     def remove_user(self, name: str, now_ms: int) -> int:
         """Forget a user, its rules and tokens; return what must be durable first. Raise `UserNotFound`."""
-        self._check_known(name)
+        self.check_known(name)
         durable_at = self._append({"verb": "gone", "name": name}, now_ms)
         assert not self.rights.count(name), "rules outlive their user, for the next of that name"
         assert not self.tokens(name), "tokens outlive their user, for the next of that name"
@@ -106,7 +106,7 @@ class Access:
         Raise `UserNotFound`, or `ClientMistake` for a rule that cannot be.
         """
         for rule in rules:
-            self._check_known(rule.user)
+            self.check_known(rule.user)
             check_rule(rule)
             if self.rights.count(rule.user) + len(rules) > limits.RULES_PER_USER_MAX:
                 raise ClientMistake(
@@ -151,7 +151,7 @@ class Access:
 
         Raise `UserNotFound`, `VersionNotFinalized`, or `ClientMistake` for one too many.
         """
-        self._check_known(user)
+        self.check_known(user)
         if self._store.log.epoch and self._store.version < TOKENS:
             raise VersionNotFinalized(
                 f"Tokens come with version {TOKENS}. Once all nodes are upgraded: tidewheel cluster "
@@ -244,7 +244,8 @@ class Access:
         record = Record(topic=AUTH_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
         return self._store.append(record, now_ms)
 
-    def _check_known(self, name: str) -> None:
+    def check_known(self, name: str) -> None:
+        """Raise `UserNotFound` unless there is a user of a name."""
         if name not in self._users:
             raise UserNotFound(f"There is no {name[:100]!r}. Add it: tidewheel auth user add NAME")
 

@@ -180,7 +180,7 @@ class Transactions:
             if remembered is None or remembered.topic != topic:
                 raise
             return self._end_again(remembered, transaction_id, resolution, _EVENTS[resolution])
-        _check_topic(record, topic)
+        _check_topic(record, topic, transaction_id)
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
     def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> EndReceipt:
@@ -202,17 +202,17 @@ class Transactions:
     def find(self, offset: int, transaction_id: str) -> Record:
         """Return the half record of a transaction; raise `InvalidTransactionId` if none has that id."""
         if not self.is_known(offset):
-            raise _unknown(transaction_id)
+            raise unknown_half(transaction_id)
         try:
             record = self._store.read(offset)
         except StoreDamaged as error:
             # There is such a half: its caller is told of the damage, and not that the id is wrong.
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
-            raise _unknown(transaction_id) from error
+            raise unknown_half(transaction_id) from error
         message_id = properties.of_record(record).get(properties.MESSAGE_ID, "")
         if half.transaction_id(offset, message_id) != transaction_id:
-            raise _unknown(transaction_id)
+            raise unknown_half(transaction_id)
         return record
 
     def is_known(self, offset: int) -> bool:
@@ -458,7 +458,8 @@ class Transactions:
             return None
 
 
-def _unknown(transaction_id: str) -> InvalidTransactionId:
+def unknown_half(transaction_id: str) -> InvalidTransactionId:
+    """Return the error of an id that names nothing, or nothing that its caller may know of."""
     return InvalidTransactionId(f"{transaction_id} names no half message of this store.")
 
 
@@ -476,8 +477,8 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
     return half.committed_record(record, reason)
 
 
-def _check_topic(record: Record, topic: str) -> None:
-    """Raise `InvalidTransactionId` unless a half is of this topic."""
+def _check_topic(record: Record, topic: str, transaction_id: str) -> None:
+    """Raise `InvalidTransactionId` unless a half is of this topic; the caller need not know its own."""
     real_topic = properties.of_record(record).get(properties.REAL_TOPIC, "")
     if topic != real_topic:
-        raise InvalidTransactionId(f"It belongs to topic {real_topic!r}, not {topic!r}.")
+        raise InvalidTransactionId(f"{transaction_id} names no half message of topic {topic!r}.")

@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from services.auth.errors import WrongKey
-from services.auth.rights import Need, Rule, check_user_name
+from services.auth.rights import Kind, Need, Rule, Verb, check_user_name
 from services.auth.tokens import ID_BYTES, Token, id_of, text_of
 from services.auth.tokens import SECRET_BYTES as TOKEN_BYTES
 from services.auth.vault import NONCE_BYTES, seal, unseal
@@ -96,9 +96,17 @@ class LiveAccess:
         """Return whether a user may; one that is gone may nothing."""
         return self._core().rights.allows(user, need)
 
+    def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
+        """Return whether a user has a verb on any topic, or group, at all."""
+        return self._core().rights.allows_some(user, verb, kind)
+
     def users(self) -> list[User]:
         """Return every user, by name."""
         return self._clock.outward(self._core().users())
+
+    def check_known(self, user: str) -> None:
+        """Raise `UserNotFound` unless there is a user of a name."""
+        self._core().check_known(user)
 
     def rules(self, user: str = "") -> list[Rule]:
         """Return the rules of a user, or all."""
@@ -166,9 +174,13 @@ class LiveAccess:
     async def _change(self, verb: Callable[..., int], *arguments: object) -> None:
         """Call a verb that may take a right away: what waits is judged at once, the answer is durable."""
         calling = self._call(verb, *arguments)
+        self.look_again()
+        await calling
+
+    def look_again(self) -> None:
+        """Judge at once whatever waits: a right was taken away, or time has moved."""
         for look in tuple(self.watching):
             look()
-        await calling
 
     def _open(self, user: User) -> bytes:
         secret = unseal(self._key(False), user.name, user.sealed)

@@ -37,7 +37,7 @@ class Owner(Protocol):
         """The core of this moment."""
 
     def renew_present(self) -> None:
-        """Renew the leases of clients that are heard from."""
+        """Renew the leases of clients that are heard from; end what waits by a token that has expired."""
 
     def tick(self) -> bool:
         """Let the core do what is due now; False if nothing came of it."""

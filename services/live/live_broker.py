@@ -374,7 +374,8 @@ class LiveBroker:
         self._present = present
 
     def renew_present(self) -> None:
-        """Renew the leases of clients that are heard from."""
+        """Renew the leases of clients that are heard from; end what waits by a token that has expired."""
+        self.access.look_again()
         for client_id in self._present():
             self._broker.receiving.client_alive(client_id, self._clock())
 

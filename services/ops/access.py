@@ -261,7 +261,7 @@ class AccessApi:
 
     async def rules(self, request: Request) -> Response:
         """List rules."""
-        return await self._rules(asked(RulesQuery, request).user)
+        return await self._rules(self._asked_user(request))
 
     async def set_rules(self, request: Request) -> Response:
         """Allow or deny."""
@@ -277,7 +277,7 @@ class AccessApi:
 
     async def tokens(self, request: Request) -> Response:
         """List tokens."""
-        found, now_ms = self._access.tokens(asked(RulesQuery, request).user), self._real_ms()
+        found, now_ms = self._access.tokens(self._asked_user(request)), self._real_ms()
         return await written({"tokens": (token_shape(one, now_ms) for one in found), "is_asked": self._asks})
 
     async def add_token(self, request: Request) -> JSONResponse:
@@ -302,6 +302,13 @@ class AccessApi:
         latest = self._refusals.latest(query.limit, query.reason)
         shapes = [refusal_shape(one) for one in latest]
         return JSONResponse({"counts": dict(self._refusals.counts), "refused": shapes})
+
+    def _asked_user(self, request: Request) -> str:
+        """Return the user in the query; raise `UserNotFound`: of a misspelt name nothing is listed."""
+        name = asked(RulesQuery, request).user
+        if name:
+            self._access.check_known(name)
+        return name
 
     async def _rules(self, user: str) -> Response:
         rules = map(rule_shape, self._access.rules(user))
@@ -330,7 +337,7 @@ OPERATIONS: Final = (
         {200: GoneUserAnswer},
         refusals=(400, 404, 503),
     ),
-    Operation("GET", RULES, AccessApi.rules, {200: RulesAnswer}, RulesQuery),
+    Operation("GET", RULES, AccessApi.rules, {200: RulesAnswer}, RulesQuery, refusals=(400, 404)),
     Operation(
         "POST", RULES, AccessApi.set_rules, {200: RulesAnswer}, bodies=(NewRules,), refusals=(400, 404, 503)
     ),
@@ -342,7 +349,7 @@ OPERATIONS: Final = (
         bodies=(RulesToRemove,),
         refusals=(400, 404, 503),
     ),
-    Operation("GET", TOKENS, AccessApi.tokens, {200: TokensAnswer}, RulesQuery),
+    Operation("GET", TOKENS, AccessApi.tokens, {200: TokensAnswer}, RulesQuery, refusals=(400, 404)),
     Operation(
         "POST",
         TOKENS,

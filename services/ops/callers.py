@@ -6,8 +6,9 @@
                                                       taken away; 401 or 403 at once
 
 Without a `Caller` in its scope a request is the administrator's: it bears the token of `--http-token`, or the
-broker asks nobody. Cost: a hash and a comparison a request, a look-up for each need. A request through a node
-that follows is judged by the leader, by the token that it bears: a node adds no right to it.
+broker asks nobody. Cost: a hash and a comparison a request, a look-up for each of up to NEEDS_MAX needs. A
+request through a node that follows is judged by the leader, by the token that it bears: a node adds no right
+to it.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
+from commitlog import limits
 from services.auth.errors import Forbidden
 from services.auth.refusals import Refusals
-from services.auth.rights import Need, lacking
+from services.auth.rights import Kind, Need, Verb, lacking
 from services.auth.tokens import Token
 from services.live.access import LiveAccess
+from services.ops.errors import RequestTooLarge
 from tidewheel.errors import AccessRefused
 
 TOKEN, NO_RIGHT = "http token", "no right"
 """Reasons of refusals."""
 _SCOPE: Final = "tidewheel.caller"
 _LOOK_SECONDS_MAX: Final = 3_600.0
+NEEDS_MAX: Final = 2 * limits.TIMER_BATCH_MAX + 1
+"""Of a request: each message of a batch has a topic and may name a timer's; a half is to be ended, too."""
 
 
 class Authority(NamedTuple):
@@ -40,13 +45,21 @@ class Authority(NamedTuple):
     """Raise `Unauthorized` for a token that was known, and is void."""
     seconds_left: Callable[[Token], float | None]
     allows: Callable[[str, Need], bool]
+    allows_some: Callable[[str, Verb, Kind], bool]
     watching: set[Callable[[], None]]
     """Called after each change."""
 
 
 def authority_of(access: LiveAccess) -> Authority:
     """Return the authority of a broker that leads, or is alone."""
-    return Authority(access.holder, access.check_stands, access.seconds_left, access.allows, access.watching)
+    return Authority(
+        access.holder,
+        access.check_stands,
+        access.seconds_left,
+        access.allows,
+        access.allows_some,
+        access.watching,
+    )
 
 
 class Caller:
@@ -62,9 +75,21 @@ class Caller:
         """The user's name."""
         return self._token.user
 
+    def may_somewhere(self, verb: Verb, kind: Kind) -> bool:
+        """Return whether the user has a verb on any topic, or group, at all."""
+        return self._authority.allows_some(self.user, verb, kind)
+
     def ask(self, needs: Iterable[Need]) -> None:
-        """Raise `Forbidden` unless the user may do what the request asks; keep it for `watch`."""
-        self._needs = tuple(dict.fromkeys(needs))
+        """Raise `Forbidden` unless the user may do what the request asks; keep it for `watch`.
+
+        They are judged in one turn of the loop: raise `RequestTooLarge` for more than any request may have.
+        """
+        found = dict[Need, None]()
+        for need in needs:
+            found[need] = None
+            if len(found) > NEEDS_MAX:
+                raise RequestTooLarge(f"It names more than {NEEDS_MAX} topics. Send less at once.")
+        self._needs = tuple(found)
         self.check()
 
     def watch(self, ended: Callable[[AccessRefused], None]) -> Callable[[], None]:

@@ -10,7 +10,9 @@ declared as JSON, and a page that browsers say nothing about is kept out as well
 taken (`bodies.is_raw`), just what pages can send so is refused.
 
 `Authorization: Bearer <token>`: that of `--http-token` is the administrator's, any other a user's
-(`services.ops.callers`). A URL that holds a token is refused: URLs are kept in logs and histories. Cost: one
+(`services.ops.callers`). It is given once: of two a proxy might take one and the broker the other. A URL that
+holds a token, however often it is encoded, is refused before all else, so that no list of refusals shows it:
+URLs are kept in logs and histories. Cost: one
 comparison, which takes as long for a near guess as for a far one; of a user's token a hash besides.
 """
 
@@ -41,6 +43,8 @@ SENT_BY_PAGES: Final = ("application/x-www-form-urlencoded", "multipart/form-dat
 """The content types that the Fetch standard lets a page send to any host."""
 TOKEN_PARAMETERS: Final = frozenset(("access_token", "authorization", "bearer", "token"))
 """Names of fields in a query by which callers of other services send a token."""
+_DECODED_MAX: Final = 8
+"""How often a URL is decoded in search of a token: proxies and clients encode what is encoded."""
 HOST, PAGE = "http host", "http page"
 """The reasons of refusals."""
 
@@ -61,7 +65,7 @@ class Gate:
         self, app: ASGIApp, demands: Demands, refusals: Refusals, authority: Callable[[], Authority]
     ) -> None:
         self._app, self._demands, self._refusals, self._authority = app, demands, refusals, authority
-        self._bearer = f"Bearer {demands.token}".encode()
+        self._administrators = demands.token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
@@ -78,19 +82,23 @@ class Gate:
             await self._app(scope, bounded, send)
 
     def _check(self, request: Request) -> None:
-        check_origin(request.headers, self._demands.names)
         check_url(request.scope, self._demands.token)
+        check_origin(request.headers, self._demands.names)
         if self._demands.token and (caller := self._user(request)) is not None:
             let_in(request, caller)
         check_json(request)
 
     def _user(self, request: Request) -> Caller | None:
         """Return the user whose token a request bears, None: the administrator; raise `Unauthorized`."""
-        given = request.headers.get("authorization", "")
-        if hmac.compare_digest(given.encode("latin-1", "replace"), self._bearer):
+        given = request.headers.getlist("authorization")
+        if len(given) > 1:
+            raise Unauthorized(f"The request has {len(given)} fields Authorization: send one token.")
+        scheme, _, text = "".join(given).partition(" ")
+        text = text.strip(" ")
+        is_bearer = scheme.lower() == "bearer"  # schemes are in any case (RFC 9110, 11.1)
+        if is_bearer and hmac.compare_digest(text.encode("latin-1", "replace"), self._administrators):
             return None
-        scheme, _, text = given.partition(" ")
-        if scheme != "Bearer":
+        if not is_bearer:
             raise Unauthorized(
                 "Send a token, as 'Authorization: Bearer TOKEN'. Make one: tidewheel auth token add USER. "
                 "Commands send the one in the file that TIDEWHEEL_HTTP_TOKEN names."
@@ -117,8 +125,12 @@ def check_url(scope: Scope, administrators: str) -> None:
     query, url = scope.get("query_string", b"").decode("latin-1"), scope["path"]
     named: set[str] = set()
     if query:
-        url = f"{url}?{unquote(query)}"
+        url = f"{url}?{query}"
         named = {name.lower() for name, _ in parse_qsl(query)}
+    for _ in range(_DECODED_MAX):
+        if "%" not in url:
+            break
+        url = unquote(url)
     if id_within(url) or (administrators and administrators in url) or named & TOKEN_PARAMETERS:
         raise TokenInUrl(
             "URLs are kept in logs and histories, so the token is no secret any more: revoke it, and send "

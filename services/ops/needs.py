@@ -22,10 +22,12 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
+from services.auth.errors import Forbidden
 from services.auth.rights import WILD, Kind, Need, Verb
 from services.broker import recall, verb_properties
+from services.broker.transactions import unknown_half
 from services.live.live_broker import LiveBroker
-from services.ops.callers import caller_of
+from services.ops.callers import Caller, caller_of
 from services.ops.operation import Operation
 from services.ops.receiving import parted
 from services.ops.request import said_by
@@ -35,12 +37,17 @@ CARRIED: Final = ("cancel", "move", "fire")
 """Fields of a message that name another timer."""
 
 
+SOME_TOPIC: Final = "TOPIC"
+"""Stands in a refusal for a topic that must not be told."""
+
+
 class Asked(NamedTuple):
-    """A request, what its body in JSON says (None without one), and the broker."""
+    """A request of a user, what its body in JSON says (None without one), and the broker."""
 
     request: Request
     said: Any
     live: LiveBroker
+    caller: Caller
 
     def in_path(self, name: str) -> str:
         """Return a part of the path."""
@@ -165,17 +172,31 @@ def beginning(asked: Asked) -> Iterator[Need]:
 
 def ending(asked: Asked) -> Iterator[Need]:
     """The topic of the transaction in the path."""
-    yield on_topic(Verb.TRANSACT, topic_of_half(asked))
+    yield of_half(asked, Verb.TRANSACT)
 
 
 def half(asked: Asked) -> Iterator[Need]:
     """The same for an operator."""
-    yield on_topic(Verb.ADMIN, topic_of_half(asked))
+    yield of_half(asked, Verb.ADMIN)
 
 
-def topic_of_half(asked: Asked) -> str:
-    """Return the topic of the transaction in the path; raise what says that there is none."""
-    return asked.live.query(asked.live.core.half_views.one, id_of(asked.request)).topic or WILD
+def of_half(asked: Asked, verb: Verb) -> Need:
+    """Return what is needed on the topic of the transaction in the path, which its id does not say.
+
+    A caller without that right is told what it is told of an id that names nothing (`InvalidTransactionId`),
+    and one that has the right on no topic is refused whatever the id is: else ids could be tried, and would
+    name topics. The list of refusals has the topic.
+    """
+    if not asked.caller.may_somewhere(verb, Kind.TOPIC):
+        return on_topic(verb, SOME_TOPIC)
+    transaction_id = id_of(asked.request)
+    view = asked.live.query(asked.live.core.half_views.one, transaction_id)
+    need = on_topic(verb, view.topic or WILD)
+    try:
+        asked.caller.ask([need])
+    except Forbidden as error:
+        raise unknown_half(transaction_id) from error
+    return need
 
 
 def asking_back(asked: Asked) -> Iterator[Need]:
@@ -351,7 +372,7 @@ def admitted(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
         if (caller := caller_of(request)) is not None:
             said = await said_by(request) if one.bodies else None
             # Without a name there is nothing to have a right on: the handler says that it is missing.
-            caller.ask(need for need in needs_of(Asked(request, said, live)) if need.name)
+            caller.ask(need for need in needs_of(Asked(request, said, live, caller)) if need.name)
         return await handler(request)
 
     return endpoint

@@ -18,8 +18,9 @@ polls through a follower are few, while gRPC's (`calls.py`) are many. One more i
 
 What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`), with the users
 and tokens of this node's copy, which may be behind by moments; what nodes say to each other is not: a secret
-lets in, which stands in the shared log. What goes on to the leader bears the token of its caller and nothing
-of this node's, so the leader judges it as a call of its own.
+lets in, which stands in the shared log. What goes on to the leader is judged here by all but its token: its
+host and origin are about this node. It goes on byte for byte (a path that was decoded is another path) and
+bears the token of its caller and nothing of this node's, so the leader judges it as a call of its own.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from pathlib import Path
 from socket import SHUT_RDWR
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -58,7 +61,6 @@ from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
 from services.cluster.watching.sessions import Sessions
 from services.cluster.watching.unanswered import Unanswered
-from services.ops.bodies import Bodies
 from services.ops.callers import Authority, caller_of
 from services.ops.gate import Demands, Gate
 from services.ops.needs import WHOLE_BROKER
@@ -82,9 +84,20 @@ LAST_WORD_SECONDS: Final[float] = 2.0
 COPIES_MAX: Final = 2
 """How many nodes get a copy at once."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
+_JUDGED_HERE: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
+"""Fields about the host that was asked, which is not the leader's, and this node's own."""
 _ASK_AGAIN: Final = ("GET", "HEAD")
 """Methods that change nothing: the next leader may be asked, whatever the one before has done."""
 _OWN: Final = ("/livez", "/readyz", "/metrics")
+
+
+class Passed(NamedTuple):
+    """A request as it goes on: its method, and as the caller wrote them the target and the fields."""
+
+    method: str
+    target: str
+    fields: list[tuple[bytes, bytes]]
+    body: bytes
 
 
 class ClusterHttp:
@@ -104,8 +117,8 @@ class ClusterHttp:
         self._node, self._root = node, root
         self.metrics = ClusterMetrics(node, check, unanswered, scrubbing, sessions)
         self._gated = Gate(self._answer, demands, refusals, self._authority)
+        self._passing = Gate(self._pass_on, replace(demands, token=""), refusals, self._authority)
         self._copy_count = 0
-        self._bodies = Bodies()
         self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
         self._forwarded_count = 0
         self.leading: ASGIApp | None = None
@@ -124,10 +137,13 @@ class ClusterHttp:
             await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
-        else:
-            with self._bodies.of_one(receive) as bounded:  # the leader's gate sees a body that is whole here
-                response = await self._forward_one(Request(scope, bounded))
-                await response(scope, receive, send)
+        else:  # the leader's gate sees a body that is whole here
+            await self._passing(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Give the leader's answer to what the gate let through."""
+        response = await self._forward_one(Request(scope, receive))
+        await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what the gate let through."""
@@ -163,6 +179,7 @@ class ClusterHttp:
             lambda token: access.check_stands(token, wall_ms()),
             lambda token: None,
             access.rights.allows,
+            access.rights.allows_some,
             set(),
         )
 
@@ -283,16 +300,14 @@ class ClusterHttp:
         hang_up = HangUp(request)
         self._forwarded_count += 1
         try:
-            return await hang_up.unless(self._forward(request, body))
+            return await hang_up.unless(self._forward(passed_on(request, body)))
         except CallerGone:
             return Response(status_code=CALLER_GONE)
         finally:
             self._forwarded_count -= 1
             hang_up.close()
 
-    async def _forward(self, request: Request, body: bytes) -> Response:
-        fields = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
-        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    async def _forward(self, passed: Passed) -> Response:
         until, said = time.monotonic() + WAIT_SECONDS, ""
         while (left_seconds := until - time.monotonic()) > 0:
             try:
@@ -311,15 +326,14 @@ class ClusterHttp:
                     said = not_reached(leader, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            fields[FORWARDED] = str(epoch)
-            calling = self._in_thread(called, connection, request.method, target, fields, body)
+            calling = self._in_thread(called, connection, passed, epoch)
             try:
                 answer = await self._while_leads(epoch, connection, calling)
                 self._node.election.reach.answered(monotonic_ms())
                 return answer
             except (OSError, http.client.HTTPException) as error:
                 said = f"The leader went away amid the request ({error}). See whether it was done."
-                if request.method not in _ASK_AGAIN:
+                if passed.method not in _ASK_AGAIN:
                     return refused(said)
         return refused(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
 
@@ -438,12 +452,25 @@ def hang_up(connection: http.client.HTTPConnection) -> None:
             connection.sock.shutdown(SHUT_RDWR)
 
 
-def called(
-    connection: http.client.HTTPConnection, method: str, target: str, fields: dict[str, str], body: bytes
-) -> Response:
+def passed_on(request: Request, body: bytes) -> Passed:
+    """Return a request as it goes on, encoded as its caller has encoded it."""
+    scope = request.scope
+    target = scope.get("raw_path") or quote(scope["path"]).encode()
+    if query := scope["query_string"]:
+        target += b"?" + query
+    dropped = _HOP_BY_HOP | _JUDGED_HERE
+    fields = [(name, value) for name, value in request.headers.raw if name.decode("latin-1") not in dropped]
+    return Passed(request.method, target.decode("latin-1"), fields, body)
+
+
+def called(connection: http.client.HTTPConnection, passed: Passed, epoch: int) -> Response:
     """Send a request to another node and return the answer; raise OSError or HTTPException."""
     try:
-        connection.request(method, target, body, fields)
+        connection.putrequest(passed.method, passed.target, skip_accept_encoding=True)
+        own = ((FORWARDED.encode(), str(epoch).encode()), (b"content-length", str(len(passed.body)).encode()))
+        for name, value in (*passed.fields, *own):
+            connection.putheader(name, value)
+        connection.endheaders(passed.body)
         answer = connection.getresponse()
         content = answer.read()
         kept = {name: value for name, value in answer.getheaders() if name.lower() not in _HOP_BY_HOP}

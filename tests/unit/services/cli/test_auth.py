@@ -147,7 +147,8 @@ def test_a_user_calls_by_its_token_until_it_is_revoked(serving: Serving, tmp_pat
     assert serving.run("send", "shop-orders", "hello", token=file).returncode == 0
     serving.run("auth", "user", "remove", "shop")
     assert serving.run("send", "shop-orders", "hello", token=file).stderr[:7] == "TW-181 "
-    assert "no tokens" in serving.run("auth", "token", "ls", "shop").stderr
+    for what in ("token", "acl"):
+        assert serving.run("auth", what, "ls", "shop").stderr[:7] == "TW-155 ", "its user is gone"
     listed = serving.run("refused", "--json")
     assert json.loads(listed.stdout)["counts"]["no right"] >= 3
     assert second["token"] not in listed.stdout

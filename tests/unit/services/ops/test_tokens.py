@@ -12,6 +12,7 @@ import httpx
 import pytest
 from starlette.routing import Route
 
+from commitlog import limits
 from commitlog.message import Message
 from services.auth.refusals import Refusals
 from services.auth.rights import Effect, Kind, Rule, Verb
@@ -310,8 +311,10 @@ def test_a_token_in_the_url_is_refused_and_kept_nowhere(at_desk: AtDesk) -> None
                 f"/api/topics?x={ADMINISTRATORS}",
                 "/api/topics?access_token=anything",
                 f"/api/topics?x={text.replace('_', '%5F')}",
+                f"/api/topics?x={text.replace('_', '%255F')}",
+                f"/api/topics/{text.replace('_', '%25255F')}",
             ):
-                for headers in ({}, {"Authorization": f"Bearer {ADMINISTRATORS}"}):
+                for headers in ({}, {"Authorization": f"Bearer {ADMINISTRATORS}"}, {"Host": "evil.example"}):
                     refused = await one.http.get(url, headers=headers)
                     assert (refused.status_code, refused.json()["code"]) == (400, "TW-236"), url
                     assert text not in refused.text
@@ -483,5 +486,100 @@ def test_without_a_token_of_its_own_the_interface_asks_nobody(at_desk: AtDesk) -
         assert (await desk.http.get("/api/auth/tokens")).json()["is_asked"] is False
         headers = {"Authorization": f"Bearer {made['token']}"}
         assert (await desk.http.get("/api/topics", headers=headers)).status_code == 200
+
+    at_desk(scenario)
+
+
+def test_the_id_of_a_transaction_tells_nothing_of_it_to_callers_without_the_right(at_desk: AtDesk) -> None:
+    verbs = ("/commit", "/rollback", "/unknown", "/check", "/resolve", "")
+
+    async def scenario(desk: Desk) -> None:
+        half = await desk.send_half("secret", "order-9")
+        none = f"{half[:-1]}{'1' if half.endswith('0') else '0'}"
+        async with guarded(desk) as one:
+            await one.user("nobody")
+            await one.user("app", TRANSACT_T, (Verb.ADMIN, Kind.TOPIC, "t"))
+            for verb in verbs:
+                body = {"resolution": "COMMIT", "reason": "x"} if verb == "/resolve" else None
+                method = "POST" if verb else "GET"
+                for user, status in (("nobody", 403), ("app", 400)):
+                    there = await one.call(user, method, f"/api/transactions/{half}{verb}", body)
+                    other = await one.call(user, method, f"/api/transactions/{none}{verb}", body)
+                    assert there.status_code == other.status_code == status, (verb, there.text)
+                    assert there.text.replace(half, none) == other.text
+                    assert "secret" not in there.text
+            assert "transact on topic 'secret'" in repr(one.refusals.latest())
+            assert one.live.query(one.live.core.half_views.one, half).state.value == "OPEN"
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (("Bearer {}",), 200),
+        (("bearer {}",), 200),
+        (("BEARER   {}",), 200),
+        (("Basic {}",), 401),
+        (("{}",), 401),
+        (("Bearer",), 401),
+        (("Bearer {}", "Bearer {}"), 401),
+        (("Bearer {}", ""), 401),
+    ],
+)
+def test_a_request_bears_one_token_whatever_the_case_of_its_scheme(
+    at_desk: AtDesk, given: tuple[str, ...], status: int
+) -> None:
+    async def scenario(desk: Desk) -> None:
+        async with guarded(desk) as one:
+            await one.user("orders", SEND_T)
+            for token in (one.tokens["orders"], ADMINISTRATORS):
+                headers = [("Authorization", field.format(token)) for field in given]
+                answer = await one.http.get("/api/clock", headers=headers)
+                assert answer.status_code == status, answer.text
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize("what", ["tokens", "rules"])
+def test_a_user_that_is_not_there_has_no_list(at_desk: AtDesk, what: str) -> None:
+    async def scenario(desk: Desk) -> None:
+        async with guarded(desk) as one:
+            await one.user("orders")
+            assert (await one.call("", "GET", f"/api/auth/{what}?user=orders")).status_code == 200
+            refused = await one.call("", "GET", f"/api/auth/{what}?user=oders")
+            assert (refused.status_code, refused.json()["code"]) == (404, "TW-155")
+
+    at_desk(scenario)
+
+
+def test_a_poll_ends_when_the_clock_is_moved_behind_the_end_of_its_token(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.http.post("/api/topics", json={"name": "t", "queue_count": 1})
+        async with guarded(desk) as one:
+            await one.user("orders", *RECEIVE_T)
+            one.tokens["orders"] = (await one.live.access.add_token("orders", 1_800_000))[0]
+            asked = one.call("orders", "POST", "/api/groups/g/receive", {"topic": "t", "wait": "20s"})
+            poll = asyncio.create_task(asked)
+            while not one.live.access.watching:
+                await asyncio.sleep(0)
+            assert (await one.call("", "POST", "/api/clock/advance", {"by": "1h"})).status_code == 200
+            ended = await poll
+            assert (ended.status_code, ended.json()["code"]) == (401, "TW-181"), ended.text
+
+    at_desk(scenario)
+
+
+def test_a_request_that_names_more_topics_than_any_may_is_not_judged_one_by_one(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        async with guarded(desk) as one:
+            await one.user("app", (Verb.SEND, Kind.TOPIC, "t*"))
+            for count, status in ((limits.TIMER_BATCH_MAX, 200), (3 * limits.TIMER_BATCH_MAX, 413)):
+                messages = [
+                    {"topic": f"t{number}", "body": "x", "cancel": {"key": "k", "topic": f"to{number}"}}
+                    for number in range(count)
+                ]
+                answer = await one.call("app", "POST", "/api/messages", {"messages": messages})
+                assert answer.status_code == status, answer.text[:300]
 
     at_desk(scenario)

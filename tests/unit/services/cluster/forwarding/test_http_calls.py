@@ -45,8 +45,14 @@ class Leader:
             self.goes_on.set()
         leader = self
 
+        self.targets: list[str] = []
+        self.fields: list[tuple[str, str]] = []
+        """What the last request said."""
+
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                leader.targets.append(self.path)
+                leader.fields = [(name.lower(), value) for name, value in self.headers.items()]
                 leader.asked.set()
                 leader.goes_on.wait()
                 self.send_response(200)
@@ -233,6 +239,80 @@ def test_a_node_judges_its_own_answers_by_the_users_of_its_copy(monkeypatch: pyt
     asyncio.run(play())
 
 
+@asynccontextmanager
+async def following() -> AsyncIterator[tuple[Leader, httpx.AsyncClient]]:
+    """Give a leader, and a client of a node that follows it."""
+    leader, nothing = Leader("leader", is_paused=False), None
+    node: Any = Node(leader, leader)
+    demands = Demands("the-token-of-the-administrator")
+    app = ClusterHttp(node, Path(), demands, Refusals(lambda: 0), *[nothing] * 4)
+    try:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://localhost:8088"
+        ) as http:
+            yield leader, http
+    finally:
+        leader.end()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/api/topics/shop%25carts",
+        "/api/groups/shop%2541",
+        "/api/schedules/caf%C3%A9%20%F0%9F%98%80",
+        "/api/schedules/a%3Fb%23c",
+        "/api/topics/a%2Fb",
+        "/api/topics/x%0D%0AA:b",
+        "/api/timers/one?topic=shop%25carts&key=a%26b%23%2B+c",
+    ],
+)
+def test_a_name_that_is_encoded_reaches_the_leader_as_it_was_written(target: str) -> None:
+    async def play() -> None:
+        async with following() as (leader, http):
+            assert (await http.get(target)).status_code == 200
+            assert leader.targets == [target]
+
+    asyncio.run(play())
+
+
+def test_fields_that_come_twice_reach_the_leader_twice_and_it_judges_them() -> None:
+    async def play() -> None:
+        async with following() as (leader, http):
+            twice = [
+                ("Authorization", "Bearer one"),
+                ("Authorization", "Bearer two"),
+                ("Idempotency-Key", "k"),
+            ]
+            await http.post("/api/messages", headers=twice, json={})
+            given = [value for name, value in leader.fields if name == "authorization"]
+            assert given == ["Bearer one", "Bearer two"]
+            assert ("idempotency-key", "k") in leader.fields
+            assert ("content-length", "2") in leader.fields
+            assert len(dict(leader.fields)) == len(leader.fields) - 1, "another field comes twice"
+
+    asyncio.run(play())
+
+
+def test_a_foreign_page_is_refused_by_the_node_that_it_asks_and_its_own_page_is_not() -> None:
+    async def play() -> None:
+        async with following() as (leader, http):
+            for foreign in (
+                {"Host": "evil.example"},
+                {"Origin": "http://evil.example"},
+                {"Sec-Fetch-Site": "cross-site"},
+            ):
+                refused = await http.get("/api/topics", headers=foreign)
+                assert refused.status_code == 403, foreign
+                assert refused.json()["code"] in ("TW-230", "TW-231")
+            assert not leader.targets
+            own = {"Origin": "http://localhost:8088", "Sec-Fetch-Site": "same-origin"}
+            assert (await http.get("/api/topics", headers=own)).status_code == 200
+            assert not {"origin", "sec-fetch-site"} & dict(leader.fields).keys(), "the leader is another host"
+
+    asyncio.run(play())
+
+
 def test_of_a_position_nothing_is_read_before_its_secret_is_right() -> None:
     class Lead:
         told: Any = None
@@ -270,13 +350,13 @@ def test_of_a_position_nothing_is_read_before_its_secret_is_right() -> None:
 @pytest.mark.parametrize("bound", ["of one", "of all"])
 def test_a_body_that_is_to_go_on_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
-    app = ClusterHttp(nothing, Path(), Demands(), Refusals(lambda: 0), *[nothing] * 4)
+    demands = Demands(bodies=Bodies(bytes_max=10 if bound == "of all" else 1_000))
+    app = ClusterHttp(nothing, Path(), demands, Refusals(lambda: 0), *[nothing] * 4)
     if bound == "of one":
         monkeypatch.setattr(limits, "HTTP_BODY_BYTES_MAX", 10)
         monkeypatch.setattr(ops_request, "_DISCARDED_BYTES_MAX", 100)
-    else:
-        app._bodies = Bodies(bytes_max=10)
-    scope = {"type": "http", "method": "POST", "path": "/api/x", "query_string": b"", "headers": []}
+    headers = [(b"host", b"localhost")]
+    scope = {"type": "http", "method": "POST", "path": "/api/x", "query_string": b"", "headers": headers}
     statuses = []
 
     async def receive() -> dict[str, Any]:
@@ -288,7 +368,7 @@ def test_a_body_that_is_to_go_on_is_bounded(bound: str, monkeypatch: pytest.Monk
 
     asyncio.run(app(scope, receive, send))
     assert statuses[0] == (413 if bound == "of one" else 503)
-    assert not app._bodies.held_bytes
+    assert not demands.bodies.held_bytes
 
 
 def test_a_copy_whose_taker_hangs_up_is_closed_once_no_thread_reads_it() -> None:
