@@ -1,17 +1,17 @@
-// Sends a message and receives it.
+// Sends the messages of a group, and receives them in order.
 //
-//   tidewheel sample node > sample.js
+//   tidewheel sample node --use fifo > sample.js
 //   npm install rocketmq-client-nodejs@1.0.8
 //   node sample.js
 //
-// Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+// User: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
 // With TLS it verifies the certificate; its authority: GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
 'use strict';
 
 const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
-const TOPIC = 'hello';
-const GROUP = 'hello-node';
+const TOPIC = 'sample-node-fifo';
+const GROUP = 'sample-node-fifo';
 const TLS = false;
 const { TIDEWHEEL_ACCESS_KEY: accessKey, TIDEWHEEL_SECRET_KEY: accessSecret } = process.env;
 const options = {
@@ -27,13 +27,16 @@ async function main() {
   });
   await consumer.startup();
 
-  const message = { topic: TOPIC, keys: [ 'order-7' ], body: Buffer.from('hello from Node') };
-  const sent = (await producer.send(message)).messageId;
-  console.log('sent', sent);
+  const sent = [];
+  for (const step of [ 'created', 'paid', 'shipped' ]) {
+    const message = { topic: TOPIC, messageGroup: 'order-7', body: Buffer.from(`order 7 is ${step}`) };
+    sent.push((await producer.send(message)).messageId);
+    console.log('sent', sent.at(-1));
+  }
 
   const received = [];
-  while (!received.includes(sent)) {
-    for (const message of await consumer.receive(32, 15_000)) { // up to 32 messages, for 15 s ours alone
+  while (!sent.every(one => received.includes(one))) {
+    for (const message of await consumer.receive(32, 15_000)) { // nothing more of a group comes before these are acknowledged
       console.log('received', message.messageId, message.body.toString());
       await consumer.ack(message);
       received.push(message.messageId);
