@@ -66,7 +66,8 @@ func main() {
 		}
 		check(err)
 		for _, one := range messages {
-			fmt.Println("received", one.GetMessageId(), string(one.GetBody()), time.Since(due).Milliseconds(), "ms after it was due")
+			late := time.Since(due).Milliseconds()
+			fmt.Println("received", one.GetMessageId(), string(one.GetBody()), late, "ms after it was due")
 			check(consumer.Ack(context.Background(), one))
 			received[one.GetMessageId()] = true
 		}

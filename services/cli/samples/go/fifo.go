@@ -60,7 +60,7 @@ func main() {
 		fmt.Println("sent", sent)
 	}
 
-	// Until the last has come: nothing more of a group comes before what was received is acknowledged.
+	// No more of a group comes before what was received is acknowledged.
 	for received := map[string]bool{}; !received[sent]; {
 		// Up to 32 messages, leased for 15 s. That nothing came is an error here.
 		messages, err := consumer.Receive(context.Background(), 32, 15*time.Second)

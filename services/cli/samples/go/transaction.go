@@ -45,7 +45,7 @@ func main() {
 		if _, isPaid := paid.Load(string(half.GetBody())); isPaid {
 			return rmq.COMMIT
 		}
-		return rmq.ROLLBACK
+		return rmq.UNKNOWN // the database may still commit: the broker asks again
 	}}
 	producer, err := rmq.NewProducer(configuration, rmq.WithTopics(topic), rmq.WithTransactionChecker(checker))
 	check(err)
@@ -74,7 +74,8 @@ func main() {
 	check(transaction.Commit())
 
 	_, second := begin("order 8 is paid")
-	paid.Store("order 8 is paid", true) // the database commits, then the process dies: the broker asks after 6 s
+	// The database commits, and then the process dies: the broker asks after 6 s.
+	paid.Store("order 8 is paid", true)
 
 	for received := map[string]bool{}; !received[first] || !received[second]; {
 		// Up to 32 messages, leased for 15 s. That nothing came is an error here.

@@ -43,7 +43,7 @@ public class Sample {
                 .setAwaitDuration(Duration.ofSeconds(10))
                 .build()) {
             SendReceipt receipt = producer.send(timer("order 7 has timed out").build());
-            producer.recallMessage(TOPIC, receipt.getRecallHandle()); // throws unless the message will not arrive
+            producer.recallMessage(TOPIC, receipt.getRecallHandle()); // throws unless it will not arrive
             System.out.println("cancelled " + receipt.getMessageId());
 
             producer.send(timer("order 8 has timed out").addProperty("TW_TIMER_KEY", "order:8").build());

@@ -56,7 +56,8 @@ public class Sample {
                 for (MessageView one : consumer.receive(32, Duration.ofSeconds(15))) {
                     String body = StandardCharsets.UTF_8.decode(one.getBody()).toString();
                     long late = System.currentTimeMillis() - due;
-                    System.out.println("received " + one.getMessageId() + " " + body + " " + late + " ms after it was due");
+                    String text = body + " " + late + " ms after it was due";
+                    System.out.println("received " + one.getMessageId() + " " + text);
                     consumer.ack(one);
                     received.add(one.getMessageId());
                 }

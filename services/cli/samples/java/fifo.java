@@ -56,7 +56,7 @@ public class Sample {
 
             Set<MessageId> received = new HashSet<>();
             while (!received.containsAll(sent)) {
-                // Nothing more of a group comes before these are acknowledged.
+                // No more of a group comes before these are acknowledged.
                 for (MessageView one : consumer.receive(32, Duration.ofSeconds(15))) {
                     String body = StandardCharsets.UTF_8.decode(one.getBody()).toString();
                     System.out.println("received " + one.getMessageId() + " " + body);

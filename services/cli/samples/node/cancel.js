@@ -22,7 +22,8 @@ const options = {
 // A message that is delivered in half an hour, unless it is cancelled.
 function timer(text, properties = {}) {
   const deliveryTimestamp = new Date(Date.now() + 1_800_000);
-  return { topic: TOPIC, body: Buffer.from(text), deliveryTimestamp, properties: new Map(Object.entries(properties)) };
+  const body = Buffer.from(text);
+  return { topic: TOPIC, body, deliveryTimestamp, properties: new Map(Object.entries(properties)) };
 }
 
 async function main() {
@@ -38,9 +39,8 @@ async function main() {
   console.log('cancelled', receipt.messageId);
 
   await producer.send(timer('order 8 has timed out', { TW_TIMER_KEY: 'order:8' }));
-  const paid = { // cancels the timer in the same step, from any process
-    topic: TOPIC, body: Buffer.from('order 8 is paid'), properties: new Map([[ 'TW_TIMER_CANCEL', 'order:8' ]]),
-  };
+  const properties = new Map([[ 'TW_TIMER_CANCEL', 'order:8' ]]); // in the same step, from any process
+  const paid = { topic: TOPIC, body: Buffer.from('order 8 is paid'), properties };
   const sent = (await producer.send(paid)).messageId;
   console.log('sent', sent);
 

@@ -36,7 +36,7 @@ async function main() {
 
   const received = [];
   while (!sent.every(one => received.includes(one))) {
-    for (const message of await consumer.receive(32, 15_000)) { // nothing more of a group comes before these are acknowledged
+    for (const message of await consumer.receive(32, 15_000)) { // no more of a group before these are acknowledged
       console.log('received', message.messageId, message.body.toString());
       await consumer.ack(message);
       received.push(message.messageId);

@@ -24,7 +24,9 @@ const paid = new Set(); // stands for the table of your database
 const checker = {
   async check(message) { // the broker asks about a half that stays open: the database knows
     console.log('asked about', message.messageId);
-    return paid.has(message.body.toString()) ? TransactionResolution.COMMIT : TransactionResolution.ROLLBACK;
+    if (paid.has(message.body.toString())) return TransactionResolution.COMMIT;
+    // The database may still commit: the broker asks again.
+    return TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED;
   },
 };
 

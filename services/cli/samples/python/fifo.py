@@ -30,7 +30,7 @@ for step in ("created", "paid", "shipped"):
 
 received = set()
 while not received.issuperset(sent):
-    for message in consumer.receive(32, 15):  # nothing more of a group comes before these are acknowledged
+    for message in consumer.receive(32, 15):  # no more of a group before these are acknowledged
         print("received", message.message_id, message.body.decode())
         consumer.ack(message)
         received.add(message.message_id)

@@ -33,8 +33,10 @@ class Checker(TransactionChecker):
     def check(self, message):
         """The broker asks about a half that stays open: the database knows."""
         print("asked about", message.message_id)
-        is_paid = message.body.decode() in paid
-        return TransactionResolution.COMMIT if is_paid else TransactionResolution.ROLLBACK
+        if message.body.decode() in paid:
+            return TransactionResolution.COMMIT
+        # The database may still commit: the broker asks again.
+        return TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
 
 
 producer = Producer(configuration, (TOPIC,), Checker(), tls_enable=TLS)

@@ -12,15 +12,14 @@ from tidewheel import Client
 TOPIC, GROUP = "sample-python-tidewheel-fifo", "sample-python-tidewheel-fifo"
 client = Client("http://127.0.0.1:8088")
 
-sent = set()
+awaited = set()
 for step in ("created", "paid", "shipped"):
     one = client.send(TOPIC, f"order 7 is {step}", group="order-7")
     print("sent", one.id)
-    sent.add(one.id)
+    awaited.add(one.id)
 
-received = set()
-while not sent <= received:
+while awaited:
     for message in client.receive(TOPIC, GROUP):  # no more of a group before these are acknowledged
         print("received", message.id, message.text)
         message.ack()
-        received.add(message.id)
+        awaited.discard(message.id)

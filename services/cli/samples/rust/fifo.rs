@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let all = FilterExpression::new(FilterType::Tag, "*");
     let mut received = HashSet::new();
     while !sent.is_subset(&received) {
-        // Nothing more of a group comes before these are acknowledged.
+        // No more of a group comes before these are acknowledged.
         for one in consumer.receive_with(TOPIC, &all, 32, Duration::from_secs(15)).await? {
             println!("received {} {}", one.message_id(), String::from_utf8_lossy(one.body()));
             consumer.ack(&one).await?;

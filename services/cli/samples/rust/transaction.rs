@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         if is_paid {
             TransactionResolution::COMMIT
         } else {
-            TransactionResolution::ROLLBACK
+            TransactionResolution::UNKNOWN // the database may still commit: the broker asks again
         }
     });
     let mut producer = Producer::new_transaction_producer(ProducerOption::default(), client.clone(), checker)?;
