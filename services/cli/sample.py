@@ -1,85 +1,124 @@
-"""`tidewheel sample`: a program of an official client that runs as printed.
+"""`tidewheel sample`: a program in a language for a use, that runs as printed.
 
-Each of `samples/` is a whole program for the address that a broker has by default; `--endpoint` puts another
-in its place, `--tls` and `--no-tls` the line that says whether it uses TLS. Who it is it reads from its
-environment: no secret is ever printed. `tests/clients/test_samples.py` runs them all as they are printed.
+Each file of `samples/LANGUAGE/` is a whole program, for one use, on a topic of its own, for the address that
+a broker has by default; `--endpoint` puts another in its place, `--tls` and `--no-tls` the line that says
+whether it uses TLS. The user comes from the environment: no secret is ever printed. What a client cannot do
+is a row of `LACKING`, with another way. `tests/clients/test_samples.py` runs all as they are printed.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 from importlib.resources import files
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
 app = typer.Typer(add_completion=False)
 
-DEFAULT_ENDPOINT: Final = "127.0.0.1:8081"
-
 
 class Language(StrEnum):
-    """A language that has an official client."""
+    """A language that has an official client; and Python with `tidewheel.Client`."""
 
     PYTHON = "python"
+    PYTHON_TIDEWHEEL = "python-tidewheel"
     NODE = "node"
     JAVA = "java"
     GO = "go"
     RUST = "rust"
 
 
-SAMPLES: Final = {
-    Language.PYTHON: "sample.py",
-    Language.NODE: "sample.js",
-    Language.JAVA: "Sample.java",
-    Language.GO: "sample.go",
-    Language.RUST: "sample.rs",
-}
+class Use(StrEnum):
+    """What a sample shows."""
 
-TLS_LINES: Final = {
-    Language.PYTHON: "TLS = {}\n",
-    Language.NODE: "const TLS = {};\n",
-    Language.JAVA: "boolean TLS = {};\n",
-    Language.GO: "tls   = {}\n",
+    PLAIN = "plain"
+    DELAY = "delay"
+    CANCEL = "cancel"
+    TRANSACTION = "transaction"
+    FIFO = "fifo"
+    PUSH = "push"
+
+
+class Form(NamedTuple):
+    """The programs of a language: their folder, the end of their names, what has TLS used and not used."""
+
+    folder: str
+    suffix: str
+    with_tls: str = ""
+    without_tls: str = ""
+    endpoint: str = "127.0.0.1:8081"
+
+
+FORMS: Final = {
+    Language.PYTHON: Form("python", ".py", "TLS = True\n", "TLS = False\n"),
+    Language.PYTHON_TIDEWHEEL: Form(
+        "python_tidewheel", ".py", '"https://', '"http://', endpoint="127.0.0.1:8088"
+    ),
+    Language.NODE: Form("node", ".js", "const TLS = true;\n", "const TLS = false;\n"),
+    Language.JAVA: Form("java", ".java", "boolean TLS = true;\n", "boolean TLS = false;\n"),
+    Language.GO: Form("go", ".go", "tls   = true\n", "tls   = false\n"),
+    Language.RUST: Form("rust", ".rs"),
 }
-"""How each says whether it uses TLS; Rust's client has none."""
+"""Rust's client has no TLS."""
+
+LACKING: Final = {
+    (Language.RUST, Use.PUSH): (
+        "The official Rust client has no push consumer. Receive and acknowledge in a loop: "
+        "tidewheel sample rust --use plain."
+    ),
+    (Language.PYTHON_TIDEWHEEL, Use.TRANSACTION): (
+        "tidewheel.Client sends no transactions yet. Use the official client (tidewheel sample python --use "
+        "transaction), or HTTP: POST /api/transactions (docs/http.md)."
+    ),
+}
+"""What a client cannot do, and another way."""
 
 
 @app.command()
 def sample(
-    language: Annotated[Language, typer.Argument(help="The language of the program.")],
+    language: Annotated[
+        Language,
+        typer.Argument(help="The language; its official client, or tidewheel.Client (python-tidewheel)."),
+    ],
+    use: Annotated[Use, typer.Option(help="What the program shows.")] = Use.PLAIN,
     endpoint: Annotated[
-        str, typer.Option(help="HOST:PORT of the broker, as the program dials it.")
-    ] = DEFAULT_ENDPOINT,
+        str | None,
+        typer.Option(
+            help="HOST:PORT of the broker, as the program dials it; else 127.0.0.1:8081, and of HTTP 8088."
+        ),
+    ] = None,
     tls: Annotated[
         bool | None, typer.Option("--tls/--no-tls", help="Whether it uses TLS; else what its client does.")
     ] = None,
 ) -> None:
-    """Print a program that sends a message and receives it; its first lines say how to run it.
+    """Print a program that sends and receives messages; its first lines say how to run it.
 
     Where the broker asks who calls (--auth), give the program the access key and the secret of a user in
-    TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY.
+    TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY; one with tidewheel.Client, the file of a token in
+    TIDEWHEEL_HTTP_TOKEN.
 
-    Example: tidewheel sample python --endpoint 127.0.0.1:8081 > sample.py
+    Example: tidewheel sample python --use delay --endpoint 127.0.0.1:8081 > sample.py
     """
     from services.settings.config import parse_address
     from tidewheel.errors import ConfigurationError
 
-    try:
-        parse_address(endpoint)
-    except ValueError as error:
-        raise ConfigurationError(f"{endpoint!r} is no endpoint: {error}.") from error
-    if tls and language not in TLS_LINES:
+    if lacking := LACKING.get((language, use)):
+        raise ConfigurationError(lacking)
+    if endpoint is not None:
+        try:
+            parse_address(endpoint)
+        except ValueError as error:
+            raise ConfigurationError(f"{endpoint!r} is no endpoint: {error}.") from error
+    if tls and not FORMS[language].with_tls:
         raise ConfigurationError(f"The {language.value} client speaks no TLS. Leave out --tls.")
-    print(program(language, endpoint, tls), end="")
+    print(program(language, use, endpoint, tls), end="")
 
 
-def program(language: Language, endpoint: str, tls: bool | None = None) -> str:
-    """Return the program for a broker at `endpoint`; `tls` None leaves TLS to what the client does."""
-    source = files("services.cli").joinpath("samples", SAMPLES[language]).read_text("utf-8")
-    if tls is not None and language in TLS_LINES:
-        line, now, other = TLS_LINES[language], str(tls), str(not tls)
-        if language is not Language.PYTHON:
-            now, other = now.lower(), other.lower()
-        source = source.replace(line.format(other), line.format(now))
-    return source.replace(DEFAULT_ENDPOINT, endpoint)
+def program(language: Language, use: Use, endpoint: str | None = None, tls: bool | None = None) -> str:
+    """Return the program for a broker at `endpoint`, or at the usual; `tls` None leaves TLS to its client."""
+    form = FORMS[language]
+    source = files("services.cli").joinpath("samples", form.folder, use + form.suffix).read_text("utf-8")
+    if tls is not None and form.with_tls:
+        now, other = (form.with_tls, form.without_tls) if tls else (form.without_tls, form.with_tls)
+        source = source.replace(other, now)
+    return source if endpoint is None else source.replace(form.endpoint, endpoint)

@@ -1,17 +1,17 @@
-# Sends a message and receives it.
+# Sends a message, receives it and acknowledges it.
 #
-#   tidewheel sample python > sample.py
+#   tidewheel sample python --use plain > sample.py
 #   pip install rocketmq-python-client==5.1.2
 #   python sample.py
 #
-# Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+# User: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
 # With TLS it verifies the certificate; its authority: GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
 
 import os
 
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
 
-TOPIC, GROUP = "hello", "hello-python"
+TOPIC, GROUP = "sample-python-plain", "sample-python-plain"
 TLS = False
 
 user = Credentials(os.environ.get("TIDEWHEEL_ACCESS_KEY", ""), os.environ.get("TIDEWHEEL_SECRET_KEY", ""))
@@ -28,7 +28,7 @@ print("sent", sent)
 
 received = []
 while sent not in received:
-    for message in consumer.receive(32, 15):  # up to 32 messages, for 15 s ours alone
+    for message in consumer.receive(32, 15):  # up to 32 messages, leased for 15 s
         print("received", message.message_id, message.body.decode())
         consumer.ack(message)
         received.append(message.message_id)

@@ -1,11 +1,11 @@
-// Sends a message and receives it.
+// Sends the messages of a group, and receives them in order.
 //
-//	tidewheel sample go > sample.go
+//	tidewheel sample go --use fifo > sample.go
 //	go mod init sample
 //	go get github.com/apache/rocketmq-clients/golang/v5@v5.1.4
 //	go run sample.go
 //
-// Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+// User: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
 // With TLS it takes any certificate.
 package main
 
@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	topic = "hello"
-	group = "hello-go"
+	topic = "sample-go-fifo"
+	group = "sample-go-fifo"
 	tls   = true
 )
 
@@ -50,15 +50,19 @@ func main() {
 	check(consumer.Start())
 	defer consumer.GracefulStop()
 
-	message := &rmq.Message{Topic: topic, Body: []byte("hello from Go")}
-	message.SetKeys("order-7")
-	receipts, err := producer.Send(context.Background(), message)
-	check(err)
-	sent := receipts[0].MessageID
-	fmt.Println("sent", sent)
+	var sent string
+	for _, step := range []string{"created", "paid", "shipped"} {
+		message := &rmq.Message{Topic: topic, Body: []byte("order 7 is " + step)}
+		message.SetMessageGroup("order-7")
+		receipts, err := producer.Send(context.Background(), message)
+		check(err)
+		sent = receipts[0].MessageID
+		fmt.Println("sent", sent)
+	}
 
+	// No more of a group comes before what was received is acknowledged.
 	for received := map[string]bool{}; !received[sent]; {
-		// Up to 32 messages, for 15 s ours alone. That nothing came is an error here.
+		// Up to 32 messages, leased for 15 s. That nothing came is an error here.
 		messages, err := consumer.Receive(context.Background(), 32, 15*time.Second)
 		if status, ok := rmq.AsErrRpcStatus(err); ok && status.GetCode() == int32(v2.Code_MESSAGE_NOT_FOUND) {
 			continue

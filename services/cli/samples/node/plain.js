@@ -1,17 +1,17 @@
-// Sends a message and receives it.
+// Sends a message, receives it and acknowledges it.
 //
-//   tidewheel sample node > sample.js
+//   tidewheel sample node --use plain > sample.js
 //   npm install rocketmq-client-nodejs@1.0.8
 //   node sample.js
 //
-// Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+// User: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
 // With TLS it verifies the certificate; its authority: GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
 'use strict';
 
 const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
-const TOPIC = 'hello';
-const GROUP = 'hello-node';
+const TOPIC = 'sample-node-plain';
+const GROUP = 'sample-node-plain';
 const TLS = false;
 const { TIDEWHEEL_ACCESS_KEY: accessKey, TIDEWHEEL_SECRET_KEY: accessSecret } = process.env;
 const options = {
@@ -33,7 +33,7 @@ async function main() {
 
   const received = [];
   while (!received.includes(sent)) {
-    for (const message of await consumer.receive(32, 15_000)) { // up to 32 messages, for 15 s ours alone
+    for (const message of await consumer.receive(32, 15_000)) { // up to 32 messages, leased for 15 s
       console.log('received', message.messageId, message.body.toString());
       await consumer.ack(message);
       received.push(message.messageId);

@@ -1,13 +1,13 @@
-// Sends a message and receives it.
+// Sends the messages of a group, and receives them in order.
 //
 //   cargo new sample && cd sample
 //   cargo add rocketmq@5.0.0 tokio --features tokio/full
 //   cargo add time@0.3 --features formatting,local-offset    (5.0.0 does not compile without)
-//   tidewheel sample rust > src/main.rs
+//   tidewheel sample rust --use fifo > src/main.rs
 //   cargo run
 //
-// Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
-// rocketmq 5.0.0 speaks no TLS.
+// User: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+// rocketmq 5.0.0 has no TLS.
 
 use std::collections::HashSet;
 use std::env;
@@ -19,8 +19,8 @@ use rocketmq::model::common::{FilterExpression, FilterType};
 use rocketmq::model::message::MessageBuilder;
 use rocketmq::{Producer, SimpleConsumer};
 
-const TOPIC: &str = "hello";
-const GROUP: &str = "hello-rust";
+const TOPIC: &str = "sample-rust-fifo";
+const GROUP: &str = "sample-rust-fifo";
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -38,18 +38,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut consumer = SimpleConsumer::new(options, client)?;
     consumer.start().await?;
 
-    let message = MessageBuilder::builder()
-        .set_topic(TOPIC)
-        .set_keys(vec!["order-7"])
-        .set_body(b"hello from Rust".to_vec())
-        .build()?;
-    let sent = producer.send(message).await?.message_id().to_string();
-    println!("sent {sent}");
+    let mut sent = HashSet::new();
+    for step in ["created", "paid", "shipped"] {
+        let body = format!("order 7 is {step}").into_bytes();
+        let message = MessageBuilder::fifo_message_builder(TOPIC, body, "order-7").build()?;
+        let id = producer.send(message).await?.message_id().to_string();
+        println!("sent {id}");
+        sent.insert(id);
+    }
 
     let all = FilterExpression::new(FilterType::Tag, "*");
     let mut received = HashSet::new();
-    while !received.contains(&sent) {
-        // Up to 32 messages, for 15 s ours alone.
+    while !sent.is_subset(&received) {
+        // No more of a group comes before these are acknowledged.
         for one in consumer.receive_with(TOPIC, &all, 32, Duration::from_secs(15)).await? {
             println!("received {} {}", one.message_id(), String::from_utf8_lossy(one.body()));
             consumer.ack(&one).await?;

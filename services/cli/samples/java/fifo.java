@@ -1,15 +1,16 @@
-// Sends a message and receives it.
+// Sends the messages of a group, and receives them in order.
 //
-//   tidewheel sample java > Sample.java
+//   tidewheel sample java --use fifo > Sample.java
 //   mvn dependency:copy -Dartifact=org.apache.rocketmq:rocketmq-client-java:5.2.0 -DoutputDirectory=libs
 //   java -cp 'libs/*' Sample.java
 //
-// Who it is: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+// User: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
 // With TLS it takes any certificate.
 
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
@@ -24,41 +25,38 @@ import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 
 public class Sample {
-    private static final String TOPIC = "hello";
-    private static final String GROUP = "hello-java";
+    private static final String TOPIC = "sample-java-fifo";
+    private static final String GROUP = "sample-java-fifo";
     private static final boolean TLS = true;
+    private static final ClientServiceProvider CLIENT = ClientServiceProvider.loadService();
 
     public static void main(String[] arguments) throws Exception {
-        ClientServiceProvider client = ClientServiceProvider.loadService();
-        ClientConfigurationBuilder broker = ClientConfiguration.newBuilder();
-        broker.setEndpoints("127.0.0.1:8081").enableSsl(TLS);
-        String accessKey = System.getenv("TIDEWHEEL_ACCESS_KEY");
-        String secretKey = System.getenv("TIDEWHEEL_SECRET_KEY");
-        if (accessKey != null && secretKey != null) {
-            broker.setCredentialProvider(new StaticSessionCredentialsProvider(accessKey, secretKey));
-        }
-        ClientConfiguration configuration = broker.build();
-        try (Producer producer = client.newProducerBuilder()
+        ClientConfiguration configuration = configuration();
+        try (Producer producer = CLIENT.newProducerBuilder()
                 .setClientConfiguration(configuration)
                 .setTopics(TOPIC)
                 .build();
-            SimpleConsumer consumer = client.newSimpleConsumerBuilder()
+            SimpleConsumer consumer = CLIENT.newSimpleConsumerBuilder()
                 .setClientConfiguration(configuration)
                 .setConsumerGroup(GROUP)
                 .setSubscriptionExpressions(Map.of(TOPIC, FilterExpression.SUB_ALL))
                 .setAwaitDuration(Duration.ofSeconds(10))
                 .build()) {
-            Message message = client.newMessageBuilder()
-                .setTopic(TOPIC)
-                .setKeys("order-7")
-                .setBody("hello from Java".getBytes(StandardCharsets.UTF_8))
-                .build();
-            MessageId sent = producer.send(message).getMessageId();
-            System.out.println("sent " + sent);
+            Set<MessageId> sent = new HashSet<>();
+            for (String step : List.of("created", "paid", "shipped")) {
+                Message message = CLIENT.newMessageBuilder()
+                    .setTopic(TOPIC)
+                    .setMessageGroup("order-7")
+                    .setBody(("order 7 is " + step).getBytes(StandardCharsets.UTF_8))
+                    .build();
+                MessageId id = producer.send(message).getMessageId();
+                System.out.println("sent " + id);
+                sent.add(id);
+            }
 
             Set<MessageId> received = new HashSet<>();
-            while (!received.contains(sent)) {
-                // Up to 32 messages, for 15 s ours alone.
+            while (!received.containsAll(sent)) {
+                // No more of a group comes before these are acknowledged.
                 for (MessageView one : consumer.receive(32, Duration.ofSeconds(15))) {
                     String body = StandardCharsets.UTF_8.decode(one.getBody()).toString();
                     System.out.println("received " + one.getMessageId() + " " + body);
@@ -68,5 +66,16 @@ public class Sample {
             }
         }
         System.exit(0);
+    }
+
+    private static ClientConfiguration configuration() {
+        ClientConfigurationBuilder broker = ClientConfiguration.newBuilder();
+        broker.setEndpoints("127.0.0.1:8081").enableSsl(TLS);
+        String accessKey = System.getenv("TIDEWHEEL_ACCESS_KEY");
+        String secretKey = System.getenv("TIDEWHEEL_SECRET_KEY");
+        if (accessKey != null && secretKey != null) {
+            broker.setCredentialProvider(new StaticSessionCredentialsProvider(accessKey, secretKey));
+        }
+        return broker.build();
     }
 }

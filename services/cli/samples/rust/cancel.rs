@@ -1,0 +1,77 @@
+// Cancels a timer by a key of your own.
+//
+//   cargo new sample && cd sample
+//   cargo add rocketmq@5.0.0 tokio --features tokio/full
+//   cargo add time@0.3 --features formatting,local-offset    (5.0.0 does not compile without)
+//   tidewheel sample rust --use cancel > src/main.rs
+//   cargo run
+//
+// rocketmq 5.0.0 has no recall handles; the key does the same.
+// User: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
+// rocketmq 5.0.0 has no TLS.
+
+use std::collections::{HashMap, HashSet};
+use std::env;
+use std::error::Error;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rocketmq::conf::{ClientOption, ProducerOption, SimpleConsumerOption};
+use rocketmq::model::common::{FilterExpression, FilterType};
+use rocketmq::model::message::MessageBuilder;
+use rocketmq::{Producer, SimpleConsumer};
+
+const TOPIC: &str = "sample-rust-cancel";
+const GROUP: &str = "sample-rust-cancel";
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut client = ClientOption::default();
+    client.set_access_url("127.0.0.1:8081");
+    if let (Ok(key), Ok(secret)) = (env::var("TIDEWHEEL_ACCESS_KEY"), env::var("TIDEWHEEL_SECRET_KEY")) {
+        client.set_access_key(key);
+        client.set_secret_key(secret);
+    }
+    client.set_long_polling_timeout(Duration::from_secs(10));
+    let mut producer = Producer::new(ProducerOption::default(), client.clone())?;
+    producer.start().await?;
+    let mut options = SimpleConsumerOption::default();
+    options.set_consumer_group(GROUP);
+    let mut consumer = SimpleConsumer::new(options, client)?;
+    consumer.start().await?;
+
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() as i64;
+    let in_half_an_hour = now_s + 1800;
+    let late = MessageBuilder::delay_message_builder(TOPIC, b"order 8 has timed out".to_vec(), in_half_an_hour)
+        .set_properties(HashMap::from([("TW_TIMER_KEY", "order:8")]))
+        .build()?;
+    producer.send(late).await?;
+
+    // Cancels the timer in the same step, from any process.
+    let paid = MessageBuilder::builder()
+        .set_topic(TOPIC)
+        .set_body(b"order 8 is paid".to_vec())
+        .set_properties(HashMap::from([("TW_TIMER_CANCEL", "order:8")]))
+        .build()?;
+    let sent = producer.send(paid).await?.message_id().to_string();
+    println!("sent {sent}");
+
+    let all = FilterExpression::new(FilterType::Tag, "*");
+    let mut received = HashSet::new();
+    while !received.contains(&sent) {
+        // Up to 32 messages, leased for 15 s.
+        for one in consumer.receive_with(TOPIC, &all, 32, Duration::from_secs(15)).await? {
+            let verdict = &one.properties()["TW_TIMER_VERDICT"];
+            println!(
+                "received {} {} {verdict}",
+                one.message_id(),
+                String::from_utf8_lossy(one.body())
+            );
+            consumer.ack(&one).await?;
+            received.insert(one.message_id().to_string());
+        }
+    }
+
+    consumer.shutdown().await?;
+    producer.shutdown().await?;
+    Ok(())
+}
