@@ -104,13 +104,14 @@ _PROBES: Final = SILENT_SECONDS - 1
 """How many questions, a second apart, a silent connection gets before it is ended."""
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed "
-    "-c enable_seqscan=off -c enable_bitmapscan=off "
+    "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off "
     f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s -c tcp_user_timeout={SILENT_SECONDS}s "
     f"-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count={_PROBES}"
 )
 """What a session asks of the server, behind what the URL (`options`) or PGOPTIONS asks: the last counts.
 
-Records are found by the index alone: a scan of the table meets each page that is bad there.
+Records are found by the index alone: a scan of the table meets each page that is bad there. A plan whose scan
+is called dear must not be compiled, for 100 ms, at each statement.
 """
 _CONNECTION: Final = {
     "connect_timeout": CONNECT_SECONDS,

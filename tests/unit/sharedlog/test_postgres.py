@@ -417,6 +417,12 @@ def commits_of(log: PostgresLog) -> str:
     return str(row[0])
 
 
+def test_no_statement_is_compiled_though_its_plan_is_called_dear(log: PostgresLog) -> None:
+    with log._answered() as connection:
+        assert connection.execute("SELECT current_setting('jit')").fetchone() == ("off",)
+        assert connection.execute("SELECT current_setting('enable_seqscan')").fetchone() == ("off",)
+
+
 def test_standbys_out_of_step_are_told_while_an_append_waits_for_them(
     log: PostgresLog, conninfo: str, admin: Callable[[str], object]
 ) -> None:
