@@ -5,6 +5,7 @@
 //	go get github.com/apache/rocketmq-clients/golang/v5@v5.1.4
 //	go run sample.go
 //
+// Its end takes up to half a minute: this client waits for its open long poll.
 // User: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
 // With TLS it takes any certificate.
 package main

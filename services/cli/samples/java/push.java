@@ -4,6 +4,7 @@
 //   mvn dependency:copy -Dartifact=org.apache.rocketmq:rocketmq-client-java:5.2.0 -DoutputDirectory=libs
 //   java -cp 'libs/*' Sample.java
 //
+// Its end takes up to half a minute: this client waits for its open long poll.
 // User: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
 // With TLS it takes any certificate.
 

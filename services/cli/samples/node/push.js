@@ -4,6 +4,7 @@
 //   npm install rocketmq-client-nodejs@1.0.8
 //   node sample.js
 //
+// Its end takes up to half a minute: this client waits for its open long poll.
 // User: TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY in the environment, where the broker asks.
 // With TLS it verifies the certificate; its authority: GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
 'use strict';
