@@ -2,22 +2,22 @@
 
 An answer that cannot be had is an `Unread` with the reason: a right that a caller has not, or a node that is
 gone, hides nothing else. Only where no broker of ours answers at all, an error goes up: `BrokerUnreachable`,
-`AnswerLate`. Of the addresses that were given, the first that takes a connection is asked everything, each
-other one its view of the cluster. No address that a broker names is called: a token goes to addresses that
-the caller has named.
+`AnswerLate`. Of the addresses that were given, the leader's is asked everything, else the first that takes a
+connection, and each other one its view of the cluster. No address that a broker names is called: a token goes
+to addresses that the caller has named.
 
 Cost: eight requests, one after the other. Groups and metrics cost the broker a look at all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from services.cli.api import Api
-from services.cli.judgement import READY, Answers, Unread
+from services.cli.judgement import LEADING, READY, Answers, Unread
 from services.cli.times import now_ms
 from services.http.calls import client_settings
 from services.settings.config import HttpAddresses
@@ -26,6 +26,7 @@ from tidewheel.errors import AnswerLate, BrokerUnreachable, LibraryMissing, NotF
 WAIT_SECONDS: Final = 5
 """How long an answer may take: whoever waits has been woken at night."""
 NOT_READY: Final = 503
+NOT_ASKED: Final = "not asked, since the answer before came too late"
 JSON_ANSWERS: Final = {
     "timers": ("timers", "summary"),
     "groups": ("groups",),
@@ -39,19 +40,58 @@ def answers_of(http: str | None, audits: Path | None, names: frozenset[str] | No
 
     Raise `BrokerUnreachable`, `AnswerLate`, `ConfigurationError`.
     """
-    api = Api(http, WAIT_SECONDS)
-    found: dict[str, Any] = {"address": api.address, "ready": _or_unread(lambda: ready(api))}
-    wanted = names or frozenset((*JSON_ANSWERS, "figures", "audit"))
-    found["cluster"] = _or_unread(lambda: cluster_of(api))
-    found["nodes"] = _others(http, api.address) if isinstance(found["cluster"], dict) else {}
-    found["now_ms"] = _broker_ms(api)
-    for name, path in JSON_ANSWERS.items():
-        found[name] = _or_unread(partial(api.get, *path)) if name in wanted else Unread("not asked")
-    found["figures"] = (
-        _or_unread(lambda: figures(metrics(api))) if "figures" in wanted else Unread("not asked")
-    )
-    found["audit"] = newest_audit(audits) if audits and "audit" in wanted else None
+    api, questions = Api(http, WAIT_SECONDS), Questions()
+    found: dict[str, Any] = {"ready": questions.asked(partial(ready, api))}
+    questions.is_answered = True
+    cluster, nodes = questions.asked(partial(cluster_of, api)), {}
+    if isinstance(cluster, dict):
+        nodes = _others(http, api.address)
+        if cluster["role"] != LEADING and (leader := leading(nodes)):
+            nodes = {api.address: cluster, **nodes}
+            api, cluster = Api(leader, WAIT_SECONDS), nodes.pop(leader)
+            found["ready"] = questions.asked(partial(ready, api))
+    found |= {"address": api.address, "cluster": cluster, "nodes": nodes}
+    found["now_ms"] = _broker_ms(questions.asked(partial(api.get, "clock")))
+    asks: dict[str, Callable[[], Any]] = {
+        name: partial(api.get, *path) for name, path in JSON_ANSWERS.items()
+    }
+    asks["figures"] = lambda: figures(metrics(api))
+    for name, ask in asks.items():
+        is_wanted = names is None or name in names
+        found[name] = questions.asked(ask) if is_wanted else Unread("not asked")
+    found["audit"] = newest_audit(audits) if audits else None
     return found
+
+
+class Questions:
+    """Questions to one broker: once an answer was late, nothing more is asked, which would be as late."""
+
+    def __init__(self) -> None:
+        self.is_answered = False
+        """Whether the broker has answered anything: then one that is late is not one that is gone."""
+        self._is_late = False
+
+    def asked(self, ask: Callable[[], Any]) -> Any:
+        """Return an answer, or why there is none; let an error go up that stands for all answers."""
+        if self._is_late:
+            return Unread(NOT_ASKED)
+        try:
+            return ask()
+        except AnswerLate as error:
+            if not self.is_answered:
+                raise
+            self._is_late = True
+            return Unread(f"{error.code} {error}")
+        except BrokerUnreachable:
+            raise
+        except TidewheelError as error:
+            return Unread(f"{error.code} {error}")
+
+
+def leading(nodes: Mapping[str, Any]) -> str:
+    """Return the address of the node that says that it leads; empty if none does."""
+    leads = (one for one, said in nodes.items() if isinstance(said, dict) and said["role"] == LEADING)
+    return next(leads, "")
 
 
 def ready(api: Api) -> tuple[int, str]:
@@ -128,22 +168,6 @@ def _node(address: str) -> Any:
         return Unread(str(error))
 
 
-def _broker_ms(api: Api) -> int:
+def _broker_ms(clock: Any) -> int:
     """Return the broker's real time in ms; this machine's, where the broker does not tell."""
-    try:
-        clock = api.get("clock")
-        return int(clock["now_ms"]) - int(clock["offset_ms"])
-    except (AnswerLate, BrokerUnreachable):
-        raise
-    except TidewheelError:
-        return now_ms()
-
-
-def _or_unread(ask: Callable[[], Any]) -> Any:
-    """Return an answer, or why there is none; let an error go up that stands for all answers."""
-    try:
-        return ask()
-    except (AnswerLate, BrokerUnreachable):
-        raise
-    except TidewheelError as error:
-        return Unread(f"{error.code} {error}")
+    return now_ms() if isinstance(clock, Unread) else int(clock["now_ms"]) - int(clock["offset_ms"])

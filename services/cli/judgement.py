@@ -141,7 +141,11 @@ def judged(name: str, answers: Answers, limits: Limits | None = None) -> Row:
     found = answers[check.needs]
     if isinstance(found, Unread):
         return Row(check.title, State.UNKNOWN, found.why, _see_unread(answers, check.needs))
-    return check.judge(answers, limits or check.limits)
+    try:
+        return check.judge(answers, limits or check.limits)
+    except (KeyError, TypeError, ValueError) as error:
+        said = f"the answer is not as this version of the command knows it ({type(error).__name__}: {error})"
+        return Row(check.title, State.UNKNOWN, said, "tidewheel version")
 
 
 def probed(name: str, answers: Answers, limits: Limits) -> Row:

@@ -375,7 +375,8 @@ def test_the_status_tells_of_copies_and_of_a_node_that_is_gone(nodes: list[Node]
     assert row_of("copies", other.http, leader.http)["said"] == f"node {leader.name} leads, 1 follower"
     assert row_of("copies", other.http)["state"] == "OK"
     room = row_of("room", other.http)
-    assert (room["state"], room["see"]) == ("UNKNOWN", f"tidewheel status --http {leader.http}")
+    assert (room["state"], room["see"]) == ("UNKNOWN", f"tidewheel status --http http://{leader.http}")
+    assert row_of("room", other.http, leader.http)["state"] != "UNKNOWN"
     assert tidewheel("check", "cluster", "--http", leader.http).stdout.startswith("OK - cluster: ")
     other.kill()
     gone = row_of("copies", leader.http, other.http)
