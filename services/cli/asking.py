@@ -132,7 +132,10 @@ def newest_audit(out: Path) -> dict[str, Any] | Unread | None:
         from spark_jobs.runs import newest_run
 
         run = newest_run(out)
-        return None if run is None else {
+        if run is None:
+            is_there = any((out / "runs").glob("*/summary.json"))
+            return Unread(f"no run in {out} can be read") if is_there else None
+        return {
             "out": str(out),
             "run": run.run_id,
             "written_ms": run.written_ms,
@@ -140,7 +143,7 @@ def newest_audit(out: Path) -> dict[str, Any] | Unread | None:
             "orders": run.orders_count,
             "findings": run.findings_count,
             "cases": run.finding_cases,
-        }  # fmt: skip
+        }
     except (ModuleNotFoundError, LibraryMissing):
         return Unread(f"{out} has audits, and to read them needs: pip install 'tidewheel[audit]'")
     except (OSError, ValueError, KeyError, TypeError, TidewheelError) as error:
