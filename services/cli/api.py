@@ -23,6 +23,7 @@ from services.http.calls import HttpCalls
 from services.live import errors as live_errors
 from services.ops import errors as ops_errors
 from services.rpc import errors as rpc_errors
+from services.settings.config import HttpAddresses
 from sharedlog import errors as sharedlog_errors
 from tidewheel import errors as tidewheel_errors
 from tidewheel.errors import TidewheelError
@@ -43,6 +44,7 @@ _ERRORS: Final = (
     txn_errors,
 )
 ANSWER_SECONDS = 30
+PROBE_BYTES_MAX: Final = 64 << 20
 SEARCH_SECONDS = 600
 
 HttpOption = Annotated[
@@ -58,8 +60,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 class Api:
     """A broker, over HTTP. Every call raises `BrokerUnreachable` or what the broker refused with."""
 
-    def __init__(self, http: str | None) -> None:
+    def __init__(self, http: str | None, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._calls = HttpCalls(http)
+        self._answer_seconds = answer_seconds
+
+    @property
+    def address(self) -> str:
+        """The address that is called, of several the one that takes a connection."""
+        return str(HttpAddresses((self._calls.address,)))
 
     def get(self, *path: str, **query: object) -> Any:
         """Ask for something."""
@@ -68,6 +76,23 @@ class Api:
     def search(self, *path: str, **query: object) -> Any:
         """Ask for something that the broker may have to look for all over its log."""
         return self._call("GET", f"{api_path(path)}?{urlencode(query)}", wait_seconds=SEARCH_SECONDS)
+
+    def probe(self, path: str) -> tuple[int, str]:
+        """Return the status and the text of what is no JSON interface, whatever the status.
+
+        Raise what any call does, and what it was refused with for want of a token or a right.
+        """
+        try:
+            with self._calls.open("GET", path, None, self._answer_seconds) as answer:
+                return answer.status, answer.read(PROBE_BYTES_MAX).decode()
+        except HTTPError as refusal:
+            if refusal.code in (401, 403):
+                self._verdict(refusal)
+            return refusal.code, refusal.read(PROBE_BYTES_MAX).decode(errors="replace")
+        except TimeoutError as error:
+            raise self._calls.late(self._answer_seconds) from error
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._calls.unreachable() from error
 
     def post(self, *path: str, body: object, wait_seconds: float = ANSWER_SECONDS) -> Any:
         """Hand something in; the broker may take `wait_seconds` for its answer."""
@@ -82,8 +107,9 @@ class Api:
         return self._call("PUT", api_path(path), json.dumps(body).encode())
 
     def _call(
-        self, method: str, path: str, body: bytes | None = None, wait_seconds: float = ANSWER_SECONDS
+        self, method: str, path: str, body: bytes | None = None, wait_seconds: float | None = None
     ) -> Any:
+        wait_seconds = self._answer_seconds if wait_seconds is None else wait_seconds
         try:
             with self._calls.open(method, path, body, wait_seconds) as answer:
                 return json.load(answer)

@@ -360,6 +360,33 @@ def told_routes(client: Client, node: Node) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize("how", ["killed", "moved"])
+def row_of(name: str, *addresses: str) -> dict[str, Any]:
+    """A line of `tidewheel status`, asked at these addresses."""
+    status = tidewheel("status", "--json", "--http", ",".join(addresses))
+    assert status.returncode in (0, 1, 2), status.stderr
+    rows = {one["name"]: one for one in json.loads(status.stdout)["rows"]}
+    return dict(rows[name])
+
+
+def test_the_status_tells_of_copies_and_of_a_node_that_is_gone(nodes: list[Node], eventually: Any) -> None:
+    leader = leader_of(nodes, eventually)
+    other = next(node for node in nodes if node is not leader)
+    eventually(lambda: row_of("copies", leader.http)["state"] == "OK")
+    assert row_of("copies", other.http, leader.http)["said"] == f"node {leader.name} leads, 1 follower"
+    assert row_of("copies", other.http)["state"] == "OK"
+    room = row_of("room", other.http)
+    assert (room["state"], room["see"]) == ("UNKNOWN", f"tidewheel status --http http://{leader.http}")
+    assert row_of("room", other.http, leader.http)["state"] != "UNKNOWN"
+    assert tidewheel("check", "cluster", "--http", leader.http).stdout.startswith("OK - cluster: ")
+    other.kill()
+    gone = row_of("copies", leader.http, other.http)
+    assert gone["state"] != "OK"
+    assert f"{other.http} gives no status" in gone["said"]
+    eventually(lambda: f"follower {other.name} is behind for" in row_of("copies", leader.http)["said"])
+    probe = tidewheel("check", "cluster", "--http", leader.http)
+    assert (probe.returncode, probe.stdout.split()[0]) in ((1, "WARNING"), (2, "CRITICAL"))
+
+
 def test_the_next_leader_knows_clients_and_what_they_were_told(
     nodes: list[Node], how: str, eventually: Any
 ) -> None:

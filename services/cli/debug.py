@@ -1,0 +1,266 @@
+"""`tidewheel debug bundle`: what whoever helps should see of a broker, in one file, and nothing else.
+
+A part that cannot be read is named with the reason, and the others are there. `services.cli.redaction` says
+what is left out, and how.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from commitlog import layout
+from services.cli import output
+from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.asking import WAIT_SECONDS, cluster_of, metrics
+from services.cli.redaction import OUT, kept, scrubbed, scrubbed_all, without_filters
+from services.cli.setting_options import ConfigOption
+from services.cli.status import AUDITS, AuditsOption, as_plain, lines, rows_of
+from services.cli.times import now_ms
+from tidewheel.errors import ConfigurationError, TidewheelError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Gather what whoever helps should see.\n\nExample: tidewheel debug bundle ./tidewheel.tar.gz",
+)
+
+REFUSALS: Final = 100
+GROUP: Final = ("name", "topics", "policy", "lag", "in_flight", "waiting", "oldest_ms", "consumers")
+REFUSAL: Final = ("at_ms", "reason", "host")
+"""A name that was given may be a secret that was mistyped for one; so may be what was asked for."""
+PASSWORDS: Final = ("PGPASSWORD",)
+
+
+class Part(NamedTuple):
+    """A file of the bundle, and what reads it: a text, or what JSON can hold."""
+
+    name: str
+    read: Callable[[], Any]
+
+
+class Place(NamedTuple):
+    """What a bundle is made of: a broker, an endpoint, a file of settings, folders."""
+
+    http: str | None
+    endpoint: str
+    store: Path | None
+    audits: Path
+    config: Path | None
+
+
+@app.callback()
+def debug() -> None:
+    """Gather what whoever helps should see."""
+
+
+@app.command()
+def bundle(
+    file: Annotated[Path, typer.Argument(help="The file to make: FILE.tar.gz; one that is there stays.")],
+    endpoint: Annotated[
+        str, typer.Option("--endpoint", help="HOST:PORT that clients dial; else the setting listen.")
+    ] = "",
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Folder of the broker's store; else the setting store.")
+    ] = None,
+    audits: AuditsOption = AUDITS,
+    config: ConfigOption = None,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Gather what whoever helps should see of a broker, without bodies, properties and secrets.
+
+    Names of topics and groups, addresses and paths are in it: look at it before it goes to others. Settings
+    are those that this command finds; run it where the broker runs. What cannot be read is named.
+
+    Example: tidewheel debug bundle ./tidewheel.tar.gz
+    """
+    place = Place(http, endpoint, store, audits, config)
+    secrets = known_secrets(place)
+    with made(file) as archive:
+        contents = gathered(archive, parts(place), secrets)
+        add(archive, "contents.json", as_text(contents))
+    if as_json:
+        output.print_json({"file": str(file), **contents})
+        return
+    rows = [(name, f"{size:,} bytes") for name, size in contents["parts"].items()]
+    rows += [(name, f"NOT READ: {why}") for name, why in contents["unread"].items()]
+    output.print_table(("part", ""), rows)
+    output.say(f"{file} is made, for its owner only. It has no bodies, properties, tokens or passwords.")
+
+
+def parts(place: Place) -> Iterator[Part]:
+    """Yield what a bundle holds."""
+    api, rows = Api(place.http, WAIT_SECONDS), cache(lambda: rows_of(place.http, place.audits))
+    yield Part("version.json", versions)
+    yield Part("config.json", lambda: settings_of(place.config))
+    yield Part("status.txt", lambda: "\n".join(lines(*rows())) + "\n")
+    yield Part("status.json", lambda: [as_plain(row) for row in rows()[0]])
+    yield Part("ready.txt", lambda: "{} {}".format(*api.probe("/readyz")))
+    yield Part("metrics.txt", lambda: without_filters(metrics(api)))
+    yield Part("doctor.json", lambda: doctor_of(place))
+    yield Part("topics.json", lambda: api.get("topics"))
+    yield Part("groups.json", lambda: list(map(kept(GROUP), api.get("groups")["groups"])))
+    yield Part("timers.json", lambda: api.get("timers", "summary"))
+    yield Part("transactions.json", lambda: api.get("transactions", "summary"))
+    yield Part("dead-letters.json", lambda: api.get("dead-letters"))
+    yield Part("cluster.json", lambda: cluster_of(api))
+    yield Part("refused.json", lambda: refusals(api))
+    yield Part("checkpoints.json", lambda: checkpoints(store_of(place)))
+
+
+def gathered(archive: tarfile.TarFile, found: Iterator[Part], secrets: Collection[str]) -> dict[str, Any]:
+    """Put parts into an archive; return which are there, in bytes, and which could not be read, and why."""
+    sizes, unread = {}, {}
+    for part in found:
+        try:
+            content = part.read()
+        except (TidewheelError, OSError, ValueError, KeyError, TypeError) as error:
+            code = f"{error.code} " if isinstance(error, TidewheelError) else ""
+            unread[part.name] = scrubbed(f"{code}{error or type(error).__name__}", secrets)
+            continue
+        is_text = isinstance(content, str)
+        text = scrubbed(content, secrets) if is_text else as_text(scrubbed_all(content, secrets))
+        add(archive, part.name, text)
+        sizes[part.name] = len(text.encode())
+    return {"parts": sizes, "unread": unread}
+
+
+# What is gathered.
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions of Tidewheel, its libraries, Python and the platform."""
+    from services.cli.version import SHOWN, installed
+
+    libraries = {name: installed(name) for name in SHOWN}
+    return {"python": sys.version, "platform": platform.platform(), "cpus": os.cpu_count(), **libraries}
+
+
+def settings_of(config: Path | None) -> dict[str, Any]:
+    """Return the settings that this command finds, and where each is from."""
+    from services.cli.config import bare
+    from services.settings.config import all_settings, look_up
+
+    found = look_up(all_settings(), {}, config)
+    values = {name: {"value": plain(bare(one.value)), "origin": one.origin} for name, one in found.items()}
+    values["cluster"]["value"] = shown_url(str(found["cluster"].value))
+    values["access_key"]["value"] = OUT if found["access_key"].value else ""
+    return values
+
+
+def plain(value: Any) -> Any:
+    """Return a value that JSON can hold."""
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def shown_url(url: str) -> str:
+    """Return the URL of a shared log as it may be shown."""
+    from sharedlog.engines import without_password
+
+    return without_password(url) if url else ""
+
+
+def doctor_of(place: Place) -> list[dict[str, str]]:
+    """Return what `tidewheel doctor client` finds at the endpoint."""
+    from services.cli.doctor import as_plain as step
+    from services.cli.doctor import examined
+    from services.settings.config import all_settings, look_up
+
+    listen = place.endpoint or str(look_up(all_settings(), {}, place.config)["listen"].value)
+    return [{"endpoint": listen}, *(step(one) for one in examined(listen, "", None))]
+
+
+def refusals(api: Api) -> dict[str, Any]:
+    """Return who was sent away lately, by reason and from where."""
+    found = api.get("refused", reason="", limit=REFUSALS)
+    return {"counts": found["counts"], "refused": list(map(kept(REFUSAL), found["refused"]))}
+
+
+def store_of(place: Place) -> Path:
+    """Return the folder of the broker's store."""
+    from services.settings.config import all_settings, look_up
+
+    found: Path = place.store or look_up(all_settings(), {}, place.config)["store"].value
+    return found
+
+
+def checkpoints(store: Path) -> dict[str, Any]:
+    """Return the checkpoints of a store: the offset of the log, how old, how large; raise OSError."""
+    if not (store / layout.COMMITLOG).is_dir():
+        raise FileNotFoundError(f"{store} is no store on this machine: name it with --store")
+    found = []
+    with suppress(FileNotFoundError):  # a store has none before its first
+        for path in sorted((store / layout.SNAPSHOTS).iterdir()):
+            with suppress(FileNotFoundError):  # an old one has been replaced meanwhile
+                facts = path.stat()
+                age_ms = max(0, now_ms() - facts.st_mtime_ns // 1_000_000)
+                found.append({"name": path.name, "age_ms": age_ms, "bytes": facts.st_size})
+    return {"store": str(store), "checkpoints": found}
+
+
+def known_secrets(place: Place) -> set[str]:
+    """Return the secrets that this process can find, none of which may stand in a bundle."""
+    from services.settings.config import all_settings, look_up
+
+    found = {os.environ.get(name, "") for name in PASSWORDS}
+    try:
+        settings = look_up(all_settings(), {}, place.config)
+    except TidewheelError:  # which the part about settings tells
+        return found - {""}
+    for name in ("http_token", "secret_key_file"):
+        with suppress(OSError, UnicodeDecodeError, TypeError):
+            found.add(Path(settings[name].value).read_text().strip())
+    with suppress(ValueError):
+        password = urlsplit(str(settings["cluster"].value)).password or ""
+        found |= {password, unquote(password)}
+    return found - {""}
+
+
+# The file.
+
+
+@contextmanager
+def made(file: Path) -> Iterator[tarfile.TarFile]:
+    """Make an archive, readable by its owner only; leave none that is half made.
+
+    Raise `ConfigurationError` where it is there already, or cannot be made.
+    """
+    try:
+        number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise ConfigurationError(f"{file} is there already, and stays. Give another name.") from error
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be made ({error.strerror}). Give another place.") from error
+    try:
+        with os.fdopen(number, "wb") as opened, tarfile.open(fileobj=opened, mode="w:gz") as archive:
+            yield archive
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def as_text(value: Any) -> str:
+    """Return a part as JSON."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def add(archive: tarfile.TarFile, name: str, text: str) -> None:
+    """Add a part to an archive."""
+    content = text.encode()
+    facts = tarfile.TarInfo(f"tidewheel-bundle/{name}")
+    facts.size, facts.mtime, facts.mode = len(content), time.time(), 0o600
+    archive.addfile(facts, io.BytesIO(content))

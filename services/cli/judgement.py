@@ -1,0 +1,481 @@
+"""How a broker does, judged: what `tidewheel status`, `top` and `check` print, as functions of its answers.
+
+    answers     what a broker, its nodes and an audit's folder said, or for each why it could not be read
+    limits      for each unit from which value on a row is a warning, and from which it is critical
+    row         the state, a sentence, the values that it was judged by, the command that shows more
+
+    check     row of status   judged by (usual limits)
+    late      on time         how long the first timer is overdue now (1s, 10s); any that was early
+    lag       keeping up      the age of the oldest message not done (5m, 30m), or how many a group has
+    halves    decided         the age of the oldest open half (10m, 1h), or how many are open; expired ones
+    dlq       given up        how many dead letters there are (1, 1000), or the age of the oldest
+    disk      room            the used part of the file system (80%, 90%); new messages refused
+    cluster   copies          how far the worst follower is behind (10s, 1m); a node that is halted or gone
+    audit     audit           how long ago the newest run was (26h, 50h); whatever it found
+
+Rules
+1. A value that is not known is UNKNOWN, with the reason, and never well.
+2. A row that is not well names a command.
+3. States are of now. What has been since the start is told, and never judged but for what must not be: a
+   message before its time.
+
+Weak spot: the age of a group's oldest message is not told apart from that of a message which its consumer
+leases for long, or which waits for its next attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any, Final, NamedTuple
+
+from services.cli.times import span
+from tidewheel.durations import span_ms
+
+Answer = dict[str, Any]
+Answers = Mapping[str, Any]
+
+
+class State(IntEnum):
+    """How a row is, the worse the greater; UNKNOWN is worse than a warning: something may be wrong."""
+
+    OK = 0
+    WARN = 1
+    UNKNOWN = 2
+    CRIT = 3
+
+
+class Unit(Enum):
+    """What a value is in: milliseconds, a number, a part of the whole from 0 to 1."""
+
+    SPAN = "a span (30s)"
+    COUNT = "a number (100)"
+    PART = "a part (80%)"
+
+
+class Unread(NamedTuple):
+    """An answer that there is not, and why."""
+
+    why: str
+
+
+class Figure(NamedTuple):
+    """A value that a row was judged by."""
+
+    name: str
+    value: float
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line: its name, how it is, a sentence, and the command that shows more (empty if none does)."""
+
+    name: str
+    state: State
+    said: str
+    see: str = ""
+    figures: tuple[Figure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From which value on it is a warning, and critical; a unit that is not there is not judged."""
+
+    warn: Mapping[Unit, float] = field(default_factory=dict)
+    crit: Mapping[Unit, float] = field(default_factory=dict)
+
+    def state(self, figures: Iterable[Figure]) -> State:
+        """Return the worst state of values."""
+        return max((self._state(one) for one in figures), default=State.OK)
+
+    def _state(self, figure: Figure) -> State:
+        if figure.value >= self.crit.get(figure.unit, float("inf")):
+            return State.CRIT
+        return State.WARN if figure.value >= self.warn.get(figure.unit, float("inf")) else State.OK
+
+    def with_given(self, warn: tuple[Unit, float] | None, crit: tuple[Unit, float] | None) -> Limits:
+        """Return these with limits replaced; raise ValueError where a warning would come after critical."""
+        found = Limits(_replaced(self.warn, warn), _replaced(self.crit, crit))
+        for unit, value in found.warn.items():
+            if value > found.crit.get(unit, float("inf")):
+                raise ValueError(
+                    f"--warn {limit_text(unit, value)} is above --crit {limit_text(unit, found.crit[unit])}, "
+                    "so nothing would be a warning: give a lower --warn, or a higher --crit"
+                )
+        return found
+
+
+class Check(NamedTuple):
+    """A check: its row of the screen, what it needs, the units of its limits, and how it is judged."""
+
+    title: str
+    needs: str
+    limits: Limits
+    units: tuple[Unit, ...]
+    judge: Callable[[Answers, Limits], Row]
+
+
+def parse_limit(text: str) -> tuple[Unit, float]:
+    """Return a limit and its unit; raise ValueError that says how to write one."""
+    number = text.removesuffix("%")
+    if number.replace(".", "", 1).isdecimal() and number.isascii():
+        return (Unit.PART, float(number) / 100) if text.endswith("%") else (Unit.COUNT, float(number))
+    try:
+        return Unit.SPAN, float(span_ms(text))
+    except ValueError as error:
+        raise ValueError("write it as a span (500ms, 30s, 1h30m), a number (100) or a part (80%)") from error
+
+
+def limit_text(unit: Unit, value: float) -> str:
+    """Return a value as `parse_limit` reads it."""
+    if unit is Unit.SPAN:
+        return span(int(value))
+    return f"{value * 100:g}%" if unit is Unit.PART else f"{value:g}"
+
+
+def judged(name: str, answers: Answers, limits: Limits | None = None) -> Row:
+    """Return the row of a check; UNKNOWN where what it needs could not be read."""
+    check = CHECKS[name]
+    found = answers[check.needs]
+    if isinstance(found, Unread):
+        return Row(check.title, State.UNKNOWN, found.why, _see_unread(answers, check.needs))
+    try:
+        return check.judge(answers, limits or check.limits)
+    except (KeyError, TypeError, ValueError) as error:
+        said = f"the answer is not as this version of the command knows it ({type(error).__name__}: {error})"
+        return Row(check.title, State.UNKNOWN, said, "tidewheel version")
+
+
+def probed(name: str, answers: Answers, limits: Limits) -> Row:
+    """Return the row of a check that a machine has asked for: what there is nothing of is no good news."""
+    if name == "cluster" and answers["cluster"] is None:
+        return Row("copies", State.UNKNOWN, "this broker is no node of a cluster", "tidewheel status")
+    return judged(name, answers, limits)
+
+
+def screen(answers: Answers) -> list[Row]:
+    """Return all rows of `tidewheel status`; without an audit there is none about it."""
+    names = [name for name in CHECKS if name != "audit" or answers["audit"] is not None]
+    return [serving(answers), *(judged(name, answers) for name in names)]
+
+
+def worst(rows: Iterable[Row]) -> State:
+    """Return the worst state of rows."""
+    return max((row.state for row in rows), default=State.OK)
+
+
+# The rows, in their order on the screen.
+
+
+def serving(answers: Answers) -> Row:
+    """Judge whether a broker serves: what `/readyz` says, its status and its text."""
+    said = answers["ready"]
+    if isinstance(said, Unread):
+        return Row("serving", State.UNKNOWN, said.why, "tidewheel doctor client HOST:PORT")
+    status, text = said
+    lines = [line for line in text.splitlines() if line and line != "ready"]
+    is_node = isinstance(answers["cluster"], dict)
+    more = "tidewheel cluster status" if is_node else "tidewheel store info"
+    if status != READY:
+        return Row("serving", State.CRIT, "; ".join(lines) or "it is not ready", more)
+    told = [line for line in lines if not line.startswith("follows ")]
+    if not told:
+        return Row("serving", State.OK, "; ".join(["ready", *lines]))
+    damaged = any(line.startswith("damaged:") for line in told)
+    refuses = any(line.startswith("TW-") for line in told)
+    state = State.CRIT if refuses else State.WARN
+    return Row("serving", state, "; ".join(lines), "tidewheel timer ls --damaged" if damaged else more)
+
+
+def on_time(answers: Answers, limits: Limits) -> Row:
+    """Judge whether timers are delivered when they are due."""
+    found, late = answers["timers"], answers["timers"]["lateness"]
+    next_ms = found["next_due_ms"]
+    ahead_ms = None if next_ms is None else int(next_ms) - int(found["now_ms"])
+    overdue = Figure("overdue", max(0, -(ahead_ms or 0)), Unit.SPAN)
+    figures = (
+        overdue,
+        Figure("pending", found["pending"], Unit.COUNT),
+        Figure("early", late["early_count"], Unit.COUNT),
+    )
+    state = limits.state((overdue,))
+    if ahead_ms is None:
+        first = "no timer is pending"
+    elif ahead_ms >= 0:
+        first = f"{counted(found['pending'], 'timer')} pending, the next is due in {span(ahead_ms)}"
+    else:
+        first = f"{counted(found['pending'], 'timer')} pending, the first is overdue for {span(-ahead_ms)}"
+    since = f"; since the start {late['delivered']:,} delivered, p99 {late['p99_ms']} ms late"
+    said = first + (since + f", at most {late['max_ms']} ms" if late["delivered"] else "")
+    if late["early_count"]:
+        state, said = State.CRIT, f"{late['early_count']:,} were delivered before their time; {said}"
+    return Row("on time", state, said, "tidewheel timer summary", figures)
+
+
+def keeping_up(answers: Answers, limits: Limits) -> Row:
+    """Judge whether consumer groups keep up with what is stored for them."""
+    groups = [one for one in answers["groups"]["groups"] if one["lag"]]
+    count, now_ms = len(answers["groups"]["groups"]), answers["now_ms"]
+    aged = [(age_of(one["oldest_ms"], now_ms), one["lag"], one) for one in groups]
+    oldest_ms = max((age_ms for age_ms, _, _ in aged), default=0)
+    most = max((lag for _, lag, _ in aged), default=0)
+    figures = (Figure("oldest", oldest_ms, Unit.SPAN), Figure("lag", most, Unit.COUNT))
+    state = limits.state(figures)
+    if not aged:
+        return Row(
+            "keeping up", state, f"{counted(count, 'group')}, all is done", "tidewheel group ls", figures
+        )
+    is_late = [
+        limits.state((Figure("", age_ms, Unit.SPAN), Figure("", lag, Unit.COUNT))) for age_ms, lag, _ in aged
+    ]
+    behind = sum(one is not State.OK for one in is_late)
+    *_, group = max(zip(is_late, aged, strict=True), key=lambda pair: (pair[0], pair[1][0], pair[1][1]))[1]
+    age_ms, name = age_of(group["oldest_ms"], now_ms), group["name"]
+    of_group = f"{name}: {group['lag']:,} not done, the oldest for {span(age_ms)}{_why_behind(group)}"
+    of_all = f"{behind:,} of {counted(count, 'group')} behind" if behind else counted(count, "group")
+    see = f"tidewheel group lag {name}" if behind else "tidewheel group ls"
+    return Row("keeping up", state, f"{of_all}; {of_group}", see, figures)
+
+
+def decided(answers: Answers, limits: Limits) -> Row:
+    """Judge whether transactions end."""
+    found, measured = answers["halves"], answers["figures"]
+    age_ms = age_of(found["oldest_open_ms"], answers["now_ms"])
+    figures: tuple[Figure, ...] = (
+        Figure("oldest", age_ms, Unit.SPAN),
+        Figure("open", found["open"], Unit.COUNT),
+    )
+    state = limits.state(figures)
+    said = [
+        f"{counted(found['open'], 'transaction')} open"
+        + (f", the oldest for {span(age_ms)}" if found["open"] else "")
+    ]
+    see = "tidewheel txn ls"
+    if unasked := _figure(measured, "mq_checkback_unasked"):
+        unasked_ms = (_figure(measured, "mq_checkback_unasked_age_seconds") or 0) * 1000
+        state = max(state, limits.state((Figure("", unasked_ms, Unit.SPAN),)))
+        said.append(f"{unasked:,.0f} due for {span(int(unasked_ms))} with no producer to be asked")
+        see = "tidewheel txn producers"
+    if found["expired"]:
+        state = max(state, State.WARN)
+        said.append(f"{found['expired']:,} expired undecided: resolve them")
+        see = "tidewheel txn ls --state expired"
+    figures += (Figure("expired", found["expired"], Unit.COUNT),)
+    return Row("decided", state, "; ".join(said), see, figures)
+
+
+def given_up(answers: Answers, limits: Limits) -> Row:
+    """Judge what groups have given up."""
+    groups = [one for one in answers["dead_letters"]["groups"] if one["count"]]
+    count = sum(one["count"] for one in groups)
+    ages_ms = [age_of(one["oldest_ms"], answers["now_ms"]) for one in groups if one["oldest_ms"]]
+    figures = (
+        Figure("dead_letters", count, Unit.COUNT),
+        Figure("oldest", max(ages_ms, default=0), Unit.SPAN),
+    )
+    if not groups:
+        return Row("given up", limits.state(figures), "no dead letters", "tidewheel dlq ls", figures)
+    most = max(groups, key=lambda one: one["count"])
+    oldest = f", the oldest for {span(max(ages_ms))}" if ages_ms else ""
+    of_groups = f"{counted(count, 'dead letter')} of {counted(len(groups), 'group')}"
+    said = f"{of_groups}{oldest}; {most['group']} has {most['count']:,}"
+    return Row("given up", limits.state(figures), said, f"tidewheel dlq ls {most['group']}", figures)
+
+
+def room(answers: Answers, limits: Limits) -> Row:
+    """Judge the room on the broker's disk."""
+    measured, cluster = answers["figures"], answers["cluster"]
+    used = _figure(measured, "mq_disk_used_ratio")
+    if used is None:
+        return _room_of_node(cluster) if isinstance(cluster, dict) else _no_room_known()
+    figure, stored = Figure("used", used, Unit.PART), _figure(measured, "rocketmq_storage_size") or 0
+    said = f"{used:.0%} of the file system is used; the log has {stored / 1e6:,.0f} MB"
+    state = limits.state((figure,))
+    if _figure(measured, "mq_disk_full"):
+        state, said = State.CRIT, f"new messages are refused for want of room; {said}"
+    return Row("room", state, said, "tidewheel store info", (figure,))
+
+
+def copies(answers: Answers, limits: Limits) -> Row:
+    """Judge the nodes of a cluster and how far their copies are behind."""
+    if answers["cluster"] is None:
+        return Row("copies", State.OK, "one broker alone: no cluster, no copies")
+    asked = {"": answers["cluster"], **answers["nodes"]}
+    heard = [one for one in asked.values() if isinstance(one, dict)]
+    found = next((one for one in heard if one["role"] == LEADING), heard[0])
+    told = [
+        (State.WARN, f"{address} gives no status: {one.why}")
+        for address, one in asked.items()
+        if isinstance(one, Unread)
+    ]
+    for one in heard:
+        told += _faults(one)
+    lags_ms = _lags_ms(found)
+    worst_ms = max((lag_ms for lag_ms in lags_ms.values()), default=0)
+    figures = (Figure("lag", worst_ms, Unit.SPAN), Figure("followers", len(lags_ms), Unit.COUNT))
+    told += [
+        (limits.state((Figure("", lag_ms, Unit.SPAN),)), f"{node} is behind for {span(int(lag_ms))}")
+        for node, lag_ms in lags_ms.items()
+    ]
+    told += _uncounted(found, {one["node"] for one in heard})
+    bad = [(state, said) for state, said in told if state is not State.OK]
+    state = max((state for state, _ in bad), default=State.OK)
+    faults = [said for _, said in sorted(bad, key=lambda pair: -pair[0])]
+    # The same fault is often told by several nodes.
+    said = "; ".join([*dict.fromkeys(faults), _roles(found, lags_ms)])
+    at = _at_other(found, answers)
+    return Row("copies", state, said, f"tidewheel cluster {'status' if at else 'nodes'}{at}", figures)
+
+
+def audited(answers: Answers, limits: Limits) -> Row:
+    """Judge the newest audit of a folder."""
+    found = answers["audit"]
+    if found is None:
+        return Row("audit", State.UNKNOWN, "no audit was found there", "tidewheel audit ls")
+    age = Figure("age", max(0, answers["now_ms"] - found["written_ms"]), Unit.SPAN)
+    figures = (age, Figure("findings", found["findings"], Unit.COUNT))
+    when = f"{span(int(age.value))} ago"
+    if found["is_balanced"]:
+        said = f"balanced {when}: {found['orders']:,} orders"
+        return Row("audit", limits.state((age,)), said, f"tidewheel audit ls --out {found['out']}", figures)
+    cases = ", ".join(f"{name} {count:,}" for name, count in found["cases"].items())
+    said = f"{found['findings']:,} findings {when}: {cases}" if cases else f"not balanced {when}"
+    return Row("audit", State.CRIT, said, f"tidewheel audit show --out {found['out']}", figures)
+
+
+# What the rows are made of.
+
+READY: Final = 200
+LEADING: Final = "leading"
+CRITICAL_OF_A_NODE: Final = (
+    ("halted", "is halted"),
+    ("unanswered", "gets no answer from the shared log"),
+    ("engine_trouble", "has a shared log that is set wrong"),
+    ("broken_records", "has found broken records"),
+)
+WARNING_OF_A_NODE: Final = (
+    ("copying", "is getting a copy"),
+    ("reopened", "opened its copy again"),
+    ("unfit", "is unfit to lead"),
+    ("sessions_refused", "is refused new sessions"),
+    ("engine_clock", "sees another clock at the shared log"),
+)
+
+
+def age_of(moment_ms: str | None, now_ms: int) -> int:
+    """Return how long ago a moment was, in ms; 0 for none."""
+    return 0 if moment_ms is None else max(0, now_ms - int(moment_ms))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _why_behind(group: Answer) -> str:
+    if group["policy"]["is_paused"]:
+        return ", and it is paused"
+    return ", and no consumer of the protocol port is there" if not group["consumers"] else ""
+
+
+def _figure(measured: Mapping[str, float] | Unread, name: str) -> float | None:
+    """Return a metric; None where it is not known."""
+    return None if isinstance(measured, Unread) else measured.get(name)
+
+
+def _room_of_node(cluster: Answer) -> Row:
+    """Judge the room of a node that follows: it tells only whether it could lead."""
+    unfit, leader = cluster.get("unfit") or "", cluster["leader"]
+    see = f"tidewheel status --http {leader['http']}" if leader else "tidewheel cluster status"
+    if "room" in unfit:
+        return Row("room", State.CRIT, f"node {cluster['node']}: {unfit}", see)
+    said = "the leader's disk is not told by a node that does not lead; this one's has room to lead"
+    return Row("room", State.UNKNOWN, said, see)
+
+
+def _no_room_known() -> Row:
+    return Row("room", State.UNKNOWN, "the broker tells nothing of its disk", "tidewheel store info")
+
+
+def _faults(found: Answer) -> list[tuple[State, str]]:
+    """Return what is wrong at a node, as it tells itself."""
+    node = f"node {found['node']}"
+    told = [
+        (State.CRIT, f"{node} {what}: {_text(found[key])}")
+        for key, what in CRITICAL_OF_A_NODE
+        if found.get(key)
+    ]
+    if found["leader"] is None:
+        told.append((State.CRIT, f"{node} knows of no leader"))
+    if faults := (found.get("scrub") or {}).get("faults"):
+        told.append((State.CRIT, f"{node} has found a shared log that lost records: {_text(faults)}"))
+    told += [
+        (State.WARN, f"{node} {what}: {_text(found[key])}")
+        for key, what in WARNING_OF_A_NODE
+        if found.get(key)
+    ]
+    return told
+
+
+def _text(value: Any) -> str:
+    return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _lags_ms(found: Answer) -> dict[str, int]:
+    """Return how far copies are behind: of a leader its followers', else this node's own."""
+    if found["role"] == LEADING:
+        return {f"follower {name}": lag["lag_ms"] for name, lag in found["followers"].items()}
+    return {} if found["lag_ms"] is None else {f"node {found['node']}": found["lag_ms"]}
+
+
+def _uncounted(found: Answer, heard: set[str]) -> list[tuple[State, str]]:
+    """Return which copies nothing is known of."""
+    if found["role"] == LEADING:
+        return [] if found["followers"] else [(State.WARN, "no other node has a copy")]
+    leader = found["leader"]["node"] if found["leader"] else ""
+    left = sorted({*found["nodes"]} - {leader, *heard})
+    read = [(State.WARN, f"node {found['node']} has read nothing yet")] if found["lag_ms"] is None else []
+    return [*read, *([(State.UNKNOWN, f"only the leader knows how {', '.join(left)} does")] if left else [])]
+
+
+def _roles(found: Answer, lags_ms: Mapping[str, int]) -> str:
+    if found["role"] == LEADING:
+        return f"node {found['node']} leads, {counted(len(lags_ms), 'follower')}"
+    leader = found["leader"]
+    return f"node {found['node']} is {found['role']}" + (f", node {leader['node']} leads" if leader else "")
+
+
+def _at_other(found: Answer, answers: Answers) -> str:
+    """Return the option that names the leader, where the node that was asked is another."""
+    leader = found["leader"]
+    is_leader = answers["cluster"]["role"] == LEADING if isinstance(answers["cluster"], dict) else False
+    return "" if is_leader or leader is None else f" --http {leader['http']}"
+
+
+def _see_unread(answers: Answers, what: str) -> str:
+    if what == "audit":
+        return "tidewheel audit ls"
+    return "tidewheel cluster status" if isinstance(answers["cluster"], dict) else "tidewheel refused"
+
+
+def _replaced(limits: Mapping[Unit, float], given: tuple[Unit, float] | None) -> dict[Unit, float]:
+    return dict(limits) if given is None else {**limits, given[0]: given[1]}
+
+
+def _spans(warn: str, crit: str) -> Limits:
+    return Limits({Unit.SPAN: span_ms(warn)}, {Unit.SPAN: span_ms(crit)})
+
+
+SPAN, COUNT, PART = Unit.SPAN, Unit.COUNT, Unit.PART
+CHECKS: Final[dict[str, Check]] = {
+    "late": Check("on time", "timers", _spans("1s", "10s"), (SPAN,), on_time),
+    "lag": Check("keeping up", "groups", _spans("5m", "30m"), (SPAN, COUNT), keeping_up),
+    "halves": Check("decided", "halves", _spans("10m", "1h"), (SPAN, COUNT), decided),
+    "dlq": Check("given up", "dead_letters", Limits({COUNT: 1}, {COUNT: 1000}), (COUNT, SPAN), given_up),
+    "disk": Check("room", "figures", Limits({PART: 0.8}, {PART: 0.9}), (PART,), room),
+    "cluster": Check("copies", "cluster", _spans("10s", "1m"), (SPAN,), copies),
+    "audit": Check("audit", "audit", _spans("26h", "50h"), (SPAN,), audited),
+}
+"""Every check by its name, in the order of the screen."""
