@@ -14,13 +14,14 @@ run: install          ## the whole path: from orders to their audit
 install: $(STAMP)     ## make .venv and install everything, with the versions of requirements.lock
 
 # setuptools warns about any editable install; the warning is no news to whoever runs this.
-$(STAMP): pyproject.toml requirements.lock
+$(STAMP): pyproject.toml distributions/client/pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidewheel needs Python 3.11 or newer: make PYTHON=python3.12")'
 	@echo "Installing into .venv (about 1 GB with Spark, a few minutes the first time) ..."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@$(BIN)/python -m pip install --quiet -r requirements.lock
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps -e .
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps -e distributions/client
 	@touch $(STAMP)
 
 # How long all tests take is their processor time, as long as every core has work: some tests wait, so there are
@@ -110,7 +111,7 @@ protos: install       ## generate the protobuf code from the .proto files
 lock: install         ## choose the newest versions that pyproject.toml allows
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-header \
-		--extra dev pyproject.toml -o requirements.lock
+		--no-emit-package tidewheel-client --extra dev pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
