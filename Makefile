@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help run install test test-others test-beside test-clients test-rocketmq test-cluster check simulate endurance bench protos lock clean
+.PHONY: help run install test test-others test-beside test-clients test-rocketmq test-cluster test-bounds check simulate endurance bench protos lock clean
 
 help:                 ## print these targets
 	@grep -E '^[a-z][a-z-]*:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 16
@@ -56,6 +56,10 @@ test-cluster: install ## Spark on a standalone cluster, streams whose ends are k
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 3 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_cluster_bad_input.py -q
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_lost_engine.py tests/endurance/test_lost_kafka.py -q -s
+
+test-bounds: install  ## the oldest and the newest libraries that the bounds allow, on each Python from 3.11 on that is here
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/python -m pytest -p no:cacheprovider tests/bounds -v -rsP
 
 check: install
 	$(BIN)/ruff check .

@@ -3,7 +3,8 @@
     .proto --make protos--> NAME.binpb, stubs --this module--> the names that a module of protoc's would have
 
 Code that protoc writes names the oldest library that may load it, and works with two majors of it at most. A
-descriptor set works with all of them: the library makes the same classes of it.
+descriptor set works with all of them from 4.25 on (older ones crash where a message within a message is
+written): the library makes the same classes of it.
 
 Rules
 1. A set has its own pool, and a name in it clashes with no other of the process: an official client loads its
@@ -11,7 +12,8 @@ Rules
 2. A set holds what its files import. So its `Timestamp` is a class of its own too, and a field does not take
    one of `google.protobuf.timestamp_pb2`.
 
-Cost: none against protoc's code once loaded. Weak spot: a message cannot be pickled.
+Cost: none against protoc's code, neither to load nor to use. Weak spot: the classes are made at run time, so
+only the stubs beside the modules tell tools of them.
 """
 
 from __future__ import annotations
