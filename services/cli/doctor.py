@@ -13,7 +13,6 @@ from services.cli import output
 from services.cli.api import JsonOption
 
 if TYPE_CHECKING:
-    from services.doctor.connection import Connection
     from services.doctor.finding import Finding
 
 app = typer.Typer(add_completion=False)
@@ -80,6 +79,7 @@ def signed(access_key: str | None, secret_key_file: Path | None) -> Headers:
 
 def examined(endpoint: str, topic: str, ca: Path | None, who: Headers = ()) -> Iterator[Finding]:
     """Examine the way to an endpoint, and from there to a topic."""
+    from services.doctor import route
     from services.doctor.connection import Connection
     from services.settings.config import parse_address
     from tidewheel.errors import ConfigurationError
@@ -92,23 +92,7 @@ def examined(endpoint: str, topic: str, ca: Path | None, who: Headers = ()) -> I
         raise ConfigurationError(f"--ca {ca} is no file. Give a PEM file with the authority's certificate.")
     yield from connection.examined()
     if connection.speaks:
-        yield from asked(connection, topic, who)
-
-
-def asked(connection: Connection, topic: str, who: Headers) -> Iterator[Finding]:
-    """Ask for the route of a topic, if the library for that is installed."""
-    from services.doctor.finding import warning
-    from tidewheel.errors import LibraryMissing
-    from tidewheel.extras import require
-
-    try:
-        require("grpc")
-    except LibraryMissing as missing:
-        yield warning("gRPC", "the route was not asked for", str(missing))
-        return
-    from services.doctor import route
-
-    yield from route.examined(connection, route.Question(topic, who))
+        yield from route.examined(connection, route.Question(topic, who))
 
 
 def show(finding: Finding) -> None:

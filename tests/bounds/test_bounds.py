@@ -206,6 +206,18 @@ with Client() as client:
 sys.path.insert(0, str(broker_path()))
 import services.cluster.forwarding.calls
 """
+NODES_OWN: Final = """
+import asyncio
+import sys
+import grpc
+
+async def main():
+    async with grpc.aio.insecure_channel(sys.argv[1]) as channel:
+        call = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute", None, None)
+        assert await call(b"", metadata=(("x-mq-client-id", "bounds"),), timeout=30)
+
+asyncio.run(main())
+"""
 
 
 def send_large(listen: str) -> None:
@@ -250,7 +262,8 @@ def test_the_broker(case: Case, wheels: list[Path], tmp_path: Path) -> None:
         told("auth", "user", "add", "shop")
         examined = told("doctor", "client", listen, "--topic", "orders")
         assert "HTTP/2 is spoken within TLS" in examined
-        assert "orders has" in examined  # by gRPC
+        assert "orders has" in examined
+        run(python, "-c", NODES_OWN, listen, cwd=tmp_path)
         send_large(listen)
         for path, found in (("/metrics", b"tidewheel_"), ("/openapi.json", b"/api/messages")):
             with urlopen(f"http://{http}{path}", timeout=SECONDS) as answer:
