@@ -346,7 +346,7 @@ MISSING = {
         "postgresql://127.0.0.1:1/o",
         "--advertise",
         "127.0.0.1:1",
-    ): "grpc",
+    ): "postgres",
     ("cluster", "create", "postgresql://tidewheel@db/orders"): "postgres",
     ("cluster", "create", "kafka://k1:9092/orders"): "kafka",
 }
