@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help run install test test-others test-beside test-clients test-rocketmq test-cluster check simulate endurance bench protos lock clean
+.PHONY: help run install test test-others test-beside test-clients test-rocketmq test-cluster test-bounds check simulate endurance bench protos lock clean
 
 help:                 ## print these targets
 	@grep -E '^[a-z][a-z-]*:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 16
@@ -14,13 +14,14 @@ run: install          ## the whole path: from orders to their audit
 install: $(STAMP)     ## make .venv and install everything, with the versions of requirements.lock
 
 # setuptools warns about any editable install; the warning is no news to whoever runs this.
-$(STAMP): pyproject.toml requirements.lock
+$(STAMP): pyproject.toml distributions/client/pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidewheel needs Python 3.11 or newer: make PYTHON=python3.12")'
 	@echo "Installing into .venv (about 1 GB with Spark, a few minutes the first time) ..."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@$(BIN)/python -m pip install --quiet -r requirements.lock
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps -e .
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps -e distributions/client
 	@touch $(STAMP)
 
 # How long all tests take is their processor time, as long as every core has work: some tests wait, so there are
@@ -55,6 +56,10 @@ test-cluster: install ## Spark on a standalone cluster, streams whose ends are k
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 3 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_cluster_bad_input.py -q
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_lost_engine.py tests/endurance/test_lost_kafka.py -q -s
+
+test-bounds: install  ## the oldest and the newest libraries that the bounds allow, on each Python from 3.11 on that is here
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/python -m pytest -p no:cacheprovider tests/bounds -v -rsP
 
 check: install
 	$(BIN)/ruff check .
@@ -110,7 +115,7 @@ protos: install       ## generate the protobuf code from the .proto files
 lock: install         ## choose the newest versions that pyproject.toml allows
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-header \
-		--extra dev pyproject.toml -o requirements.lock
+		--no-emit-package tidewheel-client --extra dev pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,8 +1,10 @@
-"""Where a wheel holds what: the package `tidewheel`, and in its folder `broker` the packages of the broker.
+"""Where the wheel `tidewheel` holds what: the packages of the broker, in the folder `tidewheel/broker`.
 
 In the sources every package is a folder of the top. Installed like that, names such as `services` would
-shadow users' own, or be overwritten by them; so a wheel has one name. `tidewheel/command.py` finds them.
-Everything else about the distribution is in pyproject.toml.
+shadow users' own, or be overwritten by them; so an installation has one name. The package of that name is
+the wheel `tidewheel-client` (distributions/client), which this one requires in the same version; its
+`tidewheel/command.py` finds the folder. No file is in both. All else about the distributions is in their
+pyproject.toml.
 """
 
 from __future__ import annotations

@@ -136,10 +136,10 @@ def audit(machine: Machine) -> bool:
 
 
 PERSONAS: dict[str, tuple[str, tuple[str, ...], Callable[[Machine], bool]]] = {
-    "message": ("[client]", (), message),
+    "message": ("", (), message),
     "cancel": ("", (), cancel),
     "transaction": ("[txn]", (), transaction),
-    "test": ("[client]", ("pytest",), virtual_clock),
+    "test": ("", ("pytest",), virtual_clock),
     "audit": ("[shop,audit]", (), audit),
 }
 
@@ -150,21 +150,22 @@ def main() -> None:
     arguments.add_argument("--persona", choices=PERSONAS, action="append")
     chosen = arguments.parse_args().persona or list(PERSONAS)
     with tempfile.TemporaryDirectory() as folder:
-        wheel = built(Path(folder))
-        figures = {name: measured(name, wheel, Path(folder)) for name in chosen}
+        wheels = built(Path(folder))
+        figures = {name: measured(name, wheels, Path(folder)) for name in chosen}
     print(json.dumps(figures, indent=2))
 
 
-def built(folder: Path) -> Path:
-    """Build the wheel from a copy of the sources."""
+def built(folder: Path) -> list[Path]:
+    """Build the wheels from a copy of the sources, that of the broker first."""
     shutil.copytree(ROOT, folder / "sources", ignore=NOT_SOURCES)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(folder / "sources")], check=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    sources = folder / "sources"
+    for one in (sources, sources / "distributions" / "client"):
+        subprocess.run([*command, "--wheel-dir", str(folder), str(one)], check=True)
+    return sorted(folder.glob("*.whl"))
 
 
-def measured(name: str, wheel: Path, folder: Path) -> dict[str, float]:
+def measured(name: str, wheels: list[Path], folder: Path) -> dict[str, float]:
     """Install for one persona, and let it succeed."""
     extra, others, succeeds = PERSONAS[name]
     machine = Machine(folder / name)
@@ -172,7 +173,8 @@ def measured(name: str, wheel: Path, folder: Path) -> dict[str, float]:
     began = time.monotonic()
     venv.create(machine.folder / "env", with_pip=True, symlinks=True)
     created = time.monotonic()
-    machine.run("python", "-m", "pip", "install", "--quiet", f"{wheel}{extra}", *others)
+    broker, client = wheels
+    machine.run("python", "-m", "pip", "install", "--quiet", f"{broker}{extra}", str(client), *others)
     installed = time.monotonic()
     if not succeeds(machine):
         sys.exit(f"{name} has not succeeded: look at {machine.folder}")

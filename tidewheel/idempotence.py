@@ -171,7 +171,7 @@ class OnceListener:
 
     def consume(self, message: OfficialMessage) -> ConsumeResult:
         """Handle one message (the official client calls this on its own threads)."""
-        with needing("txn"):
+        with needing("rocketmq"):
             from rocketmq import ConsumeResult
         self(message)
         return ConsumeResult.SUCCESS

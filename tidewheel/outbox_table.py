@@ -176,7 +176,7 @@ def new_message_of(row: Row[Any]) -> NewMessage:
 
 def message_of(row: Row[Any]) -> Message:
     """Return the same as a message of the official client's; its delivery time has whole seconds."""
-    with needing("txn"):
+    with needing("rocketmq"):
         from rocketmq import Message
     message = Message()
     message.topic, message.body = row.topic, bytes(row.body)

@@ -6,6 +6,7 @@ import datetime
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -112,11 +113,8 @@ class Connection:
 
     def tls(self) -> Iterator[Finding]:
         """Return whether it is spoken within TLS, and whom the certificate convinces."""
-        blind = ssl.create_default_context()
-        blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
-        blind.set_alpn_protocols(["h2"])
         try:
-            with self._dial() as plain, blind.wrap_socket(plain, server_hostname=self.address.host) as sealed:
+            with self._dial() as plain, self._sealed(plain) as sealed:
                 agreed, self.chain = sealed.selected_alpn_protocol(), sealed.getpeercert(True) or b""
         except (OSError, ValueError) as error:
             why = getattr(error, "reason", None) or str(error)
@@ -152,6 +150,23 @@ class Connection:
                 "Java and Go clients take it all the same; to Python's give its authority by "
                 "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, to this command by --ca.",
             )
+
+    @contextmanager
+    def opened(self) -> Iterator[socket.socket]:
+        """Connect as the broker allows, without TLS where it does; raise OSError."""
+        with self._dial() as plain:
+            if "plaintext" in self.speaks:
+                yield plain
+                return
+            with self._sealed(plain) as sealed:
+                yield sealed
+
+    def _sealed(self, plain: socket.socket) -> ssl.SSLSocket:
+        """Put TLS around a connection; whose certificate it is, is looked at apart."""
+        blind = ssl.create_default_context()
+        blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
+        blind.set_alpn_protocols(["h2"])
+        return blind.wrap_socket(plain, server_hostname=self.address.host)
 
     def _dial(self) -> socket.socket:
         return socket.create_connection(self.address, SECONDS)

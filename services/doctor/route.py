@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
+from google.protobuf.message import DecodeError
 
+from services.doctor.call import CallFailed, call
 from services.doctor.connection import Connection
 from services.doctor.finding import Finding, fine, wrong
 from services.rpc.generated import definition_pb2 as wire
@@ -17,7 +17,6 @@ from services.rpc.generated.definition_pb2 import Code
 from services.settings.config import Address
 
 QUERY_ROUTE: Final = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-SECONDS: Final = 10.0
 DOCTOR: Final = ("x-mq-client-id", "tidewheel-doctor")
 REFUSALS: Final = {Code.UNAUTHORIZED, Code.FORBIDDEN}
 
@@ -34,10 +33,8 @@ def examined(connection: Connection, question: Question) -> Iterator[Finding]:
     """Ask for the route of a topic, as every client does first, and look where it leads."""
     try:
         reply = query_route(connection, question)
-    except grpc.RpcError as error:
-        yield wrong(
-            "gRPC", f"{error.code().name}: {error.details()}", "This is no RocketMQ 5 broker or proxy."
-        )
+    except CallFailed as failed:
+        yield wrong("gRPC", f"{failed.status}: {failed.text}", "This is no RocketMQ 5 broker or proxy.")
         return
     code = reply.status.code
     yield fine("gRPC", f"QueryRoute is answered: {Code.Name(code)}")
@@ -57,30 +54,21 @@ def examined(connection: Connection, question: Question) -> Iterator[Finding]:
 
 
 def query_route(connection: Connection, question: Question) -> service.QueryRouteResponse:
-    """Return the answer to a client's first call; raise `grpc.RpcError`."""
+    """Return the answer to a client's first call; raise `CallFailed`."""
     host, port = connection.address
     request = service.QueryRouteRequest(
         topic=wire.Resource(name=question.topic),
         endpoints=wire.Endpoints(addresses=[wire.Address(host=host, port=port)]),
     )
-    with channel(connection) as opened:
-        call = opened.unary_unary(
-            QUERY_ROUTE,
-            service.QueryRouteRequest.SerializeToString,
-            service.QueryRouteResponse.FromString,
-        )
-        reply: service.QueryRouteResponse = call(
-            request, timeout=SECONDS, metadata=(DOCTOR, *question.metadata)
-        )
-        return reply
-
-
-def channel(connection: Connection) -> grpc.Channel:
-    """Connect as the broker allows; TLS with the certificate that it has just shown."""
-    if "plaintext" in connection.speaks:
-        return grpc.insecure_channel(str(connection.address))
-    shown = ssl.DER_cert_to_PEM_cert(connection.chain).encode()
-    return grpc.secure_channel(str(connection.address), grpc.ssl_channel_credentials(shown))
+    fields = (DOCTOR, *question.metadata)
+    try:
+        with connection.opened() as connected:
+            reply = call(connected, str(connection.address), QUERY_ROUTE, request.SerializeToString(), fields)
+        return service.QueryRouteResponse.FromString(reply)
+    except OSError as error:
+        raise CallFailed("UNAVAILABLE", error.strerror or str(error)) from error
+    except DecodeError:
+        raise CallFailed("INTERNAL", "the reply is no QueryRouteResponse") from None
 
 
 def refused(question: Question, status: wire.Status) -> Finding:

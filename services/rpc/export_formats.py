@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from math import nan
 from typing import Any, Final, NamedTuple
 
-from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
-
 from services.live.client_metrics import BOUNDS_MS, GAUGES, NUMBER_MAX, Spread, Value, spread
+from services.rpc.generated.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 from services.rpc.messages import wall_ms
 
 NAME_CHARACTERS_MAX: Final = 255

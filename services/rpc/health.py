@@ -13,13 +13,12 @@ from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 
 from commitlog import limits
 from services.front.grpc_wire import Refused, Status
 from services.rpc.caller import Caller
 from services.rpc.described import DESCRIBED, described
+from services.rpc.generated import health_pb2, reflection_pb2
 from services.rpc.service import NAME, Rpc, Streaming, Unary
 
 HEALTH: Final = "grpc.health.v1.Health"

@@ -15,13 +15,12 @@ from hashlib import md5
 from ipaddress import ip_address
 from typing import Any, Final
 
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from commitlog.message import Message, MessageType
 from services.broker import verb_properties
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated.duration_pb2 import Duration
+from services.rpc.generated.timestamp_pb2 import Timestamp
 from services.rpc.names import name_within, stored_name
 
 TRANSACTION: Final = wire.MessageType.TRANSACTION
@@ -57,7 +56,8 @@ def born_ms(stamp: Timestamp) -> int:
 
 def wall_ms(stamp: Timestamp) -> int:
     """Return a time of the wire as wall time in milliseconds, rounded up so that nothing is due early."""
-    return stamp.seconds * 1000 + -(-stamp.nanos // 1_000_000)
+    found: int = stamp.seconds * 1000 + -(-stamp.nanos // 1_000_000)
+    return found
 
 
 def duration(span_ms: int) -> Duration:
@@ -67,7 +67,8 @@ def duration(span_ms: int) -> Duration:
 
 def span_ms(span: Duration) -> int:
     """Return a span of the wire in milliseconds."""
-    return span.seconds * 1000 + span.nanos // 1_000_000
+    found: int = span.seconds * 1000 + span.nanos // 1_000_000
+    return found
 
 
 def from_wire(sent: wire.Message, caller: Caller) -> Message:

@@ -19,14 +19,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from itertools import islice
 from typing import Any, Final
 
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
-
 from services.broker.errors import TopicNotFound
 from services.live.client_metrics import ClientMetrics, Key, Reported
 from services.live.live_broker import LiveBroker
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
 from services.rpc.export_formats import Exported, of_opencensus, of_otlp
+from services.rpc.generated import metrics_service_pb2 as otlp
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated.definition_pb2 import Metric, Resource, Settings
 from services.rpc.names import stored_name

@@ -17,6 +17,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
+from google.protobuf.descriptor_pb2 import DescriptorProto
+
 from commitlog.limits import FIELDS_PER_REQUEST_MAX
 
 COUNTED_ABOVE_BYTES: Final = 2 * FIELDS_PER_REQUEST_MAX
@@ -108,9 +110,12 @@ def _number(message: bytes, at: int) -> tuple[int, int]:
 def _inner(descriptor: Any) -> dict[int, Any]:
     """Return the types of the messages within a message, by field number; None for packed numbers."""
     found: dict[int, Any] = {}
+    described = DescriptorProto()
+    descriptor.CopyToProto(described)  # a field's own attribute has another name in each major version
+    repeated = {one.number for one in described.field if one.label == one.LABEL_REPEATED}
     for field in descriptor.fields:
         if field.message_type is not None:
             found[field.number] = field.message_type
-        elif field.is_repeated and field.cpp_type != field.CPPTYPE_STRING:
+        elif field.number in repeated and field.cpp_type != field.CPPTYPE_STRING:
             found[field.number] = None
     return found

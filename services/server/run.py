@@ -102,6 +102,9 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     share_interpreter(is_crowded=False)
     with asyncio.Runner(loop_factory=new_event_loop) as runner, telling("Running the broker"):
         if settings.cluster:
+            from sharedlog.engines import engine_of
+
+            engine_of(settings.cluster)  # what its extra brings is missed before anything needs it
             from services.server.run_cluster import run_node
 
             runner.run(run_node(settings, announce))

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from services.shop.calls import attach
 from services.shop.cart_faults import FaultyCarts
 from services.shop.carts import Addition, Carts, open_redis
 from services.shop.clock import wall_clock_ms
 from services.shop.faults import Fault, Faults
-from services.shop.generated import shop_pb2, shop_pb2_grpc
+from services.shop.generated import shop_pb2
 from services.shop.messaging import JsonListener, open_consumer
 from services.shop.serving import answering, serve
 from services.shop.topics import CARTS_GROUP, ORDER_CREATED
@@ -76,4 +77,4 @@ def run(broker: str, redis_url: str, listen: str, ready_file: Path | None) -> No
     """Run the cart service until it is told to stop."""
     with open_carts(broker, redis_url, Faults.from_environment()) as carts:
         service = CartService(carts)
-        serve(lambda server: shop_pb2_grpc.add_CartsServicer_to_server(service, server), listen, ready_file)
+        serve(lambda server: attach("Carts", service, server), listen, ready_file)

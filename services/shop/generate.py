@@ -1,32 +1,21 @@
 """Makes `services/shop/generated` from `services/shop/protos/shop.proto`.
 
-    python -m services.shop.generate
-
-protoc derives Python imports from the path by which it is told of a file; mapping the folder of the proto to
-`services/shop/generated` makes the generated modules import each other by their full names.
+python -m services.shop.generate
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Final
 
-from grpc_tools import protoc  # type: ignore[import-untyped]
+from services.descriptors.compiling import compile_protos
 
-ROOM = Path(__file__).parent
-ROOT = ROOM.parent.parent
-PACKAGE = "services/shop/generated"
-HEAD = '"""Made by `python -m services.shop.generate` from shop.proto; do not edit."""\n'
+ROOM: Final = Path(__file__).parent
 
 
-def main() -> None:
-    """Write the generated modules, replacing those that are there."""
-    (ROOM / "generated").mkdir(exist_ok=True)
-    (ROOM / "generated" / "__init__.py").write_text(HEAD)
-    outputs = [f"--python_out={ROOT}", f"--pyi_out={ROOT}", f"--grpc_python_out={ROOT}"]
-    failed = protoc.main(["protoc", f"-I{PACKAGE}={ROOM / 'protos'}", *outputs, f"{PACKAGE}/shop.proto"])
-    if failed:
-        sys.exit(failed)
+def main(folder: Path = ROOM / "generated") -> None:
+    """Write the generated files, replacing those that are there."""
+    compile_protos(ROOM / "protos", ["shop.proto"], (), folder, "services.shop.generated")
 
 
 if __name__ == "__main__":

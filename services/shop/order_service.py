@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import sessionmaker
 
+from services.shop.calls import attach
 from services.shop.clock import wall_clock_ms
 from services.shop.database import open_database
 from services.shop.faults import Faults
-from services.shop.generated import shop_pb2, shop_pb2_grpc
+from services.shop.generated import shop_pb2
 from services.shop.messaging import JsonListener, open_consumer, open_producer
 from services.shop.new_order import Line, NewOrder
 from services.shop.order_faults import FaultyOrders, watch_calls
@@ -96,4 +97,4 @@ def run(broker: str, database: str, listen: str, timeout_ms: int, ready_file: Pa
     """Run the order service until it is told to stop."""
     with open_orders(broker, database, Faults.from_environment()) as orders:
         service = OrderService(orders, timeout_ms)
-        serve(lambda server: shop_pb2_grpc.add_OrdersServicer_to_server(service, server), listen, ready_file)
+        serve(lambda server: attach("Orders", service, server), listen, ready_file)

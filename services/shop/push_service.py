@@ -10,10 +10,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from commitlog import properties
+from services.shop.calls import attach
 from services.shop.clock import wall_clock_ms
 from services.shop.database import open_database
 from services.shop.faults import Faults
-from services.shop.generated import shop_pb2, shop_pb2_grpc
+from services.shop.generated import shop_pb2
 from services.shop.messaging import JsonListener, open_consumer, open_producer
 from services.shop.push_faults import FaultyPushes
 from services.shop.push_schedules import PushSchedules
@@ -125,4 +126,4 @@ def run(broker: str, http: str, database: str, listen: str, ready_file: Path | N
     """Run the push service until it is told to stop."""
     with open_pushes(broker, http, database, Faults.from_environment()) as pushes:
         service = PushService(pushes)
-        serve(lambda server: shop_pb2_grpc.add_PushesServicer_to_server(service, server), listen, ready_file)
+        serve(lambda server: attach("Pushes", service, server), listen, ready_file)

@@ -17,13 +17,14 @@ import pytest
 from redis import Redis
 from sqlalchemy import Engine, text
 
+from services.shop.calls import stub_of
 from services.shop.carts import open_redis
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo.processes import Processes
 from services.shop.demo.settings import Layout
 from services.shop.demo.settling import broker_gauges
 from services.shop.demo.story import create_topic
-from services.shop.generated import shop_pb2, shop_pb2_grpc
+from services.shop.generated import shop_pb2
 from services.shop.redis_server import bundled_redis
 from services.shop.topics import TOPIC_TYPES
 from tests.acceptance.demo import run as run_demo
@@ -58,15 +59,15 @@ class Shop:
 
     @cached_property
     def orders(self) -> Any:
-        return shop_pb2_grpc.OrdersStub(grpc.insecure_channel(self.addresses["orders"]))
+        return stub_of("Orders", grpc.insecure_channel(self.addresses["orders"]))
 
     @cached_property
     def carts(self) -> Any:
-        return shop_pb2_grpc.CartsStub(grpc.insecure_channel(self.addresses["carts"]))
+        return stub_of("Carts", grpc.insecure_channel(self.addresses["carts"]))
 
     @cached_property
     def pushes(self) -> Any:
-        return shop_pb2_grpc.PushesStub(grpc.insecure_channel(self.addresses["pushes"]))
+        return stub_of("Pushes", grpc.insecure_channel(self.addresses["pushes"]))
 
     @cached_property
     def orders_engine(self) -> Engine:

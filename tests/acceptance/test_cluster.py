@@ -21,9 +21,9 @@ from uuid import uuid4
 import grpc
 import psycopg
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.rpc.generated import definition_pb2, service_pb2
+from services.rpc.generated.timestamp_pb2 import Timestamp
 from sharedlog import postgres
 from sharedlog.versions import SUPPORTED
 from tests.command import tidewheel

@@ -359,14 +359,17 @@ def test_few_blocks_cannot_run() -> None:
 README = (ROOT / "README.md").read_text()
 WORDS_MAX = 600
 EXTRAS = {
-    extra for page in PAGES for extra in re.findall(r"tidewheel\[([\w,]+)\]", (ROOT / page).read_text())
+    found
+    for page in PAGES
+    for found in re.findall(r"(tidewheel(?:-client)?)\[([\w,]+)\]", (ROOT / page).read_text())
 }
+DISTRIBUTIONS = {"tidewheel": ".", "tidewheel-client": "distributions/client"}
 
 
-@pytest.mark.parametrize("extra", sorted(EXTRAS))
-def test_every_extra_that_is_named_exists(extra: str) -> None:
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extra.split(",")) <= set(known)
+@pytest.mark.parametrize(("distribution", "extra"), sorted(EXTRAS))
+def test_every_extra_that_is_named_exists(distribution: str, extra: str) -> None:
+    described = (ROOT / DISTRIBUTIONS[distribution] / "pyproject.toml").read_text()
+    assert set(extra.split(",")) <= set(tomllib.loads(described)["project"]["optional-dependencies"])
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -18,10 +18,10 @@ from shutil import rmtree
 from typing import Any, Final
 
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from commitlog.properties import TIMER_KEY
 from services.rpc.generated import definition_pb2, service_pb2
+from services.rpc.generated.timestamp_pb2 import Timestamp
 from sharedlog.versions import SUPPORTED
 from tests.acceptance import test_cluster
 from tests.acceptance.test_cluster import SEGMENT_BYTES, Client, SmallNode, leader_of, rows_of

@@ -1,4 +1,4 @@
-"""The wheel, installed where users have folders named as the broker's packages, and where only its own
+"""The two wheels, installed where users have folders named as the broker's packages, and where only their own
 requirements are.
 """
 
@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = (
     *("tidewheel", "commitlog", "consumequeue", "timingwheel", "txn", "sharedlog", "services", "spark_jobs"),
 )
+CLIENT = "distributions/client"
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE")
 THEIRS = ("services", "services/cli", "services/testing", "txn", "commitlog", "spark_jobs")
 THEIR_TEST = """
@@ -90,16 +91,16 @@ class Environment:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of the sources: a build leaves folders behind."""
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The wheels of a copy of the sources, the client's first: a build leaves folders behind."""
     sources, built = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, sources / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (*PACKAGES, CLIENT):
+        left_out = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+        shutil.copytree(ROOT / folder, sources / folder, ignore=left_out)
     for file in FILES:
         shutil.copy(ROOT / file, sources)
-    pip("wheel", "--no-build-isolation", "--wheel-dir", str(built), str(sources))
-    (found,) = built.glob("*.whl")
-    return found
+    pip("wheel", "--no-build-isolation", "--wheel-dir", str(built), str(sources / CLIENT), str(sources))
+    return [next(built.glob(f"{name}-*.whl")) for name in ("tidewheel_client", "tidewheel")]
 
 
 def pip(*arguments: str) -> None:
@@ -109,50 +110,66 @@ def pip(*arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def environment(folder: Path, wheel: Path, libraries: Path) -> Environment:
-    """A new Python with the wheel, which sees a folder of libraries."""
+def environment(folder: Path, wheels: Sequence[Path], libraries: Path) -> Environment:
+    """A new Python with wheels, which sees a folder of libraries."""
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "libraries.pth").write_text(f"{libraries}\n")
-    pip("--python", str(python), "install", str(wheel))
+    pip("--python", str(python), "install", *map(str, wheels))
     return Environment(python)
 
 
 @pytest.fixture(scope="module")
-def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The wheel beside every library of the tests; their .pth, which leads to the sources, is not read."""
+def full(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The wheels beside every library of the tests; their .pth, which leads to the sources, is not read."""
     site = Path(str(distribution("pytest").locate_file(""))).resolve()
-    return environment(tmp_path_factory.mktemp("full"), wheel, site)
+    return environment(tmp_path_factory.mktemp("full"), wheels, site)
 
 
 @pytest.fixture(scope="module")
-def small(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The wheel beside what `pip install tidewheel` brings and nothing else."""
-    libraries = tmp_path_factory.mktemp("libraries")
-    for needed in required(wheel):
+def small(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The wheels beside what `pip install tidewheel` brings and nothing else."""
+    return beside_required(wheels, tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def client_only(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """What `pip install tidewheel-client` brings and nothing else."""
+    return beside_required(wheels[:1], tmp_path_factory.mktemp("client"))
+
+
+def beside_required(wheels: Sequence[Path], folder: Path) -> Environment:
+    """A new Python with wheels and links to what they require."""
+    libraries = folder / "libraries"
+    libraries.mkdir()
+    for needed in required(wheels):
         for top in {Path(file).parts[0] for file in needed.files or () if ".." not in Path(file).parts}:
             link = libraries / top
             if top != "__pycache__" and not link.exists():
                 link.symlink_to(Path(str(needed.locate_file(top))).resolve())
-    return environment(tmp_path_factory.mktemp("small"), wheel, libraries)
+    return environment(folder / "python", wheels, libraries)
 
 
-def required(wheel: Path) -> list[Distribution]:
-    """What pip would install for the wheel without extras."""
-    with zipfile.ZipFile(wheel) as archive:
-        (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
-        # A path in a zip is all that it needs; typeshed asks for more than importlib.metadata does.
-        metadata = PathDistribution(zipfile.Path(archive, f"{folder}/"))  # type: ignore[arg-type]
-        found: dict[str, Distribution] = {}
-        waiting = list(unconditional(metadata, ()))
-        while waiting:
-            one = waiting.pop()
-            is_new = one.name not in found
-            if is_new or one.extras:
-                found[one.name] = distribution(one.name)
-                waiting.extend(unconditional(found[one.name], tuple(one.extras), only_extras=not is_new))
+def required(wheels: Sequence[Path]) -> list[Distribution]:
+    """What pip would install for wheels without extras, but for these."""
+    found: dict[str, Distribution] = {}
+    waiting = [needed for one in map(metadata_of, wheels) for needed in unconditional(one, ())]
+    while waiting:
+        one = waiting.pop()
+        is_new = one.name not in found
+        if one.name != "tidewheel-client" and (is_new or one.extras):
+            found[one.name] = distribution(one.name)
+            waiting.extend(unconditional(found[one.name], tuple(one.extras), only_extras=not is_new))
     return list(found.values())
+
+
+def metadata_of(wheel: Path) -> Distribution:
+    """The wheel's metadata."""
+    archive = zipfile.ZipFile(wheel)
+    (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+    # A path in a zip is all that it needs; typeshed asks for more than importlib.metadata does.
+    return PathDistribution(zipfile.Path(archive, f"{folder}/"))  # type: ignore[arg-type]
 
 
 def unconditional(
@@ -180,12 +197,61 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_wheel_has_one_name(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = {name.split("/")[0] for name in archive.namelist()}
-        (folder,) = (name for name in names if name.endswith(".dist-info"))
-        assert names == {"tidewheel", folder}
-        assert archive.read(f"{folder}/top_level.txt") == b"tidewheel\n"
+def test_the_wheels_have_one_name_and_no_file_in_common(wheels: list[Path]) -> None:
+    held: list[set[str]] = []
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            held.append({name for name in archive.namelist() if not name.endswith("/")})
+            (folder,) = {name.split("/")[0] for name in held[-1]} - {"tidewheel"}
+            assert archive.read(f"{folder}/top_level.txt") == b"tidewheel\n"
+    client, broker = held
+    assert client & broker == set()
+    assert all(name.startswith("tidewheel/broker/") for name in broker if ".dist-info/" not in name)
+    assert "tidewheel/py.typed" in client
+    generated = "tidewheel/broker/services/rpc/generated/messages.binpb"
+    assert {generated, "tidewheel/broker/services/cli/samples/sample.go"} <= broker
+
+
+def test_the_broker_requires_the_client_of_its_version(wheels: list[Path]) -> None:
+    client, broker = map(metadata_of, wheels)
+    assert client.version == broker.version
+    assert f"tidewheel-client=={client.version}" in (broker.requires or ())
+
+
+def test_the_client_alone_sends_and_its_worker_consumes(client_only: Environment, tmp_path: Path) -> None:
+    """No grpcio, no numpy, no server: an application's Python."""
+    (tmp_path / "shop.py").write_text(
+        "import os, signal\n"
+        "from tidewheel import Worker\n"
+        "worker = Worker()\n"
+        '@worker.consume("orders", group="billing")\n'
+        "def bill(message):\n"
+        '    print("billed", message.text, flush=True)\n'
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    program = "from tidewheel import Client\nwith Client() as client: client.send('orders', '7')"
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    here = {"TIDEWHEEL_HTTP": f"http://{broker.http}", "cwd": tmp_path}
+    sent = client_only.run(client_only.python, "-c", program, **here)
+    assert sent.returncode == 0, sent.stderr
+    worked = client_only.run(client_only.tidewheel, "work", "shop:worker", **here)
+    broker.stop()
+    assert worked.stdout == "billed 7\n", worked.stderr
+    assert worked.returncode == 0
+
+
+@pytest.mark.parametrize("how", ["script", "module"])
+def test_the_client_alone_says_what_its_command_needs(
+    client_only: Environment, tmp_path: Path, how: str
+) -> None:
+    command = (client_only.tidewheel,) if how == "script" else (client_only.python, "-m", "tidewheel")
+    ran = client_only.run(*command, "serve", "--store", ".", cwd=tmp_path)
+    (sentence,) = ran.stderr.splitlines()
+    assert sentence.startswith("TW-125 ")
+    assert sentence.endswith("install them with: pip install tidewheel")
+    assert ran.returncode == 3
+    assert client_only.run(*command, "--version", cwd=tmp_path).stdout.startswith("tidewheel-client ")
 
 
 @pytest.mark.parametrize("how", ["pytest", "python -m pytest and PYTHONPATH"])
@@ -251,6 +317,18 @@ def test_an_installation_without_extras_serves_and_answers(small: Environment, t
         assert broker.wait(30) == 0
 
 
+def test_an_installation_without_grpcio_examines_the_way_to_a_broker(
+    small: Environment, tmp_path: Path
+) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    ran = small.run(small.tidewheel, "doctor", "client", broker.listen, "--topic", "orders", cwd=tmp_path)
+    broker.stop()
+    assert "HTTP/2 is spoken" in ran.stdout, ran.stdout + ran.stderr
+    assert "QueryRoute is answered: OK" in ran.stdout
+    assert ran.returncode == 0
+
+
 MISSING = {
     ("audit", "run", "--store", ".", "--orders", "sqlite:///o.db", "--carts", "redis://127.0.0.1:1"): "audit",
     ("audit", "ls"): "audit",
@@ -260,6 +338,15 @@ MISSING = {
     ("shop", "carts"): "shop",
     ("shop", "pushes"): "shop",
     ("demo",): "shop",
+    (
+        "serve",
+        "--store",
+        "s",
+        "--cluster",
+        "postgresql://127.0.0.1:1/o",
+        "--advertise",
+        "127.0.0.1:1",
+    ): "postgres",
     ("cluster", "create", "postgresql://tidewheel@db/orders"): "postgres",
     ("cluster", "create", "kafka://k1:9092/orders"): "kafka",
 }
@@ -297,7 +384,7 @@ def test_a_users_import_without_the_extra_is_one_sentence_too(
 ) -> None:
     program = f"try:\n    from tidewheel import {name}\nexcept ImportError as error:\n    print(error)"
     ran = small.run(small.python, "-c", program, cwd=tmp_path)
-    assert "pip install 'tidewheel[txn]'" in ran.stdout, ran.stderr
+    assert "pip install 'tidewheel-client[txn]'" in ran.stdout, ran.stderr
 
 
 @pytest.mark.skipif("TIDEWHEEL_LONG" not in os.environ, reason="a Spark of its own: make test-cluster")

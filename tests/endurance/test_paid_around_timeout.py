@@ -27,12 +27,13 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from services.cli import txn
+from services.shop.calls import stub_of
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo.processes import Processes
 from services.shop.demo.settings import Layout
 from services.shop.demo.settling import OPEN_HALVES, UNREAD, broker_gauges
 from services.shop.demo.story import create_topic
-from services.shop.generated import shop_pb2, shop_pb2_grpc
+from services.shop.generated import shop_pb2
 from services.shop.tables import OrderStatus, orders
 from services.shop.topics import ORDER_PAID, ORDER_TIMEOUTS, TOPIC_TYPES
 
@@ -120,7 +121,7 @@ def open_shop(layout: Layout) -> Iterator[Shop]:
         database = ("--database", sqlite_url(layout.orders_database))
         listen = processes.start(*service, *database, name="orders")["listen"]
         with grpc.insecure_channel(listen) as channel:
-            yield Shop(layout, broker["http"], shop_pb2_grpc.OrdersStub(channel))
+            yield Shop(layout, broker["http"], stub_of("Orders", channel))
         processes.require_health()
 
 

@@ -121,7 +121,7 @@ def _adapter(model: Hashable) -> Any:
 
 
 def _fitted(body: bytes, model: type[Any]) -> Any:
-    with needing("client"):
+    with needing("models"):
         from pydantic import ValidationError
     try:
         if hasattr(model, "model_validate_json"):

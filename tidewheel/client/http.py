@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidewheel.client.exchange import Answer, Failure, Fault, Pause, Reply, Request, Steps
-from tidewheel.extras import missing
+from tidewheel.errors import LibraryMissing
 
 if TYPE_CHECKING:
     from tidewheel.client.address import Broker
@@ -46,7 +46,7 @@ def library() -> Any:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:  # a folder of that name has no origin
             return importlib.import_module(name)
-    raise missing("client", "httpx (or httpx2)")
+    raise LibraryMissing("httpx (or httpx2) is missing, install it with: pip install httpx")
 
 
 def arguments_of(httpx: Any, broker: Broker) -> dict[str, Any]:

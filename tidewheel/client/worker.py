@@ -110,7 +110,7 @@ class Worker:
             if not (isinstance(kind, type) and issubclass(kind, Exception)):
                 raise ConfigurationError(f"dead_on has {kind!r}, which is no class of exceptions.")
         if model is not None and find_spec("pydantic") is None:
-            raise missing("client", "pydantic")
+            raise missing("models", "pydantic")
         span_ms(lease, "lease")
         longest_s = span_ms(longest, "longest") / 1000
 

@@ -1,7 +1,6 @@
 """A broker in a process of its own: started, killed and started again on the same store and ports.
 
-It is talked to over HTTP only, so that the process of the tests can hold the official client, whose stubs and
-ours do not go together.
+It is talked to over HTTP only: the process of the tests is an application, which has nothing of the broker.
 """
 
 from __future__ import annotations

@@ -1,1 +1,7 @@
-"""Made by `python -m services.rpc.generate` from apache/rocketmq-apis; do not edit."""
+"""Made by `make protos`; do not edit."""
+
+from pathlib import Path
+
+from services.descriptors.message_types import MessageTypes
+
+TYPES = MessageTypes(Path(__file__).with_name("messages.binpb"))

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from sqlalchemy import func, select
 
+from services.shop.calls import stub_of
 from services.shop.clock import next_full_second_ms, wall_clock_ms
 from services.shop.demo import bugs
 from services.shop.demo.books import values
 from services.shop.demo.reminders import push_request
 from services.shop.faults import write_down
-from services.shop.generated import shop_pb2, shop_pb2_grpc
+from services.shop.generated import shop_pb2
 from services.shop.tables import PushStatus, orders, pushes
 
 if TYPE_CHECKING:
@@ -129,16 +130,16 @@ class BugStory:
             self._await(lambda: not self.processes.is_running("orders"))
 
     def _push(self, push_id: str, due_ms: int) -> None:
-        stub = shop_pb2_grpc.PushesStub(grpc.insecure_channel(self.addresses["pushes"]))
+        stub = stub_of("Pushes", grpc.insecure_channel(self.addresses["pushes"]))
         self.caller.call(stub.Send, push_request(push_id, due_ms))
 
     @property
-    def _orders(self) -> shop_pb2_grpc.OrdersStub:
-        return shop_pb2_grpc.OrdersStub(grpc.insecure_channel(self.addresses["orders"]))
+    def _orders(self) -> Any:
+        return stub_of("Orders", grpc.insecure_channel(self.addresses["orders"]))
 
     @property
-    def _carts(self) -> shop_pb2_grpc.CartsStub:
-        return shop_pb2_grpc.CartsStub(grpc.insecure_channel(self.addresses["carts"]))
+    def _carts(self) -> Any:
+        return stub_of("Carts", grpc.insecure_channel(self.addresses["carts"]))
 
     def _await_timed_out(self, engine: Engine, order_ids: list[str]) -> None:
         timed_out = (orders.c.order_id.in_(order_ids), orders.c.timed_out_ms.is_not(None))

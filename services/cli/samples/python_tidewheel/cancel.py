@@ -1,7 +1,7 @@
 # Cancels a timer by a key of your own, from any process.
 #
 #   tidewheel sample python-tidewheel --use cancel > sample.py
-#   pip install 'tidewheel[client]'
+#   pip install tidewheel-client
 #   python sample.py
 #
 # Token: TIDEWHEEL_HTTP_TOKEN names its file, where the broker asks. With TLS it verifies the certificate;

@@ -1,7 +1,7 @@
 # Sends a message that is delivered in 3 seconds.
 #
 #   tidewheel sample python-tidewheel --use delay > sample.py
-#   pip install 'tidewheel[client]'
+#   pip install tidewheel-client
 #   python sample.py
 #
 # Token: TIDEWHEEL_HTTP_TOKEN names its file, where the broker asks. With TLS it verifies the certificate;

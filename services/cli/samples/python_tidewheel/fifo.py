@@ -1,7 +1,7 @@
 # Sends the messages of a group, and receives them in order.
 #
 #   tidewheel sample python-tidewheel --use fifo > sample.py
-#   pip install 'tidewheel[client]'
+#   pip install tidewheel-client
 #   python sample.py
 #
 # Token: TIDEWHEEL_HTTP_TOKEN names its file, where the broker asks. With TLS it verifies the certificate;

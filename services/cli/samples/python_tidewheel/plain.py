@@ -1,7 +1,7 @@
 # Sends a message, receives it and acknowledges it.
 #
 #   tidewheel sample python-tidewheel --use plain > sample.py
-#   pip install 'tidewheel[client]'
+#   pip install tidewheel-client
 #   python sample.py
 #
 # Token: TIDEWHEEL_HTTP_TOKEN names its file, where the broker asks. With TLS it verifies the certificate;

@@ -1,7 +1,7 @@
 # Runs a function for each message, until Ctrl-C: a worker.
 #
 #   tidewheel sample python-tidewheel --use push > sample.py
-#   pip install 'tidewheel[client]'
+#   pip install tidewheel-client
 #   python sample.py
 #
 # Token: TIDEWHEEL_HTTP_TOKEN names its file, where the broker asks. With TLS it verifies the certificate;

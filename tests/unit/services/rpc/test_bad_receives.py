@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
 
 from commitlog import limits
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
+from services.rpc.generated.duration_pb2 import Duration
 
 TOPIC = wire.Resource(name="t")
 FORGED = [

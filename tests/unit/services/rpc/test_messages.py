@@ -5,7 +5,6 @@ from __future__ import annotations
 from hashlib import md5
 
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from commitlog.message import Message, MessageType
 from services.broker.sending import message_record
@@ -14,6 +13,7 @@ from services.rpc import messages
 from services.rpc.caller import Caller
 from services.rpc.delivered import Shown
 from services.rpc.generated import definition_pb2 as wire
+from services.rpc.generated.timestamp_pb2 import Timestamp
 from services.rpc.messages import BORN_MS_MAX, from_wire, half_to_wire, timestamp, wall_ms
 from services.rpc.names import stored_name, wire_name
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from commitlog.message import MessageType
 from services.broker import recall
@@ -14,6 +13,7 @@ from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
+from services.rpc.generated.timestamp_pb2 import Timestamp
 from services.rpc.sending import refuse_if_not_cancelled
 from services.rpc.statuses import name_of
 from tidewheel.errors import TidewheelError

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from commitlog import limits
 from commitlog.message import MessageType
@@ -14,6 +12,8 @@ from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
+from services.rpc.generated.duration_pb2 import Duration
+from services.rpc.generated.timestamp_pb2 import Timestamp
 from services.rpc.statuses import refusal
 from tidewheel.errors import TidewheelError
 

@@ -1,0 +1,5 @@
+"""Made by `make protos` from google/protobuf/timestamp.proto; do not edit."""
+
+from services.rpc.generated import TYPES
+
+globals().update(TYPES.names_of("google/protobuf/timestamp.proto"))

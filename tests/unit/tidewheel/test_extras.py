@@ -1,0 +1,34 @@
+"""The sentence about a missing library names an extra that brings it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewheel.extras import CLIENT_EXTRAS, EXTRAS, missing
+
+ROOT = Path(__file__).parents[3]
+
+
+def project(folder: str) -> dict[str, Any]:
+    described: dict[str, Any] = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    return described
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_every_extra_is_one_of_the_distribution_that_is_named(extra: str) -> None:
+    folder, name = (
+        ("distributions/client", "tidewheel-client") if extra in CLIENT_EXTRAS else (".", "tidewheel")
+    )
+    assert extra in project(folder)["optional-dependencies"]
+    assert f"pip install '{name}[{extra}]'" in str(missing(extra, "a library"))
+
+
+def test_the_distributions_have_one_version() -> None:
+    broker, client = project("."), project("distributions/client")
+    assert broker["version"] == client["version"]
+    assert f"tidewheel-client=={client['version']}" in broker["dependencies"]
+    assert broker["optional-dependencies"]["txn"] == [f"tidewheel-client[txn]=={client['version']}"]
