@@ -38,6 +38,8 @@ NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SHAPES: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
 _SERVER: Final = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 _QUOTED: Final = re.compile(r'"[^"]{2,}"')
+_HOSTS: Final = re.compile(r"(?:(?:\[[^]]*\]|[^:@/?,[]*)(?::[0-9]+)?,?)+(?:[/?]|$)")
+"""The hosts of a URL without a user; each may have a port."""
 _SECRET: Final = ("password", "sslpassword")
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
@@ -171,12 +173,20 @@ def beginning_of(engine: Engine) -> Beginning:
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown."""
-    parts = urlsplit(url)
+    """Return a URL as it may be shown, also where a / or ? of its password is not escaped."""
+    parts = urlsplit(_escaped(url))
     host = parts.netloc.rpartition("@")[2]
     user = parts.username
     given = [one for one in parts.query.split("&") if one.partition("=")[0] not in _SECRET]
     return _url(parts._replace(netloc=f"{user}@{host}" if user else host, query="&".join(given)))
+
+
+def _escaped(url: str) -> str:
+    """Return a URL without what would be a password, were all up to its last @ the user's."""
+    scheme, _, rest = url.partition("://")
+    head = rest.partition("?")[0]
+    user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")
+    return f"{scheme}://{user.partition(':')[0]}@{rest[len(user) + 1 :]}" if at and behind else url
 
 
 def _url(parts: SplitResult) -> str:

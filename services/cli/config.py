@@ -39,11 +39,20 @@ def show(
     """
     found = look_up(all_settings(), given(context, flags), config)
     if as_json:
-        values = {name: {"value": bare(one.value), "origin": one.origin} for name, one in found.items()}
+        values = {
+            name: {"value": shown(name, bare(one.value)), "origin": one.origin} for name, one in found.items()
+        }
         output.print_json(values)
         return
-    rows = [(name, text_of(one.value), one.origin) for name, one in found.items()]
+    rows = [(name, str(shown(name, text_of(one.value))), one.origin) for name, one in found.items()]
     output.print_table(("setting", "value", "from"), rows)
+
+
+def shown(name: str, value: Any) -> Any:
+    """Return the value of a setting as it may be shown: the URL of a cluster without its password."""
+    from sharedlog.engines import without_password
+
+    return without_password(value) if name == "cluster" and isinstance(value, str) and value else value
 
 
 @app.command("example")

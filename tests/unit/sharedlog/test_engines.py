@@ -36,6 +36,11 @@ def test_a_password_is_not_shown() -> None:
         == "postgresql://u@db:5432/orders?log=a"
     )
     assert without_password("postgresql://db/orders") == "postgresql://db/orders"
+    for password in ("p/ss", "p?ss", "p/s?s", "p@ss", "p:s/s", "p#s?s", "12/3"):
+        shown = without_password(f"postgresql://u:{password}@db:5432/orders?log=a")
+        assert shown == "postgresql://u@db:5432/orders?log=a", password
+    given = "postgresql://db:5432,[::1]:5433/orders?user=u@srv"
+    assert without_password(given) == given
     given = "postgresql:///orders?password=secret&host=db&user=u"
     assert without_password(given) == "postgresql:///orders?host=db&user=u"
 

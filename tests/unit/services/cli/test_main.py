@@ -126,3 +126,16 @@ def test_version_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
         command.main(["version", "--json"])
     assert ended.value.code == 0
     assert '"grpcio"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_the_settings_in_force_are_shown_without_the_cluster_s_password(
+    more: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEWHEEL_CLUSTER", "postgresql://u:p/ss@db/orders")
+    with pytest.raises(SystemExit) as ended:
+        command.main(["config", "show", *more])
+    assert not ended.value.code
+    shown = capsys.readouterr().out
+    assert "postgresql://u@db/orders" in shown
+    assert "p/ss" not in shown
