@@ -66,10 +66,6 @@ LACKING: Final = {
         "The official Rust client has no push consumer. Receive and acknowledge in a loop: "
         "tidewheel sample rust --use plain."
     ),
-    (Language.PYTHON_TIDEWHEEL, Use.TRANSACTION): (
-        "tidewheel.Client sends no transactions yet. Use the official client (tidewheel sample python --use "
-        "transaction), or HTTP: POST /api/transactions (docs/http.md)."
-    ),
 }
 """What a client cannot do, and another way."""
 
