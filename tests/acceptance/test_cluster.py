@@ -359,7 +359,6 @@ def told_routes(client: Client, node: Node) -> list[tuple[str, int, str]]:
     return [(one.broker.name, one.id, one.topic.name) for one in queues]
 
 
-@pytest.mark.parametrize("how", ["killed", "moved"])
 def row_of(name: str, *addresses: str) -> dict[str, Any]:
     """A line of `tidewheel status`, asked at these addresses."""
     status = tidewheel("status", "--json", "--http", ",".join(addresses))
@@ -387,6 +386,7 @@ def test_the_status_tells_of_copies_and_of_a_node_that_is_gone(nodes: list[Node]
     assert (probe.returncode, probe.stdout.split()[0]) in ((1, "WARNING"), (2, "CRITICAL"))
 
 
+@pytest.mark.parametrize("how", ["killed", "moved"])
 def test_the_next_leader_knows_clients_and_what_they_were_told(
     nodes: list[Node], how: str, eventually: Any
 ) -> None:

@@ -209,7 +209,7 @@ def test_the_wheels_have_one_name_and_no_file_in_common(wheels: list[Path]) -> N
     assert all(name.startswith("tidewheel/broker/") for name in broker if ".dist-info/" not in name)
     assert "tidewheel/py.typed" in client
     generated = "tidewheel/broker/services/rpc/generated/messages.binpb"
-    assert {generated, "tidewheel/broker/services/cli/samples/sample.go"} <= broker
+    assert {generated, "tidewheel/broker/services/cli/samples/go/plain.go"} <= broker
 
 
 def test_the_broker_requires_the_client_of_its_version(wheels: list[Path]) -> None:

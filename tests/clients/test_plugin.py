@@ -32,7 +32,7 @@ from tidewheel.testing.kit import Tidewheel
 from tidewheel.testing.process import BrokerFailed, BrokerProcess
 
 TIMEOUT = timedelta(minutes=30)
-MANY = 400
+MANY = 1_500
 TINY_TESTS = """
 import time
 
