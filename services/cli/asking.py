@@ -1,12 +1,12 @@
-"""The questions of `tidewheel status`, `top`, `check` and `debug bundle`: to a broker, its nodes, an audit.
+"""Requests of `tidewheel status`, `top`, `check` and `debug bundle` to a broker, its nodes and an audit.
 
-An answer that cannot be had is an `Unread` with the reason: a right that a caller has not, or a node that is
-gone, hides nothing else. Only where no broker of ours answers at all, an error goes up: `BrokerUnreachable`,
-`AnswerLate`. Of the addresses that were given, the leader's is asked everything, else the first that takes a
-connection, and each other one its view of the cluster. No address that a broker names is called: a token goes
-to addresses that the caller has named.
+A missing answer is an `Unread` with the reason: a missing right or an unreachable node hides no other answer.
+Errors propagate only if no Tidewheel broker answers: `BrokerUnreachable`, `AnswerLate`. All requests go to
+the leader if its address was given, else to the first address that accepts a connection; other addresses are
+asked only for their view of the cluster. Addresses reported by a broker are never dialled, so the token is
+sent only to addresses given by the caller.
 
-Cost: eight requests, one after the other. Groups and metrics cost the broker a look at all of them.
+Cost: eight sequential requests. Groups and metrics are full scans in the broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from services.settings.config import HttpAddresses
 from tidewheel.errors import AnswerLate, BrokerUnreachable, LibraryMissing, NotFound, TidewheelError
 
 WAIT_SECONDS: Final = 5
-"""How long an answer may take: whoever waits has been woken at night."""
+"""Timeout of one answer."""
 NOT_READY: Final = 503
 NOT_ASKED: Final = "not asked, since the answer before came too late"
 JSON_ANSWERS: Final = {
@@ -36,7 +36,7 @@ JSON_ANSWERS: Final = {
 
 
 def answers_of(http: str | None, audits: Path | None, names: frozenset[str] | None = None) -> Answers:
-    """Return what `services.cli.judgement` judges by; of `names` only, if they are given.
+    """Return the answers for `services.cli.judgement`; only `names`, if given.
 
     Raise `BrokerUnreachable`, `AnswerLate`, `ConfigurationError`.
     """
@@ -64,15 +64,15 @@ def answers_of(http: str | None, audits: Path | None, names: frozenset[str] | No
 
 
 class Questions:
-    """Questions to one broker: once an answer was late, nothing more is asked, which would be as late."""
+    """Requests to one broker; after a late answer, skip the rest."""
 
     def __init__(self) -> None:
         self.is_answered = False
-        """Whether the broker has answered anything: then one that is late is not one that is gone."""
+        """Whether the broker has answered; a later timeout is then a missing answer, not an error."""
         self._is_late = False
 
     def asked(self, ask: Callable[[], Any]) -> Any:
-        """Return an answer, or why there is none; let an error go up that stands for all answers."""
+        """Return an answer or `Unread`; raise an error that holds for all answers."""
         if self._is_late:
             return Unread(NOT_ASKED)
         try:
@@ -89,13 +89,13 @@ class Questions:
 
 
 def leading(nodes: Mapping[str, Any]) -> str:
-    """Return the address of the node that says that it leads; empty if none does."""
+    """Return the address of the leader; empty if unknown."""
     leads = (one for one, said in nodes.items() if isinstance(said, dict) and said["role"] == LEADING)
     return next(leads, "")
 
 
 def ready(api: Api) -> tuple[int, str]:
-    """Return the status and text of `/readyz`; raise `BrokerUnreachable` where that is no broker of ours."""
+    """Return status and text of `/readyz`; raise `BrokerUnreachable` if it is not Tidewheel's."""
     status, text = api.probe("/readyz")
     if status == NOT_READY or (status == READY and text.startswith("ready\n")):
         return status, text
@@ -106,7 +106,7 @@ def ready(api: Api) -> tuple[int, str]:
 
 
 def metrics(api: Api) -> str:
-    """Return what Prometheus scrapes; raise the refusal."""
+    """Return the text of `/metrics`; raise `NotFound` for any other status."""
     status, text = api.probe("/metrics")
     if status != READY:
         raise NotFound(f"/metrics ends with {status}.")
@@ -125,7 +125,7 @@ def figures(text: str) -> dict[str, float]:
 
 
 def newest_audit(out: Path) -> dict[str, Any] | Unread | None:
-    """Return what the newest run of a folder has found; None where there is none."""
+    """Return the summary of a folder's newest run; None if there is none."""
     if not (out / "runs").is_dir():
         return None
     try:
@@ -151,7 +151,7 @@ def newest_audit(out: Path) -> dict[str, Any] | Unread | None:
 
 
 def cluster_of(api: Api) -> Any:
-    """Return a node's view of its cluster; None where a broker is alone."""
+    """Return a node's view of its cluster; None for a single broker."""
     try:
         return api.get("cluster")
     except NotFound:
@@ -159,7 +159,7 @@ def cluster_of(api: Api) -> Any:
 
 
 def _others(http: str | None, asked: str) -> dict[str, Any]:
-    """Return what each other address that was given says of the cluster."""
+    """Return the cluster's view from each other given address."""
     given = [str(HttpAddresses((one,))) for one in client_settings(http).http.all]
     return {one: _node(one) for one in given if one != asked}
 
@@ -172,5 +172,5 @@ def _node(address: str) -> Any:
 
 
 def _broker_ms(clock: Any) -> int:
-    """Return the broker's real time in ms; this machine's, where the broker does not tell."""
+    """Return the broker's real time in ms; this machine's if unread."""
     return now_ms() if isinstance(clock, Unread) else int(clock["now_ms"]) - int(clock["offset_ms"])

@@ -1,7 +1,7 @@
-"""`tidewheel debug bundle`: what whoever helps should see of a broker, in one file, and nothing else.
+"""`tidewheel debug bundle`: diagnostics of a broker for support, in one file.
 
-A part that cannot be read is named with the reason, and the others are there. `services.cli.redaction` says
-what is left out, and how.
+An unreadable part is listed with the reason; the others are included. `services.cli.redaction` removes
+secrets and application data.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from tidewheel.errors import ConfigurationError, TidewheelError
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Gather what whoever helps should see.\n\nExample: tidewheel debug bundle ./tidewheel.tar.gz",
+    help="Gather diagnostics for support.\n\nExample: tidewheel debug bundle ./tidewheel.tar.gz",
 )
 
 REFUSALS: Final = 100
 GROUP: Final = ("name", "topics", "policy", "lag", "in_flight", "waiting", "oldest_ms", "consumers")
 REFUSAL: Final = ("at_ms", "reason", "host")
-"""A name that was given may be a secret that was mistyped for one; so may be what was asked for."""
+"""Without user and detail: a secret may have been mistyped there."""
 PASSWORDS: Final = ("PGPASSWORD",)
 
 
 class Part(NamedTuple):
-    """A file of the bundle, and what reads it: a text, or what JSON can hold."""
+    """A file of the bundle, and its reader, which returns text or a JSON value."""
 
     name: str
     read: Callable[[], Any]
 
 
 class Place(NamedTuple):
-    """What a bundle is made of: a broker, an endpoint, a file of settings, folders."""
+    """Sources of a bundle: HTTP address, endpoint, store, audits, settings file."""
 
     http: str | None
     endpoint: str
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 
 @app.callback()
 def debug() -> None:
-    """Gather what whoever helps should see."""
+    """Gather diagnostics for support."""
 
 
 @app.command()
@@ -81,10 +81,10 @@ def bundle(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Gather what whoever helps should see of a broker, without bodies, properties and secrets.
+    """Gather diagnostics of a broker for support, without bodies, properties and secrets.
 
-    Names of topics and groups, addresses and paths are in it: look at it before it goes to others. Settings
-    are those that this command finds; run it where the broker runs. What cannot be read is named.
+    The file contains names of topics and groups, addresses and paths: review it before sharing. Run the
+    command on the broker's machine, so that it finds the broker's settings. Unreadable parts are listed.
 
     Example: tidewheel debug bundle ./tidewheel.tar.gz
     """
@@ -99,11 +99,11 @@ def bundle(
     rows = [(name, f"{size:,} bytes") for name, size in contents["parts"].items()]
     rows += [(name, f"NOT READ: {why}") for name, why in contents["unread"].items()]
     output.print_table(("part", ""), rows)
-    output.say(f"{file} is made, for its owner only. It has no bodies, properties, tokens or passwords.")
+    output.say(f"Wrote {file}, readable by its owner only, without bodies, properties, tokens or passwords.")
 
 
 def parts(place: Place) -> Iterator[Part]:
-    """Yield what a bundle holds."""
+    """Yield the parts of a bundle."""
     api, rows = Api(place.http, WAIT_SECONDS), cache(lambda: rows_of(place.http, place.audits))
     yield Part("version.json", versions)
     yield Part("config.json", lambda: settings_of(place.config))
@@ -123,7 +123,7 @@ def parts(place: Place) -> Iterator[Part]:
 
 
 def gathered(archive: tarfile.TarFile, found: Iterator[Part], secrets: Collection[str]) -> dict[str, Any]:
-    """Put parts into an archive; return which are there, in bytes, and which could not be read, and why."""
+    """Add parts to an archive; return their sizes in bytes, and the reasons for unreadable parts."""
     sizes, unread = {}, {}
     for part in found:
         try:
@@ -139,7 +139,7 @@ def gathered(archive: tarfile.TarFile, found: Iterator[Part], secrets: Collectio
     return {"parts": sizes, "unread": unread}
 
 
-# What is gathered.
+# The parts.
 
 
 def versions() -> dict[str, Any]:
@@ -151,7 +151,7 @@ def versions() -> dict[str, Any]:
 
 
 def settings_of(config: Path | None) -> dict[str, Any]:
-    """Return the settings that this command finds, and where each is from."""
+    """Return the settings found by this command, each with its origin."""
     from services.cli.config import bare
     from services.settings.config import all_settings, look_up
 
@@ -163,19 +163,19 @@ def settings_of(config: Path | None) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value that JSON can hold."""
+    """Return a JSON value; other types become text."""
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def shown_url(url: str) -> str:
-    """Return the URL of a shared log as it may be shown."""
+    """Return the URL of a shared log without its password."""
     from sharedlog.engines import without_password
 
     return without_password(url) if url else ""
 
 
 def doctor_of(place: Place) -> list[dict[str, str]]:
-    """Return what `tidewheel doctor client` finds at the endpoint."""
+    """Return the findings of `tidewheel doctor client` at the endpoint."""
     from services.cli.doctor import as_plain as step
     from services.cli.doctor import examined
     from services.settings.config import all_settings, look_up
@@ -185,7 +185,7 @@ def doctor_of(place: Place) -> list[dict[str, str]]:
 
 
 def refusals(api: Api) -> dict[str, Any]:
-    """Return who was sent away lately, by reason and from where."""
+    """Return recent refusals: time, reason and host, with counts by reason."""
     found = api.get("refused", reason="", limit=REFUSALS)
     return {"counts": found["counts"], "refused": list(map(kept(REFUSAL), found["refused"]))}
 
@@ -199,7 +199,7 @@ def store_of(place: Place) -> Path:
 
 
 def checkpoints(store: Path) -> dict[str, Any]:
-    """Return the checkpoints of a store: the offset of the log, how old, how large; raise OSError."""
+    """Return the checkpoints of a store: name, age and size; raise OSError."""
     if not (store / layout.COMMITLOG).is_dir():
         raise FileNotFoundError(f"{store} is no store on this machine: name it with --store")
     found = []
@@ -213,13 +213,13 @@ def checkpoints(store: Path) -> dict[str, Any]:
 
 
 def known_secrets(place: Place) -> set[str]:
-    """Return the secrets that this process can find, none of which may stand in a bundle."""
+    """Return the secrets found by this process, to be removed from the bundle."""
     from services.settings.config import all_settings, look_up
 
     found = {os.environ.get(name, "") for name in PASSWORDS}
     try:
         settings = look_up(all_settings(), {}, place.config)
-    except TidewheelError:  # which the part about settings tells
+    except TidewheelError:  # reported by config.json
         return found - {""}
     for name in ("http_token", "secret_key_file"):
         with suppress(OSError, UnicodeDecodeError, TypeError):
@@ -235,9 +235,9 @@ def known_secrets(place: Place) -> set[str]:
 
 @contextmanager
 def made(file: Path) -> Iterator[tarfile.TarFile]:
-    """Make an archive, readable by its owner only; leave none that is half made.
+    """Create an archive with mode 0600; remove it on failure.
 
-    Raise `ConfigurationError` where it is there already, or cannot be made.
+    Raise `ConfigurationError` if the file exists or cannot be created.
     """
     try:
         number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

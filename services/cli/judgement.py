@@ -1,26 +1,25 @@
-"""How a broker does, judged: what `tidewheel status`, `top` and `check` print, as functions of its answers.
+"""Rows of `tidewheel status`, `top` and `check`, computed from the answers of a broker.
 
-    answers     what a broker, its nodes and an audit's folder said, or for each why it could not be read
-    limits      for each unit from which value on a row is a warning, and from which it is critical
-    row         the state, a sentence, the values that it was judged by, the command that shows more
+    answers     responses of the broker and its nodes, the newest audit; a missing one has a reason
+    limits      warning and critical threshold for each unit
+    row         state, sentence, the values judged, the command that shows more
 
-    check     row of status   judged by (usual limits)
-    late      on time         how long the first timer is overdue now (1s, 10s); any that was early
-    lag       keeping up      the age of the oldest message not done (5m, 30m), or how many a group has
-    halves    decided         the age of the oldest open half (10m, 1h), or how many are open; expired ones
-    dlq       given up        how many dead letters there are (1, 1000), or the age of the oldest
-    disk      room            the used part of the file system (80%, 90%); new messages refused
-    cluster   copies          how far the worst follower is behind (10s, 1m); a node that is halted or gone
-    audit     audit           how long ago the newest run was (26h, 50h); whatever it found
+    check     row of status   judged by (default limits)
+    late      on time         delay of the first overdue timer (1s, 10s); any early delivery
+    lag       keeping up      age of the oldest unfinished message (5m, 30m), or the lag of a group
+    halves    decided         age of the oldest open half (10m, 1h), or the number open; expired halves
+    dlq       given up        number of dead letters (1, 1000), or the age of the oldest
+    disk      room            used part of the file system (80%, 90%); refusal of new messages
+    cluster   copies          lag of the slowest follower (10s, 1m); a halted or unreachable node
+    audit     audit           age of the newest run (26h, 50h); any finding
 
 Rules
-1. A value that is not known is UNKNOWN, with the reason, and never well.
-2. A row that is not well names a command.
-3. States are of now. What has been since the start is told, and never judged but for what must not be: a
-   message before its time.
+1. An unknown value is UNKNOWN, with the reason, never OK.
+2. A row that is not OK names a command.
+3. States describe the present. Totals since the start are shown; only early deliveries are judged.
 
-Weak spot: the age of a group's oldest message is not told apart from that of a message which its consumer
-leases for long, or which waits for its next attempt.
+Weak spot: the age of a group's oldest message does not distinguish a backlog from a long lease or a retry
+delay.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Answers = Mapping[str, Any]
 
 
 class State(IntEnum):
-    """How a row is, the worse the greater; UNKNOWN is worse than a warning: something may be wrong."""
+    """State of a row, in order of severity; UNKNOWN ranks above a warning."""
 
     OK = 0
     WARN = 1
@@ -47,7 +46,7 @@ class State(IntEnum):
 
 
 class Unit(Enum):
-    """What a value is in: milliseconds, a number, a part of the whole from 0 to 1."""
+    """Unit of a value: milliseconds, a count, or a fraction from 0 to 1."""
 
     SPAN = "a span (30s)"
     COUNT = "a number (100)"
@@ -55,13 +54,13 @@ class Unit(Enum):
 
 
 class Unread(NamedTuple):
-    """An answer that there is not, and why."""
+    """Reason for a missing answer."""
 
     why: str
 
 
 class Figure(NamedTuple):
-    """A value that a row was judged by."""
+    """One value judged for a row."""
 
     name: str
     value: float
@@ -70,7 +69,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line: its name, how it is, a sentence, and the command that shows more (empty if none does)."""
+    """One line: name, state, sentence, and the command that shows more (empty if none)."""
 
     name: str
     state: State
@@ -81,13 +80,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From which value on it is a warning, and critical; a unit that is not there is not judged."""
+    """Warning and critical thresholds by unit; units without one are not judged."""
 
     warn: Mapping[Unit, float] = field(default_factory=dict)
     crit: Mapping[Unit, float] = field(default_factory=dict)
 
     def state(self, figures: Iterable[Figure]) -> State:
-        """Return the worst state of values."""
+        """Return the worst state of the values."""
         return max((self._state(one) for one in figures), default=State.OK)
 
     def _state(self, figure: Figure) -> State:
@@ -96,7 +95,7 @@ class Limits:
         return State.WARN if figure.value >= self.warn.get(figure.unit, float("inf")) else State.OK
 
     def with_given(self, warn: tuple[Unit, float] | None, crit: tuple[Unit, float] | None) -> Limits:
-        """Return these with limits replaced; raise ValueError where a warning would come after critical."""
+        """Replace limits; raise ValueError if a warning threshold exceeds the critical one."""
         found = Limits(_replaced(self.warn, warn), _replaced(self.crit, crit))
         for unit, value in found.warn.items():
             if value > found.crit.get(unit, float("inf")):
@@ -108,7 +107,7 @@ class Limits:
 
 
 class Check(NamedTuple):
-    """A check: its row of the screen, what it needs, the units of its limits, and how it is judged."""
+    """One check: title of its row, answer it needs, default limits, accepted units, judge."""
 
     title: str
     needs: str
@@ -118,7 +117,7 @@ class Check(NamedTuple):
 
 
 def parse_limit(text: str) -> tuple[Unit, float]:
-    """Return a limit and its unit; raise ValueError that says how to write one."""
+    """Parse a limit; raise ValueError with the accepted forms."""
     number = text.removesuffix("%")
     if number.replace(".", "", 1).isdecimal() and number.isascii():
         return (Unit.PART, float(number) / 100) if text.endswith("%") else (Unit.COUNT, float(number))
@@ -129,14 +128,14 @@ def parse_limit(text: str) -> tuple[Unit, float]:
 
 
 def limit_text(unit: Unit, value: float) -> str:
-    """Return a value as `parse_limit` reads it."""
+    """Format a value for `parse_limit`."""
     if unit is Unit.SPAN:
         return span(int(value))
     return f"{value * 100:g}%" if unit is Unit.PART else f"{value:g}"
 
 
 def judged(name: str, answers: Answers, limits: Limits | None = None) -> Row:
-    """Return the row of a check; UNKNOWN where what it needs could not be read."""
+    """Return the row of a check; UNKNOWN if its answer is missing."""
     check = CHECKS[name]
     found = answers[check.needs]
     if isinstance(found, Unread):
@@ -149,14 +148,14 @@ def judged(name: str, answers: Answers, limits: Limits | None = None) -> Row:
 
 
 def probed(name: str, answers: Answers, limits: Limits) -> Row:
-    """Return the row of a check that a machine has asked for: what there is nothing of is no good news."""
+    """Return the row of `tidewheel check`; `cluster` on a broker without one is UNKNOWN."""
     if name == "cluster" and answers["cluster"] is None:
         return Row("copies", State.UNKNOWN, "this broker is no node of a cluster", "tidewheel status")
     return judged(name, answers, limits)
 
 
 def screen(answers: Answers) -> list[Row]:
-    """Return all rows of `tidewheel status`; without an audit there is none about it."""
+    """Return all rows of `tidewheel status`; the audit row only if there is an audit."""
     names = [name for name in CHECKS if name != "audit" or answers["audit"] is not None]
     return [serving(answers), *(judged(name, answers) for name in names)]
 
@@ -170,7 +169,7 @@ def worst(rows: Iterable[Row]) -> State:
 
 
 def serving(answers: Answers) -> Row:
-    """Judge whether a broker serves: what `/readyz` says, its status and its text."""
+    """Judge readiness by the status and text of `/readyz`."""
     said = answers["ready"]
     if isinstance(said, Unread):
         return Row("serving", State.UNKNOWN, said.why, "tidewheel doctor client HOST:PORT")
@@ -190,7 +189,7 @@ def serving(answers: Answers) -> Row:
 
 
 def on_time(answers: Answers, limits: Limits) -> Row:
-    """Judge whether timers are delivered when they are due."""
+    """Judge whether timers are delivered on time."""
     found, late = answers["timers"], answers["timers"]["lateness"]
     next_ms = found["next_due_ms"]
     ahead_ms = None if next_ms is None else int(next_ms) - int(found["now_ms"])
@@ -215,7 +214,7 @@ def on_time(answers: Answers, limits: Limits) -> Row:
 
 
 def keeping_up(answers: Answers, limits: Limits) -> Row:
-    """Judge whether consumer groups keep up with what is stored for them."""
+    """Judge the lag of consumer groups."""
     groups = [one for one in answers["groups"]["groups"] if one["lag"]]
     count, now_ms = len(answers["groups"]["groups"]), answers["now_ms"]
     aged = [(age_of(one["oldest_ms"], now_ms), one["lag"], one) for one in groups]
@@ -240,7 +239,7 @@ def keeping_up(answers: Answers, limits: Limits) -> Row:
 
 
 def decided(answers: Answers, limits: Limits) -> Row:
-    """Judge whether transactions end."""
+    """Judge open and expired transactions."""
     found, measured = answers["halves"], answers["figures"]
     age_ms = age_of(found["oldest_open_ms"], answers["now_ms"])
     figures: tuple[Figure, ...] = (
@@ -267,7 +266,7 @@ def decided(answers: Answers, limits: Limits) -> Row:
 
 
 def given_up(answers: Answers, limits: Limits) -> Row:
-    """Judge what groups have given up."""
+    """Judge the dead letters of groups."""
     groups = [one for one in answers["dead_letters"]["groups"] if one["count"]]
     count = sum(one["count"] for one in groups)
     ages_ms = [age_of(one["oldest_ms"], answers["now_ms"]) for one in groups if one["oldest_ms"]]
@@ -285,7 +284,7 @@ def given_up(answers: Answers, limits: Limits) -> Row:
 
 
 def room(answers: Answers, limits: Limits) -> Row:
-    """Judge the room on the broker's disk."""
+    """Judge the free space of the broker's disk."""
     measured, cluster = answers["figures"], answers["cluster"]
     used = _figure(measured, "mq_disk_used_ratio")
     if used is None:
@@ -299,7 +298,7 @@ def room(answers: Answers, limits: Limits) -> Row:
 
 
 def copies(answers: Answers, limits: Limits) -> Row:
-    """Judge the nodes of a cluster and how far their copies are behind."""
+    """Judge the nodes of a cluster and the lag of their copies."""
     if answers["cluster"] is None:
         return Row("copies", State.OK, "one broker alone: no cluster, no copies")
     asked = {"": answers["cluster"], **answers["nodes"]}
@@ -323,14 +322,14 @@ def copies(answers: Answers, limits: Limits) -> Row:
     bad = [(state, said) for state, said in told if state is not State.OK]
     state = max((state for state, _ in bad), default=State.OK)
     faults = [said for _, said in sorted(bad, key=lambda pair: -pair[0])]
-    # The same fault is often told by several nodes.
+    # Several nodes often report the same fault.
     said = "; ".join([*dict.fromkeys(faults), _roles(found, lags_ms)])
     at = _at_other(found, answers)
     return Row("copies", state, said, f"tidewheel cluster {'status' if at else 'nodes'}{at}", figures)
 
 
 def audited(answers: Answers, limits: Limits) -> Row:
-    """Judge the newest audit of a folder."""
+    """Judge the newest audit run."""
     found = answers["audit"]
     if found is None:
         return Row("audit", State.UNKNOWN, "no audit was found there", "tidewheel audit ls")
@@ -345,14 +344,14 @@ def audited(answers: Answers, limits: Limits) -> Row:
     return Row("audit", State.CRIT, said, f"tidewheel audit show --out {found['out']}", figures)
 
 
-# What the rows are made of.
+# Parts of rows.
 
 READY: Final = 200
 LEADING: Final = "leading"
 CRITICAL_OF_A_NODE: Final = (
     ("halted", "is halted"),
     ("unanswered", "gets no answer from the shared log"),
-    ("engine_trouble", "has a shared log that is set wrong"),
+    ("engine_trouble", "has a misconfigured shared log"),
     ("broken_records", "has found broken records"),
 )
 WARNING_OF_A_NODE: Final = (
@@ -365,12 +364,12 @@ WARNING_OF_A_NODE: Final = (
 
 
 def age_of(moment_ms: str | None, now_ms: int) -> int:
-    """Return how long ago a moment was, in ms; 0 for none."""
+    """Return the age of a moment in ms; 0 for None."""
     return 0 if moment_ms is None else max(0, now_ms - int(moment_ms))
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things in words."""
+    """Return a count with its noun."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -381,26 +380,26 @@ def _why_behind(group: Answer) -> str:
 
 
 def _figure(measured: Mapping[str, float] | Unread, name: str) -> float | None:
-    """Return a metric; None where it is not known."""
+    """Return a metric; None if unknown."""
     return None if isinstance(measured, Unread) else measured.get(name)
 
 
 def _room_of_node(cluster: Answer) -> Row:
-    """Judge the room of a node that follows: it tells only whether it could lead."""
+    """Judge the room of a follower, which reports only its fitness to lead."""
     unfit, leader = cluster.get("unfit") or "", cluster["leader"]
     see = f"tidewheel status --http {leader['http']}" if leader else "tidewheel cluster status"
     if "room" in unfit:
         return Row("room", State.CRIT, f"node {cluster['node']}: {unfit}", see)
-    said = "the leader's disk is not told by a node that does not lead; this one's has room to lead"
+    said = "a follower does not report the leader's disk; its own has room to lead"
     return Row("room", State.UNKNOWN, said, see)
 
 
 def _no_room_known() -> Row:
-    return Row("room", State.UNKNOWN, "the broker tells nothing of its disk", "tidewheel store info")
+    return Row("room", State.UNKNOWN, "the broker reports no disk usage", "tidewheel store info")
 
 
 def _faults(found: Answer) -> list[tuple[State, str]]:
-    """Return what is wrong at a node, as it tells itself."""
+    """Return the faults that a node reports about itself."""
     node = f"node {found['node']}"
     told = [
         (State.CRIT, f"{node} {what}: {_text(found[key])}")
@@ -424,14 +423,14 @@ def _text(value: Any) -> str:
 
 
 def _lags_ms(found: Answer) -> dict[str, int]:
-    """Return how far copies are behind: of a leader its followers', else this node's own."""
+    """Return replication lags: of all followers on a leader, else this node's own."""
     if found["role"] == LEADING:
         return {f"follower {name}": lag["lag_ms"] for name, lag in found["followers"].items()}
     return {} if found["lag_ms"] is None else {f"node {found['node']}": found["lag_ms"]}
 
 
 def _uncounted(found: Answer, heard: set[str]) -> list[tuple[State, str]]:
-    """Return which copies nothing is known of."""
+    """Return warnings about copies of unknown lag."""
     if found["role"] == LEADING:
         return [] if found["followers"] else [(State.WARN, "no other node has a copy")]
     leader = found["leader"]["node"] if found["leader"] else ""
@@ -448,7 +447,7 @@ def _roles(found: Answer, lags_ms: Mapping[str, int]) -> str:
 
 
 def _at_other(found: Answer, answers: Answers) -> str:
-    """Return the option that names the leader, where the node that was asked is another."""
+    """Return the option that names the leader; empty if the leader was asked."""
     leader = found["leader"]
     is_leader = answers["cluster"]["role"] == LEADING if isinstance(answers["cluster"], dict) else False
     return "" if is_leader or leader is None else f" --http {leader['http']}"
@@ -478,4 +477,4 @@ CHECKS: Final[dict[str, Check]] = {
     "cluster": Check("copies", "cluster", _spans("10s", "1m"), (SPAN,), copies),
     "audit": Check("audit", "audit", _spans("26h", "50h"), (SPAN,), audited),
 }
-"""Every check by its name, in the order of the screen."""
+"""All checks by name, in screen order."""

@@ -1,14 +1,14 @@
-"""What a report for strangers leaves out: secrets, and what applications put into messages.
+"""Redaction of support bundles: secrets, message bodies and properties.
 
-Two nets. The first is by name: of each answer only fields go in that can hold no body, property or secret
-(`kept`). The second is by sight, over every text of the report: passwords in URLs and in sentences, tokens,
-and the very secrets that this process knows. A sentence of an engine may quote what it was given.
+Two filters. An allow-list (`kept`) selects fields that hold no body, property or secret. Patterns then scan
+every text, since error messages may quote their input: passwords in URLs and sentences, tokens, and the known
+secrets of this process.
 
-    postgresql://tidewheel:PASSWORD@db/orders     the password goes, up to the last @ of the word
-    password=..., secret: ..., Bearer ...         the value goes
-    tw_3f9a61c07b52_...                           the secret part of a user's token goes
+    postgresql://tidewheel:PASSWORD@db/orders     password removed, up to the last @ of the word
+    password=..., secret: ..., Bearer ...         value removed
+    tw_3f9a61c07b52_...                           secret part of a user's token removed
 
-Weak spot: a secret that somebody has used as the name of a topic, a group or a user is a name here.
+Weak spot: a secret used as the name of a topic, group or user is not recognized.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 OUT: Final = "[left out]"
 SECRET_CHARACTERS_MIN: Final = 4
-"""A known secret that is shorter is not looked for: it is part of other words."""
+"""Shorter known secrets are not searched for: they occur in other words."""
 _URL: Final = re.compile(r"(\w+://[^\s\"'/@:]*):[^\s\"']*@")
 _NAMED: Final = re.compile(
     r"(?i)\b((?:ssl)?password|passwd|pwd|secret|token|signature)(\s*[=:]\s*)(?:\"[^\"]*\"|'[^']*'|[^\s&,;\"']+)"
@@ -30,7 +30,7 @@ _LABEL: Final = re.compile(r'(filter=)"(?:[^"\\]|\\.)*"')
 
 
 def scrubbed(text: str, secrets: Collection[str] = ()) -> str:
-    """Return a text without what looks like a secret, or is one of those that are known."""
+    """Remove known secrets, and patterns of secrets, from a text."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= SECRET_CHARACTERS_MIN:
             text = text.replace(secret, OUT)
@@ -41,7 +41,7 @@ def scrubbed(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def scrubbed_all(value: Any, secrets: Collection[str] = ()) -> Any:
-    """Return what JSON can hold, each text in it scrubbed, names of fields too."""
+    """Scrub all texts of a JSON value, field names included."""
     if isinstance(value, str):
         return scrubbed(value, secrets)
     if isinstance(value, Mapping):
@@ -52,10 +52,10 @@ def scrubbed_all(value: Any, secrets: Collection[str] = ()) -> Any:
 
 
 def without_filters(text: str) -> str:
-    """Return metrics without the filters of groups, which are written of values of properties."""
+    """Remove group filters from metrics: they contain property values."""
     return _LABEL.sub(rf'\1"{OUT}"', text)
 
 
 def kept(fields: Collection[str]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Return what takes these fields of an answer and leaves all others."""
+    """Return a function that keeps only these fields of an answer."""
     return lambda found: {name: found[name] for name in fields if name in found}

@@ -1,7 +1,7 @@
-"""`tidewheel top`: `tidewheel status`, again and again.
+"""`tidewheel top`: `tidewheel status`, refreshed.
 
-On a terminal it is drawn in place, on the alternate screen; at the end the usual one is back, with the newest
-status on it. Elsewhere, in a pipe or a file, it is printed once.
+On a terminal, draw on the alternate screen; at exit restore the normal screen and print the last status.
+Elsewhere, print once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def top(
     """
     every_ms = parse_ms(every, "--every")
     if every_ms < EVERY_MS_MIN:
-        raise ConfigurationError(f"--every is {every}: each look costs the broker one; give 200ms or more.")
+        raise ConfigurationError(f"--every is {every}: each refresh loads the broker; give 200ms or more.")
     if not sys.stdout.isatty():
         rows, address = rows_of(http, audits)
         print("\n".join(lines(rows, address)))
@@ -61,7 +61,7 @@ def top(
 
 @contextmanager
 def screen_of_its_own() -> Iterator[None]:
-    """Draw on the terminal's alternate screen, without a cursor, and give both back."""
+    """Switch to the terminal's alternate screen and hide the cursor; restore both at exit."""
     print(ENTER, end="", flush=True)
     try:
         yield
@@ -70,6 +70,6 @@ def screen_of_its_own() -> Iterator[None]:
 
 
 def draw(shown: list[str]) -> None:
-    """Draw lines over the ones before, without a blank screen between."""
+    """Overwrite the previous lines without blanking the screen."""
     text = "".join(f"{line}{REST_OF_LINE}\r\n" for line in shown)
     print(f"{HOME}{text}{REST_OF_SCREEN}", end="", flush=True)
