@@ -36,7 +36,7 @@ COMMANDS = {
     "status": Entry("services.cli.status", "Show on one screen how a broker does."),
     "top": Entry("services.cli.top", "Show that again and again, in place."),
     "check": Entry("services.cli.check", "Judge one value of a broker, for probes."),
-    "debug": Entry("services.cli.debug", "Gather what whoever helps should see."),
+    "debug": Entry("services.cli.debug", "Gather diagnostics for support."),
     "refused": Entry("services.cli.refused", "Show who was sent away, and why."),
     "doctor": Entry("services.cli.doctor", "Say why a client cannot work with a broker."),
     "sample": Entry("services.cli.sample", "Print a program of an official client."),
