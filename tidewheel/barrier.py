@@ -1,4 +1,4 @@
-"""Messages and a database transaction that agree, without a hand-written checker.
+"""Messages committed atomically with a database transaction, without a hand-written checker.
 
     barrier, client = Barrier(sessionmaker(engine)), Client()
     created = NewMessage("order-created", {"order": 7})
@@ -7,38 +7,34 @@
         with barrier.transaction(client, created, deadline) as session:
             session.add(order)
 
-The messages stand or fall together. For asyncio over the same database:
-`Barrier(sessionmaker(engine), async_sessionmaker(async_engine))`, an AsyncClient, and `async with` the same
-names behind `async_`. RocketMQ's official producer is given in the client's place, with its own messages, and
-the barrier answers its check-backs as its checker: `Producer(configuration, ["order-created"], barrier)`.
+The messages commit or roll back together. For asyncio over the same database: `Barrier(sessionmaker(engine),
+async_sessionmaker(async_engine))`, an AsyncClient, and the `async_` variants of both methods. RocketMQ's
+official producer replaces the client, with its own messages and the barrier as its checker:
+`Producer(configuration, ["order-created"], barrier)`.
 
-The idea: the half messages' ids are inserted into `tidewheel_barrier` as the first statement of the user's
-own transaction, so that the rows are there exactly when the user's rows are. Whoever wants to know later how
-the transaction went looks for the row.
+The idea: the first statement of the user's transaction inserts the ids of the half messages into
+`tidewheel_barrier`. These rows exist exactly if the user's rows do, so a check-back is one lookup.
 
 Rules:
-1. Halves first, then their rows, then the user's statements, then the database commit, then the halves' ends.
-2. The table decides, always. When anything fails (the user's code, a statement, the commit itself, whose
-   answer may have been lost), each half is ended as the table says, never as the exception suggests.
-3. Asked about a message without a row, the answerer inserts the row itself, as ROLLED_BACK: the fence. Both
-   insert the same primary key, so a slow transaction that comes behind the fence fails with
-   `TransactionEnded` instead of committing rows whose message is gone. Several ids are one statement: a fence
-   for one of them refuses all.
-4. The fence waits for locks no longer than `FENCE_LOCK_MS`. A lock that is held longer, a busy or unreachable
-   database: the answer is UNKNOWN, the half stays open and the broker asks again.
-5. Once the database has committed, a failure to tell the broker is not the user's failure: it is logged, and
-   the check-back commits the half.
-6. A half carries the name of its database (`tidewheel_database`). A barrier of another database answers
-   UNKNOWN, also about a half that names none, as no barrier has sent it. The broker goes on to the next
-   producer of the topic; so services may share topics.
-7. The broker asks for a limited time only (by its settings, 55 minutes). A block that lasts longer than
-   `longest_s` is rolled back before its commit, as its message may have expired.
-8. What would make a commit mean less than it says is refused before the first half is sent: a session or
-   connection that is in a transaction of someone else's, an engine that commits each statement, a topic over
-   HTTP whose check-backs this process does not answer (`answering`).
+1. Order: halves, their rows, the user's statements, the database commit, the ends of the halves.
+2. Only the table decides. After any failure (of the user's code, a statement, or the commit, whose reply may
+   be lost) each half is ended by the table, not by the exception.
+3. For a message without a row, the check-back inserts the row as ROLLED_BACK: the fence. Both inserts have
+   the same primary key, so a transaction later than the fence fails with `TransactionEnded` instead of
+   committing rows without a message. Several ids are one statement: a fence for one refuses all.
+4. The fence waits for locks at most `FENCE_LOCK_MS`. After a lock timeout, or with the database unreachable,
+   the answer is UNKNOWN; the half stays open and the broker repeats the check-back.
+5. After the database commit, a failure to reach the broker is logged, not raised; the check-back commits the
+   half.
+6. A half carries the name of its database (`tidewheel_database`). A barrier answers UNKNOWN for another name,
+   or for none. The broker then asks the next producer of the topic, so services may share topics.
+7. Check-backs end after a limited time (by default, 55 minutes). A block longer than `longest_s` is rolled
+   back before its commit, because its message may have expired.
+8. Refused before the first half is sent: a session or connection already in a transaction, an engine in
+   autocommit mode, a topic over HTTP without `answering` in this process.
 
-Cost: one insert of about 100 bytes per message, in a transaction that is written anyway; one primary-key
-read per check-back. Rows may be deleted (`forget`) once their halves have ended or expired.
+Cost: one insert of about 100 bytes per message, in the user's transaction; one primary-key read per
+check-back. Rows may be deleted (`forget`) once their halves have ended or expired.
 """
 
 from __future__ import annotations
@@ -110,8 +106,8 @@ class Barrier:
     """The barrier of one database (SQLite or PostgreSQL); official producers take it as their checker.
 
     Raises:
-        UnknownChoice: when the database is neither of the two; the fence's lock timeout is not portable.
-        ConfigurationError: when the asynchronous sessions lead to another database.
+        UnknownChoice: for any other database; the fence's lock timeout is not portable.
+        ConfigurationError: when the asynchronous sessions use another database.
     """
 
     def __init__(
@@ -131,7 +127,7 @@ class Barrier:
         self._database = ""
         self._found_async_fit = False
         self._answered = Counter[str]()
-        """Topics, by the wire's names, and how many blocks answer their check-backs."""
+        """Number of open `answering` blocks by topic (wire name)."""
         if async_sessions is not None:
             refuse_other_database(self._engine, async_sessions().get_bind().engine)
 
@@ -141,13 +137,13 @@ class Barrier:
 
     @contextmanager
     def answering(self, client: Client, *topics: str) -> Iterator[None]:
-        """Answer the broker's check-backs of topics within the block, by a thread.
+        """Answer check-backs of topics in a thread, as long as the block is open.
 
-        A service does so from its start to its end: check-backs of halves whose process died come here, too.
+        Keep it open for the life of the service: it also answers for halves of processes that died.
 
         Raises:
             ConfigurationError: without a topic, or for an AsyncClient.
-            TidewheelError: a refusal of the broker: an illegal topic, a missing right.
+            TidewheelError: a refusal by the broker: an illegal topic, a missing right.
         """
         if not isinstance(client, Client):
             raise ConfigurationError(
@@ -160,7 +156,7 @@ class Barrier:
 
     @asynccontextmanager
     async def async_answering(self, client: AsyncClient, *topics: str) -> AsyncIterator[None]:
-        """Answer the same by tasks of this loop. Raise the same."""
+        """Answer check-backs in tasks of this loop; raise as `answering` does."""
         if not isinstance(client, AsyncClient):
             raise ConfigurationError(
                 f"barrier.async_answering takes an AsyncClient, and this is {named(client)}. "
@@ -184,16 +180,16 @@ class Barrier:
     ) -> Block[Session]:
         """Return a block with a session whose transaction commits together with the messages.
 
-        A Client takes instances of NewMessage, an official producer those of its Message. An exception that
-        leaves the block rolls all back.
+        A Client takes NewMessage instances, an official producer its own Message. An exception raised in the
+        block rolls back everything.
 
         Raises:
-            ConfigurationError: when the barrier's table is missing or older, the engine commits by itself, or
-                nobody here answers check-backs.
-            ClientMistake: for a message that cannot be sent; nothing is sent then.
-            TransactionEnded: when the broker's check-back came first and closed the door with the fence.
-            RefusedByState: when the session is in a transaction already, or the block ended it itself or took
-                longer than `longest_s` (seconds).
+            ConfigurationError: when the barrier's table is missing or outdated, the engine is in autocommit
+                mode, or no `answering` block is open for a topic.
+            ClientMistake: for an invalid message; nothing is sent.
+            TransactionEnded: when a check-back inserted the fence first.
+            RefusedByState: when the session is already in a transaction, the block ended it, or the block
+                took longer than `longest_s` (seconds).
         """
         verdicts: list[TimerResult | None] = []
         return Block(self._transaction(producer, (message, *more), verdicts), verdicts)
@@ -230,7 +226,7 @@ class Barrier:
         message: NewMessage | Message,
         *more: NewMessage | Message,
     ) -> AsyncBlock[AsyncSession]:
-        """Return the same for an AsyncSession; a client that blocks is called in threads. Raise the same."""
+        """Return a block with an AsyncSession, as `transaction` does; call blocking clients in threads."""
         verdicts: list[TimerResult | None] = []
         return AsyncBlock(self._async_transaction(producer, (message, *more), verdicts), verdicts)
 
@@ -266,7 +262,7 @@ class Barrier:
         verdicts += await async_end_halves(halves, committed)
 
     def _refuse_unanswered(self, producer: object, messages: Iterable[Any]) -> None:
-        """Refuse messages over HTTP whose check-backs no block answers."""
+        """Refuse messages over HTTP without an open `answering` block for their topic."""
         if not isinstance(producer, Client | AsyncClient):
             return
         for topic in {message.topic: None for message in messages if isinstance(message, NewMessage)}:
@@ -288,12 +284,12 @@ class Barrier:
         return resolutions[self.answer(message.message_id, message.properties)]
 
     def answer(self, message_id: str, properties: Mapping[str, str]) -> Outcome:
-        """Say how a half ended that the broker asks about; UNKNOWN if no barrier of this database sent it."""
+        """Return the outcome for a check-back; UNKNOWN for halves of other databases."""
         database = properties.get(BARRIER)
         return self.outcome(message_id) if database and self._is_here(database) else Outcome.UNKNOWN
 
     def _is_here(self, database: str) -> bool:
-        """Return whether rows of that database are in ours; not as long as ours cannot be asked."""
+        """Return whether that database is this barrier's; False while its name cannot be read."""
         try:
             self._refuse_unfit_database()
         except (SQLAlchemyError, ConfigurationError) as error:
@@ -301,7 +297,7 @@ class Barrier:
         return database == self._database
 
     def outcome(self, message_id: str) -> Outcome:
-        """Say how a message's transaction ended; one that left no row is fenced off and has rolled back."""
+        """Return a transaction's outcome; without a row, insert the fence and return ROLLED_BACK."""
         try:
             found = self._look(message_id) or self._fence(message_id) or self._look(message_id)
         except SQLAlchemyError as error:
@@ -312,9 +308,9 @@ class Barrier:
     def forget(self, before_ms: int) -> int:
         """Delete rows created before a time (milliseconds since 1970); return how many.
 
-        Keep at least what the broker may still ask about: its check-back interval times its check count. A
-        committed half whose row is gone too early would be rolled back by its check. Goes in steps of
-        `FORGET_ROWS`, so that nobody waits long for a lock.
+        Keep rows for at least the broker's check-back interval times its check count: a check-back rolls back
+        a half without a row, even of a committed transaction. Rows are deleted in batches of `FORGET_ROWS`,
+        which keeps locks short.
         """
         forgotten = 0
         while deleted := self._forget_some(before_ms):
@@ -334,7 +330,7 @@ class Barrier:
         return None if found is None else Outcome(found)
 
     def _fence(self, message_id: str) -> Outcome | None:
-        """Insert the fence; None when another row was there first (a second look tells which)."""
+        """Insert the fence; return None if a row exists already."""
         fence = insert(barrier_table).values(self._row(message_id, Outcome.ROLLED_BACK))
         try:
             with self._engine.connect() as connection, self._lock_timeout(connection):
@@ -352,7 +348,7 @@ class Barrier:
         return {"message_id": message_id, "outcome": outcome.value, "created_ms": self._clock_ms()}
 
     def _refuse_unfit_database(self) -> None:
-        """Look at the database once, before the first half is sent, so that a mistake leaves no half open."""
+        """Check the database once, before the first half is sent: an error then leaves no half open."""
         if not self._database:
             with self._engine.begin() as connection:
                 self._database = fit_database(connection)
@@ -374,13 +370,13 @@ def wire_names(client: Client | AsyncClient, topics: Sequence[str]) -> list[str]
 
 
 def named(thing: object) -> str:
-    """Return what a thing is, with an article."""
+    """Return the name of an object's type, with an article."""
     kind = type(thing).__name__
     return f"{'an' if kind[:1] in 'AEIOU' else 'a'} {kind}"
 
 
 def fit_database(connection: Connection) -> str:
-    """Return the database's name; a database in which the barrier cannot keep its word is refused."""
+    """Return the database's name; raise `ConfigurationError` for one in autocommit or with a wrong table."""
     refuse_autocommit(connection)
     for table in metadata.sorted_tables:
         refuse_unfit_table(connection, table, REMEDY)
@@ -389,7 +385,7 @@ def fit_database(connection: Connection) -> str:
 
 @contextmanager
 def fence_is_an_end(halves: Sequence[Half]) -> Iterator[None]:
-    """Yield a row that is there already was written by a check-back."""
+    """Raise `TransactionEnded` for a duplicate key: a check-back inserted the fence."""
     try:
         yield
     except IntegrityError as error:
@@ -400,7 +396,7 @@ def fence_is_an_end(halves: Sequence[Half]) -> Iterator[None]:
 
 
 def refuse_joined(session: Session) -> None:
-    """Refuse a session whose commit would not be the database's commit."""
+    """Refuse a session in an open transaction: its commit would not be the database's."""
     bind = session.get_bind()
     if session.in_transaction() or (isinstance(bind, Connection) and bind.in_transaction()):
         raise RefusedByState(
@@ -410,7 +406,7 @@ def refuse_joined(session: Session) -> None:
 
 
 def refuse_early_end(is_active: bool, halves: Sequence[Half]) -> None:
-    """Refuse a block that ended its transaction itself, or broke it and went on; SQLAlchemy says nothing."""
+    """Refuse a block that ended or invalidated its transaction; SQLAlchemy reports no error."""
     if not is_active:
         raise RefusedByState(
             f"The session of message {ids_of(halves)} was ended or left broken inside its block. "
@@ -419,7 +415,7 @@ def refuse_early_end(is_active: bool, halves: Sequence[Half]) -> None:
 
 
 def refuse_late_commit(ends_s: float, halves: Sequence[Half]) -> None:
-    """Refuse to commit rows whose message the broker may have given up."""
+    """Refuse a commit after `ends_s`: the half may have expired."""
     if time.monotonic() > ends_s:
         raise RefusedByState(
             f"The block of message {ids_of(halves)} took so long that the broker may have given up asking. "
@@ -428,7 +424,7 @@ def refuse_late_commit(ends_s: float, halves: Sequence[Half]) -> None:
 
 
 def refuse_other_database(engine: Engine, other: Engine) -> None:
-    """Refuse to look for rows in another database than the one that they are written to."""
+    """Refuse asynchronous sessions of another database than the blocking ones."""
     ours, theirs = (
         (url.get_backend_name(), url.host or url.query.get("host"), url.port, url.database)
         for url in (engine.url, other.url)

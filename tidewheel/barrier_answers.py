@@ -1,18 +1,18 @@
-"""Check-backs answered over long polls, for a barrier whose client has no stream of its own.
+"""Answers to check-backs over HTTP long polls, for barriers with a `Client` or `AsyncClient`.
 
-    poll of topics --> questions --> each: the table's answer --> commit, rollback or unknown at the broker
-                   --> none, or an error that may pass --> the next poll, after a pause
+    poll of topics --> check-backs --> each: look up the table --> commit, rollback or unknown at the broker
+                   --> none, or a transient error --> the next poll, after a pause
 
 Rules
-1. Nothing but the table answers (`Barrier.answer`). What fails on the way is left to the next check-back.
-2. The first poll is made before the block begins: a wrong topic or a missing right is an error there. A
-   broker that is gone is waited for, with a warning. A later refusal is an error in the log, and asked again.
-3. At the end of the block the open polls are cut off, and the answers under way are finished.
+1. Only the table decides (`Barrier.answer`). A failure is left to the next check-back.
+2. The first poll precedes the block: an illegal topic or a missing right is raised there. An unreachable
+   broker is retried, with a warning. A later refusal is logged as an error and retried.
+3. The end of the block cancels open polls and waits for answers in progress.
 
-A `Client` has its polls in one thread with a loop of its own; an `AsyncClient` in tasks of the application's.
-Cost: a poll for each POLL_TOPICS_MAX topics, and threads of the loop's executor, which look at the table.
-Weak spot: the next poll waits for the answers to all questions of this one, each for a lock at most as long
-as the fence does (1 s).
+A `Client` polls in one thread with its own loop; an `AsyncClient` in tasks of the application's loop.
+Cost: one poll per POLL_TOPICS_MAX topics; the loop's executor reads the table.
+Weak spot: the next poll waits for all answers to this one, each of which may wait for the fence's lock
+timeout (1 s).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ENDS: Final[dict[Outcome, End]] = {
 }
 
 Answer = Callable[[str, Mapping[str, str]], Outcome]
-"""The table's answer for a message id and the properties of its message; it may block."""
+"""Return the outcome for a message id and its properties; may block."""
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 async def answers_in_this_loop(
     client: AsyncClient, topics: Sequence[str], answer: Answer
 ) -> AsyncIterator[None]:
-    """Answer check-backs of topics, which have the wire's names, by tasks; raise a refusal of the broker."""
+    """Answer check-backs of topics (wire names) in tasks; raise a refusal by the broker."""
     stop = asyncio.Event()
     parts = [topics[first : first + POLL_TOPICS_MAX] for first in range(0, len(topics), POLL_TOPICS_MAX)]
     polls = [Polls(client, part, answer, stop) for part in parts]
@@ -68,7 +68,7 @@ async def answers_in_this_loop(
 
 @contextmanager
 def answers_in_a_thread(client: Client, topics: Sequence[str], answer: Answer) -> Iterator[None]:
-    """Answer the same by a thread of its own; raise the same."""
+    """Answer check-backs in a separate thread; raise as `answers_in_this_loop` does."""
     begun = Future[Callable[[], None]]()
     thread = threading.Thread(
         target=lambda: asyncio.run(_in_a_loop(client, topics, answer, begun)),
@@ -82,7 +82,7 @@ def answers_in_a_thread(client: Client, topics: Sequence[str], answer: Answer) -
         stop()
         thread.join()
 
-    atexit.register(end)  # of a block that is never left; later the thread could not end
+    atexit.register(end)  # for a block that never exits; after atexit the thread could not end
     try:
         yield
     finally:
@@ -93,7 +93,7 @@ def answers_in_a_thread(client: Client, topics: Sequence[str], answer: Answer) -
 async def _in_a_loop(
     client: Client, topics: Sequence[str], answer: Answer, begun: Future[Callable[[], None]]
 ) -> None:
-    """Answer until what `begun` gets is called; `begun` gets the error of a first poll, too."""
+    """Set `begun` to a stop function, or to the first poll's error; answer until stopped."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     try:
         async with (
@@ -114,7 +114,7 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 
 
 class Polls:
-    """The polls of some topics, one after the other."""
+    """Sequential polls of some topics."""
 
     def __init__(
         self, client: AsyncClient, topics: Sequence[str], answer: Answer, stop: asyncio.Event
@@ -123,7 +123,7 @@ class Polls:
         self._failures = 0
 
     async def first(self) -> list[Question]:
-        """Return the questions that wait; raise a refusal of the broker."""
+        """Return pending check-backs; raise a refusal by the broker."""
         try:
             return await self._asked(AT_ONCE)
         except PASSING as error:
@@ -131,7 +131,7 @@ class Polls:
             return []
 
     async def run(self, questions: list[Question]) -> None:
-        """Answer questions, and poll for more until the block ends."""
+        """Answer check-backs, and poll for more until the block ends."""
         while True:
             await asyncio.gather(*map(self._end, questions))
             if self._stop.is_set():
@@ -163,10 +163,10 @@ class Polls:
         log.warning("There are no check-backs of %s now: %s", ", ".join(self._topics), error)
 
     async def _end(self, question: Question) -> None:
-        """Answer a question; one that cannot be answered is asked again."""
+        """Answer a check-back; after a failure the broker repeats it."""
         try:
             outcome = await asyncio.to_thread(self._answer, question.message_id, question.properties)
-        except Exception:  # of a driver; the polls must outlive it
+        except Exception:  # a driver's error must not stop the polls
             log.exception("The outcome of message %s is unknown for now", question.message_id)
             outcome = Outcome.UNKNOWN
         with failures_left_to_check_backs(question.message_id, outcome):

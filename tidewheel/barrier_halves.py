@@ -1,7 +1,7 @@
-"""The half messages of one barrier transaction: sent together before it, ended together after it.
+"""Half messages of one barrier transaction: all sent before it, all ended after it.
 
-What the barrier needs of a client is one function, `Prepare`: it looks at a message, and returns how its half
-is sent; a half is an id and two ends. It is made here for each client:
+`Prepare` is the interface between barrier and client: it validates a message and returns a function that
+sends its half; a half has an id, a commit and a rollback. Implementations:
 
     the official producer       `begin_transaction`, `send`; for asyncio in threads
     tidewheel.Client            over HTTP; for asyncio in threads
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from tidewheel.client.exchange import Steps
 
 BARRIER = "TW_BARRIER"
-"""The message property that names the database in which the row is to be looked for."""
+"""Message property: name of the database that holds the row."""
 REFUSED = TransactionEnded.code
 BODY_BYTES_MAX = 4 * 1024 * 1024
-"""What the broker takes (`commitlog/limits.py`)."""
+"""The broker's limit (`commitlog/limits.py`)."""
 
 log = logging.getLogger(__name__)
 
 
 class Outcome(Enum):
-    """How a transaction ended, as the table says; UNKNOWN is never stored."""
+    """Outcome of a transaction in the table; UNKNOWN is never stored."""
 
     COMMITTED = "COMMITTED"
     ROLLED_BACK = "ROLLED_BACK"
@@ -59,24 +59,24 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Half:
-    """One half message, and its two ends; of an asynchronous client they are awaited."""
+    """One half message, its commit and its rollback; awaitable for asynchronous clients."""
 
     message_id: str
     commit: Callable[[], Any]
     rollback: Callable[[], Any]
 
     def end_by(self, outcome: Outcome) -> Callable[[], Any] | None:
-        """Return the end for an outcome; None where the broker is to ask later."""
+        """Return the call for an outcome; None for UNKNOWN, left to a check-back."""
         return {Outcome.COMMITTED: self.commit, Outcome.ROLLED_BACK: self.rollback}.get(outcome)
 
 
 Prepare = Callable[[Any, str], Callable[[], Half]]
-"""Of a message and the name of its database: return how its half is sent; raise `ClientMistake` before."""
+"""Validate a message for a database; return a function that sends its half; raise `ClientMistake`."""
 AsyncPrepare = Callable[[Any, str], Callable[[], Awaitable[Half]]]
 
 
 def prepare_by(producer: Client | Producer) -> Prepare:
-    """Return how halves are sent by a client that blocks.
+    """Return the `Prepare` of a blocking client.
 
     Raises:
         ConfigurationError: for an AsyncClient.
@@ -91,7 +91,7 @@ def prepare_by(producer: Client | Producer) -> Prepare:
 
 
 def async_prepare_by(producer: AsyncClient | Client | Producer) -> AsyncPrepare:
-    """Return how halves are sent in a loop; a client that blocks is called in threads."""
+    """Return the `AsyncPrepare` of a client; blocking clients are called in threads."""
     if isinstance(producer, AsyncClient):
         return partial(prepared_by_async_client, producer)
     prepare = prepare_by(producer)
@@ -99,7 +99,7 @@ def async_prepare_by(producer: AsyncClient | Client | Producer) -> AsyncPrepare:
 
 
 def prepared_by_producer(producer: Producer, message: Message, database: str) -> Callable[[], Half]:
-    """Look at a message of the official client's, and return how its half is sent."""
+    """Validate a message of the official client; return a function that sends its half."""
     if isinstance(message, NewMessage):
         raise ClientMistake("The official producer takes its own Message; a NewMessage is for a Client.")
     refuse_unsendable(message.topic, message.body)
@@ -107,7 +107,7 @@ def prepared_by_producer(producer: Producer, message: Message, database: str) ->
 
 
 def sent_by_producer(producer: Producer, message: Message, database: str) -> Half:
-    """Send a half by the official client."""
+    """Send a half with the official client."""
     message.add_property(BARRIER, database)
     transaction = begin(producer)
     message_id = producer.send(message, transaction).message_id
@@ -115,10 +115,10 @@ def sent_by_producer(producer: Producer, message: Message, database: str) -> Hal
 
 
 def begin(producer: Producer) -> Transaction:
-    """Return a transaction of the official client's, for one half.
+    """Begin a transaction of the official client, for one half.
 
     Raises:
-        ConfigurationError: when the producer has no checker to answer check-backs.
+        ConfigurationError: when the producer has no checker.
     """
     with needing("rocketmq"):
         from rocketmq.v5.exception import IllegalArgumentException
@@ -126,12 +126,12 @@ def begin(producer: Producer) -> Transaction:
         return producer.begin_transaction()
     except IllegalArgumentException as error:
         raise ConfigurationError(
-            "The producer has nobody to answer check-backs. Make it as Producer(..., checker=barrier)."
+            "The producer has no checker for check-backs. Make it as Producer(..., checker=barrier)."
         ) from error
 
 
 def prepared_by_client(client: Client, message: NewMessage, database: str) -> Callable[[], Half]:
-    """Look at a message, and return how its half is sent over HTTP."""
+    """Validate a message; return a function that sends its half over HTTP."""
     steps = half_steps(client, message, database)
     return lambda: half_of(client, message, client.run(steps))
 
@@ -139,7 +139,7 @@ def prepared_by_client(client: Client, message: NewMessage, database: str) -> Ca
 def prepared_by_async_client(
     client: AsyncClient, message: NewMessage, database: str
 ) -> Callable[[], Awaitable[Half]]:
-    """Look at a message, and return how its half is sent over HTTP in a loop."""
+    """Validate a message; return a coroutine function that sends its half over HTTP."""
     steps = half_steps(client, message, database)
 
     async def send() -> Half:
@@ -149,7 +149,7 @@ def prepared_by_async_client(
 
 
 def half_of(client: Client | AsyncClient, message: NewMessage, begun: calls.Begun) -> Half:
-    """Return a half that was sent over HTTP."""
+    """Return the half of a transaction begun over HTTP."""
     return Half(
         begun.message_id,
         lambda: client.run(calls.commit(begun.transaction_id, message)),
@@ -161,7 +161,7 @@ def half_steps(client: Client | AsyncClient, message: NewMessage, database: str)
     """Return the operation that sends a half.
 
     Raises:
-        ClientMistake: for anything but a NewMessage that can be sent.
+        ClientMistake: for an invalid message, or one of another type.
     """
     if not isinstance(message, NewMessage):
         raise ClientMistake(f"A Client sends a tidewheel.NewMessage, and this is a {type(message).__name__}.")
@@ -175,7 +175,7 @@ def half_steps(client: Client | AsyncClient, message: NewMessage, database: str)
 
 
 async def sent_in_a_thread(send: Callable[[], Half]) -> Half:
-    """Send a half in a thread, and have its ends there, too."""
+    """Send a half in a thread; its commit and rollback run in threads, too."""
     half = await asyncio.to_thread(send)
     return Half(
         half.message_id, partial(asyncio.to_thread, half.commit), partial(asyncio.to_thread, half.rollback)
@@ -185,11 +185,10 @@ async def sent_in_a_thread(send: Callable[[], Half]) -> Half:
 def send_halves(prepare: Prepare, messages: Sequence[Any], database: str) -> list[Half]:
     """Send all halves, in order, with the name of their database.
 
-    When one cannot be sent, those before it are rolled back. No row of theirs can exist yet, so this end
-    needs no look at the table.
+    If a send fails, roll back the earlier halves. They cannot have rows yet, so the table is not read.
 
     Raises:
-        ClientMistake: for a message that cannot be sent, or is given twice (it can carry only one id).
+        ClientMistake: for an invalid message, or one given twice (a message has only one id).
     """
     refuse_one_twice(messages)
     sends = [prepare(message, database) for message in messages]
@@ -218,17 +217,17 @@ async def async_send_halves(prepare: AsyncPrepare, messages: Sequence[Any], data
 
 
 def rolled_back(_: str) -> Outcome:
-    """Return how a message ends that cannot have a row."""
+    """Return the outcome of a message without a row."""
     return Outcome.ROLLED_BACK
 
 
 def committed(_: str) -> Outcome:
-    """Return how a message ends whose row has been committed."""
+    """Return the outcome of a message with a committed row."""
     return Outcome.COMMITTED
 
 
 def refuse_one_twice(messages: Sequence[Any]) -> None:
-    """Refuse a message object that is given twice."""
+    """Refuse duplicate message objects."""
     if len({id(message) for message in messages}) < len(messages):
         raise ClientMistake("One message is given twice to a transaction. Make one for each.")
 
@@ -262,7 +261,7 @@ def end_halves(halves: Sequence[Half], outcome_of: Callable[[str], Outcome]) -> 
 async def async_end_halves(
     halves: Sequence[Half], outcome_of: Callable[[str], Outcome]
 ) -> list[TimerResult | None]:
-    """End each half in a loop, with outcomes looked up in threads; return the same."""
+    """End each half in a loop, as `end_halves` does, with outcomes looked up in threads."""
     verdicts: list[TimerResult | None] = []
     for half in halves:
         outcome, done = await asyncio.to_thread(outcome_of, half.message_id), None
@@ -275,9 +274,9 @@ async def async_end_halves(
 
 @contextmanager
 def failures_left_to_check_backs(message_id: str, outcome: Outcome) -> Iterator[None]:
-    """Log that the broker could not be told how a half ends; its check-back asks later.
+    """Log a failure to end a half; a check-back repeats it.
 
-    A refusal means that the half has ended otherwise: it expired, or somebody resolved it by hand.
+    A refusal means that the half had another end: it expired, or an operator resolved it.
     """
     try:
         yield
@@ -291,9 +290,9 @@ def failures_left_to_check_backs(message_id: str, outcome: Outcome) -> Iterator[
                 error,
             )
         else:
-            log.warning("The check-back will tell that %s is %s, now: %s", message_id, outcome.value, error)
+            log.warning("Message %s (%s) is left to its check-back: %s", message_id, outcome.value, error)
 
 
 def ids_of(halves: Sequence[Half]) -> str:
-    """Return the message ids, for people."""
+    """Return the message ids as text."""
     return ", ".join(half.message_id for half in halves)
