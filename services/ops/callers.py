@@ -1,14 +1,13 @@
-"""Callers over HTTP: whose token a request bears, and whether its user may do what it asks.
+"""Authentication and authorization of HTTP requests by token.
 
-    gate     the token is known --------------------> `Caller` in the request's scope; 401
-    route    what it asks (`services.ops.needs`) ---> `ask`: its user may; 403
-    poll     while it waits (`polls.HangUp`) -------> `watch`: the token was revoked, expired, the right
-                                                      taken away; 401 or 403 at once
+    gate     verify the token ----------------------> `Caller` in the request's scope; else 401
+    route    needs (`services.ops.needs`) ----------> `ask`: check the user's rights; else 403
+    poll     while it is open (`polls.HangUp`) -----> `watch`: the token was revoked or expired, or a right
+                                                      removed; 401 or 403 at once
 
-Without a `Caller` in its scope a request is the administrator's: it bears the token of `--http-token`, or the
-broker asks nobody. Cost: a hash and a comparison a request, a look-up for each of up to NEEDS_MAX needs. A
-request through a node that follows is judged by the leader, by the token that it bears: a node adds no right
-to it.
+A request without a `Caller` is the administrator's: it has the token of `--http-token`, or authentication is
+off. A follower forwards the token, and the leader authorizes the request. Cost: one hash and one comparison
+per request, one look-up for each of at most NEEDS_MAX needs.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ TOKEN, NO_RIGHT = "http token", "no right"
 _SCOPE: Final = "tidewheel.caller"
 _LOOK_SECONDS_MAX: Final = 3_600.0
 NEEDS_MAX: Final = 2 * limits.TIMER_BATCH_MAX + 1
-"""Of a request: each message of a batch has a topic and may name a timer's; a half is to be ended, too."""
+"""Per request: two topics (its own, a timer's) for each message of a batch, and one to end a half."""
 
 
 class Authority(NamedTuple):
-    """Where tokens and rights are looked up; a node that follows has them in its copy."""
+    """Look-up of tokens and rights; a follower reads its own copy."""
 
     holder: Callable[[str], Token]
-    """Return the token of a text; raise `Unauthorized`."""
+    """Return the token for a text; raise `Unauthorized`."""
     check_stands: Callable[[Token], None]
-    """Raise `Unauthorized` for a token that was known, and is void."""
+    """Raise `Unauthorized` for a revoked or expired token."""
     seconds_left: Callable[[Token], float | None]
     allows: Callable[[str, Need], bool]
     allows_some: Callable[[str, Verb, Kind], bool]
@@ -51,7 +50,7 @@ class Authority(NamedTuple):
 
 
 def authority_of(access: LiveAccess) -> Authority:
-    """Return the authority of a broker that leads, or is alone."""
+    """Return the authority of a leader or single broker."""
     return Authority(
         access.holder,
         access.check_stands,
@@ -63,7 +62,7 @@ def authority_of(access: LiveAccess) -> Authority:
 
 
 class Caller:
-    """A user at the other end of a request; `asked` is the request for lists of refusals."""
+    """The authenticated user of a request; `asked` describes the request in lists of refusals."""
 
     def __init__(self, authority: Authority, token: Token, refusals: Refusals, host: str, asked: str) -> None:
         self._authority, self._token, self._refusals = authority, token, refusals
@@ -76,13 +75,13 @@ class Caller:
         return self._token.user
 
     def may_somewhere(self, verb: Verb, kind: Kind) -> bool:
-        """Return whether the user has a verb on any topic, or group, at all."""
+        """Return whether the user has a verb on at least one topic, or group."""
         return self._authority.allows_some(self.user, verb, kind)
 
     def ask(self, needs: Iterable[Need]) -> None:
-        """Raise `Forbidden` unless the user may do what the request asks; keep it for `watch`.
+        """Raise `Forbidden` if the user lacks a needed right; keep the needs for `watch`.
 
-        They are judged in one turn of the loop: raise `RequestTooLarge` for more than any request may have.
+        All needs are checked in one turn of the event loop: raise `RequestTooLarge` above NEEDS_MAX.
         """
         found = dict[Need, None]()
         for need in needs:
@@ -93,7 +92,7 @@ class Caller:
         self.check()
 
     def watch(self, ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
-        """Call `ended` as soon as the request may go on no more; return what ends the watch."""
+        """Call `ended` when the token or a right is lost; return a function that stops the watch."""
 
         def look() -> None:
             try:
@@ -114,7 +113,7 @@ class Caller:
         return unwatch
 
     def check(self) -> None:
-        """Raise `Unauthorized` if the token is void by now, `Forbidden` for rights that are missing."""
+        """Raise `Unauthorized` for a revoked or expired token, `Forbidden` for missing rights."""
         try:
             self._authority.check_stands(self._token)
         except AccessRefused:
@@ -127,11 +126,11 @@ class Caller:
 
 
 def let_in(request: Request, caller: Caller) -> None:
-    """Note whose request it is."""
+    """Store the caller in the request's scope."""
     request.scope[_SCOPE] = caller
 
 
 def caller_of(request: Request) -> Caller | None:
-    """Return the user whose request it is; None: the administrator's."""
+    """Return the caller of a request; None for the administrator."""
     found: Caller | None = request.scope.get(_SCOPE)
     return found

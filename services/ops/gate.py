@@ -1,19 +1,17 @@
-"""The gate lets a request over HTTP through to the application, or refuses it before anything of it is read.
+"""Checks of an HTTP request before its body is read and before the application runs.
 
-    is it a foreign page's?   --> does it bear a token?   --> is its body JSON?  --> its body, bounded
-    services.ops.origins: 403     401                         415                    services.ops.bodies
+    origin (services.ops.origins) --> token --> content type --> bound on the body (services.ops.bodies)
+    403                               401       415
 
-Probes of health need neither a name nor a token: they say `alive` and `ready` to everybody. A page can send
-a body as text, a form or a file without asking anybody; JSON it cannot, without the browser asking the
-broker first, which never says yes (Fetch standard, CORS-safelisted request headers). So a body must be
-declared as JSON, and a page that browsers say nothing about is kept out as well. Where bytes of any kind are
-taken (`bodies.is_raw`), just what pages can send so is refused.
+Health probes need no `Host` and no token. A web page can send text, forms and files across origins, but JSON
+only after a CORS preflight, which the broker never grants (Fetch standard, CORS-safelisted request headers).
+So a body must be declared as JSON; this also stops pages of browsers that send no `Origin`. Routes for raw
+bytes (`bodies.is_raw`) refuse only the content types that need no preflight.
 
-`Authorization: Bearer <token>`: that of `--http-token` is the administrator's, any other a user's
-(`services.ops.callers`). It is given once: of two a proxy might take one and the broker the other. A URL that
-holds a token, however often it is encoded, is refused before all else, so that no list of refusals shows it:
-URLs are kept in logs and histories. Cost: one
-comparison, which takes as long for a near guess as for a far one; of a user's token a hash besides.
+`Authorization: Bearer <token>`: the token of `--http-token` is the administrator's, any other a user's
+(`services.ops.callers`). Two such fields are refused: a proxy might read one and the broker the other. A URL
+with a token, encoded or not, is refused before any other check, so that lists of refusals do not show it.
+Cost: one constant-time comparison; for a user's token also a hash.
 """
 
 from __future__ import annotations
@@ -40,18 +38,18 @@ from tidewheel.errors import AccessRefused, TidewheelError
 
 OPEN_PATHS: Final = frozenset(("/livez", "/readyz"))
 SENT_BY_PAGES: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
-"""The content types that the Fetch standard lets a page send to any host."""
+"""Content types allowed without a preflight by the Fetch standard."""
 TOKEN_PARAMETERS: Final = frozenset(("access_token", "authorization", "bearer", "token"))
-"""Names of fields in a query by which callers of other services send a token."""
+"""Query parameters commonly used for tokens."""
 _DECODED_MAX: Final = 8
-"""How often a URL is decoded in search of a token: proxies and clients encode what is encoded."""
+"""Maximum rounds of URL decoding in the search for a token: URLs may be encoded repeatedly."""
 HOST, PAGE = "http host", "http page"
-"""The reasons of refusals."""
+"""Reasons of refusals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What requests must fulfil: a token ("": none), a name of the broker, and bounds of their bodies."""
+    """Requirements: administrator's token ("": none), accepted `Host` names, bounds on bodies."""
 
     token: str = ""
     names: Names = field(default_factory=Names)
@@ -59,7 +57,7 @@ class Demands:
 
 
 class Gate:
-    """An application behind the demands."""
+    """ASGI middleware that enforces the demands."""
 
     def __init__(
         self, app: ASGIApp, demands: Demands, refusals: Refusals, authority: Callable[[], Authority]
@@ -89,7 +87,7 @@ class Gate:
         check_json(request)
 
     def _user(self, request: Request) -> Caller | None:
-        """Return the user whose token a request bears, None: the administrator; raise `Unauthorized`."""
+        """Return the caller by the request's token, None for the administrator; raise `Unauthorized`."""
         given = request.headers.getlist("authorization")
         if len(given) > 1:
             raise Unauthorized(f"The request has {len(given)} fields Authorization: send one token.")
@@ -121,7 +119,7 @@ class Gate:
 
 
 def check_url(scope: Scope, administrators: str) -> None:
-    """Raise `TokenInUrl` for a path or a query that holds a token; `administrators`: that of --http-token."""
+    """Raise `TokenInUrl` for a token in the path or query; `administrators` is that of --http-token."""
     query, url = scope.get("query_string", b"").decode("latin-1"), scope["path"]
     named: set[str] = set()
     if query:
@@ -139,14 +137,14 @@ def check_url(scope: Scope, administrators: str) -> None:
 
 
 def check_json(request: Request) -> None:
-    """Raise `BodyNotJson` for a body that is declared as anything but JSON, or what may be sent as bytes."""
+    """Raise `BodyNotJson` unless the body is declared as JSON, or as raw bytes where the route takes them."""
     headers = request.headers
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return
     declared = headers.get("content-type", "")
     media_type = declared.partition(";")[0].strip().lower()
     if is_raw(request.method, request.url.path):
-        # Of these a page can send only with the browser's question before; so it is with a field of its own.
+        # Other types, and a custom header field, make the browser send a preflight.
         if media_type in ("", *SENT_BY_PAGES) and VERSION_HEADER not in headers:
             raise BodyNotJson(
                 f"Its content-type is {declared[:100]!r}, which any web page can send. Say"

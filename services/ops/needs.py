@@ -2,15 +2,15 @@
 
 The verbs are those of the protocol port (`services.auth.rights`, `services.rpc.needs`):
 
-    send       sends; verbs on one timer, and a look at one by its key or id
-    transact   begins (with send) and ends transactions, and is asked how they ended
-    receive    receives and the ends of leases, on the topic and on the group
-    any        a look at one topic, as QueryRoute
-    admin      looks and verbs of operators, on the topic or group that a request names; on all, if it names
-               none; on all topics and all groups what is about the broker as a whole
+    send       send; show, cancel, move and fire one timer by key or id
+    transact   begin (with send) and end transactions, poll for check-backs
+    receive    receive, and end or extend leases, on the topic and the group
+    any        show one topic, as QueryRoute
+    admin      queries and changes by operators, on the named topic or group, or on all if none is named;
+               for the whole broker, on all topics and all groups
 
-What a request names may be in its path, its query or its body, which is read once, for the judge and for the
-handler. A name that is no text is none: the handler refuses the request. A route without a line cannot be
+Names come from the path, the query or the body, which is parsed once for authorization and handler. A name
+that is not text counts as missing, and the handler refuses the request. A route without an entry cannot be
 served (`admitted`); the administrator's token needs no right.
 """
 
@@ -38,11 +38,11 @@ CARRIED: Final = ("cancel", "move", "fire")
 
 
 SOME_TOPIC: Final = "TOPIC"
-"""Stands in a refusal for a topic that must not be told."""
+"""Placeholder in a refusal for an undisclosed topic."""
 
 
 class Asked(NamedTuple):
-    """A request of a user, what its body in JSON says (None without one), and the broker."""
+    """A user's request, its JSON body (None without one), and the broker."""
 
     request: Request
     said: Any
@@ -54,11 +54,11 @@ class Asked(NamedTuple):
         return str(self.request.path_params[name])
 
     def in_query(self, name: str) -> str:
-        """Return a field of the query as its handler reads it; empty without it."""
+        """Return a query parameter as the handler reads it; empty if missing."""
         return dict(self.request.query_params).get(name, "")
 
     def in_body(self, *path: str) -> str:
-        """Return a text in the body; empty without it."""
+        """Return a text in the body; empty if missing."""
         found = self.said
         for name in path:
             found = found.get(name) if isinstance(found, dict) else None
@@ -70,83 +70,83 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def text(value: Any) -> str:
-    """Return a name; empty of what is none."""
+    """Return a text; empty for any other type."""
     return value if isinstance(value, str) else ""
 
 
 def each(value: Any) -> list[Any]:
-    """Return what is in a list; nothing of what is none."""
+    """Return a list; empty for any other type."""
     return value if isinstance(value, list) else []
 
 
 def on_topic(verb: Verb | None, name: str) -> Need:
-    """Return what is needed on a topic."""
+    """Return a need on a topic."""
     return Need(verb, Kind.TOPIC, name)
 
 
 def on_group(verb: Verb, name: str) -> Need:
-    """Return what is needed on a group."""
+    """Return a need on a group."""
     return Need(verb, Kind.GROUP, name)
 
 
 WHOLE_BROKER: Final = (on_topic(Verb.ADMIN, WILD), on_group(Verb.ADMIN, WILD))
-"""What is needed for what is about the broker, or the cluster, as a whole."""
+"""Needs of routes about the whole broker or cluster."""
 
-# What several routes need.
+# Needs shared by several routes.
 
 
 def nothing(asked: Asked) -> Iterator[Need]:
-    """Nothing: it is enough to be known."""
+    """Yield nothing: any authenticated user may call."""
     yield from ()
 
 
 def whole_broker(asked: Asked) -> Iterator[Need]:
-    """All topics and all groups."""
+    """Yield admin on all topics and all groups."""
     yield from WHOLE_BROKER
 
 
 def all_topics(asked: Asked) -> Iterator[Need]:
-    """All topics."""
+    """Yield admin on all topics."""
     yield on_topic(Verb.ADMIN, WILD)
 
 
 def all_groups(asked: Asked) -> Iterator[Need]:
-    """All groups."""
+    """Yield admin on all groups."""
     yield on_group(Verb.ADMIN, WILD)
 
 
 def topic_of_path(verb: Verb | None) -> NeedsOf:
-    """Return what needs a verb on the topic in the path."""
+    """Return the function that yields a verb on the topic in the path."""
     return lambda asked: iter((on_topic(verb, asked.in_path("topic")),))
 
 
 def group_of_path(asked: Asked) -> Iterator[Need]:
-    """The group in the path."""
+    """Yield admin on the group in the path."""
     yield on_group(Verb.ADMIN, asked.in_path("group"))
 
 
 def queried_topic(asked: Asked) -> Iterator[Need]:
-    """The topic in the query, else all."""
+    """Yield admin on the topic in the query, else on all."""
     yield on_topic(Verb.ADMIN, asked.in_query("topic") or WILD)
 
 
-# What one kind of request needs.
+# Needs of single routes.
 
 
 def new_topic(asked: Asked) -> Iterator[Need]:
-    """The topic to be made."""
+    """Yield admin on the new topic."""
     yield on_topic(Verb.ADMIN, asked.in_body("name"))
 
 
 def new_group(asked: Asked) -> Iterator[Need]:
-    """The group to be made, and the topic that it begins with."""
+    """Yield admin on the new group and on its first topic."""
     yield on_group(Verb.ADMIN, asked.in_body("name"))
     if topic := asked.in_body("topic"):
         yield on_topic(Verb.ADMIN, topic)
 
 
 def sending(asked: Asked) -> Iterator[Need]:
-    """Every message's topic, and those of the timers that they name."""
+    """Yield send on the topics of all messages and of the timers they name."""
     said = asked.said if isinstance(asked.said, dict) else {}
     for one in (said, *each(said.get("messages")), *each(said.get("timers"))):
         if isinstance(one, dict):
@@ -154,7 +154,7 @@ def sending(asked: Asked) -> Iterator[Need]:
 
 
 def topics_sent_to(message: dict[str, Any]) -> Iterator[Need]:
-    """One message's topic, and those of the timers that it names."""
+    """Yield send on the topics of one message and of the timers it names."""
     if topic := text(message.get("topic")):
         yield on_topic(Verb.SEND, topic)
     carried = [message.get(verb) for verb in CARRIED]
@@ -165,27 +165,27 @@ def topics_sent_to(message: dict[str, Any]) -> Iterator[Need]:
 
 
 def beginning(asked: Asked) -> Iterator[Need]:
-    """What a send needs, and to end the transaction."""
+    """Yield the needs of a send, and transact on its topic."""
     yield from sending(asked)
     yield on_topic(Verb.TRANSACT, asked.in_body("topic"))
 
 
 def ending(asked: Asked) -> Iterator[Need]:
-    """The topic of the transaction in the path."""
+    """Yield transact on the topic of the transaction in the path."""
     yield of_half(asked, Verb.TRANSACT)
 
 
 def half(asked: Asked) -> Iterator[Need]:
-    """The same for an operator."""
+    """Yield admin on the topic of the transaction in the path."""
     yield of_half(asked, Verb.ADMIN)
 
 
 def of_half(asked: Asked, verb: Verb) -> Need:
-    """Return what is needed on the topic of the transaction in the path, which its id does not say.
+    """Return the need on the topic of the transaction in the path, looked up by its id.
 
-    A caller without that right is told what it is told of an id that names nothing (`InvalidTransactionId`),
-    and one that has the right on no topic is refused whatever the id is: else ids could be tried, and would
-    name topics. The list of refusals has the topic.
+    A caller without the right gets the answer for an unknown id (`InvalidTransactionId`); a caller without
+    the verb on any topic is refused for every id. Guessed ids therefore disclose no topic. The list of
+    refusals has the topic.
     """
     if not asked.caller.may_somewhere(verb, Kind.TOPIC):
         return on_topic(verb, SOME_TOPIC)
@@ -200,36 +200,36 @@ def of_half(asked: Asked, verb: Verb) -> Need:
 
 
 def asking_back(asked: Asked) -> Iterator[Need]:
-    """Every topic of a poll for check-backs."""
+    """Yield transact on all topics of a poll for check-backs."""
     topics = each(asked.said.get("topics") if isinstance(asked.said, dict) else None)
     yield from (on_topic(Verb.TRANSACT, one) for one in map(text, topics) if one)
 
 
 def receiving(asked: Asked) -> Iterator[Need]:
-    """The topic that is received from, as the group."""
+    """Yield receive on the topic and the group."""
     yield on_topic(Verb.RECEIVE, asked.in_body("topic"))
     yield on_group(Verb.RECEIVE, asked.in_path("group"))
 
 
 def answering(asked: Asked) -> Iterator[Need]:
-    """The same for what becomes of leases: their handles name the topics."""
+    """Yield receive on the topics of the receipt handles, and on the group."""
     handles = each(asked.said.get("receipt_handles") if isinstance(asked.said, dict) else None)
     yield from (on_topic(Verb.RECEIVE, parted(one)[0]) for one in map(text, handles))
     yield on_group(Verb.RECEIVE, asked.in_path("group"))
 
 
 def one_timer(asked: Asked) -> Iterator[Need]:
-    """The topic of the timer in the query."""
+    """Yield send on the topic of the timer in the query."""
     yield from timer_named(asked.in_query("topic"), asked.in_query("handle"))
 
 
 def timer_verb(asked: Asked) -> Iterator[Need]:
-    """The topic of the timer in the body."""
+    """Yield send on the topic of the timer in the body."""
     yield from timer_named(asked.in_body("topic"), asked.in_body("handle"))
 
 
 def timer_named(topic: str, handle: str) -> Iterator[Need]:
-    """The topic of a timer that is named by it, or by its recall handle; raise `InvalidRecallHandle`."""
+    """Yield send on the given topic and that of the recall handle; raise `InvalidRecallHandle`."""
     if handle:
         yield on_topic(Verb.SEND, recall.decode(handle).topic)
     if topic or not handle:
@@ -237,34 +237,34 @@ def timer_named(topic: str, handle: str) -> Iterator[Need]:
 
 
 def timers(asked: Asked) -> Iterator[Need]:
-    """The topics of a filter in the query."""
+    """Yield admin on the topics of a filter in the query."""
     yield filtered(asked.in_query("topic"), asked.in_query("topic-prefix"))
 
 
 def timer_task(asked: Asked) -> Iterator[Need]:
-    """The topics of a filter in the body."""
+    """Yield admin on the topics of a filter in the body."""
     yield filtered(asked.in_body("filter", "topic"), asked.in_body("filter", "topic-prefix"))
 
 
 def filtered(topic: str, prefix: str) -> Need:
-    """Return what a filter of timers needs: its topic, else all of its prefix, else all."""
+    """Return the need of a timer filter: its topic, else all of its prefix, else all."""
     return on_topic(Verb.ADMIN, topic or f"{prefix}{WILD}")
 
 
 def redriving(asked: Asked) -> Iterator[Need]:
-    """The group in the path, and the topic that its dead letter goes to."""
+    """Yield admin on the group in the path, and send on the target topic."""
     yield from group_of_path(asked)
     yield from target(asked)
 
 
 def dead_letter_task(asked: Asked) -> Iterator[Need]:
-    """The group in the body, and the topic that its dead letters go to."""
+    """Yield admin on the group in the body, and send on the target topic."""
     yield on_group(Verb.ADMIN, asked.in_body("group"))
     yield from target(asked)
 
 
 def target(asked: Asked) -> Iterator[Need]:
-    """The topic that dead letters are sent to, if it is named."""
+    """Yield send on the target topic of dead letters, if given."""
     if topic := asked.in_body("target"):
         yield on_topic(Verb.SEND, topic)
 
@@ -361,17 +361,17 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("POST", "/api/cluster/forget"): whole_broker,
     ("POST", "/api/cluster/set-version"): whole_broker,
 }
-"""What each route needs, by its method and path."""
+"""Needs of each route, by method and path."""
 
 
 def admitted(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
-    """Return a handler that is only reached by callers who may; the operation is in the table."""
+    """Wrap a handler with the authorization of its route; the operation must be in the table."""
     needs_of = NEEDS[one.method, one.path]
 
     async def endpoint(request: Request) -> Response:
         if (caller := caller_of(request)) is not None:
             said = await said_by(request) if one.bodies else None
-            # Without a name there is nothing to have a right on: the handler says that it is missing.
+            # A missing name needs no right: the handler reports it.
             caller.ask(need for need in needs_of(Asked(request, said, live, caller)) if need.name)
         return await handler(request)
 
