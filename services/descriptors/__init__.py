@@ -1,2 +1,1 @@
-"""Message types from serialized descriptor sets: their classes (`message_types`), and how a set is made
-(`compiling`)."""
+"""Message types from serialized descriptor sets: loading (`message_types`) and generation (`compiling`)."""

@@ -1,4 +1,4 @@
-"""Make a descriptor set and the stubs of its types from .proto files; needs grpcio-tools (`make protos`).
+"""Generate a descriptor set and type stubs from .proto files; requires grpcio-tools (`make protos`).
 
 FOLDER/NAME.binpb       the descriptor set (`services.descriptors.message_types`)
 FOLDER/file_pb2.py      the names of one file's types
@@ -38,9 +38,9 @@ globals().update(TYPES.names_of("{source}"))
 def compile_protos(
     sources: Path, protos: Iterable[str], others: Iterable[FileDescriptor], folder: Path, package: str
 ) -> None:
-    """Write into `folder`, of the Python package `package`, what is made of the .proto files below `sources`.
+    """Generate `folder`, the Python package `package`, from .proto files below `sources`.
 
-    `others` are descriptions that a library has; what `protos` import needs not be named.
+    `others` are file descriptors of installed libraries; imports of `protos` are included.
     """
     folder.mkdir(exist_ok=True)
     (folder / "__init__.py").write_text(PACKAGE.format(file=FILE))
@@ -54,7 +54,7 @@ def compile_protos(
 
 
 def compiled(sources: Path, protos: list[str], folder: Path) -> dict[str, FileDescriptorProto]:
-    """Return protoc's descriptions of files and of what they import, by name; write stubs into `folder`."""
+    """Return protoc's descriptors of files and their imports, by name; write stubs into `folder`."""
     with TemporaryDirectory() as scratch:
         described = Path(scratch) / FILE
         arguments = [f"-I{sources}", f"-I{WELL_KNOWN}", f"--pyi_out={scratch}", "--include_imports"]
@@ -69,7 +69,7 @@ def compiled(sources: Path, protos: list[str], folder: Path) -> dict[str, FileDe
 
 
 def add_with_imports(file: FileDescriptor, made: dict[str, FileDescriptorProto]) -> None:
-    """Add a library's description of a file behind what it imports, unless it is there."""
+    """Add a library's file descriptor after its imports, unless present."""
     if file.name in made:
         return
     for imported in file.dependencies:
@@ -79,7 +79,7 @@ def add_with_imports(file: FileDescriptor, made: dict[str, FileDescriptorProto])
 
 
 def name_for_json(messages: Iterable[DescriptorProto]) -> None:
-    """Write JSON's names of fields into descriptions: Python's leave them out, tools print what they find."""
+    """Set `json_name` of all fields: Python's descriptors omit it, and tools print it."""
     for message in messages:
         for field in message.field:
             first, *others = field.name.split("_")
