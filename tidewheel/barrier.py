@@ -400,7 +400,7 @@ def refuse_joined(session: Session) -> None:
     bind = session.get_bind()
     if session.in_transaction() or (isinstance(bind, Connection) and bind.in_transaction()):
         raise RefusedByState(
-            "The session is in a transaction already, so its commit is not the barrier's to make. "
+            "The session is in a transaction already, so the barrier cannot commit it. "
             "Give the barrier a sessionmaker over an engine, and let it open the session."
         )
 
@@ -418,7 +418,7 @@ def refuse_late_commit(ends_s: float, halves: Sequence[Half]) -> None:
     """Refuse a commit after `ends_s`: the half may have expired."""
     if time.monotonic() > ends_s:
         raise RefusedByState(
-            f"The block of message {ids_of(halves)} took so long that the broker may have given up asking. "
+            f"The block of message {ids_of(halves)} took so long that its half may have expired. "
             "Make it shorter, or raise the topic's check-backs (tidewheel txn policy) and longest_s."
         )
 
@@ -450,7 +450,7 @@ def engine_of(sessions: sessionmaker[Session]) -> Engine:
     session = sessions() if callable(sessions) else None
     if not isinstance(session, Session):
         raise ConfigurationError(
-            "The barrier takes a session factory, as in Barrier(sessionmaker(engine)), as check-backs come "
-            "in threads of their own; an async_sessionmaker may stand behind it."
+            "The barrier takes a session factory, as in Barrier(sessionmaker(engine)), because check-backs "
+            "run in threads; an async_sessionmaker may be the second argument."
         )
     return session.get_bind().engine
