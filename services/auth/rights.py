@@ -63,7 +63,7 @@ VERBS: Final = {Kind.TOPIC: frozenset(Verb), Kind.GROUP: frozenset((Verb.RECEIVE
 
 
 class Need(NamedTuple):
-    """What a call asks for: a verb on a topic or group by its stored name; None: any verb will do.
+    """The right of a call: a verb on a topic or group by its stored name; None: any verb.
 
     A name with `*` at its end stands for all names that begin so.
     """

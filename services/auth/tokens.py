@@ -5,7 +5,7 @@
                     --- secret     32 random bytes in base64url, 43 characters
 
 Kept is the SHA-256 of the text. The secret is random, so that neither a salt nor a slow hash would add
-anything: nobody can try 2**256 of them. A token has the rights of its user, no others, until it is revoked,
+anything: 2**256 cannot be tried. A token has the rights of its user, no others, until it is revoked,
 it expires, or its user is removed.
 """
 
@@ -22,7 +22,7 @@ SECRET_BYTES: Final = 32
 _ID: Final = "[0-9a-f]{12}"
 _TEXT: Final = re.compile(rf"tw_({_ID})_[A-Za-z0-9_-]{{43}}")
 _BEGINNING: Final = re.compile(rf"tw_({_ID})_[A-Za-z0-9_-]{{16}}")
-"""What is taken for a token that was cut; a topic may be named like the first part."""
+"""The form of a token cut short; the name of a topic may look like the first part."""
 
 
 @dataclass(frozen=True, slots=True)

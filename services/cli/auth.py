@@ -193,7 +193,7 @@ def add_token(
     print(f"token    {made['token']}\nid       {made['id']}\nexpires  {ends(made)}")
     output.say(
         "The token is not shown again. Send it as: Authorization: Bearer TOKEN. For commands, put it into a "
-        f"file and name that by TIDEWHEEL_HTTP_TOKEN. What it may do: tidewheel auth acl ls {user}"
+        f"file and name that by TIDEWHEEL_HTTP_TOKEN. Its rights: tidewheel auth acl ls {user}"
     )
 
 
@@ -242,9 +242,9 @@ def ends(token: dict[str, Any]) -> str:
 
 
 def warn_of_http(answer: dict[str, Any]) -> None:
-    """Say when tokens count for nothing yet: HTTP serves everybody."""
+    """Warn while the HTTP port asks for no token."""
     if not answer["is_asked"]:
-        output.say("This broker runs without --http-token: over HTTP everybody may do everything.")
+        output.say("This broker runs without --http-token: HTTP requests need no token and have all rights.")
 
 
 def put(

@@ -36,7 +36,7 @@ ACCEPTED: Final = "; ".join(
 
 @app.command(
     help="Judge one value of a broker for a probe: one line, and an exit code.\n\n"
-    "Exit code 0: OK; 1: WARNING; 2: CRITICAL, also where nobody answers; 3: UNKNOWN.\n\n"
+    "Exit code 0: OK; 1: WARNING; 2: CRITICAL, also without an answer; 3: UNKNOWN.\n\n"
     f"--warn and --crit are a span (30s), a number (100) or a part (80%). Without them: {ACCEPTED}.\n\n"
     "Example: tidewheel check lag --warn 1m --crit 10m"
 )

@@ -15,7 +15,7 @@ from typing import Final
 
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
-from grpc_tools import protoc  # type: ignore[import-untyped]
+from grpc_tools import protoc  # type: ignore[import-untyped]  # ships no types
 
 WELL_KNOWN: Final = Path(protoc.__file__).parent / "_proto"
 FILE: Final = "messages.binpb"

@@ -174,7 +174,7 @@ def test_all_nodes_know_a_token_and_one_that_follows_adds_no_right(nodes: list[O
     leader, follower = sorted(nodes, key=role, reverse=True)
     token, token_id = follower.user("orders")
     for one in nodes:
-        until(lambda one=one: call(one.broker, token, "/api/cluster")[0] == 403)  # type: ignore[misc]
+        until(lambda one=one: call(one.broker, token, "/api/cluster")[0] == 403)  # type: ignore[misc]  # of a lambda with a default
         assert send(one.broker, token)[0] == 201
         for path in ("/api/auth/users", "/metrics", "/api/groups"):
             assert call(one.broker, token, path)[0] == 403, path

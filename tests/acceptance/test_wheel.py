@@ -169,7 +169,7 @@ def metadata_of(wheel: Path) -> Distribution:
     archive = zipfile.ZipFile(wheel)
     (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
     # A path in a zip is all that it needs; typeshed asks for more than importlib.metadata does.
-    return PathDistribution(zipfile.Path(archive, f"{folder}/"))  # type: ignore[arg-type]
+    return PathDistribution(zipfile.Path(archive, f"{folder}/"))  # type: ignore[arg-type]  # a zipfile.Path is a path to it
 
 
 def unconditional(

@@ -92,7 +92,7 @@ def installed(folder: Path, case: Case, requirements: list[str], wheels: list[Pa
     """Make an environment; return its Python."""
     base = python_of(case.python)
     if base is None:
-        pytest.skip(f"no Python {case.python} here")
+        pytest.skip(f"Python {case.python} is not installed: uv python install {case.python}")
     uv = Path(sys.executable).with_name("uv")
     run(uv, "venv", "--quiet", "--python", base, folder)
     python = folder / "bin" / "python"

@@ -63,7 +63,7 @@ def on_every_database(client: str, request: pytest.FixtureRequest) -> None:
     """Run with a client of ours on one database only, if there are few rounds."""
     rounds, database = request.config.getoption("rounds"), request.node.callspec.params.get("database")
     if rounds <= FEW_ROUNDS and (client, database or "postgresql") in SELDOM:
-        pytest.skip("with more --rounds")
+        pytest.skip(f"one database for each client in make test; all with --rounds above {FEW_ROUNDS}")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

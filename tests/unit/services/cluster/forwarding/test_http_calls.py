@@ -216,7 +216,7 @@ def test_a_node_judges_its_own_answers_by_the_users_of_its_copy(monkeypatch: pyt
     node: Any = SimpleNamespace(acts=acts)
     app = ClusterHttp(node, Path(), Demands("the-token-of-the-administrator"), Refusals(int), *[nothing] * 4)
     monkeypatch.setattr(http_forwarding, "status_of", lambda node: {})
-    app.metrics = SimpleNamespace(view=dict, progress=AsyncMock(return_value={}))  # type: ignore[assignment]
+    app.metrics = SimpleNamespace(view=dict, progress=AsyncMock(return_value={}))  # type: ignore[assignment]  # two of its methods
 
     async def asked(token: str) -> tuple[int, str]:
         transport = httpx.ASGITransport(app)
