@@ -2,12 +2,15 @@
 
     start -> count what matches -> a slice -> its flush -> next slice -> ... -> DONE
                  |                    |
-                 +--------------------+-> STOPPED: by somebody, by an error, or with the broker
+                 +--------------------+-> STOPPED: by an operator, by an error, with the right of the user
+                                                   that started it, or with the broker
 
 Rules:
 - A task takes its turn in the loop like any caller: after each slice it waits until that is durable.
 - It touches what was there before it began (`end_offset`), and each thing once.
 - Every thing has its verdict, or the code of the error that refused it; none is lost from the count.
+- A task of a user needs its token and rights until its end (`Watch`), as a long poll does: a revoked token
+  ends what was begun with it. The slice under way is finished.
 - Tasks are in memory: a restart stops them. What they did is durable, what they did not do is not begun.
 
 `services.live.timer_tasks` and `services.live.dead_letter_tasks` say what is done to what.
@@ -18,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
@@ -27,7 +31,7 @@ import structlog
 
 from commitlog import limits
 from services.live.live_broker import LiveBroker
-from tidewheel.errors import Busy, NotFound, TidewheelError
+from tidewheel.errors import AccessRefused, Busy, NotFound, TidewheelError
 
 log = structlog.get_logger()
 
@@ -48,8 +52,17 @@ Order = TypeVar("Order", bound=Doing)
 """What a task is to do, and to what."""
 
 
+Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
+"""Call the argument once if the starter of a task loses its right; return a function that ends the watch."""
+
+
+def unwatched(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
+    """Watch nothing: the starter has all rights."""
+    return lambda: None
+
+
 class TaskState(Enum):
-    """Where a task is; STOPPED: by somebody, by an error, or with the broker."""
+    """State of a task; STOPPED: `Task.why` is the reason."""
 
     RUNNING = "running"
     DONE = "done"
@@ -100,15 +113,19 @@ class Tasks(ABC, Generic[Order]):
     async def _work(self, task: Task[Order]) -> None:
         """Count, then go through what matches until it is done or `task.why` says to end."""
 
-    def start(self, order: Order) -> Task[Order]:
-        """Begin a task, which first counts what matches; raise `Busy` when enough are running."""
+    def start(self, order: Order, watch: Watch = unwatched) -> Task[Order]:
+        """Begin a task, which first counts what matches; raise `Busy` when enough are running.
+
+        It stops when `watch` reports that its starter has lost the right.
+        """
         self.check(order)
         if len(self._runs) >= limits.TASKS_RUNNING_MAX:
             raise Busy(f"{len(self._runs)} tasks over {self.what} are running: wait for one, or stop one.")
         task = Task(uuid4().hex[:12], order, self._live.now_ms(), self._end_offset(order))
         self._tasks[task.id] = task
         run = self._runs[task.id] = asyncio.create_task(self._run(task))
-        run.add_done_callback(lambda _: self._ended(task))
+        unwatch = watch(lambda error: self._tell(task, f"its starter lost the right: {error.detail}"))
+        run.add_done_callback(lambda _: self._ended(task, unwatch))
         self._forget()
         verb = order.verb.value
         log.info("task begins", what=self.what, task=task.id, verb=verb, reason=order.reason)
@@ -144,7 +161,9 @@ class Tasks(ABC, Generic[Order]):
             await asyncio.wait(self._runs.values())
 
     def _tell(self, task: Task[Order], why: str) -> None:
-        """Have a task end behind its slice; at once if it only counts as yet."""
+        """Have a task end after its slice; at once while it counts. No effect on one whose work is done."""
+        if self._runs[task.id].done():
+            return
         task.why = task.why or why
         task.told.set()
         if task.matched is None:
@@ -159,8 +178,9 @@ class Tasks(ABC, Generic[Order]):
             task.why = f"it broke: {bug!r}"
             raise
 
-    def _ended(self, task: Task[Order]) -> None:
+    def _ended(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
         """Give a task its last state, and forget its run."""
+        unwatch()
         assert task.state is TaskState.RUNNING, "a task ends twice"
         task.state = TaskState.STOPPED if task.why else TaskState.DONE
         task.ended_ms = self._live.now_ms()

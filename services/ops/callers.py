@@ -4,6 +4,7 @@
     route    needs (`services.ops.needs`) ----------> `ask`: check the user's rights; else 403
     poll     while it is open (`polls.HangUp`) -----> `watch`: the token was revoked or expired, or a right
                                                       removed; 401 or 403 at once
+    task     until its end (`services.live.tasks`) -> `watch`: the same stops it, with that reason
 
 A request without a `Caller` is the administrator's: it has the token of `--http-token`, or authentication is
 off. A follower forwards the token, and the leader authorizes the request. Cost: one hash and one comparison
@@ -24,6 +25,7 @@ from services.auth.refusals import Refusals
 from services.auth.rights import Kind, Need, Verb, lacking
 from services.auth.tokens import Token
 from services.live.access import LiveAccess
+from services.live.tasks import Watch, unwatched
 from services.ops.errors import RequestTooLarge
 from tidewheel.errors import AccessRefused
 
@@ -128,6 +130,12 @@ class Caller:
 def let_in(request: Request, caller: Caller) -> None:
     """Store the caller in the request's scope."""
     request.scope[_SCOPE] = caller
+
+
+def watch_of(request: Request) -> Watch:
+    """Return what watches the rights of a request's caller; the administrator has all of them for good."""
+    caller = caller_of(request)
+    return unwatched if caller is None else caller.watch
 
 
 def caller_of(request: Request) -> Caller | None:

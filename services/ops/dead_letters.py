@@ -36,6 +36,7 @@ from services.live.dead_letters import FOREVER_MS, DeadLetterFilter
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
+from services.ops.callers import watch_of
 from services.ops.groups import name_of
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
@@ -329,7 +330,8 @@ class DeadLettersApi:
         wanted = await said_as(NewDeadLetterTask, request)
         order = wanted.order(self._live.now_ms())
         if not wanted.dry_run:
-            return JSONResponse(dead_letter_task_shape(self._tasks.start(order)), status_code=202)
+            task = self._tasks.start(order, watch_of(request))
+            return JSONResponse(dead_letter_task_shape(task), status_code=202)
         self._tasks.check(order)
         matched = await dead_letters.count(self._live, order.group, order.wanted)
         return JSONResponse({"dry_run": True, "matched": matched})

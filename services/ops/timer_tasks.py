@@ -24,6 +24,7 @@ from services.broker.values import TimerFilter
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVerb
+from services.ops.callers import watch_of
 from services.ops.given_times import due_of, span_of
 from services.ops.operation import Operation
 from services.ops.request import Moment, said_as
@@ -132,7 +133,8 @@ class TimerTasksApi:
         wanted = await said_as(NewTask, request)
         order = wanted.order(self._live.now_ms())
         if not wanted.dry_run:
-            return JSONResponse(task_shape(self._tasks.start(order)), status_code=202)
+            task = self._tasks.start(order, watch_of(request))
+            return JSONResponse(task_shape(task), status_code=202)
         self._tasks.check(order)
         return JSONResponse({"dry_run": True, "matched": await timer_queries.count(self._live, order.wanted)})
 
