@@ -35,6 +35,8 @@ app.add_typer(users, name="user")
 app.add_typer(rules, name="acl")
 app.add_typer(tokens, name="token")
 
+ALLOW = "tidewheel auth acl allow"
+
 
 class Verb(StrEnum):
     """What may be done."""
@@ -53,6 +55,27 @@ TopicOption = Annotated[
 GroupOption = Annotated[
     list[str] | None, typer.Option("--group", help="A consumer group, or a prefix; may be repeated.")
 ]
+
+
+@app.command()
+def whoami(http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show the user of the token in use, when the token expires, and what the user may do.
+
+    Example: tidewheel auth whoami
+    """
+    me = Api(http).get("whoami")
+    warn_of_http(me)
+    if as_json:
+        output.print_json(me)
+        return
+    if me["has_all_rights"]:
+        print("administrator: all rights")
+        return
+    token = {"has_expired": False} | me["token"]
+    print(f"user     {me['user']}\ntoken    {token['id']}\nexpires  {ends(token)}")
+    print_rules(
+        me["rules"], f"no rules: nothing is allowed. Allow something: tidewheel auth acl allow {me['user']}"
+    )
 
 
 @users.command("add")
@@ -274,12 +297,17 @@ def warn(answer: dict[str, Any]) -> None:
 
 
 def show(answer: dict[str, Any], as_json: bool) -> None:
-    """Print rules: those of one user, kind, pattern and effect in one line."""
+    """Print an answer's rules: those of one user, kind, pattern and effect in one line."""
     found: list[dict[str, str]] = answer["rules"]
     warn(answer)
     if as_json:
         output.print_json(found)
         return
+    print_rules(found, "no rules: nothing is allowed; see tidewheel auth acl allow --help")
+
+
+def print_rules(found: list[dict[str, str]], none: str) -> None:
+    """Print rules as a table; `none` if there are no rules."""
     lines: dict[tuple[str, ...], list[str]] = {}
     for one in found:
         about = (one["user"], one["effect"], one["kind"], one["pattern"])
@@ -288,4 +316,4 @@ def show(answer: dict[str, Any], as_json: bool) -> None:
         rows = ((*about, " ".join(verbs)) for about, verbs in lines.items())
         output.print_table(("user", "effect", "on", "name", "verbs"), rows, prose=("verbs",))
     else:
-        output.say("no rules: nothing is allowed; see tidewheel auth acl allow --help")
+        output.say(none)

@@ -41,6 +41,7 @@ from services.ops.timer_tasks import TimerTasksApi
 from services.ops.timers import TimersApi
 from services.ops.topics import TopicsApi
 from services.ops.transactions import TransactionsApi
+from services.ops.whoami import WhoamiApi
 from tidewheel.errors import TidewheelError
 
 HANDLERS = {
@@ -87,6 +88,7 @@ def make_app(
         ReceivingApi(live, polls),
         DeadLettersApi(live, dead_letters),
         AccessApi(live, refusals, asks=bool(demands.token)),
+        WhoamiApi(live, asks=bool(demands.token)),
         ClientsApi(live, clients or Nobody(), measured),
         explaining,
     )

@@ -76,6 +76,15 @@ class Caller:
         """The user's name."""
         return self._token.user
 
+    @property
+    def token(self) -> Token:
+        """The token of the request, in the broker's time."""
+        return self._token
+
+    def may(self, needs: Iterable[Need]) -> bool:
+        """Return whether the user has all these rights; a refusal is not recorded."""
+        return all(self._authority.allows(self.user, one) for one in needs)
+
     def may_somewhere(self, verb: Verb, kind: Kind) -> bool:
         """Return whether the user has a verb on at least one topic, or group."""
         return self._authority.allows_some(self.user, verb, kind)

@@ -341,6 +341,7 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("POST", "/api/dead-letters/tasks"): dead_letter_task,
     ("GET", "/api/dead-letters/tasks/{id}"): all_groups,
     ("DELETE", "/api/dead-letters/tasks/{id}"): all_groups,
+    ("GET", "/api/whoami"): nothing,
     ("GET", "/api/auth/users"): whole_broker,
     ("POST", "/api/auth/users"): whole_broker,
     ("DELETE", "/api/auth/users/{name}"): whole_broker,

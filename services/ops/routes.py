@@ -35,6 +35,7 @@ from services.ops import (
     timers,
     topics,
     transactions,
+    whoami,
 )
 from services.ops.operation import Operation
 
@@ -54,5 +55,6 @@ OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
     receiving.ReceivingApi: receiving.OPERATIONS,
     dead_letters.DeadLettersApi: dead_letters.OPERATIONS,
     access.AccessApi: access.OPERATIONS,
+    whoami.WhoamiApi: whoami.OPERATIONS,
     clients.ClientsApi: clients.OPERATIONS,
 }

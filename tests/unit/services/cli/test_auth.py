@@ -154,6 +154,25 @@ def test_a_user_calls_by_its_token_until_it_is_revoked(serving: Serving, tmp_pat
     assert second["token"] not in listed.stdout
 
 
+def test_whoami_shows_the_user_of_the_token_and_its_rules(serving: Serving, tmp_path: Path) -> None:
+    assert serving.run("auth", "whoami").stdout == "administrator: all rights\n"
+    serving.run("auth", "user", "add", "seller")
+    made = json.loads(serving.run("auth", "token", "add", "seller", "--json").stdout)
+    file = tmp_path / "token"
+    file.write_text(made["token"])
+    me = serving.run("auth", "whoami", token=file)
+    assert me.stdout == f"user     seller\ntoken    {made['id']}\nexpires  never\n"
+    assert "tidewheel auth acl allow seller" in me.stderr
+    serving.run("auth", "acl", "allow", "seller", "send", "--topic", "orders*")
+    me = serving.run("auth", "whoami", token=file)
+    assert me.stdout.splitlines()[-1].split() == ["seller", "allow", "topic", "orders*", "send"]
+    told = serving.run("auth", "whoami", "--json", token=file)
+    assert (json.loads(told.stdout)["user"], made["token"] in told.stdout) == ("seller", False)
+    serving.run("auth", "token", "revoke", made["id"])
+    refused = serving.run("auth", "whoami", token=file)
+    assert (refused.returncode, refused.stderr[:7]) == (3, "TW-181 ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "exit_code"),
     [

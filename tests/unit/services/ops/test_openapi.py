@@ -80,6 +80,7 @@ ACCESS: list[tuple[str, str, object]] = [
     ("delete", "/api/auth/users/orders", None),
     ("delete", "/api/auth/users/orders", None),
     ("get", "/api/refused", None),
+    ("get", "/api/whoami", None),
 ]
 METHODS = {"get", "post", "put", "delete", "patch"}
 CLIENTS: tuple[tuple[str, str, object], ...] = (
