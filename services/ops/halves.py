@@ -42,9 +42,9 @@ from services.ops.polls import (
 )
 from services.ops.request import Moment, said_as, said_by, shaped
 from services.ops.sending import (
-    IDEMPOTENCY_KEY,
     CarriedVerdictAnswer,
     NewMessage,
+    header_key,
     new_id,
     verdict_shape,
     with_key,
@@ -131,7 +131,7 @@ class HalvesApi:
     async def begin(self, request: Request) -> JSONResponse:
         """Begin a transaction: store a message that is invisible until its commit."""
         wanted = shaped(NewHalf, await said_by(request), "")
-        given, now_ms = with_key(wanted, request.headers.get(IDEMPOTENCY_KEY, "")), self._live.now_ms()
+        given, now_ms = with_key(wanted, header_key(request)), self._live.now_ms()
         immunity_ms = None if wanted.check_after is None else span_in(wanted.check_after, "check_after")
         message = given.to_message(new_id(), now_ms, is_half=True, check_immunity_ms=immunity_ms)
         receipt = await self._live.send(message)

@@ -107,7 +107,7 @@ class NewMessage(BaseModel):
     unique: bool = False
     priority: int | None = Field(None, ge=0, description="For a topic of type PRIORITY; 0 is the lowest.")
     lite_topic: str = Field("", description="For a topic of type LITE: the one that it belongs to.")
-    idempotency_key: str = Field("", max_length=limits.MESSAGE_ID_CHARACTERS_MAX)
+    idempotency_key: str = Field("", min_length=1, max_length=limits.MESSAGE_ID_CHARACTERS_MAX)
     cancel: CarriedTimer | None = None
     move: CarriedMove | None = None
     fire: CarriedTimer | None = None
@@ -295,9 +295,9 @@ class SendingApi:
 
     async def send(self, request: Request) -> Response:
         """Store one message, or many."""
-        said, key = await said_by(request), request.headers.get(IDEMPOTENCY_KEY, "")
+        said, key = await said_by(request), header_key(request)
         if isinstance(said, dict) and "messages" in said:
-            if key:
+            if key is not None:
                 raise ClientMistake("The header Idempotency-Key is for one message: give each its own.")
             return await self._send_batch(said)
         wanted = with_key(shaped(NewMessage, said, ""), key)
@@ -317,7 +317,7 @@ class SendingApi:
         elif VERSION_HEADER in request.headers:
             event = binary(body, request.headers)
         else:
-            key = request.headers.get(IDEMPOTENCY_KEY, "")
+            key = header_key(request)
             content_type = request.headers.get("content-type", "")
             event = Event(body, {CONTENT_TYPE: content_type} if content_type else {}, [], key or new_id())
         message = query.to_message(topic, event, now_ms)
@@ -383,9 +383,17 @@ def new_id() -> str:
     return uuid4().hex.upper()
 
 
-def with_key(wanted: NewMessage, key: str) -> NewMessage:
+def header_key(request: Request) -> str | None:
+    """Return the idempotency key in a request's header; raise `ClientMistake` for an empty one."""
+    key = request.headers.get(IDEMPOTENCY_KEY)
+    if key == "":
+        raise ClientMistake("The header Idempotency-Key is empty: give a key, or leave the header away.")
+    return key
+
+
+def with_key(wanted: NewMessage, key: str | None) -> NewMessage:
     """Return a message with the idempotency key of its request's header; raise `ClientMistake`."""
-    if not key or key == wanted.idempotency_key:
+    if key is None or key == wanted.idempotency_key:
         return wanted
     if wanted.idempotency_key:
         raise ClientMistake("idempotency_key and the header Idempotency-Key differ: give one of them.")

@@ -12,6 +12,7 @@ A file tidewheel.toml is not read: it is the broker's and the commands'.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -24,7 +25,10 @@ from tidewheel.errors import ConfigurationError
 USUAL: Final = "127.0.0.1:8088"
 EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """Listening addresses of a broker on all interfaces, and the address for a client on the same machine."""
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
 _EXAMPLE: Final = "http://127.0.0.1:8088"
+_BEYOND: Final = frozenset("@?#")
+"""Characters of a URL around a password or a token: a text that has one is not shown."""
 _CONTROLS: Final = frozenset(map(chr, (*range(33), *range(127, 256))))
 
 
@@ -52,8 +56,8 @@ class Broker:
             context = ssl.create_default_context(cafile=self.authorities or None)
         except OSError as error:  # an SSLError is one
             raise ConfigurationError(
-                f"TIDEWHEEL_HTTP_CA is {self.authorities!r}: {error.strerror or error}. "
-                "Name a file of certificates (PEM)."
+                f"The file of certificates (authorities, or TIDEWHEEL_HTTP_CA) is {self.authorities!r}: "
+                f"{error.strerror or error}. Name a file of certificates (PEM)."
             ) from None
         if self.authorities:
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust one in the file, whoever signed it
@@ -63,6 +67,8 @@ class Broker:
 def broker(url: str | None, token: str | None, authorities: str | None) -> Broker:
     """Return the broker that arguments name, and the environment; raise `ConfigurationError`."""
     name = "url" if url is not None else "TIDEWHEEL_HTTP"
+    if not isinstance(url, str | None):
+        raise ConfigurationError(f"{name} is a {type(url).__name__}: write it as {_EXAMPLE}.")
     given = url if url is not None else os.environ.get("TIDEWHEEL_HTTP") or USUAL
     urls = tuple(_url(one.strip(), name) for one in given.split(","))
     return Broker(
@@ -74,20 +80,33 @@ def broker(url: str | None, token: str | None, authorities: str | None) -> Broke
 
 def _url(text: str, name: str) -> str:
     has_scheme = "://" in text
+    shown = "more than an address" if set(text) & _BEYOND else repr(text[:100])
     try:
         parts = urlsplit(text if has_scheme else f"http://{text}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigurationError(f"{name} is {text[:100]!r}: {error}. Write it as {_EXAMPLE}.") from None
-    if parts.scheme not in ("http", "https") or not host or (port is None and not has_scheme):
-        raise ConfigurationError(f"{name} is {text[:100]!r}: write it as {_EXAMPLE}.")
+        reason = "" if set(text) & _BEYOND else f" {error}."  # which may quote a password
+        raise ConfigurationError(f"{name} is {shown}:{reason} Write it as {_EXAMPLE}.") from None
+    is_host = host is not None and _is_host(host)
+    if parts.scheme not in ("http", "https") or not is_host or (port is None and not has_scheme):
+        raise ConfigurationError(f"{name} is {shown}: write it as {_EXAMPLE}.")
+    assert host is not None, "a host was read"
     if parts.query or parts.fragment or parts.username is not None:
         raise ConfigurationError(
             f"{name} is more than an address: write it as {_EXAMPLE}, and give a token by its own argument."
         )
-    shown = f"[{host}]" if ":" in host else host
-    place = EVERY_ADDRESS.get(host, shown) + (f":{port}" if port is not None else "")
+    bare = f"[{host}]" if ":" in host else host
+    place = EVERY_ADDRESS.get(host, bare) + (f":{port}" if port is not None else "")
     return f"{parts.scheme}://{place}{parts.path.rstrip('/')}"
+
+
+def _is_host(host: str) -> bool:
+    if ":" in host:  # an IPv6 address, which `urlsplit` has read in brackets
+        return True
+    try:
+        return _HOST.fullmatch(host.encode("idna").decode()) is not None
+    except UnicodeError:
+        return False
 
 
 def _token(token: str | None) -> str:
@@ -98,6 +117,8 @@ def _token(token: str | None) -> str:
             found = Path(path).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{name} is {path!r}: {error}. Name a file that you can read.") from None
+    if found is not None and not isinstance(found, str):
+        raise ConfigurationError(f"The token ({name}) is a {type(found).__name__}: give a text.")
     if found and (not found.isascii() or _CONTROLS & set(found)):
         raise ConfigurationError(f"The token ({name}) has blanks, or characters that no token has.")
     return found or ""

@@ -23,10 +23,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from tidewheel.client.bodies import body_fields, body_of
 from tidewheel.client.exchange import Request, Steps, asked, refusal
+from tidewheel.client.names import in_path, text
 from tidewheel.client.spans import Span, moment_ms, moment_of, span_ms
 from tidewheel.client.values import Delivery, NewMessage, Sent, SomeRefused, TimerResult, Verdict
 from tidewheel.errors import ClientMistake, TidewheelError
@@ -45,7 +46,7 @@ DONE, IMPOSSIBLE, UNKNOWN, GONE = 200, 409, 404, 410
 
 def spaced(namespace: str, name: str) -> str:
     """Return a topic's or group's name on the wire."""
-    return f"{namespace}%{name}" if namespace else name
+    return f"{namespace}%{name}" if namespace and isinstance(name, str) else name  # else it is refused
 
 
 def encoded(content: object) -> bytes:
@@ -140,6 +141,7 @@ def send_many(messages: Iterable[NewMessage], namespace: str, new_id: Callable[[
     batch = Batch()
     for number, message in enumerate(messages):
         try:
+            _check_message(message)
             fields = encoded(message_fields(message, namespace, new_id()))
         except TidewheelError as error:
             results[number] = error
@@ -154,6 +156,11 @@ def send_many(messages: Iterable[NewMessage], namespace: str, new_id: Callable[[
     if len(receipts) < len(in_order):
         raise SomeRefused.of(in_order)
     return receipts
+
+
+def _check_message(message: object) -> None:
+    if not isinstance(message, NewMessage):
+        raise ClientMistake(f"It is a {type(message).__name__}: give NewMessage(topic, body).")
 
 
 class Batch:
@@ -215,27 +222,34 @@ def carried_result(content: Mapping[str, Any] | None, message: NewMessage) -> Ti
 
 def cancel(topic: str, key: str, reason: str) -> Steps[TimerResult]:
     """Cancel a timer."""
-    return _verb("cancel", {"topic": topic, "key": key, "reason": reason})
+    return _verb("cancel", topic, key, {"reason": reason})
 
 
 def fire(topic: str, key: str, reason: str) -> Steps[TimerResult]:
     """Deliver a timer's message now."""
-    return _verb("fire", {"topic": topic, "key": key, "reason": reason})
+    return _verb("fire", topic, key, {"reason": reason})
 
 
 def move(topic: str, key: str, to: Span | datetime, reason: str) -> Steps[TimerResult]:
     """Give a timer another due time: a span from now, or a moment."""
-    return _verb("move", {"topic": topic, "key": key, "to": _due(to), "reason": reason})
+    return _verb("move", topic, key, {"to": _due(to), "reason": reason})
 
 
-def _verb(name: str, fields: Mapping[str, Any]) -> Steps[TimerResult]:
-    request = Request("POST", f"/api/timers/{name}", encoded(fields))
+def _verb(name: str, topic: str, key: str, more: Mapping[str, Any]) -> Steps[TimerResult]:
+    request = Request("POST", f"/api/timers/{name}", encoded({**_named(topic, key), **more}))
     return asked(request, lambda status, said: _result(said, is_done=status == DONE), IMPOSSIBLE, UNKNOWN)
+
+
+def _named(topic: str, key: str) -> dict[str, Any]:
+    return {"topic": text(topic, "topic"), "key": text(key, "key")}
 
 
 def get(topic: str, key: str) -> Steps[TimerResult]:
     """Look at a timer: PENDING, or how it ended."""
-    query = urlencode({"topic": topic, "key": key}, errors="replace")
+    try:
+        query = urlencode(_named(topic, key))
+    except UnicodeEncodeError as error:
+        raise ClientMistake(f"A name of the timer cannot be held by UTF-8: {error}.") from None
     request = Request("GET", f"/api/timers/one?{query}", is_repeatable=True)
     return asked(request, lambda _, said: _looked_at(said), UNKNOWN, GONE)
 
@@ -255,7 +269,7 @@ def _result(content: Mapping[str, Any], *, is_done: bool) -> TimerResult:
         is_done,
         content["message_id"],
         moment_of(due_ms) if due_ms > 0 else None,
-        moment_of(ended_ms) if ended_ms >= 0 else None,
+        moment_of(ended_ms) if ended_ms > 0 else None,
         offset if offset >= 0 else None,
     )
 
@@ -269,7 +283,7 @@ def receive(
     """Lease messages, waiting for the first."""
     wait_ms = span_ms(wait, "wait")
     fields = {
-        "topic": topic,
+        "topic": text(topic, "topic"),
         "count": count,
         "wait": wait_ms,
         "lease": span_ms(lease, "lease"),
@@ -364,4 +378,4 @@ def _raise_first(results: Results) -> None:
 
 
 def _path(group: str, verb: str) -> str:
-    return f"/api/groups/{quote(group, safe='', errors='replace')}/{verb}"
+    return f"/api/groups/{in_path(group)}/{verb}"

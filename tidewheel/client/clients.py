@@ -24,6 +24,7 @@ from tidewheel.client.address import Broker, broker
 from tidewheel.client.calls import spaced
 from tidewheel.client.handles import Message, Timer
 from tidewheel.client.http import LoopShell, ThreadShell
+from tidewheel.client.names import namespace_of
 from tidewheel.client.values import Delivery, NewMessage, SendOptions, Sent, TimerResult
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Calls:
     """The operations of one client, in its namespace."""
 
     def __init__(self, namespace: str) -> None:
-        self.namespace = namespace
+        self.namespace = namespace_of(namespace)
 
     def send(self, message: NewMessage) -> Steps[Sent]:
         """Store one message."""

@@ -11,7 +11,8 @@ Rules
 4. An answer has at most ANSWER_BYTES_MAX, and comes within the time of its request.
 5. The environment's proxies are used except for this machine.
 
-Cost: that of the library. Weak spot: a hostile server can make an answer of ANSWER_BYTES_MAX.
+Cost: that of the library. Weak spot: a hostile server can make an answer of ANSWER_BYTES_MAX, and one that
+sends the head of an answer byte by byte is waited for beyond rule 4 until the library's bound on a head.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidewheel.client.exchange import Answer, Failure, Fault, Pause, Reply, Request, Steps
-from tidewheel.errors import LibraryMissing
+from tidewheel.errors import ConfigurationError, LibraryMissing
 
 if TYPE_CHECKING:
     from tidewheel.client.address import Broker
@@ -35,6 +36,7 @@ T = TypeVar("T")
 LIBRARIES: Final = ("httpx2", "httpx")
 CONNECT_SECONDS: Final = 5.0
 KEEP_SECONDS: Final = 3.0
+TIMEOUT_SECONDS_MAX: Final = 86_400
 CONNECTIONS_MAX: Final = 100
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """8 MiB of bodies with each character escaped, and the other fields."""
@@ -70,6 +72,8 @@ def failure_of(httpx: Any, error: Exception, where: str, begun_s: float) -> Fail
         return Failure(
             Fault.UNTAKEN, f"no connection within {CONNECT_SECONDS:.0f} s", where, begun_s, ended_s
         )
+    if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
+        return Failure(Fault.UNTAKEN, reason, where, begun_s, ended_s)
     fault = Fault.LATE if isinstance(error, httpx.TimeoutException) else Fault.CUT
     return Failure(fault, reason, where, begun_s, ended_s)
 
@@ -117,6 +121,12 @@ class Line:
     """State of a shell: the broker's current address, and the arguments of the library's calls."""
 
     def __init__(self, broker: Broker, timeout_s: float) -> None:
+        """Begin; raise `ConfigurationError` for a time that no call can take."""
+        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+        if not (is_number and 0 < timeout_s <= TIMEOUT_SECONDS_MAX):
+            raise ConfigurationError(
+                f"timeout is {timeout_s!r:.80}: give seconds, more than 0 and at most {TIMEOUT_SECONDS_MAX}."
+            )
         self.broker, self.timeout_s = broker, timeout_s
         self._turn = 0
 

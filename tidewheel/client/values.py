@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from tidewheel.client.names import text
 from tidewheel.errors import ClientMistake, TidewheelError
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class NewMessage:
     fire: Timer[Any] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("topic", "key", "group", "tag", "idempotency_key"):
+            text(getattr(self, name), name)
         if sum(verb is not None for verb in (self.cancel, self.move, self.fire)) > 1:
             raise ClientMistake("A message carries one of cancel, move and fire.")
 

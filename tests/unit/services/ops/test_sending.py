@@ -128,6 +128,7 @@ def test_a_body_in_json_comes_back_as_json(at_desk: AtDesk) -> None:
         ({"cancel": {"key": "a"}, "properties": {"TW_TIMER_CANCEL": "b"}}, "TW-130", "give it once"),
         ({"idempotency_key": "x" * 129}, "TW-130", "idempotency_key"),
         ({"idempotency_key": " "}, "TW-136", "empty"),
+        ({"idempotency_key": ""}, "TW-130", "idempotency_key"),
         ({"messages": []}, "TW-130", "messages"),
         ({"delay": "30m"}, "TW-130", "delay is not known here"),
         ({"body": None}, "TW-130", "Give one of body, body_json and body_base64"),
@@ -167,6 +168,7 @@ def test_the_key_in_the_header_is_for_one_message(at_desk: AtDesk) -> None:
         await send(desk, {"messages": [one]}, 400, **{"Idempotency-Key": "k"})
         await send(desk, one | {"idempotency_key": "other"}, 400, **{"Idempotency-Key": "k"})
         await send(desk, one, 400, **{"Idempotency-Key": "k" * 129})
+        assert "is empty" in (await send(desk, one, 400, **{"Idempotency-Key": ""}))["message"]
         assert await received(desk) == []
 
     at_desk(scenario)

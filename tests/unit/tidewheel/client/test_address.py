@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,11 +46,33 @@ def test_an_address_is_a_url_whatever_way_it_is_written(given: str | None, urls:
         "http://me:pw@a:1",
         "[::1",
         "a:1,",
+        "http://a :1",
+        "http://a\u00a0b:1",
+        7,
     ],
 )
-def test_what_is_no_address_is_one_error_that_shows_how_to_write_one(given: str) -> None:
+def test_what_is_no_address_is_one_error_that_shows_how_to_write_one(given: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"url is .*[Ww]rite it as http://127.0.0.1:8088"):
         broker(given, None, None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "http://me:pa ss@a:1x",
+        "http://me:pass@[::1",
+        "me:pass@a",
+        "ftp://me:pass@a:1",
+        "http://a:1x/pass@b",
+        "http://a:1x?token=pass",
+        "http://a:1x#pass",
+    ],
+)
+def test_an_address_with_a_secret_is_not_shown(given: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"url is .*[Ww]rite it as") as refused:
+        broker(given, None, None)
+    assert "pass" not in str(refused.value)
+    assert "pa ss" not in str(refused.value)
 
 
 def test_the_environment_is_read_where_no_argument_is_given(
@@ -70,8 +93,8 @@ def test_the_environment_is_read_where_no_argument_is_given(
         broker(None, "x", None)
 
 
-@pytest.mark.parametrize("token", ["two words", "line\nbreak", "ü"])
-def test_a_token_that_no_header_holds_is_refused(token: str) -> None:
+@pytest.mark.parametrize("token", ["two words", "line\nbreak", "ü", 7, b"x"])
+def test_a_token_that_no_header_holds_is_refused(token: Any) -> None:
     with pytest.raises(ConfigurationError, match="The token"):
         broker(None, token, None)
 

@@ -126,11 +126,51 @@ def test_any_key_is_asked_for_as_it_is(topic: str, key: str) -> None:
 
 
 @given(NAMES)
-def test_any_group_is_one_part_of_a_path(group: str) -> None:
+def test_any_group_is_one_part_of_a_path_or_refused(group: str) -> None:
     from urllib.parse import unquote
 
+    if "/" in group or not group.strip("."):
+        with pytest.raises(ClientMistake, match="cannot be the name of a group"):
+            first(calls.ack(group, ["h"]))
+        return
     _, api, groups, name, verb = first(calls.ack(group, ["h"])).path.split("/")
     assert (api, groups, unquote(name), verb) == ("api", "groups", group, "ack")
+
+
+@pytest.mark.parametrize("group", ["", ".", "..", "a/b", "\ud800", None, 7])
+def test_a_group_that_no_path_can_hold_is_refused_before_anything_is_sent(group: Any) -> None:
+    with pytest.raises(ClientMistake, match="group"):
+        calls.receive("t", group, count=1, wait="1s", lease="30s", tags="", sql="", name="me")
+
+
+@pytest.mark.parametrize(("topic", "key"), [("t", None), ("t", 7), (None, "k"), ("t", b"k"), ("t", "\ud800")])
+def test_a_timer_is_named_by_texts_and_never_by_what_looks_like_one(topic: Any, key: Any) -> None:
+    for steps in (lambda: calls.get(topic, key), lambda: calls.cancel(topic, key, "")):
+        with pytest.raises(ClientMistake):
+            steps()
+
+
+@pytest.mark.parametrize("name", ["topic", "key", "group", "tag", "idempotency_key"])
+@pytest.mark.parametrize("value", [0, 7, None, b"x", ["x"]])
+def test_no_name_of_another_type_is_dropped(name: str, value: Any) -> None:
+    options = {"topic": "t", "body": "x", "delay": "1s", name: value}
+    with pytest.raises(ClientMistake, match=f"{name} is .*: give a text"):
+        NewMessage(**options)
+
+
+def test_what_is_no_message_is_refused_and_the_others_are_sent() -> None:
+    messages: list[Any] = ["text", NewMessage("t", "x"), ("t", "x")]
+    steps = calls.send_many(messages, "", lambda: "ID")
+    assert len(json.loads(first(steps).body or b"")["messages"]) == 1
+    with pytest.raises(SomeRefused, match=r"2 of 3, the first is number 0: .*NewMessage") as refused:
+        steps.send(Answer(200, json.dumps({"messages": [receipt("ID")]}).encode(), "http://here", 0.0, 0.1))
+    assert isinstance(refused.value.results[1], Sent)
+
+
+def test_a_timer_that_never_was_has_no_times() -> None:
+    content = {"verdict": "NEVER_SET", "message_id": "", "ended_ms": "0", "ended_offset": "-1", "due_ms": "0"}
+    result = answered(calls.get("t", "k"), content, 404)
+    assert (result.due, result.at, result.offset) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import pytest
 
 from tidewheel import AsyncClient, Client
 from tidewheel.client import http
-from tidewheel.errors import AnswerLate, AnswerLost, BrokerUnreachable, LibraryMissing
+from tidewheel.client.exchange import Fault
+from tidewheel.errors import AnswerLate, AnswerLost, BrokerUnreachable, ConfigurationError, LibraryMissing
 
 RECEIPT = (
     b'{"message_id": "A", "queue_offset": "0", "physical_offset": "0", "recall_handle": "", "verdict": null}'
@@ -182,6 +183,27 @@ def test_of_several_addresses_one_that_answers_is_found(scripted: Scripted, is_a
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
     assert with_client(f"{nobody},{server.url}", "send", is_async).id == "A"
+
+
+@both
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5s", None, True])
+def test_a_time_that_no_call_can_take_is_refused_at_once(is_async: bool, timeout: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"timeout is .*: give seconds"):
+        (AsyncClient if is_async else Client)("a:1", timeout=timeout)
+
+
+@pytest.mark.parametrize("namespace", ["a%b", None, 7])
+@both
+def test_a_namespace_that_reaches_into_another_is_refused(is_async: bool, namespace: Any) -> None:
+    with pytest.raises(ConfigurationError, match="namespace"):
+        (AsyncClient if is_async else Client)("a:1", namespace=namespace)
+
+
+def test_an_address_that_the_library_refuses_was_never_asked() -> None:
+    httpx = http.library()
+    failure = http.failure_of(httpx, httpx.InvalidURL("no"), "http://here", 0.0)
+    unsupported = http.failure_of(httpx, httpx.UnsupportedProtocol("no"), "http://here", 0.0)
+    assert failure.fault is unsupported.fault is Fault.UNTAKEN
 
 
 def test_a_folder_with_the_name_of_a_library_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
