@@ -104,6 +104,50 @@ def test_a_function_that_raises_gets_its_message_again_after_the_pause(client: C
     assert left(client, "w2") == []
 
 
+class Wordless(Exception):
+    """An exception whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise ValueError("it has no text")
+
+
+class Base(BaseException):
+    """No Exception."""
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["thread", "loop"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        StopIteration("next"), SystemExit(3), Base("b"), Wordless(), KeyboardInterrupt(),
+        asyncio.CancelledError(), ExceptionGroup("some", [ValueError("one")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_whatever_a_function_raises_is_a_failed_attempt(
+    client: Client, error: BaseException, is_async: bool
+) -> None:
+    if is_async and isinstance(error, KeyboardInterrupt):
+        pytest.skip("in the main thread that is Ctrl-C, which ends the process")
+    topic = f"w2-{type(error).__name__}-{is_async}"
+    client.send(topic, "x")
+    worker, attempts = Worker(client), list[int]()
+
+    def fail_once(message: Message[Any]) -> None:
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            raise error
+
+    async def fail_once_in_the_loop(message: Message[Any]) -> None:
+        fail_once(message)
+
+    consume = worker.consume(topic, group="shop", retry=Backoff("10ms", attempts=5))
+    consume(fail_once_in_the_loop if is_async else fail_once)
+    work_until(worker, lambda: len(attempts) == 2)
+    assert attempts == [1, 2]
+    assert left(client, topic) == []
+
+
 def test_listed_exceptions_unfit_bodies_and_the_last_attempt_make_dead_letters(
     client: Client, serving: Serving
 ) -> None:
@@ -385,7 +429,8 @@ def test_the_command_runs_the_worker_of_a_module(client: Client, serving: Servin
         ("messages", "write MODULE:NAME"),
         ("messages:worker", "There is no module 'messages'"),
         ("application:missing", "'missing' of module application is not there"),
-        ("application:nothing", "'nothing' of module application is a int"),
+        ("application:nothing", "'nothing' of module application is of type int"),
+        ("..application:worker", "There is no module '..application'"),
     ],
 )
 def test_the_command_says_what_is_no_worker(serving: Serving, tmp_path: Path, target: str, said: str) -> None:
@@ -395,6 +440,28 @@ def test_the_command_says_what_is_no_worker(serving: Serving, tmp_path: Path, ta
     assert ran.stderr.startswith("TW-120 ")
     assert said in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [
+        ("def deep():\n    raise RuntimeError('no database')\ndeep()", "RuntimeError: no database"),
+        ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("def deep(:", "SyntaxError: "),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_told_by_its_own_lines(
+    serving: Serving, tmp_path: Path, code: str, raised: str
+) -> None:
+    (tmp_path / "broken.py").write_text(code)
+    ran = work(tmp_path, serving, "broken:worker")
+    assert ran.returncode == 2
+    assert ran.stderr.splitlines()[-1].startswith(
+        f"TW-120 A setting cannot be used. Module 'broken' cannot be imported: {raised}"
+    )
+    assert str(tmp_path / "broken.py") in ran.stderr, "where it broke"
+    for foreign in ("importlib", "runpy", "tidewheel/client"):
+        assert foreign not in ran.stderr, "no line of others"
 
 
 def test_a_worker_that_is_killed_loses_nothing(serving: Serving, client: Client, tmp_path: Path) -> None:

@@ -107,9 +107,10 @@ def end_after(
     error: BaseException, attempt: int, backoff: Backoff | None, dead_on: Collection[type[Exception]]
 ) -> Retried | Dead:
     """Return the end of a message after an exception of its function."""
+    text, name = text_of(error), type(error).__name__
     if isinstance(error, Reject):
-        return Dead(str(error))
-    said = f"{type(error).__name__}: {error}"
+        return Dead(f"{name} without a text" if text is None else text)
+    said = f"{name}: {text}" if text is not None else f"{name} without a text"
     if isinstance(error, tuple(dead_on)):
         return Dead(said)
     if isinstance(error, Retry) and error.after_ms is not None:
@@ -119,3 +120,11 @@ def end_after(
     if backoff.is_over(attempt):
         return Dead(f"attempt {attempt} of {backoff.attempts}: {said}")
     return Retried(backoff.after_ms(attempt))
+
+
+def text_of(error: BaseException) -> str | None:
+    """Return an exception's text; None if the application's own code cannot make it."""
+    try:
+        return str(error)
+    except Exception:
+        return None

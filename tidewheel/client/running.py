@@ -14,10 +14,11 @@ import asyncio
 import contextvars
 import inspect
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from tidewheel.client import calls
@@ -183,32 +184,36 @@ class Running:
         one, message = self._consumer, held.message
         end: End = Ack()
         try:
-            await self._call(one.arguments(message))
+            raised = await self._call(one.arguments(message))
         except Unfit as error:
-            log.error("%s: message %s cannot be read: %s", self._name, message.id, error)
-            end = Dead(str(error))
-        except (Exception, asyncio.CancelledError) as error:  # whatever the function raises
-            if is_cancelled_from_outside(error):
+            raised, end = None, Dead(str(error))
+            log.error("%s: message %s cannot be read, %s: %s", self._name, message.id, end, error)
+        except BaseException as error:
+            if is_for_the_loop(error):
                 raise
-            end = end_after(error, message.attempt, one.retry, one.dead_on)
+            raised = error
+        if raised is not None:
+            end = end_after(raised, message.attempt, one.retry, one.dead_on)
             log.error(
                 "%s: message %s failed at attempt %d, %s", self._name, message.id, message.attempt, end,
-                exc_info=error,
+                exc_info=raised,
             )  # fmt: skip
         return await self._end(held, end) and isinstance(end, Ack)
 
-    async def _call(self, arguments: tuple[Any, ...]) -> None:
+    async def _call(self, arguments: tuple[Any, ...]) -> BaseException | None:
+        """Run the function; return what it raised in a thread, raise what it raised in the loop."""
         function = self._consumer.function
         if inspect.iscoroutinefunction(function):
             async with asyncio.timeout(self._consumer.longest_s):
                 await function(*arguments)
-            return
+            return None
         context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._threads, lambda: context.run(function, *arguments))
+        called = partial(context.run, caught, function, arguments)
+        result, raised = await asyncio.get_running_loop().run_in_executor(self._threads, called)
         if inspect.isawaitable(result):  # of a callable that does not say so
             async with asyncio.timeout(self._consumer.longest_s):
                 await result
+        return raised
 
     async def _end(self, held: Held, end: End) -> bool:
         """End a message; return whether the broker has it so. One that it has not comes again."""
@@ -277,10 +282,28 @@ class Running:
         log.error("%s: message %s takes too long: its lease ends, it comes again", self._name, message.id)
 
 
-def is_cancelled_from_outside(error: BaseException) -> bool:
-    """Return whether the running task is cancelled, rather than something that it awaits."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+def caught(
+    function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Any, None] | tuple[None, BaseException]:
+    """Run a function in its thread; return its result and what it raised.
+
+    As values, since a future carries no StopIteration, and SystemExit in one ends the loop.
+    """
+    try:
+        return function(*arguments), None
+    except BaseException as error:
+        return None, error
+
+
+def is_for_the_loop(error: BaseException) -> bool:
+    """Return whether an exception ends the running task, rather than the message of its function.
+
+    That is its cancellation (not that of something that it awaits), its end with the loop, and Ctrl-C.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit | KeyboardInterrupt)
 
 
 def lanes(messages: Iterable[Received]) -> list[list[Received]]:

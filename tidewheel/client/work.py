@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from tidewheel.errors import ConfigurationError, TidewheelError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -44,8 +46,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
             log.info("%s of group %s: %s, %d at once", one.topic, one.group, name, one.concurrency)
         worker.run()
     except TidewheelError as error:
+        if isinstance(error, Unimportable):
+            print(own_lines(error.cause), file=sys.stderr, end="")
         print(f"{error.code} {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+class Unimportable(ConfigurationError):
+    """A setting cannot be used."""
+
+    def __init__(self, detail: str, cause: Exception) -> None:
+        super().__init__(detail)
+        self.cause = cause
+
+
+def own_lines(error: Exception) -> str:
+    """Return the traceback of an import, without the lines of the machinery around it."""
+    told = traceback.TracebackException.from_exception(error)
+    foreign = (__file__, importlib.__file__, "<frozen ")
+    frames = [one for one in told.stack if not one.filename.startswith(foreign)]
+    told.stack = traceback.StackSummary.from_list(frames)
+    return "".join(told.format())
 
 
 def found(target: str) -> Worker:
@@ -54,19 +75,33 @@ def found(target: str) -> Worker:
     if not module_name or not name:
         raise ConfigurationError(f"{target!r} is no worker: write MODULE:NAME, such as shop.messages:worker.")
     sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and misses another
-        raise ConfigurationError(
-            f"There is no module {error.name!r} in {os.getcwd()}, nor on the path of Python."
-        ) from None
+    module = imported(module_name)
     worker = getattr(module, name, None)
     if not isinstance(worker, Worker):
-        what = "not there" if worker is None else f"a {type(worker).__name__}, not a tidewheel.Worker"
+        what = "not there" if worker is None else f"of type {type(worker).__name__}, not a tidewheel.Worker"
         raise ConfigurationError(f"{name!r} of module {module_name} is {what}.")
     return worker
+
+
+def imported(name: str) -> ModuleType:
+    """Import a module; raise `ConfigurationError` if it is missing, `Unimportable` if its code fails."""
+    if not all(name.split(".")):
+        raise no_module(name)
+    try:
+        return importlib.import_module(name)
+    except TidewheelError:
+        raise
+    except Exception as error:
+        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            raise no_module(missing) from None
+        reason = traceback.format_exception_only(error)[-1].strip()
+        raise Unimportable(f"Module {name!r} cannot be imported: {reason}", error) from None
+
+
+def no_module(name: str) -> ConfigurationError:
+    """Return the error for a module that is nowhere."""
+    return ConfigurationError(f"There is no module {name!r} in {os.getcwd()}, nor on the path of Python.")
 
 
 def set_concurrency(worker: Worker, concurrency: int) -> None:

@@ -53,6 +53,14 @@ def test_an_exception_decides_with_its_attempt(error: Exception, attempt: int, e
     assert end_after(error, attempt, Backoff("1s", attempts=3), (LookupError,)) == end
 
 
+def test_an_exception_without_a_text_decides_too() -> None:
+    class Wordless(Reject):
+        def __str__(self) -> str:
+            raise ValueError("it has no text")
+
+    assert end_after(Wordless(), 1, None, ()) == Dead("Wordless without a text")
+
+
 def test_without_a_backoff_the_group_decides() -> None:
     for error in (ValueError(), Retry()):
         assert end_after(error, 99, None, ()) == Retried(None)
