@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -78,11 +79,7 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
     """
     found = read(disk)
     if found is None:
-        unknown = [name for name in disk.list("") if name not in layout.KNOWN_NAMES]
-        if unknown:
-            raise NotAStore(
-                f"It holds {unknown[0]!r}. Nothing was touched; choose an empty folder with --store."
-            )
+        check_names(disk.list(""), knows_format=False)
         write(disk, encode(wanted_bytes))
         return Format(VERSION, wanted_bytes)
     if found.version == VERSION and found.segment_bytes and not found.problem:
@@ -90,6 +87,14 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
     segment_bytes = found.segment_bytes or derived_segment_bytes(disk, wanted_bytes)
     write(disk, encode(segment_bytes))
     return Format(VERSION, segment_bytes, found.problem)
+
+
+def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
+    """Raise `NotAStore` for a folder that holds something else, unless (`knows_format`) it has the file."""
+    if knows_format and not {layout.FORMAT, layout.COMMITLOG}.isdisjoint(names):
+        return
+    if unknown := sorted(name for name in names if name not in layout.KNOWN_NAMES):
+        raise NotAStore(f"It holds {unknown[0]!r}. Nothing was touched; choose an empty folder with --store.")
 
 
 def read(disk: Disk) -> Format | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from services.cli import output
 from services.cli.api import HttpOption, JsonOption
@@ -34,11 +35,29 @@ ACCEPTED: Final = "; ".join(
 )
 
 
+class Probe(TyperCommand):
+    """A command whose wrong usage is UNKNOWN: its usual exit code, 2, would be CRITICAL."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line."""
+        what = next((one for one in args if one in CHECKS), "check")
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if (said := getattr(error, "format_message", None)) is None:
+                raise
+            wrong = ConfigurationError(f"{said()} See: tidewheel check --help")
+            word, code = WORDS[State.UNKNOWN]
+            print(f"{word} - {what}: {wrong.code} {output.one_line(str(wrong))}")
+            raise typer.Exit(code) from error
+
+
 @app.command(
+    cls=Probe,
     help="Judge one value of a broker for a probe: one line, and an exit code.\n\n"
     "Exit code 0: OK; 1: WARNING; 2: CRITICAL, also without an answer; 3: UNKNOWN.\n\n"
     f"--warn and --crit are a span (30s), a number (100) or a part (80%). Without them: {ACCEPTED}.\n\n"
-    "Example: tidewheel check lag --warn 1m --crit 10m"
+    "Example: tidewheel check lag --warn 1m --crit 10m",
 )
 def check(
     what: Annotated[str, typer.Argument(help=f"One of: {', '.join(CHECKS)}.")],
@@ -96,7 +115,7 @@ def asked(what: str, limits: Limits, http: str | None, audits: Path) -> Row:
     from services.cli.times import now_ms
 
     if what == "audit":
-        found = {"audit": newest_audit(audits), "now_ms": now_ms(), "cluster": None}
+        found = {"audit": newest_audit(audits), "now_ms": now_ms(), "cluster": None, "out": audits}
         return probed(what, found, limits)
     needs = frozenset((CHECKS[what].needs, *(("figures",) if what == "halves" else ())))
     return probed(what, answers_of(http, None, needs), limits)

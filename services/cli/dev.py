@@ -66,39 +66,51 @@ def dev(
         cluster="",
     )
     run(settings, lambda ready: Thread(target=begin, args=(settings, ready), daemon=True).start())
-    output.say(
-        f"Stopped. The data is in {store}: the next start goes on with it. To begin anew: rm -r {store}"
-    )
+    anew = f" To begin anew: rm -r {store}" if store == FOLDER else ""
+    output.say(f"Stopped. The data is in {store}: the next start goes on with it.{anew}")
 
 
 def begin(settings: ServeSettings, ready: Ready) -> None:
     """Make the samples, and say what to try; a refusal is said, and the broker goes on."""
+    tries = to_try(ready)
     try:
-        make_samples(Api(ready.http.url))
+        if not make_samples(Api(ready.http.url)):
+            tries = "no samples: this store has other topics. Give --store an empty folder for some."
     except TidewheelError as error:
         output.say(f"The samples could not be made. {error}")
-    print(banner(settings, ready), flush=True)
+    print(f"{banner(settings, ready)}\n{tries}", flush=True)
 
 
-def make_samples(api: Api) -> None:
-    """Create the sample topics and the schedule, but for those that are there."""
+def make_samples(api: Api) -> bool:
+    """Create the sample topics and the schedule, but for those that are there.
+
+    Return False, with nothing made, for a store that has topics and none of the samples: another broker's.
+    """
     there = {topic["name"] for topic in api.get("topics")["topics"]}
+    if there and there.isdisjoint(TOPICS):
+        return False
     for name in TOPICS:
         if name not in there:
             api.post("topics", body={"name": name})
     if SCHEDULE not in {one["name"] for one in api.get("schedules")["schedules"]}:
         api.put("schedules", SCHEDULE, body=EVERY_TEN_SECONDS)
+    return True
 
 
 def banner(settings: ServeSettings, ready: Ready) -> str:
-    """Return where the broker is, what it has, and three things to try."""
+    """Return where the broker is."""
     opened = "new" if ready.boot == 0 else f"start {ready.boot + 1}"
-    there = http_option(ready)
-    key = "--topic deadlines --key order:7"
     return (
         f"tidewheel {version('tidewheel')}   data {settings.store} ({opened})   Ctrl-C stops it\n"
         f"  HTTP    {ready.http.url}   /openapi.json /metrics /readyz\n"
-        f"  gRPC    {ready.listen}   RocketMQ 5 clients\n"
+        f"  gRPC    {ready.listen}   RocketMQ 5 clients"
+    )
+
+
+def to_try(ready: Ready) -> str:
+    """Return the sample topics, and three things to try."""
+    there, key = http_option(ready), "--topic deadlines --key order:7"
+    return (
         f"  topics  {', '.join(TOPICS)}; others are made when first used\n"
         f"try, in another terminal:\n"
         f"  tidewheel tail ticks --limit 1{there}\n"

@@ -332,7 +332,8 @@ def audited(answers: Answers, limits: Limits) -> Row:
     """Judge the newest audit run."""
     found = answers["audit"]
     if found is None:
-        return Row("audit", State.UNKNOWN, "no audit was found there", "tidewheel audit ls")
+        where = f" in {answers['out']}" if "out" in answers else ""
+        return Row("audit", State.UNKNOWN, f"no audit was found{where}", "tidewheel audit ls")
     age = Figure("age", max(0, answers["now_ms"] - found["written_ms"]), Unit.SPAN)
     figures = (age, Figure("findings", found["findings"], Unit.COUNT))
     when = f"{span(int(age.value))} ago"

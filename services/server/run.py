@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import structlog
 from starlette.types import ASGIApp
 
-from commitlog import limits
+from commitlog import limits, store_format
 from commitlog.disk import Disk
 from commitlog.errors import disk_error
 from commitlog.lock import StoreLock
@@ -245,7 +245,12 @@ def listen_on(address: Address, flag: str) -> socket.socket:
 
 @contextmanager
 def opened(root: Path, *, is_node: bool = False) -> Iterator[RealDisk]:
-    """Lock a store and give its disk; nothing of the store is read before the lock is held."""
+    """Lock a store and give its disk; nothing of the store is read before the lock is held.
+
+    Raise `NotAStore` for a folder of something else, before a file is made in it.
+    """
+    if not is_node and root.is_dir():
+        store_format.check_names(os.listdir(root))
     lock = StoreLock(root, is_node=is_node)
     lock.acquire()
     if stat.S_IMODE(root.stat().st_mode) & stat.S_IRWXO:

@@ -12,20 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.acceptance.conftest import Serving
 from tests.command import TIDEWHEEL, tidewheel
 
 SECONDS = 60
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+def running(folder: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """Run it on free ports; give the process and the lines of its banner."""
-    command = [*TIDEWHEEL, "dev", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command = [*TIDEWHEEL, "dev", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *more]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         lines = [process.stdout.readline()]
-        while "curl" not in lines[-1]:
+        while "curl" not in lines[-1] and "no samples" not in lines[-1]:
             lines.append(process.stdout.readline())
             assert lines[-1], lines
         yield process, lines
@@ -71,6 +72,34 @@ def test_what_it_prints_works_when_pasted_and_its_data_stays(tmp_path: Path) -> 
         topics = json.loads(tidewheel("topic", "ls", "--json", "--http", http).stdout)
         assert {"orders", "deadlines", "ticks"} <= {one["name"] for one in topics}
         ended(process)
+
+
+def test_a_store_of_another_gets_no_samples(tmp_path: Path) -> None:
+    serving = Serving(tmp_path)
+    try:
+        serving.run("send", "payments", "order 7 is paid")
+        serving.process.terminate()
+        serving.process.wait(SECONDS)
+    finally:
+        serving.process.kill()
+    with running(tmp_path, "--store", "store") as (process, lines):
+        (http,) = re.findall(r"HTTP +http://(\S+)", "".join(lines))
+        topics = json.loads(tidewheel("topic", "ls", "--json", "--http", http).stdout)
+        assert {one["name"] for one in topics} == {"payments"}
+        assert json.loads(tidewheel("schedule", "ls", "--json", "--http", http).stdout) == []
+        assert "no samples" in lines[-1]
+        assert "rm -r" not in ended(process)
+
+
+def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.txt").write_text("x")
+    for command in ("dev", "serve"):
+        doors = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+        refused = tidewheel(command, "--store", str(tmp_path / "notes"), *doors)
+        assert (refused.returncode, refused.stderr[:7]) == (5, "TW-104 ")
+        assert refused.stderr.count("\n") == 1
+        assert [one.name for one in (tmp_path / "notes").iterdir()] == ["todo.txt"]
 
 
 def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:

@@ -116,6 +116,14 @@ def test_a_probe_tells_by_its_exit_code_and_in_one_line(operator: Operator) -> N
     assert json.loads(operator.run("check", "halves", "--json"))["state"] == "OK"
 
 
+@pytest.mark.parametrize("words", [("lag", "--crit"), ("lag", "--bogus"), (), ("lag", "5m", "10m")])
+def test_a_command_line_that_is_none_is_unknown_too(words: tuple[str, ...]) -> None:
+    said = Operator("127.0.0.1:1").run("check", *words, code=3)
+    assert re.match(
+        r"UNKNOWN - (lag|check): TW-120 A setting cannot be used\. .*tidewheel check --help\n", said
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
