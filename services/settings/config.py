@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 from commitlog import limits
 from services.settings.setting import VARIABLE_PREFIX, About, Setting, settings_of
 from services.settings.sources import Found, file_to_read, resolve
+from tidewheel.client.address import TOKEN_IN_FILE, has_token
 from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def parse_address(text: object) -> Address:
     if isinstance(text, Address):
         return text
     host, _, port = str(text).removeprefix("http://").removesuffix("/").rpartition(":")
+    if "@" in str(text):
+        raise ValueError("it has a user, which no address here has; give HOST:PORT, such as 127.0.0.1:8081")
     if not host or not port.isdecimal():
         raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8081")
     if int(port) > PORT_MAX:
@@ -329,6 +332,8 @@ def secret_in(path: Path | None, name: str) -> str:
         return path.read_text().strip() if path else ""
     except (OSError, UnicodeDecodeError) as error:
         variable = f"{VARIABLE_PREFIX}{name.upper()}"
+        if has_token(path):
+            raise ConfigurationError(f"{variable} has a token itself: {TOKEN_IN_FILE}") from None
         raise ConfigurationError(
             f"{variable} is {str(path)!r}: {error}. Name a file that you can read."
         ) from error

@@ -41,6 +41,8 @@ KUBERNETES: Final = re.compile(
 )
 """What Kubernetes sets in every pod beside a Service whose name begins with `tidewheel`."""
 
+_PASSWORD: Final = re.compile(r"://.*@|^[^/]*@", re.DOTALL)
+
 
 DEFAULT: Final = "default"
 
@@ -72,12 +74,18 @@ def resolve(
         try:
             parsed = setting.default if origin == DEFAULT else anchored(setting.parse(value), base)
         except ValueError as error:
-            wrong.append(f"{origin} is {str(value)!r}: {error}.")
+            wrong.append(f"{origin} is {shown(value)}: {error}.")
         else:
             found[name] = Found(parsed, origin)
     if wrong:
         raise ConfigurationError(" ".join(wrong))
     return found
+
+
+def shown(value: object) -> str:
+    """Return a wrong value as an error shows it: without a user, a password or the query of an address."""
+    text = str(value)
+    return repr(_PASSWORD.sub("://...@", text.partition("?")[0] + "?..." * ("?" in text)))
 
 
 def first_given(

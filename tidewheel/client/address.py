@@ -26,6 +26,8 @@ USUAL: Final = "127.0.0.1:8088"
 EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """Listening addresses of a broker on all interfaces, and the address for a client on the same machine."""
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
+_TOKEN: Final = re.compile(r"tw_[0-9a-f]{12}_[A-Za-z0-9_-]{16}")
+TOKEN_IN_FILE: Final = "write it into a file that its owner alone reads, and name that file."
 _EXAMPLE: Final = "http://127.0.0.1:8088"
 _BEYOND: Final = frozenset("@?#")
 """Characters of a URL around a password or a token: a text that has one is not shown."""
@@ -115,13 +117,20 @@ def _token(token: str | None) -> str:
         name = "TIDEWHEEL_HTTP_TOKEN"
         try:
             found = Path(path).read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
+            if has_token(path):
+                raise ConfigurationError(f"{name} has a token itself: {TOKEN_IN_FILE}") from None
             raise ConfigurationError(f"{name} is {path!r}: {error}. Name a file that you can read.") from None
     if found is not None and not isinstance(found, str):
         raise ConfigurationError(f"The token ({name}) is a {type(found).__name__}: give a text.")
     if found and (not found.isascii() or _CONTROLS & set(found)):
         raise ConfigurationError(f"The token ({name}) has blanks, or characters that no token has.")
     return found or ""
+
+
+def has_token(path: object) -> bool:
+    """Return whether a user's token was given where a file is to be named."""
+    return _TOKEN.search(str(path)) is not None
 
 
 def _is_loopback(host: str) -> bool:

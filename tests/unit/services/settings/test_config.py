@@ -21,6 +21,7 @@ from services.settings.config import (
     load,
     look_up,
     parse_address,
+    secret_in,
 )
 from services.settings.errors import InputUnreadable, UnknownSetting
 from services.settings.setting import About, declared, settings_of
@@ -230,3 +231,29 @@ def test_a_class_without_such_words_cannot_declare() -> None:
     for kind in (Silent, Needy):
         with pytest.raises(AssertionError):
             settings_of(kind)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HTTP", "http://me:pass@a:1"),
+        ("HTTP", "me:pass@a:1"),
+        ("HTTP", "http://a:1?token=pass"),
+        ("HTTP", "ftp://me:p/a@ss:pass@a:1"),
+        ("LISTEN", "me:pass@a:1"),
+    ],
+)
+def test_a_wrong_address_is_shown_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(f"TIDEWHEEL_{variable}", value)
+    with pytest.raises(ConfigurationError, match=f"TIDEWHEEL_{variable} is ") as refused:
+        load(ServeSettings if variable == "LISTEN" else ClientSettings)
+    assert "pass" not in str(refused.value)
+    assert "p/a" not in str(refused.value)
+
+
+def test_a_token_in_place_of_its_file_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="TIDEWHEEL_HTTP_TOKEN has a token itself") as refused:
+        secret_in(Path(f"tw_3f9a61c07b52_{'k' * 43}"), "http_token")
+    assert "kkk" not in str(refused.value)

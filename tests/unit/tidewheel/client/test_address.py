@@ -93,6 +93,13 @@ def test_the_environment_is_read_where_no_argument_is_given(
         broker(None, "x", None)
 
 
+def test_a_token_in_place_of_its_file_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEWHEEL_HTTP_TOKEN", f"tw_3f9a61c07b52_{'k' * 43}")
+    with pytest.raises(ConfigurationError, match="TIDEWHEEL_HTTP_TOKEN has a token itself") as refused:
+        broker("a:1", None, None)
+    assert "kkk" not in str(refused.value)
+
+
 @pytest.mark.parametrize("token", ["two words", "line\nbreak", "ü", 7, b"x"])
 def test_a_token_that_no_header_holds_is_refused(token: Any) -> None:
     with pytest.raises(ConfigurationError, match="The token"):
