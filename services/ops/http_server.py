@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from commitlog import limits
+from services.live.errors import ResultUnknown
+from services.ops.statuses import error_shape
 
 GRACE_SECONDS = 1
 HEADERS = [("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY")]
@@ -47,7 +50,7 @@ class HttpServer(uvicorn.Server):
         self._bounds = bounds or HttpLimits()
         self._addresses: Counter[str] = Counter()
         config = uvicorn.Config(
-            app,
+            Answered(app),
             http=self._protocol,  # type: ignore[arg-type]  # whatever makes a protocol will do
             ws="none",
             lifespan="off",
@@ -69,6 +72,30 @@ class HttpServer(uvicorn.Server):
 
     def _protocol(self, *given: Any, **named: Any) -> HttpConnection:
         return HttpConnection(self._bounds, self._addresses, *given, **named)
+
+
+class Answered:
+    """An application whose requests are answered, in JSON, even if a stop cuts them off."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; answer one that is cancelled with `ResultUnknown`, unless its answer has begun."""
+        has_begun = False
+
+        async def begin(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, begin)
+        except asyncio.CancelledError:
+            if has_begun:
+                raise
+            error = ResultUnknown("The broker stops. Send the request again, if that is safe; or look first.")
+            await JSONResponse(error_shape(error), status_code=503)(scope, receive, send)
 
 
 class HttpConnection(H11Protocol):

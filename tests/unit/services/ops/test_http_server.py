@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -220,3 +221,38 @@ def test_a_certificate_that_changes_is_shown_at_the_next_handshake(tmp_path: Pat
             writer.close()
 
     play(scenario, tls=context)
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_request_that_a_stop_cuts_off_is_answered_with_a_code(is_begun: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if is_begun:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        asked.set()
+        await asyncio.Event().wait()
+
+    async def scenario() -> bytes:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            server = HttpServer(app)
+            server.config.timeout_graceful_shutdown = 0
+            serve = asyncio.create_task(server.serve([listening]))
+            reader, writer = await asyncio.open_connection("127.0.0.1", listening.getsockname()[1])
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await asked.wait()
+            server.should_exit = True
+            said = await reader.read()
+            await serve
+            writer.close()
+            return said
+
+    asked = asyncio.Event()
+    said = asyncio.run(asyncio.wait_for(scenario(), SECONDS))
+    if is_begun:
+        assert b"half" in said
+        assert not said.endswith(b"0\r\n\r\n"), "what was cut off does not look whole"
+        return
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(body)["code"] == "TW-171", "whether it was done is not known"
+    assert "The broker stops" in json.loads(body)["message"]
