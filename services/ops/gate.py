@@ -20,7 +20,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -34,7 +34,7 @@ from services.ops.cloud_events import VERSION_HEADER
 from services.ops.errors import BodyNotJson, ForeignHost, TokenInUrl
 from services.ops.origins import Names, check_origin
 from services.ops.statuses import refuse
-from tidewheel.errors import AccessRefused, TidewheelError
+from tidewheel.errors import AccessRefused, ClientMistake, TidewheelError
 
 OPEN_PATHS: Final = frozenset(("/livez", "/readyz"))
 SENT_BY_PAGES: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
@@ -129,6 +129,14 @@ def check_url(scope: Scope, administrators: str) -> None:
         if "%" not in url:
             break
         url = unquote(url)
+    try:
+        unquote_to_bytes(scope.get("raw_path") or scope["path"]).decode()
+        unquote_to_bytes(query.encode("latin-1")).decode()
+    except UnicodeDecodeError as error:
+        raise ClientMistake(
+            f"The URL has a character that is no UTF-8 ({error.reason}): it would be read as another name. "
+            "Percent-encode the bytes of UTF-8."
+        ) from error
     if id_within(url) or (administrators and administrators in url) or named & TOKEN_PARAMETERS:
         raise TokenInUrl(
             "URLs are kept in logs and histories, so the token is no secret any more: revoke it, and send "
@@ -142,6 +150,9 @@ def check_json(request: Request) -> None:
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return
     declared = headers.get("content-type", "")
+    coding = headers.get("content-encoding", "identity")
+    if coding.strip().lower() != "identity":
+        raise BodyNotJson(f"Its content-encoding is {coding[:100]!r}: send it as it is, without one.")
     media_type = declared.partition(";")[0].strip().lower()
     if is_raw(request.method, request.url.path):
         # Other types, and a custom header field, make the browser send a preflight.

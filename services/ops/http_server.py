@@ -9,13 +9,16 @@ is closed; and there are so many connections at most, together and of one addres
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,8 +27,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from commitlog import limits
 from services.live.errors import ResultUnknown
 from services.ops.statuses import error_shape
+from tidewheel.errors import ClientMistake
 
 GRACE_SECONDS = 1
+HEAD_BYTES_MAX = 64 * 1024
+_TOO_LONG = "Receive buffer too long"
+"""What h11 says of a head above that."""
 HEADERS = [("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY")]
 """What every answer says to browsers: it is what it says it is, and nobody's frame."""
 TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -60,6 +67,7 @@ class HttpServer(uvicorn.Server):
             proxy_headers=False,
             headers=HEADERS,
             timeout_graceful_shutdown=GRACE_SECONDS,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
         config.load()
         config.ssl = tls
@@ -141,6 +149,30 @@ class HttpConnection(H11Protocol):
             if not self._addresses[self._host]:
                 del self._addresses[self._host]
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request of HTTP/1.1; the reason is the parser's error, which is being handled."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()  # an answer has begun, and cannot say so any more
+            return
+        reason = str(sys.exc_info()[1] or msg)
+        if reason == _TOO_LONG:
+            reason = f"its head is too long, the limit is {HEAD_BYTES_MAX} bytes"
+        error = ClientMistake(f"It is no request of HTTP/1.1: {reason}.")
+        body = json.dumps(error_shape(error)).encode()
+        length = str(len(body)).encode()
+        fields = [
+            (b"content-type", b"application/json"),
+            (b"content-length", length),
+            (b"connection", b"close"),
+        ]
+        head = h11.Response(status_code=400, headers=fields, reason=b"Bad Request")
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Decline another protocol in silence: any caller may offer one."""
 
     def pause_writing(self) -> None:
         """Start the time in which the client must read of its answer."""

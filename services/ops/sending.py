@@ -384,8 +384,11 @@ def new_id() -> str:
 
 
 def header_key(request: Request) -> str | None:
-    """Return the idempotency key in a request's header; raise `ClientMistake` for an empty one."""
-    key = request.headers.get(IDEMPOTENCY_KEY)
+    """Return the idempotency key in a request's header; raise `ClientMistake` for an empty one, or two."""
+    keys = request.headers.getlist(IDEMPOTENCY_KEY)
+    if len(keys) > 1:
+        raise ClientMistake(f"The request has {len(keys)} fields Idempotency-Key: give one.")
+    key = keys[0] if keys else None
     if key == "":
         raise ClientMistake("The header Idempotency-Key is empty: give a key, or leave the header away.")
     return key

@@ -256,3 +256,42 @@ def test_a_request_that_a_stop_cuts_off_is_answered_with_a_code(is_begun: bool) 
     assert head.startswith(b"HTTP/1.1 503 ")
     assert json.loads(body)["code"] == "TW-171", "whether it was done is not known"
     assert "The broker stops" in json.loads(body)["message"]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            b"GET /echo HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 300_000 + b"\r\n\r\n",
+            "its head is too long",
+        ),
+        (b"\x16\x03\x01\x00\x05hello\r\n\r\n", "illegal request line"),
+        (b"GET /echo HTTP/1.1\r\n\r\n", "Missing mandatory Host: header"),
+        (HEAD[:-4] % 5 + b"\r\nContent-Length: 6\r\n\r\nabcde", "conflicting Content-Length headers"),
+    ],
+)
+def test_what_is_no_request_is_told_why(said: bytes, reason: str) -> None:
+    async def scenario(port: Port) -> None:
+        reader, writer = await port.dial(said)
+        answer = b""
+        with suppress(ConnectionError):  # it hangs up on what was not read
+            while piece := await reader.read(65_536):
+                answer += piece
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        told = json.loads(body)
+        assert (told["code"], reason in told["message"]) == ("TW-130", True), told
+        writer.close()
+
+    play(scenario)
+
+
+def test_an_offer_to_speak_otherwise_is_declined_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(port: Port) -> None:
+        fields = b"Connection: Upgrade\r\nUpgrade: websocket\r\nConnection: close\r\n"
+        reader, writer = await port.dial(b"GET /echo HTTP/1.1\r\nHost: localhost\r\n" + fields + b"\r\n")
+        assert b" 200 OK" in await reader.readline()
+        writer.close()
+
+    play(scenario)
+    assert "pip install" not in caplog.text

@@ -172,3 +172,34 @@ def test_the_key_in_the_header_is_for_one_message(at_desk: AtDesk) -> None:
         assert await received(desk) == []
 
     at_desk(scenario)
+
+
+def test_what_a_request_says_twice_or_in_another_coding_is_refused(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        body = b'{"topic": "t", "body": "x"}'
+        kind = ("Content-Type", "application/json")
+        for fields, status, said in (
+            ([("Idempotency-Key", "a"), ("Idempotency-Key", "b")], 400, "2 fields Idempotency-Key"),
+            ([("Content-Encoding", "gzip")], 415, "content-encoding is 'gzip'"),
+        ):
+            for path in ("/api/messages", "/api/topics/t/messages"):
+                answer = await desk.http.post(path, content=body, headers=[kind, *fields])
+                assert (answer.status_code, said in answer.json()["message"]) == (status, True), answer.text
+        identity = [kind, ("Content-Encoding", "identity")]
+        assert (await desk.http.post("/api/messages", content=body, headers=identity)).status_code == 201
+        assert len(await received(desk)) == 1
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize("url", ["/api/timers/one?topic=t&key=%ff", "/api/topics/%ff"])
+def test_a_name_in_a_url_that_is_no_utf_8_is_not_read_as_another(at_desk: AtDesk, url: str) -> None:
+    async def scenario(desk: Desk) -> None:
+        target = url.encode("latin-1")
+        request = desk.http.build_request("GET", "/livez")
+        request.url = request.url.copy_with(raw_path=target)
+        answer = await desk.http.send(request)
+        assert (answer.status_code, answer.json()["code"]) == (400, "TW-130"), answer.text
+        assert "UTF-8" in answer.json()["message"]
+
+    at_desk(scenario)
