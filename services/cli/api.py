@@ -124,7 +124,7 @@ class Api:
         """Return the verdict on a timer, whatever its status; raise any other refusal."""
         try:
             said = json.load(refusal)
-            refused = None if "verdict" in said else error_class(said["code"])(said["detail"])
+            refused = None if "verdict" in said else refused_with(said)
         except (OSError, ValueError, KeyError, TypeError):
             refused = self._calls.unreachable()
         if refused is not None:
@@ -135,6 +135,14 @@ class Api:
 def api_path(path: tuple[str, ...]) -> str:
     """Return the path of an operation, its parts as they may stand in a URL."""
     return "/api/" + "/".join(quote(part, safe="") for part in path)
+
+
+def refused_with(said: dict[str, Any]) -> TidewheelError:
+    """Return the error of an answer; a code of a newer broker keeps that broker's words."""
+    error = error_class(said["code"])(said["detail"])
+    if error.code != said["code"]:
+        error.code, error.args = str(said["code"]), (str(said["message"]),)
+    return error
 
 
 def error_class(code: str) -> type[TidewheelError]:

@@ -291,9 +291,9 @@ def put(
 
 
 def warn(answer: dict[str, Any]) -> None:
-    """Say when users and rules count for nothing yet: the broker serves everybody."""
+    """Warn while rules have no effect on the protocol port; HTTP has tokens of its own."""
     if not answer["is_asked"]:
-        output.say("This broker runs without --auth: it asks nobody who it is, everybody may do everything.")
+        output.say("This broker runs without --auth: on its protocol port every client may do everything.")
 
 
 def show(answer: dict[str, Any], as_json: bool) -> None:

@@ -138,11 +138,16 @@ def read(reply: Reply, reader: Callable[[int, Any], T], statuses: tuple[int, ...
         return failed(reply)
     try:
         content = json.loads(reply.body)
-        if 200 <= reply.status < 300 or (reply.status in statuses and "code" not in content):
-            return reader(reply.status, content)
-    except (ValueError, TypeError, LookupError, RecursionError):
+    except (ValueError, RecursionError):
         return _stranger(reply)
-    return refusal(reply.status, content) or _stranger(reply)
+    if not isinstance(content, dict):
+        return _stranger(reply)
+    if not (200 <= reply.status < 300 or (reply.status in statuses and "code" not in content)):
+        return refusal(reply.status, content) or _stranger(reply)
+    try:
+        return reader(reply.status, content)
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return _unread(reply)
 
 
 def failed(failure: Failure) -> TidewheelError:
@@ -178,10 +183,22 @@ def refusal(status: int, content: Any) -> TidewheelError | None:
     return None
 
 
+def _unread(answer: Answer) -> TidewheelError:
+    """Return the error for an answer that has other fields or values than this client knows."""
+    return AnswerLost(
+        f"{answer.where} answered {_shown(answer)}, which this client cannot read: is it a broker of another "
+        "version, or something else? The call may have been carried out: look before you repeat it."
+    )
+
+
+def _shown(answer: Answer) -> str:
+    begun = " ".join(answer.body[: 4 * _SHOWN_CHARACTERS].decode(errors="replace").split())
+    return f"{answer.status} {begun[:_SHOWN_CHARACTERS]!r}"
+
+
 def _stranger(answer: Answer) -> TidewheelError:
     """Return the error for an answer that is none of Tidewheel's."""
-    begun = " ".join(answer.body[: 4 * _SHOWN_CHARACTERS].decode(errors="replace").split())
-    shown = f"{answer.status} {begun[:_SHOWN_CHARACTERS]!r}"
+    shown = _shown(answer)
     if answer.status in FROM_PROXIES:
         return AnswerLost(
             f"A proxy before {answer.where} said {shown}: the broker behind it gave no answer. "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.api import Api
+from services.cli.api import Api, refusal
 from tidewheel.errors import AnswerLate, BrokerUnreachable
 
 ROOT = Path(__file__).parents[4]
@@ -49,6 +49,13 @@ def known() -> dict[str, str]:
     )
     found: dict[str, str] = json.loads(said.stdout)
     return found
+
+
+def test_a_code_of_a_newer_broker_keeps_its_words() -> None:
+    error = refusal(
+        {"code": "TW-999", "detail": "It is full.", "message": "The moon cannot be sent. It is full."}
+    )
+    assert (error.code, str(error), error.exit_code) == ("TW-999", "The moon cannot be sent. It is full.", 1)
 
 
 @pytest.mark.parametrize("name", files())

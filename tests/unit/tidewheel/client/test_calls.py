@@ -13,7 +13,7 @@ from tidewheel.client import calls
 from tidewheel.client.calls import BATCH_BYTES_MAX, BATCH_COUNT_MAX
 from tidewheel.client.exchange import Answer, Failure, Fault, Pause, Request, Steps
 from tidewheel.client.values import NewMessage, Sent, SomeRefused, Verdict
-from tidewheel.errors import ClientMistake, InvalidReceiptHandle, TidewheelError
+from tidewheel.errors import AnswerLost, ClientMistake, InvalidReceiptHandle, RefusedByState, TidewheelError
 
 NAMES = st.text(min_size=1).filter(lambda text: text.isprintable())
 
@@ -230,3 +230,24 @@ def test_a_pause_is_before_each_repeat() -> None:
     steps = calls.get("t", "k")
     first(steps)
     assert isinstance(steps.send(Failure(Fault.UNTAKEN, "", "http://here", 0.0, 0.1)), Pause)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"verdict": "POSTPONED", "message_id": "A", "ended_ms": "5", "ended_offset": "7", "due_ms": "0"},
+        {"verdict": "CANCELLED"},
+        {},
+    ],
+)
+def test_an_answer_of_another_version_is_no_missing_broker(content: dict[str, str]) -> None:
+    with pytest.raises(AnswerLost, match="another version") as lost:
+        answered(calls.cancel("t", "k", ""), content)
+    assert "may have been carried out" in str(lost.value)
+
+
+def test_an_error_with_a_code_of_another_version_has_its_family_and_its_words() -> None:
+    content = {"code": "TW-179999", "detail": "", "message": "The moon is full."}
+    with pytest.raises(TidewheelError, match="The moon is full") as refused:
+        answered(calls.cancel("t", "k", ""), content, 409)
+    assert (type(refused.value), refused.value.code) == (RefusedByState, "TW-179999")
