@@ -442,6 +442,38 @@ def test_the_command_says_what_is_no_worker(serving: Serving, tmp_path: Path, ta
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", ["def", "async def"])
+def test_a_second_signal_ends_a_worker_whose_function_hangs(
+    client: Client, serving: Serving, tmp_path: Path, first: int, second: int, how: str
+) -> None:
+    topic = f"w14-{int(first)}-{int(second)}-{how[:3]}"
+    wait = "await asyncio.Event().wait()" if how == "async def" else "threading.Event().wait()"
+    (tmp_path / "hangs.py").write_text(
+        "import asyncio, threading\nfrom tidewheel import Worker\nworker = Worker()\n"
+        f"@worker.consume({topic!r}, group='shop')\n{how} hang(message):\n"
+        f"    print('hangs', flush=True)\n    {wait}\n"
+    )
+    client.send(topic, "x")
+    with subprocess.Popen(
+        [*COMMAND, "work", "hangs:worker"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"TIDEWHEEL_HTTP": serving.http}, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert process.stdout.readline() == "hangs\n"
+            process.send_signal(first)
+            while "A second signal ends it at once" not in process.stderr.readline():
+                assert process.poll() is None
+            process.send_signal(second)
+            assert process.wait(SECONDS) == -second
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize(
     ("code", "raised"),
     [

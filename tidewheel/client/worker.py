@@ -29,7 +29,8 @@ Rules
 7. A function is run at least once for each message, not exactly once (`tidewheel.idempotence`).
 
 Cost: one long poll for each consumer; ends that come while an acknowledgement is under way share the next.
-Weak spot: a thread cannot be cancelled. A function that hangs in one keeps its slot, and the process alive.
+Weak spot: a thread cannot be cancelled. A function that hangs in one keeps its slot, and the process alive
+until a second signal.
 """
 
 from __future__ import annotations
@@ -161,7 +162,10 @@ class Worker:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set an event at the first SIGTERM or SIGINT; leave the second one its usual effect."""
+    """Set an event at the first SIGTERM or SIGINT; let the second end the process.
+
+    By the system's own action: KeyboardInterrupt would wait at the exit for a thread that hangs.
+    """
     loop, both = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -172,11 +176,14 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
         stop.set()
         for one in both:
             loop.remove_signal_handler(one)
+            signal.signal(one, signal.SIG_DFL)
 
+    before = [signal.getsignal(one) for one in both]
     for one in both:
         loop.add_signal_handler(one, set_once)
     try:
         yield
     finally:
-        for one in both:
+        for one, handler in zip(both, before, strict=True):
             loop.remove_signal_handler(one)
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.api import Api, refusal
+from services.cli.api import Api, refused_with
 from tidewheel.errors import AnswerLate, BrokerUnreachable
 
 ROOT = Path(__file__).parents[4]
@@ -52,7 +52,7 @@ def known() -> dict[str, str]:
 
 
 def test_a_code_of_a_newer_broker_keeps_its_words() -> None:
-    error = refusal(
+    error = refused_with(
         {"code": "TW-999", "detail": "It is full.", "message": "The moon cannot be sent. It is full."}
     )
     assert (error.code, str(error), error.exit_code) == ("TW-999", "The moon cannot be sent. It is full.", 1)
