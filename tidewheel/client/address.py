@@ -89,10 +89,13 @@ def _url(text: str, name: str) -> str:
     except ValueError as error:
         reason = "" if set(text) & _BEYOND else f" {error}."  # which may quote a password
         raise ConfigurationError(f"{name} is {shown}:{reason} Write it as {_EXAMPLE}.") from None
-    is_host = host is not None and _is_host(host)
-    if parts.scheme not in ("http", "https") or not is_host or (port is None and not has_scheme):
+    if (
+        parts.scheme not in ("http", "https")
+        or not host
+        or not _is_host(host)
+        or (port is None and not has_scheme)
+    ):
         raise ConfigurationError(f"{name} is {shown}: write it as {_EXAMPLE}.")
-    assert host is not None, "a host was read"
     if parts.query or parts.fragment or parts.username is not None:
         raise ConfigurationError(
             f"{name} is more than an address: write it as {_EXAMPLE}, and give a token by its own argument."
