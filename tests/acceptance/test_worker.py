@@ -257,6 +257,35 @@ def test_a_coroutine_that_hangs_is_cancelled_and_its_message_comes_again(client:
     assert left(client, "w5") == []
 
 
+def test_each_end_that_the_broker_has_confirmed_is_a_line_of_the_log(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "tidewheel.worker")
+    client.send_many(
+        NewMessage("w16", body, idempotency_key=f"w16-{body}") for body in ("good", "bad", "late")
+    )
+    worker = Worker(client)
+
+    @worker.consume("w16", group="shop", retry=Backoff("10ms"))
+    async def handle(message: Message[Any]) -> None:
+        if message.text == "bad":
+            raise Reject("no such order")
+        if message.text == "late" and message.attempt == 1:
+            raise Retry("10ms")
+
+    def ends() -> list[str]:
+        said = [one.getMessage() for one in list(caplog.records) if one.levelno == logging.DEBUG]
+        return sorted(one.partition("message ")[2] for one in said if one.startswith("w16 of group shop: "))
+
+    work_until(worker, lambda: len(ends()) == 4)
+    assert ends() == [
+        "w16-bad has ended at attempt 1: it is a dead letter",
+        "w16-good has ended at attempt 1: it is acknowledged",
+        "w16-late has ended at attempt 1: it comes again after 10 ms",
+        "w16-late has ended at attempt 2: it is acknowledged",
+    ]
+
+
 def test_the_order_within_a_message_group_is_kept_over_failures(client: Client, serving: Serving) -> None:
     serving.run("group", "create", "w6-shop", "--fifo-run", "8")
     client.send_many(NewMessage("w6", f"{group}{n}", group=group) for n in range(12) for group in "ab")

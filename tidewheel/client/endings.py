@@ -22,6 +22,9 @@ PAUSE_MS_MAX: Final = 12 * 3_600_000
 class Ack:
     """It is done."""
 
+    def __str__(self) -> str:
+        return "it is acknowledged"
+
 
 @dataclass(frozen=True, slots=True)
 class Retried:

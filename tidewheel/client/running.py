@@ -236,6 +236,13 @@ class Running:
                 self._name, held.message.id, error or "the broker is gone",
             )  # fmt: skip
             return False
+        log.debug(
+            "%s: message %s has ended at attempt %d: %s",
+            self._name,
+            held.message.id,
+            held.message.attempt,
+            end,
+        )
         return True
 
     async def _try_end(self, message: Received, end: End) -> None:
