@@ -56,7 +56,7 @@ class Size:
     slows: int
 
 
-FULL = Size(50, 25_000, 50, 24, 8, 60.0, "5s 12s", loads=4, slows=3)
+FULL = Size(50, 25_000, 50, 16, 8, 60.0, "5s 12s", loads=4, slows=3)
 SMALL = Size(4, 500, 10, 4, 2, 4.0, "2s 2s", loads=2, slows=2)
 CONCURRENCY = {"load": 8, "slow": 4}
 
@@ -107,25 +107,25 @@ class Crew:
         with self._log.open("ab") as log:
             return subprocess.Popen(command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
 
-    def kill_one(self, oracle: Oracle) -> bool:
-        """Kill a worker that has begun to work; return whether there is one."""
+    def kill_one(self, oracle: Oracle) -> None:
+        """Choose a worker, and kill it if it has begun to work."""
         is_slow = self.kill_count % KILLS_OF_SLOW == KILLS_OF_SLOW // 2
         kind, crew = ("slow", self.slows[1:]) if is_slow else ("load", self.loads)
         victim = self._chance.choice(crew)
         if not oracle.begun_by[victim.pid]:
-            return False
+            return
         victim.kill()
         victim.wait()
         self._notes.note(victim.pid, "killed")
         self._replace(victim, kind)
         self.kill_count += 1
-        if self.kill_count % STOPS == 0:
-            self.stop_one("slow" if self.kill_count == STOPS else "load")
-        return True
 
-    def stop_one(self, kind: str) -> None:
-        """Let a worker finish what it began, and start another beside it."""
-        stopped = self._chance.choice(self.slows[1:] if kind == "slow" else self.loads)
+    def stop_one(self, oracle: Oracle) -> None:
+        """Let a worker that has begun to work finish, the first time a slow one; start another beside it."""
+        kind, crew = ("load", self.loads) if self.stop_count else ("slow", self.slows[1:])
+        stopped = self._chance.choice(crew)
+        if not oracle.begun_by[stopped.pid]:
+            return
         stopped.terminate()
         self._stopping.append(stopped)
         self._replace(stopped, kind)
@@ -141,10 +141,9 @@ class Crew:
 
     def stop_all(self) -> None:
         """Stop all workers, and note of each that it has ended well."""
-        self._stopping += self.loads + self.slows
-        for one in self._stopping:
+        for one in self.loads + self.slows:
             one.terminate()
-        for one in self._stopping:
+        for one in self._stopping + self.loads + self.slows:
             assert one.wait(STOP_SECONDS) == 0, self.log()
             self._notes.note(one.pid, "stopped")
 
@@ -211,6 +210,8 @@ def kill_along_the_way(http: httpx.Client, crew: Crew, oracle: Oracle, size: Siz
         assert time.monotonic() - since < STUCK_SECONDS, (oracle.counts, crew.log())
         if crew.kill_count < size.kills and newest >= share * (crew.kill_count + 1):
             crew.kill_one(oracle)
+        if crew.stop_count < crew.kill_count // STOPS:
+            crew.stop_one(oracle)
 
 
 def test_nothing_is_lost_or_run_after_its_acknowledgement_while_workers_are_killed(
@@ -244,7 +245,7 @@ def test_nothing_is_lost_or_run_after_its_acknowledgement_while_workers_are_kill
     )
     assert not oracle.wrong[:10]
     assert oracle.ended_count == len(ids)
-    assert crew.kill_count == size.kills
+    assert (crew.kill_count, crew.stop_count) == (size.kills, size.kills // STOPS)
     assert dead == oracle.dead() == set(filter(is_rejected, ids))
     slow = [oracle.shortest_ms[one] for one in SLOW_PLAIN + SLOW_LINES]
     assert min(slow) >= size.slow_seconds * 1000

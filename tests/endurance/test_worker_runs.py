@@ -105,4 +105,4 @@ def test_runs_again_and_the_longest_time_to_them_are_counted(tmp_path: Path) -> 
     oracle = judged(tmp_path, steps, sent=["p.-.0"])
     assert oracle.wrong == []
     assert (oracle.counts["begun again after a kill"], oracle.counts["twice"]) == (1, 1)
-    assert (oracle.longest_ms, oracle.shortest_ms, oracle.ended_count) == (1, {"p": 1}, 1)
+    assert (oracle.longest_ms, oracle.shortest_ms, oracle.ended_count) == ({"p": 1}, {"p": 1}, 1)

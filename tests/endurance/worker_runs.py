@@ -100,8 +100,8 @@ class Oracle:
         self.counts: Counter[str] = Counter()
         self.ended_count = 0
         self.begun_by: Counter[int] = Counter()
-        self.longest_ms = 0
-        """From a kill to the next run of a message that the process had begun."""
+        self.longest_ms: dict[str, int] = {}
+        """Of each topic, the longest from a kill to the next run of a message that the process had begun."""
         self.shortest_ms: dict[str, int] = {}
         """The shortest run of each topic."""
 
@@ -158,7 +158,8 @@ class Oracle:
             self.wrong.append(f"{note.message_id} began in {note.process}: {reason}")
         if before is not None and before.state is not State.RAISED and before.process in self._killed_ms:
             self.counts["begun again after a kill"] += 1
-            self.longest_ms = max(self.longest_ms, note.ms - self._killed_ms[before.process])
+            topic, ms = note.message_id.partition(".")[0], note.ms - self._killed_ms[before.process]
+            self.longest_ms[topic] = max(ms, self.longest_ms.get(topic, ms))
         has_ended = before is not None and before.has_ended
         self._runs[note.message_id] = Run(note.process, note.lease, note.ms, has_ended=has_ended)
 
