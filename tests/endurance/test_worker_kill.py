@@ -110,8 +110,7 @@ class Crew:
     def kill_one(self, oracle: Oracle) -> None:
         """Choose a worker, and kill it if it has begun to work."""
         is_slow = self.kill_count % KILLS_OF_SLOW == KILLS_OF_SLOW // 2
-        kind, crew = ("slow", self.slows[1:]) if is_slow else ("load", self.loads)
-        victim = self._chance.choice(crew)
+        kind, victim = self._chosen(oracle, is_slow=is_slow)
         if not oracle.begun_by[victim.pid]:
             return
         victim.kill()
@@ -122,14 +121,22 @@ class Crew:
 
     def stop_one(self, oracle: Oracle) -> None:
         """Let a worker that has begun to work finish, the first time a slow one; start another beside it."""
-        kind, crew = ("load", self.loads) if self.stop_count else ("slow", self.slows[1:])
-        stopped = self._chance.choice(crew)
+        kind, stopped = self._chosen(oracle, is_slow=not self.stop_count)
         if not oracle.begun_by[stopped.pid]:
             return
         stopped.terminate()
         self._stopping.append(stopped)
         self._replace(stopped, kind)
         self.stop_count += 1
+
+    def _chosen(self, oracle: Oracle, *, is_slow: bool) -> tuple[str, subprocess.Popen[bytes]]:
+        """Return the kind of a worker, and one at random; a slow one only if it has begun to work."""
+        slow = [one for one in self.slows[1:] if oracle.begun_by[one.pid]]
+        return (
+            ("slow", self._chance.choice(slow))
+            if is_slow and slow
+            else ("load", self._chance.choice(self.loads))
+        )
 
     def _replace(self, gone: subprocess.Popen[bytes], kind: str) -> None:
         crew = self.slows if kind == "slow" else self.loads
@@ -187,13 +194,14 @@ def ended_processes_seconds() -> float:
 
 def dead_letters(http: httpx.Client, group: str) -> set[str]:
     """Return the ids of a group's dead letters."""
-    found, page = set[str](), {"after": None}
+    found, after = set[str](), ""
     while True:
-        query = {name: value for name, value in page.items() if value is not None}
+        query = {"after": after} if after else {}
         page = http.get(f"/api/dead-letters/groups/{group}", params=query).json()
         found |= {one["message_id"] for one in page["dead_letters"]}
         if page["after"] is None:
             return found
+        after = page["after"]
 
 
 def kill_along_the_way(http: httpx.Client, crew: Crew, oracle: Oracle, size: Size, count: int) -> None:
