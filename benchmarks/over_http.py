@@ -5,11 +5,12 @@
 One broker (`--flush async`) takes each row over both ports in turn, in `--rounds` rounds; a figure is the
 median of them. Messages have 256 bytes. 16 calls are open at once, each on a connection of its own over HTTP
 and on one channel over gRPC. `us` is the processor time of the broker's process, user and system, for each
-message. The clients do as little as they can (`parts/grpc_client.py` says why): what HTTP sends is bytes on
-a socket that stays open, and of its answers only the receipt handles are read.
+message. The clients do as little as they can (`parts/grpc_client.py` says why); of answers over HTTP only the
+receipt handles are read.
 
 `polls`: 1,000 receives that wait, each with a topic of its own, and one message for each: what opening,
-answering and closing one costs the broker, and how many bytes of memory one holds while it waits.
+answering and closing one costs the broker, how many bytes of memory one holds while it waits, and a lone send
+without and beside them.
 """
 
 from __future__ import annotations
@@ -20,66 +21,22 @@ import json
 import os
 import statistics
 import tempfile
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 from parts.grpc_client import acknowledge, call, receive_request, sent
+from parts.http_calls import BODY, Connection, Server, connected, lone_ms, measure_polls
 from parts.serving import serving
 
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 
-AT_ONCE, BATCH, LEASED, LONE, POLLS = 16, 100, 32, 500, 1_000
-BODY = "x" * 256
+AT_ONCE, BATCH, LEASED = 16, 100, 32
 Work = Callable[[], Awaitable[int]]
 """One call; return how many messages it was about, 0 when there are no more."""
-
-
-class Server:
-    """A broker's process, looked at from outside."""
-
-    def __init__(self, process: int) -> None:
-        self._proc = Path(f"/proc/{process}")
-
-    def busy_us(self) -> float:
-        """Return the processor time so far, in microseconds."""
-        fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1e6
-
-    def resident_bytes(self) -> int:
-        """Return the memory that it holds."""
-        return int((self._proc / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-class Connection:
-    """A connection to the HTTP interface that stays open."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    async def post(self, path: str, body: object) -> bytes:
-        """Post JSON; return the answer's body."""
-        said = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        self._writer.write(f"{head}Content-Length: {len(said)}\r\n\r\n".encode() + said)
-        answer = (await self._reader.readuntil(b"\r\n\r\n")).lower()
-        length = int(answer.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        got = await self._reader.readexactly(length)
-        assert answer.startswith(b"http/1.1 20"), got
-        return got
-
-    def close(self) -> None:
-        """Hang up."""
-        self._writer.close()
-
-
-async def connected(port: int, count: int) -> list[Connection]:
-    """Return so many connections."""
-    pairs = [await asyncio.open_connection("127.0.0.1", port, limit=1 << 24) for _ in range(count)]
-    return [Connection(reader, writer) for reader, writer in pairs]
 
 
 def sends_over_http(one: Connection, topic: str, batch: int) -> Work:
@@ -153,16 +110,6 @@ async def us_each(server: Server, works: list[Work], count: int | None = None) -
     return (server.busy_us() - before) / done
 
 
-async def lone_ms(work: Work) -> float:
-    """Return the median time of a send that is alone, in ms."""
-    took = []
-    for _ in range(LONE):
-        began = time.perf_counter()
-        await work()
-        took.append((time.perf_counter() - began) * 1e3)
-    return statistics.median(took)
-
-
 async def one_round(facts: dict[str, Any], number: int, count: int) -> dict[str, dict[str, float]]:
     """Measure every row once over both ports."""
     server, port = Server(facts["process"]), int(facts["http"].rpartition(":")[2])
@@ -180,10 +127,12 @@ async def one_round(facts: dict[str, Any], number: int, count: int) -> dict[str,
             rows["http"][name] = await us_each(server, http, count)
             rows["grpc"][name] = await us_each(server, wires, count)
         topic = f"sent-1-{number}"
-        rows["http"]["lone_send_p50_ms"] = await lone_ms(sends_over_http(connections[0], topic, 1))
-        rows["grpc"]["lone_send_p50_ms"] = await lone_ms(
-            sends_over_grpc(channel, topic, 1, first + 900_000_000)
-        )
+        rows["http"]["lone_send_p50_ms"] = (await lone_ms(sends_over_http(connections[0], topic, 1)))[
+            "p50_ms"
+        ]
+        rows["grpc"]["lone_send_p50_ms"] = (
+            await lone_ms(sends_over_grpc(channel, topic, 1, first + 900_000_000))
+        )["p50_ms"]
         name = f"receive_and_acknowledge_{LEASED}_us"
         http = [receives_over_http(one, f"{topic}-http") for one in connections]
         wires = [receives_over_grpc(channel, f"{topic}-grpc") for _ in range(AT_ONCE)]
@@ -194,40 +143,17 @@ async def one_round(facts: dict[str, Any], number: int, count: int) -> dict[str,
     return rows
 
 
-async def polls(facts: dict[str, Any]) -> dict[str, float]:
-    """Open long polls, and answer each with a message."""
-    server, port = Server(facts["process"]), int(facts["http"].rpartition(":")[2])
-    [sender] = await connected(port, 1)
-    topics = [f"poll-{number}" for number in range(POLLS)]
-    for topic in topics:
-        await sender.post("/api/topics", {"name": topic, "queue_count": 1})
-    waiting = await connected(port, POLLS)
-    before_us, before_bytes = server.busy_us(), server.resident_bytes()
-    asked = [
-        asyncio.ensure_future(one.post("/api/groups/stopwatch/receive", {"topic": topic, "wait": "20s"}))
-        for one, topic in zip(waiting, topics, strict=True)
+async def raw_polls(facts: dict[str, Any], topics: Sequence[str]) -> None:
+    """Receive one message of each topic, all at once."""
+    connections = await connected(int(facts["http"].rpartition(":")[2]), len(topics))
+    receives = [
+        one.post("/api/groups/stopwatch/receive", {"topic": topic, "wait": "20s"})
+        for one, topic in zip(connections, topics, strict=True)
     ]
-    while await open_polls(port) < POLLS:
-        await asyncio.sleep(0.5)  # a scrape of 1,000 topics costs processor time, too
-    held_bytes = server.resident_bytes() - before_bytes
-    messages = [{"topic": topic, "body": BODY} for topic in topics]
-    await sender.post("/api/messages", {"messages": messages})
-    got = await asyncio.gather(*asked)
+    got = await asyncio.gather(*receives)
     assert all(b'"receipt_handle"' in one for one in got), "a poll got nothing"
-    for one in (*waiting, sender):
+    for one in connections:
         one.close()
-    busy_us = server.busy_us() - before_us
-    return {"count": POLLS, "us_each": round(busy_us / POLLS), "bytes_each": round(held_bytes / POLLS)}
-
-
-async def open_polls(port: int) -> int:
-    """Return how many receives wait."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    text = (await reader.read()).decode()
-    writer.close()
-    line = next(one for one in text.splitlines() if one.startswith("mq_http_polls{") and '"receive"' in one)
-    return int(float(line.split()[-1]))
 
 
 def main() -> None:
@@ -243,7 +169,7 @@ def main() -> None:
             asyncio.run(one_round(facts, 0, chosen.count // 4))  # warms both
             rounds = [asyncio.run(one_round(facts, 1 + n, chosen.count)) for n in range(chosen.rounds)]
         with serving(Path(folder) / "polls", "--flush", "async") as facts:
-            of_polls = asyncio.run(polls(facts))
+            of_polls = asyncio.run(measure_polls(facts, partial(raw_polls, facts)))
     middles = {
         port: {
             name: round(statistics.median(one[port][name] for one in rounds), 2) for name in rounds[0][port]
