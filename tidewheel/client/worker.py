@@ -172,11 +172,11 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
         return
 
     def set_once() -> None:
-        log.info("The worker stops when its running functions have ended. A second signal ends it at once.")
-        stop.set()
-        for one in both:
+        for one in both:  # first: whoever reads the line may send the second signal at once
             loop.remove_signal_handler(one)
             signal.signal(one, signal.SIG_DFL)
+        stop.set()
+        log.info("The worker stops when its running functions have ended. A second signal ends it at once.")
 
     before = [signal.getsignal(one) for one in both]
     for one in both:
