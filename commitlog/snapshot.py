@@ -14,11 +14,11 @@ It is written beside, synced, then renamed, so it is whole or not there; the two
 whose CRC is wrong gives way to the other. Cost: size of the state, not of the log. Weak spot: it is written
 whole each time, and read into memory whole at a start.
 
-A large table is frozen as dictionaries that nobody changes any more (`Rows`, `commitlog.table`). They become
-JSON while they are written, in a worker thread, so many rows at a time that other threads get their turns.
-The event loop copies a dictionary of references and makes no row: of 20,000 topics, as many queues and groups
-and 10,000 schedules it took 45 ms with the rows made there, 15 to 17 without. Weak spot: that grows with
-the state.
+A large table is frozen as dictionaries that nobody changes any more (`Rows`, `commitlog.table`), or, where
+its values change in place, as rows that the event loop takes afterwards, in slices
+(`commitlog.deferred_rows`). They become JSON while they are written, in a worker thread, so many rows at a
+time that other threads get their turns. At the freeze itself the loop copies dictionaries of references and
+makes no row.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from commitlog.deferred_rows import DeferredRows
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.layout import OFFSET_DIGITS, SNAPSHOTS
@@ -43,7 +44,10 @@ _KEPT_COUNT: Final = 2
 _ROWS_AT_ONCE: Final = 2_000
 
 Frozen = dict[str, Any]
-"""The state of each part by its name, as JSON can hold it; large tables in it as `Rows`."""
+"""The state of each part by its name, as JSON can hold it; large tables in it as `Rows` or `DeferredRows`.
+
+A part is such a table, or a dictionary of which some values are.
+"""
 
 
 class Rows:
@@ -64,12 +68,32 @@ class Rows:
         return (self._row(*item) for part in self._parts for item in part.items())
 
 
+class RowsByName:
+    """A large dictionary at one moment, whose values `row` makes of values that never change."""
+
+    def __init__(self, values: dict[str, Any], row: Callable[[Any], Any]) -> None:
+        self._values, self._row = values, row
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowsByName) and dict(self.items()) == dict(other.items())
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Return each name with its row."""
+        return ((name, self._row(value)) for name, value in self._values.items())
+
+
 @dataclass(slots=True, frozen=True)
 class Snapshot:
     """The frozen state after all records below `offset`."""
 
     offset: int
     parts: Frozen
+
+    def deferred(self) -> list[DeferredRows[Any, Any]]:
+        """Return the tables whose rows are still to be taken."""
+        within = [one.values() if isinstance(one, dict) else [one] for one in self.parts.values()]
+        tables = [one for values in within for one in values if isinstance(one, DeferredRows)]
+        return [one for one in tables if one.is_open]
 
     def encode(self) -> bytes:
         """Return the bytes of the snapshot's file."""
@@ -162,7 +186,11 @@ def _json(value: Any) -> Iterator[bytes]:
     """Yield JSON in pieces, of which none takes long to make: other threads get their turns in between."""
     if isinstance(value, dict):
         yield from _joined(b"{", (_member(str(name), one) for name, one in value.items()), b"}")
-    elif isinstance(value, (list, Rows)):
+    elif isinstance(value, RowsByName):
+        members = iter(value.items())
+        named = iter(lambda: dict(islice(members, _ROWS_AT_ONCE)), {})
+        yield from _joined(b"{", ([_dumped(some)[1:-1]] for some in named), b"}")
+    elif isinstance(value, (list, Rows, DeferredRows)):
         rows = iter(value)
         chunks = iter(lambda: [*islice(rows, _ROWS_AT_ONCE)], [])
         yield from _joined(b"[", ([_dumped(chunk)[1:-1]] for chunk in chunks), b"]")

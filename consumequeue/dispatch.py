@@ -11,8 +11,12 @@ since all of it can be made again. One such write is under way at a time.
                        ^                              |
                        +---- the disk is full --------+
 
+A checkpoint takes the queues afterwards, in slices (`commitlog.deferred_rows`): a queue is taken before it
+changes, and what it had gathered is written with the checkpoint, whose worker syncs the files that were
+written since the last one.
+
 Cost: 20 bytes appended a record, for records of one queue at once (`dispatch_many`). Weak spot: `trim`,
-`minimums`, `delete_unneeded` and `not_synced` go through all queues, though few have changed.
+`minimums` and `delete_unneeded` go through all queues, though few have changed.
 """
 
 from __future__ import annotations
@@ -23,14 +27,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from commitlog import properties
+from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
-from commitlog.snapshot import Rows
 from consumequeue.entry import Entry, lite_code, tags_code
-from consumequeue.queue import ConsumeQueue, FoundDamaged, QueueWrite, files_of, ignore_damage, kept
+from consumequeue.queue import (
+    ConsumeQueue,
+    FoundDamaged,
+    QueueWrite,
+    TakenQueue,
+    files_of,
+    ignore_damage,
+    kept,
+    writes_of,
+)
 
 _LITE_TOPIC: Final = properties.LITE_TOPIC.encode()
 _TAG: Final = properties.TAG.encode()
@@ -67,7 +80,9 @@ class Dispatch:
         self._imported_until = imported_until
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._changed: dict[ConsumeQueue, None] = {}  # in order, so that a seed replays
-        self._unsynced: dict[ConsumeQueue, None] = {}
+        self._unsynced: dict[str, None] = {}
+        """Paths of files that were written since the last checkpoint."""
+        self._frozen: DeferredRows[tuple[str, int], ConsumeQueue] = NOTHING
         self._taken: EntriesToWrite | None = None
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -87,9 +102,11 @@ class Dispatch:
             return False
         key = (record.topic, record.queue_id)
         queue = self._queues.get(key) or self.queue(*key)
+        if self._frozen.is_open:
+            self._frozen.before_change(key)
         # Of an imported log only: our own gives no queue offset twice, there `put` reports the bug.
         if record.physical_offset < self._imported_until and record.queue_offset < queue.end_offset:
-            queue.cut(record.queue_offset)
+            self._unsynced |= dict.fromkeys(queue.cut(record.queue_offset))
         for queue_offset in range(record.queue_offset, record.queue_offset + message_count(record)):
             queue.put(queue_offset, entry_of(record, record_bytes, queue_offset))
         self._changed[queue] = None
@@ -98,6 +115,8 @@ class Dispatch:
     def dispatch_many(self, topic: str, queue_id: int, queue_offset: int, entries: bytes) -> None:
         """Index many durable records of one queue, the first of which has `queue_offset`."""
         queue = self.queue(topic, queue_id)
+        if self._frozen.is_open:
+            self._frozen.before_change(queue.key)
         queue.put_many(queue_offset, entries)
         self._changed[queue] = None
 
@@ -124,8 +143,8 @@ class Dispatch:
         """Return what waits in memory, to be written before `written`; None for nothing or during a write."""
         if self._taken is not None or not self._changed:
             return None
-        self._unsynced |= self._changed
         self._taken = EntriesToWrite([(queue, one) for queue in self._changed for one in queue.unwritten()])
+        self._unsynced |= dict.fromkeys(one.path for _, one in self._taken.writes)
         return self._taken
 
     def written(self) -> None:
@@ -134,6 +153,7 @@ class Dispatch:
         taken, self._taken = self._taken, None
         assert taken.written_count <= len(taken.writes), "more was written than was taken"
         for queue, one in taken.writes[: taken.written_count]:
+            self._frozen.before_change(queue.key)
             queue.written(one)
             # A queue stays changed for what came to it while the worker wrote.
             if not queue.has_unwritten:
@@ -145,8 +165,10 @@ class Dispatch:
 
     def trim(self, log_first_offset: int) -> None:
         """Delete the entries that point below an offset up to which the log was deleted."""
-        for queue in self._queues.values():
-            queue.trim(log_first_offset)
+        for key, queue in self._queues.items():
+            self._frozen.before_change(key)
+            queue.rise(queue.first_from(log_first_offset))
+        self.delete_unneeded()
 
     def minimums(self, log_offset: int) -> list[tuple[str, int, int]]:
         """Return (topic, queue id, first offset at or above) of queues with entries below a log offset."""
@@ -158,29 +180,29 @@ class Dispatch:
     def rise(self, minimums: Iterable[tuple[str, int, int]]) -> None:
         """Let queues begin at the offsets of (topic, queue id, offset) from now on."""
         for topic, queue_id, min_offset in minimums:
+            self._frozen.before_change((topic, queue_id))
             self.queue(topic, queue_id).rise(min_offset)
 
     def delete_unneeded(self) -> None:
         """Delete the files in which no queue has entries any more."""
-        for queue in self._queues.values():
-            queue.delete_unneeded()
+        for key, queue in self._queues.items():
+            self._frozen.before_change(key)
+            self._unsynced |= dict.fromkeys(queue.delete_unneeded())
 
-    def unsynced_paths(self) -> list[str]:
-        """Return the paths that a checkpoint must sync: the files written since the last call."""
-        paths = [path for queue in self._unsynced for path in queue.unsynced_paths()]
-        self._unsynced.clear()
+    def take_unsynced(self) -> list[str]:
+        """Return the paths of the files that were written since the last call, for a checkpoint to sync."""
+        paths, self._unsynced = [*self._unsynced], {}
         return paths
 
-    def not_synced(self) -> None:
-        """Forget what was synced, since a checkpoint has failed: the next one syncs all files."""
-        for queue in self._queues.values():
-            queue.not_synced()
-            self._unsynced[queue] = None
+    def not_synced(self, paths: Iterable[str]) -> None:
+        """Take back paths that a checkpoint was to sync, which has failed: the next one syncs them."""
+        self._unsynced |= dict.fromkeys(paths)
 
-    def freeze(self) -> Any:
+    def freeze(self) -> DeferredRows[tuple[str, int], ConsumeQueue]:
         """Return what a snapshot keeps of each queue: entry count, CRCs of its files, where it begins."""
-        taken = {key: now for key, queue in self._queues.items() if (now := queue.taken())[0]}
-        return Rows([taken], lambda key, now: (*key, *kept(now)))
+        self._frozen.take_all()
+        self._frozen = DeferredRows(self._queues, ConsumeQueue.taken, lambda key, now: (*key, *kept(now)))
+        return self._frozen
 
     def adopt(self, frozen: Any) -> bool:
         """Take over the files of an earlier run; return False, with no queues at all, if they are not whole.
@@ -220,8 +242,16 @@ class Dispatch:
         self._queues.clear()
         self._changed.clear()
         self._unsynced.clear()
+        self._frozen = NOTHING
         self._disk.delete(QUEUES_WHOLE)
         self._disk.delete(CONSUMEQUEUE)
+
+
+def gathered(frozen: DeferredRows[tuple[str, int], ConsumeQueue]) -> Iterator[QueueWrite]:
+    """Yield what the queues had gathered when they were frozen: a checkpoint writes it first, or fails."""
+    taken: TakenQueue
+    for key, taken in frozen.items():
+        yield from writes_of(key, taken)
 
 
 def files_named(frozen: Any) -> Iterator[tuple[str, int]]:

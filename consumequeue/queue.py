@@ -71,16 +71,15 @@ class ConsumeQueue:
         found_damaged: FoundDamaged = ignore_damage,
     ) -> None:
         self._disk, self._found_damaged = disk, found_damaged
+        self.key = topic, queue_id
         self._folder = f"{CONSUMEQUEUE}/{topic}/{queue_id}"
         self._unwritten = bytearray()
         self._written_count = written_count
-        self._unsynced_from = written_count
         self._crcs: dict[int, int] = {}
         """Of each file, by its first byte; replaced, never changed: checkpoints share it."""
         self._vetted: dict[int, tuple[int, bool]] = {}
         """By first byte of a file: the CRC with which `vet` last compared it, and whether it matched."""
         self.min_offset = 0
-        self._taken: TakenQueue = 0, {}, (), 0
         self._read_ahead: list[Entry] = []
         self._read_ahead_from = 0
 
@@ -201,14 +200,16 @@ class ConsumeQueue:
         (found,) = self.get(at, 1)
         return found.record_bytes > 0 and found.physical_offset == physical_offset
 
-    def write(self) -> None:
-        """Write the gathered entries to the files, unsynced: they can always be made again.
+    def write(self) -> list[str]:
+        """Write the gathered entries to the files, unsynced: they can always be made again. Return the paths.
 
         Raise OSError where there is no room; what was not written stays gathered and can be read.
         """
-        for one in self.unwritten():
+        writes = self.unwritten()
+        for one in writes:
             self._disk.write(*one)
             self.written(one)
+        return [one.path for one in writes]
 
     def written(self, one: QueueWrite) -> None:
         """Let go of gathered entries that are in the files now; do nothing if they were let go of before."""
@@ -239,12 +240,14 @@ class ConsumeQueue:
             yield position - inside, inside, part
             first, position = first + len(part), position + len(part)
 
-    def cut(self, queue_offset: int) -> None:
-        """Take back the entries from `queue_offset` on; the next entry comes there. Raise OSError."""
-        self.write()
+    def cut(self, queue_offset: int) -> list[str]:
+        """Take back the entries from `queue_offset` on; the next entry comes there. Raise OSError.
+
+        Return the paths of files that may be written and not synced.
+        """
+        paths = self.write()
         assert queue_offset <= self._written_count, f"{self._folder}: nothing lies at {queue_offset}"
         self._written_count = queue_offset
-        self._unsynced_from = min(self._unsynced_from, queue_offset)
         self.min_offset = min(self.min_offset, queue_offset)
         self._read_ahead = []
         end = queue_offset * ENTRY_BYTES
@@ -257,16 +260,14 @@ class ConsumeQueue:
         self._crcs = {at: crc for at, crc in self._crcs.items() if at < last}
         if end > last:
             self._crcs = self._crcs | {last: zlib.crc32(self._disk.read(self._path(last), 0, end - last))}
+        return [*paths, self._path(last)]
 
-    def taken(self) -> TakenQueue:
-        """Return the queue at this moment, of which `kept` makes what a snapshot keeps."""
-        if self._unwritten:
-            return self.end_offset, self._crcs, tuple(self._parts()), self.min_offset
-        entry_count, of_files, _, min_offset = self._taken
-        is_same = entry_count == self._written_count and min_offset == self.min_offset
-        if not is_same or of_files is not self._crcs:  # new tuples of 20,000 queues cost 4 ms, and more later
-            self._taken = self._written_count, self._crcs, (), self.min_offset
-        return self._taken
+    def taken(self) -> TakenQueue | None:
+        """Return the queue at this moment, of which `kept` makes what a snapshot keeps; None if empty."""
+        end_offset = self.end_offset
+        if end_offset == 0:
+            return None
+        return end_offset, self._crcs, tuple(self._parts()) if self._unwritten else (), self.min_offset
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
         """Fill up to `queue_offset` with gaps: those offsets were once given to records that are gone."""
@@ -278,11 +279,6 @@ class ConsumeQueue:
         if missing_count > 0:
             self._unwritten += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
 
-    def trim(self, log_first_offset: int) -> None:
-        """Delete the entries that point below `log_first_offset`, where the log was deleted."""
-        self.rise(self.first_from(log_first_offset))
-        self.delete_unneeded()
-
     def first_from(self, log_offset: int) -> int:
         """Return the first queue offset whose record lies at a log offset or behind it."""
         return bisect_left(range(self.end_offset), log_offset, lo=self.min_offset, key=self._physical_offset)
@@ -292,8 +288,12 @@ class ConsumeQueue:
         self.min_offset = max(self.min_offset, min(min_offset, self.end_offset))
         assert self.min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
-    def delete_unneeded(self) -> None:
-        """Delete the files whose entries all lie below `min_offset`, as far as the disk lets them go."""
+    def delete_unneeded(self) -> list[str]:
+        """Delete the files whose entries all lie below `min_offset`, as far as the disk lets them go.
+
+        Return the paths of files that may be written and not synced.
+        """
+        paths = [one.path for one in self.unwritten()]
         with suppress(OSError):  # gathered entries of a file that goes would make it again later
             self.write()
         # The file of the last entry stays, though nobody needs its entries: it says where the queue ends.
@@ -303,17 +303,7 @@ class ConsumeQueue:
                 with suppress(OSError):  # it is tried again when more of the log goes
                     self._disk.delete(f"{self._folder}/{name}")
         self._crcs = {at: crc for at, crc in self._crcs.items() if at >= first}
-
-    def unsynced_paths(self) -> list[str]:
-        """Return the paths of the files with entries that were written since the last call."""
-        first = max(self._unsynced_from, self.min_offset) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
-        assert self._unsynced_from <= self._written_count, f"{self._folder}: more is synced than written"
-        self._unsynced_from = self._written_count
-        return [self._path(at) for at in range(first, self._written_count * ENTRY_BYTES, _FILE_BYTES)]
-
-    def not_synced(self) -> None:
-        """Forget what was synced: the paths that were asked for were not, so everything is to be synced."""
-        self._unsynced_from = 0
+        return paths
 
     def adopt(self, crcs: Iterable[tuple[int, int]]) -> bool:
         """Take over the files of an earlier run, cut behind the last entry; return whether all are sound.
@@ -339,7 +329,7 @@ class ConsumeQueue:
     def _begin_at(self, queue_offset: int) -> None:
         """Begin a queue whose first records the log no longer has: its file begins with a hole, all gaps."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
-        self._written_count = self._unsynced_from = self.min_offset = queue_offset
+        self._written_count = self.min_offset = queue_offset
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
         if inside:
             first_byte = queue_offset * ENTRY_BYTES - inside
@@ -358,7 +348,13 @@ class ConsumeQueue:
         return self._path(position // _FILE_BYTES * _FILE_BYTES)
 
     def _path(self, first_byte: int) -> str:
-        return f"{self._folder}/{first_byte:0{OFFSET_DIGITS}d}"
+        return _path_of(*self.key, first_byte)
+
+
+def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
+    """Yield what a queue (topic, queue id) that was taken had gathered; in any thread."""
+    for first_byte, inside, part in taken[2]:
+        yield QueueWrite(_path_of(*key, first_byte), inside, part)
 
 
 def kept(taken: TakenQueue) -> tuple[int, list[tuple[int, int]], int]:
@@ -385,5 +381,9 @@ def files_of(
 ) -> Iterator[tuple[str, int]]:
     """Yield (path, length in bytes) of the files of a queue of `entry_count`, by the first byte of each."""
     for first_byte in first_bytes:
-        path = f"{CONSUMEQUEUE}/{topic}/{queue_id}/{first_byte:0{OFFSET_DIGITS}d}"
+        path = _path_of(topic, queue_id, first_byte)
         yield path, min(_FILE_BYTES, entry_count * ENTRY_BYTES - first_byte)
+
+
+def _path_of(topic: str, queue_id: int, first_byte: int) -> str:
+    return f"{CONSUMEQUEUE}/{topic}/{queue_id}/{first_byte:0{OFFSET_DIGITS}d}"

@@ -535,7 +535,10 @@ class Broker:
         self.housekeeping.wants_checkpoint = True
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
-        """Return the state as a place to start from, to be written; only when all appended is durable."""
+        """Return the state as a place to start from, to be written; only when all appended is durable.
+
+        The rows of large tables are still to be taken (`Checkpoint.take`); the core may go on meanwhile.
+        """
         self._has_new_plan = True
         assert self.is_quiet, "a snapshot must not hold what is not durable"
         assert self._checkpoint_offset <= self._log.durable_offset, "a snapshot is of before the last one"
@@ -544,8 +547,7 @@ class Broker:
         parts = {name: part.freeze() for name, part in self._parts.items()}
         return Checkpoint(
             log_sync=self._log.take_sync(),
-            queue_writes=self.store.dispatch.unwritten(),
-            queue_paths=self.store.dispatch.unsynced_paths(),
+            queue_paths=self.store.dispatch.take_unsynced(),
             keys=self.store.keys.to_write(self._log.first_offset),
             timers=self.timers.to_write(now_ms),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self.store)),
@@ -570,7 +572,7 @@ class Broker:
         would be synced again and believed. Open the store anew.
         """
         self._has_new_plan = True
-        self.store.dispatch.not_synced()
+        self.store.dispatch.not_synced(checkpoint.queue_paths)
         self.store.keys.failed(checkpoint.keys)
         self.timers.failed(checkpoint.timers)
         if checkpoint.log_sync is not None:

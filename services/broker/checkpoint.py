@@ -1,6 +1,12 @@
 """A moment at which everything appended is durable, made into a new place to start from.
 
 Order of durability: the log first, then the derived files, then the snapshot that names them.
+
+    begun   the loop copies references; nothing of it is written yet
+    take    the loop takes the rows of large tables, some at a time; what changes first is taken first
+    write   a worker writes and syncs
+
+Who does not go on meanwhile, as a tool, may write at once.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from commitlog import layout, snapshot
 from commitlog.disk import Disk
 from commitlog.flush import Sync
 from commitlog.snapshot import Snapshot
-from consumequeue.queue import QueueWrite
+from consumequeue import dispatch
 from consumequeue.run_store import RunsToWrite
 from services.broker import derived
 from services.broker.timer_files import TIMER_FILES, TimersToWrite
@@ -22,25 +28,34 @@ from services.broker.timer_files import TIMER_FILES, TimersToWrite
 class Checkpoint:
     """What a checkpoint writes, and the keep files that it deletes afterwards.
 
-    To sync: the log and files of queues. To write: queue entries, new keys and timers, and last the snapshot
-    that names them all.
+    To sync: the log and files of queues. To write: what queues had gathered, new keys and timers, and last
+    the snapshot that names them all.
     """
 
     log_sync: Sync | None
-    queue_writes: list[QueueWrite]
     queue_paths: list[str]
     keys: RunsToWrite
     timers: TimersToWrite
     snapshot: Snapshot
     unneeded_paths: list[str]
 
+    def take(self, count: int) -> bool:
+        """Take up to `count` rows of the state at the checkpoint's moment; return whether all are taken."""
+        for table in self.snapshot.deferred():
+            count -= table.take(count)
+            if count <= 0:
+                break
+        return not self.snapshot.deferred()
+
     def write(self, disk: Disk) -> None:
-        """Write and sync; the shell may do it in a worker thread. Raise OSError, which costs only time."""
+        """Write and sync; in a worker once all rows are taken. Raise OSError, which costs only time."""
         if self.log_sync is not None:
             self.log_sync.run(disk)
-        for one in self.queue_writes:
+        paths = dict.fromkeys(self.queue_paths)
+        for one in dispatch.gathered(self.snapshot.parts[derived.QUEUES]):
             disk.write(*one)
-        for path in dict.fromkeys([*self.queue_paths, *(one.path for one in self.queue_writes)]):
+            paths[one.path] = None
+        for path in paths:
             disk.sync(path)
         if disk.size(layout.QUEUES_WHOLE) < 0:
             disk.write(layout.QUEUES_WHOLE, 0, b"yes\n")

@@ -47,6 +47,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from commitlog import limits
+from commitlog.snapshot import Rows
 from consumequeue.errors import IllegalFilter
 from consumequeue.filter import EVERYTHING, SQL, Filter, FilterText, parse_tags
 from services.broker.errors import TooManyFilters
@@ -232,21 +233,19 @@ class GroupFilters:
 
     def apply_added(self, group: str, topic: str, text: FilterText) -> set[int]:
         """Add a filter; return the queues of which what is set aside is to be judged again."""
-        texts = self._texts.setdefault((group, topic), {})
+        texts = self._texts.get((group, topic), {})
         if text not in texts:
-            texts[text] = None
+            self._texts[group, topic] = texts | {text: None}  # another dictionary: a checkpoint may have this
             self._bytes += _text_bytes(text)
         return self._changed(group, topic)
 
     def apply_forgotten(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
         """Forget filters; return the queues of which what is set aside is to be judged again."""
-        known = self._texts.get((group, topic), {})
-        for text in texts:
-            if text in known:
-                del known[text]
-                self._bytes -= _text_bytes(text)
-        if not known:
-            self._texts.pop((group, topic), None)
+        known, gone = self._texts.get((group, topic), {}), {*texts}
+        self._bytes -= sum(_text_bytes(text) for text in known if text in gone)
+        self._texts[group, topic] = {text: None for text in known if text not in gone}
+        if not self._texts[group, topic]:
+            del self._texts[group, topic]
         return self._changed(group, topic)
 
     def apply_left(self, group: str, topic: str) -> None:
@@ -258,7 +257,7 @@ class GroupFilters:
 
     def freeze(self) -> Any:
         """Return what a snapshot keeps: the texts."""
-        return [[*use, [list(text) for text in texts]] for use, texts in self._texts.items()]
+        return Rows([self._texts.copy()], lambda use, texts: [*use, [list(text) for text in texts]])
 
     def thaw(self, frozen: Any) -> None:
         """Take a snapshot's part over."""

@@ -33,10 +33,11 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from commitlog import limits
+from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.kinds import GROUP_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import SegmentAge
-from commitlog.snapshot import Rows
+from commitlog.snapshot import RowsByName
 from consumequeue import acks, lease_records
 from consumequeue.attempts import Failure
 from consumequeue.filter import Filter, FilterText
@@ -75,6 +76,7 @@ class Groups:
         self._subscription_count = 0
         self._policies: dict[str, GroupPolicy] = {}
         self._offsets: dict[GroupQueue, GroupOffsets] = {}
+        self._frozen: DeferredRows[GroupQueue, GroupOffsets] = NOTHING
         self._in_flight: dict[GroupQueue, InFlight] = {}
         self.filters = GroupFilters()
         self.open_records = OpenRecords(store)
@@ -227,6 +229,8 @@ class Groups:
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
         """Finish messages that the group has acknowledged, or given up; return what must be durable first."""
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
+        if self._frozen.is_open:
+            self._frozen.before_change(key)
         for first, count in ranges:
             flight.offsets.finish(first, first + count)
         flight.finished(queue_offsets)
@@ -240,6 +244,7 @@ class Groups:
         """Finish messages from `first`, a candidate, up to before `end`, which are fresh: none goes out."""
         assert first < end, "nothing is passed over"
         flight = self.in_flight(key)
+        self._frozen.before_change(key)
         flight.offsets.finish(first, end)
         flight.finished([first])
         assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
@@ -297,6 +302,7 @@ class Groups:
                 self._made(GroupQueue(group, said["topic"], int(queue_id))).reopen(list(accumulate(steps)))
             for queue_id, offset in said.get("positions", {}).items():
                 key = GroupQueue(group, said["topic"], int(queue_id))
+                self._frozen.before_change(key)
                 self._in_flight.pop(key, None)  # with its leases: whoever wrote the record has ended them
                 self._offsets[key] = GroupOffsets(offset)
 
@@ -387,12 +393,13 @@ class Groups:
 
     def freeze(self) -> Any:
         """Return what a snapshot keeps: each topic's groups, their policies, the offsets on each queue."""
-        progress = {key: taken for key, one in self._offsets.items() if (taken := one.taken())}
+        self._frozen.take_all()
+        self._frozen = DeferredRows(self._offsets, _taken, lambda key, taken: (*key, kept(taken)))
         return {
             "members": self._freeze_members(),
-            "policies": {group: asdict(policy) for group, policy in self._policies.items()},
+            "policies": RowsByName(self._policies.copy(), asdict),
             "filters": self.filters.freeze(),
-            "progress": Rows([progress], lambda key, taken: (*key, kept(taken))),
+            "progress": self._frozen,
         }
 
     def thaw(self, frozen: Any) -> None:
@@ -433,7 +440,8 @@ class Groups:
         return queue.entry(committed_offset).physical_offset if committed_offset < queue.end_offset else None
 
     def _made(self, key: GroupQueue) -> GroupOffsets:
-        """Return the group's offsets on a queue; while they are untouched they are no part of the state."""
+        """Return the group's offsets on a queue, to be changed; untouched they are no part of the state."""
+        self._frozen.before_change(key)
         offsets = self._offsets.get(key)
         if offsets is None:
             offsets = self._offsets[key] = GroupOffsets()
@@ -486,10 +494,16 @@ class Groups:
         if not topics:
             self._topics_of.pop(group, None)
         for key in [key for key in self._offsets if key.group == group and topic in ("", key.topic)]:
+            self._frozen.before_change(key)
             del self._offsets[key]
             self._in_flight.pop(key, None)
         if not topic:
             self._policies.pop(group, None)
+
+
+def _taken(offsets: GroupOffsets) -> int | dict[str, Any] | None:
+    """Return what is kept of offsets at this moment; None of untouched ones."""
+    return offsets.taken() or None
 
 
 def _text_keys(positions: Mapping[int, int]) -> dict[str, int]:

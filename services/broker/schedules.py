@@ -38,9 +38,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from commitlog import limits, properties
+from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.kinds import SCHEDULE_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
-from commitlog.snapshot import Rows
 from services.broker import missed
 from services.broker.errors import IllegalSchedule, ScheduleNotFound
 from services.broker.housekeeping import Housekeeping
@@ -105,6 +105,7 @@ class Schedules:
         self._by_name: dict[str, _Running] = {}
         self._by_number: dict[int, _Running] = {}
         self._spent_ms: dict[str, int] = {}
+        self._frozen: DeferredRows[str, _Running] = NOTHING
         self._last_number = 0
         self._body_bytes = 0
         self._searches = 0
@@ -183,6 +184,7 @@ class Schedules:
         """Change a schedule as a record says."""
         self._forget_spent(record.store_ms)
         body = json.loads(record.body)
+        self._frozen.before_change(body["schedule"]["name"] if body["verb"] == "set" else body["name"])
         if body["verb"] == "set":
             self._set(thaw_schedule(body["schedule"]), body["after_ms"])
             one = self._by_name.get(body["schedule"]["name"])
@@ -196,12 +198,16 @@ class Schedules:
         one = self._by_name.get(properties.value_of(record.properties, properties.SCHEDULE))
         occurrence = properties.value_of(record.properties, properties.OCCURRENCE_MS)
         if one is not None and occurrence:
+            self._frozen.before_change(one.schedule.name)
             self._sent(one, int(occurrence))
 
     def freeze(self) -> Any:
         """Return what a snapshot keeps: every schedule and how far it is, and the cursors of deleted ones."""
-        running = {name: (one.schedule, _PROGRESS_OF(one)) for name, one in self._by_name.items()}
-        return {"running": Rows([running], _row), "spent_ms": self._spent_ms.copy()}
+        self._frozen.take_all()
+        self._frozen = DeferredRows(
+            self._by_name, lambda running: (running.schedule, _PROGRESS_OF(running)), _row
+        )
+        return {"running": self._frozen, "spent_ms": self._spent_ms.copy()}
 
     def thaw(self, frozen: Any) -> None:
         """Take a snapshot's part over."""

@@ -16,8 +16,8 @@ Rules:
 - While a checkpoint is written the rest goes on, up to a bound: then flushes, and their callers, wait for it,
   so that memory and the next start's work stay bounded.
 - When the core wants a checkpoint, no new flush begins; in the turn after the last one has ended, what was
-  appended meanwhile is written in the loop itself (one sync), the state is taken, and a worker makes its rows
-  and writes them down (`commitlog.snapshot.Rows`).
+  appended meanwhile is written in the loop itself (one sync), and the checkpoint begins. Its rows are taken
+  in the turns that follow, some in each; then a worker writes them down (`services.broker.checkpoint`).
 
 Weak spot: the state is some flags, of which few combinations can be, and not one machine: a rebuild only of
 what is void, nothing calm while anything flies. And the flush before a checkpoint blocks the loop for its
@@ -44,6 +44,8 @@ from services.broker.checkpoint import Checkpoint
 LINGER_SECONDS = 0.001
 SYNC_SECONDS = 0.5
 ENTRIES_SECONDS = 0.05
+ROWS_PER_TURN = 1_000
+"""What a turn takes of a checkpoint: about 1 ms."""
 
 log = structlog.get_logger()
 
@@ -260,7 +262,7 @@ class Flushing:
             self._survive(self._checkpoint)
 
     def _checkpoint(self) -> None:
-        """Take the core's state, when everything is durable, and let a worker write it down."""
+        """Begin a checkpoint, when everything is durable."""
         assert not self._is_checkpointing, "two checkpoints at once"
         flush = self._owner.core.take_flush()
         if flush is not None:
@@ -269,6 +271,15 @@ class Flushing:
         # In the loop: nothing may be appended between the flush and the state that is taken.
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
+        self._take_rows(checkpoint)
+
+    def _take_rows(self, checkpoint: Checkpoint) -> None:
+        """Take some rows of a checkpoint; let a worker write it once all are taken."""
+        if self._is_stopped:
+            return
+        if not checkpoint.take(ROWS_PER_TURN):
+            self._loop.call_soon(self._take_rows, checkpoint)
+            return
         written = self._loop.run_in_executor(self._executor, checkpoint.write, self._disk)
         written.add_done_callback(partial(self._checkpointed, checkpoint))
 

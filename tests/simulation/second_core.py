@@ -12,6 +12,7 @@ every `COMPARE_EVERY` steps, all tables of both (`tests.simulation.tables`) are 
 - Now and then, when the first is quiet, a newer epoch begins, as if the right to append had come back;
   it is one of today's version, of an older one, or of none, and a world may finalize today's.
 - In half of the seeds the first applies what it has appended decoded from its bytes, not its own objects.
+- A state of it is frozen, and its rows are taken while it goes on: they are those of a state taken at once.
 - Before it follows a cut of retention it writes a checkpoint: no timer of its own may need the log below.
 - Damage is seen to by a start otherwise than by a core that runs: no more is compared once a file was hit.
 """
@@ -29,6 +30,8 @@ from commitlog.kinds import RETENTION_TOPIC
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Found, LogScan
+from commitlog.snapshot import Snapshot
+from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.half_receipts import AT_ONCE
 from services.broker.sending import message_record
@@ -83,7 +86,10 @@ class SecondCore:
         self._steps = 0
         self._history_ms = world.settings.timer_history_ms
         """The shortest history that either core has had."""
-        self.compared_count = self.epoch = 0
+        self._slices = random.Random(seed)
+        self._slow: tuple[Broker, Snapshot, bytes] | None = None
+        """Whose rows are taken while the core goes on: the core, its state, and that state taken at once."""
+        self.compared_count = self.slow_count = self.epoch = 0
         self._version = self._chance.choice((0, OLDEST, FILES_OF_NOW - 1, FILES_OF_NOW))
         """The finalized version that epochs name; 0 if they name none."""
         self._is_for_before = self._version < FILES_OF_NOW
@@ -148,6 +154,7 @@ class SecondCore:
                 self._checkpoint(core)
             last = part[-1]
             end_offset = last.record.physical_offset + last.record_bytes
+            self._freeze_slowly(core)
             core.take_in([*map(self._stored, part)], end_offset, self._world.now_ms)
         core.take_in([], first.durable_offset, self._world.now_ms)
 
@@ -184,6 +191,19 @@ class SecondCore:
         done.write(self._disk)
         core.checkpointed(done)
 
+    def _freeze_slowly(self, core: Broker) -> None:
+        """Take some rows of a state that was frozen before, as a live broker does between two turns."""
+        if self._slow is None or self._slow[0] is not core:
+            at_once = _frozen(core).encode()
+            self._slow = core, _frozen(core), at_once
+        _, frozen, at_once = self._slow
+        for table in frozen.deferred():
+            table.take(self._slices.randrange(3))
+        if self._slices.random() < 0.1:
+            assert frozen.encode() == at_once, "rows that were taken later are not those of their moment"
+            self._slow = None
+            self.slow_count += 1
+
     def _compare(self, core: Broker) -> None:
         self._steps = 0
         second = self._tables(core)
@@ -203,6 +223,11 @@ class SecondCore:
 
     def _tables(self, core: Broker) -> dict[str, Any]:
         return tables(core, self._history_ms, is_for_before=self._is_for_before)
+
+
+def _frozen(core: Broker) -> Snapshot:
+    parts = {name: part.freeze() for name, part in core._parts.items()}
+    return Snapshot(core.durable_offset, parts | derived.freeze(core.store))
 
 
 def differing_tables(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

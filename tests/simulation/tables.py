@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog.snapshot import Rows
+from commitlog.deferred_rows import DeferredRows
+from commitlog.snapshot import Rows, RowsByName
 from consumequeue.run_store import RunStore
 from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_fact import FACT, Facts, newest_of
@@ -98,9 +99,9 @@ def _chunks(index: RunStore[Any]) -> Iterator[Any]:
 
 def _plain(value: Any) -> Any:
     """Rows of a table in an order that does not depend on how they came."""
-    if isinstance(value, dict):
+    if isinstance(value, (dict, RowsByName)):
         return sorted((str(key), _plain(one)) for key, one in value.items())
-    if isinstance(value, (list, tuple, Rows)):
+    if isinstance(value, (list, tuple, Rows, DeferredRows)):
         return sorted(map(_inside, value), key=repr)
     return value
 

@@ -1,10 +1,11 @@
-"""A flush that fails while a checkpoint is being written: the core is rebuilt when that has ended."""
+"""What goes on while a checkpoint is taken and written: sends, and a flush that fails."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from errno import EIO
 from threading import Event, get_ident
 from typing import Any
@@ -12,10 +13,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from commitlog import limits
+from commitlog import limits, snapshot
 from commitlog.layout import CONSUMEQUEUE, DURABLE, SNAPSHOTS
 from commitlog.message import Message
+from services.broker.broker import Broker
+from services.broker.checkpoint import Checkpoint
 from services.broker.settings import BrokerSettings
+from services.live import flushing
 from services.live.errors import ResultUnknown, StoreUnwell
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
@@ -78,6 +82,41 @@ def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatc
     gc.collect()  # what nobody has heard is told when it goes
     assert unheard == []
     assert [one["event"] for one in logged].count("no snapshot was written") == fails
+
+
+def test_messages_are_stored_while_the_rows_of_a_checkpoint_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is of its moment: a start from it reads what came meanwhile from the log, each message once."""
+    monkeypatch.setattr(flushing, "ROWS_PER_TURN", 1)
+    topics, settings = [f"t{number}" for number in range(40)], BrokerSettings(segment_bytes=1 << 20)
+
+    async def run(disk: MemoryDisk, threads: ThreadPoolExecutor) -> None:
+        call_later = asyncio.get_running_loop().call_later
+        live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, threads)
+        for topic in topics:
+            await live.send(replace(message("before"), topic=topic))
+        taken = []
+        take = Checkpoint.take
+        monkeypatch.setattr(Checkpoint, "take", lambda one, count: taken.append(one) or take(one, count))
+        live.core.want_checkpoint()
+        sent: list[Any] = []
+        while not snapshot.offsets(disk):
+            sent += [await live.send(replace(message(f"M{len(sent)}"), topic=topics[-1]))]
+        assert len(taken) > len(topics)
+        assert live.core.durable_offset > snapshot.offsets(disk)[-1], "nothing was sent meanwhile"
+        await live._flushing.idle()
+        disk.crash(lambda count: 0)
+        again = Broker.open(disk, settings, NOW_MS)
+        assert again.made_anew == []
+        wanted = dict.fromkeys(topics, 1) | {topics[-1]: 1 + len(sent)}
+        found = {topic: len(again.finding.find(topic, "k", 99).messages) for topic in topics}
+        assert found == wanted
+        entry_count = sum(queue.end_offset for _, _, queue in again.store.dispatch.queues())
+        assert entry_count == sum(wanted.values())
+
+    with ThreadPoolExecutor(2) as threads:
+        asyncio.run(run(MemoryDisk(), threads))
 
 
 class NotedEntries(MemoryDisk):
