@@ -114,3 +114,34 @@ def test_entries_are_taken_by_one_writer_at_a_time_and_wait_where_there_is_no_ro
     store.crash()
     assert store.broker.made_anew == []
     assert [one.message_id for one in store.delivered()] == ["first", "second"]
+
+
+def test_entries_that_are_written_while_rows_are_taken_are_synced_by_that_checkpoint() -> None:
+    store = Store()
+    store.send("first", None)
+    checkpoint = store.broker.checkpoint(store.now_ms)
+    taken = store.broker.take_entries()
+    assert taken is not None
+    taken.write(store.disk)
+    store.broker.entries_written()
+    assert checkpoint.take(1_000)
+    checkpoint.write(store.disk)
+    store.broker.checkpointed(checkpoint)
+    store.crash()
+    assert store.broker.made_anew == []
+    assert [one.message_id for one in store.delivered()] == ["first"]
+
+
+def test_a_checkpoint_that_failed_leaves_its_files_to_the_next_one_to_sync() -> None:
+    store = Store()
+    store.send("first", None)
+    taken = store.broker.take_entries()
+    assert taken is not None
+    taken.write(store.disk)
+    store.broker.entries_written()
+    failed = store.broker.checkpoint(store.now_ms)
+    store.broker.checkpoint_failed(failed)
+    store.checkpoint()
+    store.crash()
+    assert store.broker.made_anew == []
+    assert [one.message_id for one in store.delivered()] == ["first"]
