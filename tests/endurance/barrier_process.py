@@ -1,7 +1,8 @@
 """What the barrier's endurance tests run in processes of their own.
 
     barrier_process BROKER HTTP CLIENT DATABASE place     orders from stdin ("number point"), each in a
-                                                          process that dies
+                                                          process that dies; each is told as
+                                                          "killed", or "refused" by a check-back
                                                 answer    answers check-backs, and nothing else
                                                 race N    N commits, each against its own check-back
                                                 slow      one transaction that ends when stdin says so
@@ -23,6 +24,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -38,12 +40,16 @@ from sqlalchemy.pool import NullPool
 
 from tidewheel import AsyncClient, Client, NewMessage
 from tidewheel import barrier as barrier_module
-from tidewheel.barrier import Barrier
+from tidewheel.barrier import Barrier, Outcome
 from tidewheel.errors import TransactionEnded
 
 TOPICS = ("created", "deadline")
 ORDER = "order"
 """A property: the order's number."""
+FENCED = "fenced, "
+"""Before a point: a check-back's fence comes between the halves and the barrier row."""
+REFUSED = 3
+"""Exit status of an order refused by a check-back that came first."""
 RANDOM_S_MAX = 0.06
 JITTER_S_MAX = 0.004
 CHECKED_S = 30
@@ -217,12 +223,22 @@ def dying_between_halves(send_halves: Step) -> Step:
 
 
 def dying_between_ends(send_halves: Step) -> Step:
-    """Die when the first half is committed."""
+    """Die before the last half is committed, whatever became of the first one's commit."""
 
     def marked(halves: Any) -> Any:
-        return [replace(halves[0], commit=after(halves[0].commit, die)), *halves[1:]]
+        return [*halves[:-1], replace(halves[-1], commit=before(halves[-1].commit, die))]
 
     return changed(send_halves, marked)
+
+
+def dying_after_commits(end_halves: Step) -> Step:
+    """Die when the halves are committed; go on after a rollback, which is no commit to die behind."""
+
+    def dying(halves: Any, outcome_of: Any) -> Any:
+        step = after(end_halves, die) if outcome_of is barrier_module.committed else end_halves
+        return step(halves, outcome_of)
+
+    return dying
 
 
 PATCHES: dict[str, dict[str, Step]] = {
@@ -230,13 +246,30 @@ PATCHES: dict[str, dict[str, Step]] = {
     "between the halves": {"send": dying_between_halves},
     "after the halves": {"send": lambda step: after(step, die)},
     "between the ends": {"send": dying_between_ends},
-    "after the ends": {"end": lambda step: after(step, die)},
+    "after the ends": {"end": dying_after_commits},
 }
+
+
+def patches(barrier: Barrier, point: str) -> dict[str, Step]:
+    """The changed steps of a point; for a fenced one, with the answer to a check-back behind the halves."""
+    steps = PATCHES.get(point.removeprefix(FENCED), {})
+    if not point.startswith(FENCED):
+        return steps
+    send = steps.get("send", lambda step: step)
+    return {**steps, "send": lambda step: changed(send(step), partial(fenced, barrier))}
+
+
+def fenced(barrier: Barrier, halves: Any) -> Any:
+    """The halves, each rolled back in the table."""
+    outcomes = [barrier.outcome(half.message_id) for half in halves]
+    assert set(outcomes) == {Outcome.ROLLED_BACK}
+    return halves
 
 
 async def place(placing: Placing, number: int, point: str) -> None:
     """Place one order and die at a point of it."""
-    placing.patch(**PATCHES.get(point, {}))
+    placing.patch(**patches(placing.barrier, point))
+    point = point.removeprefix(FENCED)
     async with placing.transaction(number) as session:
         if point == "after the barrier row":
             die()
@@ -250,7 +283,11 @@ async def place(placing: Placing, number: int, point: str) -> None:
 async def place_and_die(placing: Placing, number: int, point: str, begun: int) -> None:
     async with placing.answering():
         os.write(begun, b"!")
-        await place(placing, number, point)
+        try:
+            await place(placing, number, point)
+        except TransactionEnded:
+            os._exit(REFUSED)
+        assert point == "random", f"order {number} is alive behind its point, {point}"
         signal.pause()
     raise AssertionError
 
@@ -265,6 +302,8 @@ def place_orders(make: Callable[[], Placing]) -> None:
             try:
                 placing = make()
                 placing.run(place_and_die(placing, int(number), point, writer))
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(1)
         os.close(writer)
@@ -274,7 +313,13 @@ def place_orders(make: Callable[[], Placing]) -> None:
             os.kill(child, signal.SIGKILL)
         os.close(begun)
         _, status = os.waitpid(child, 0)
-        print(number, "killed" if is_begun and os.WTERMSIG(status) == signal.SIGKILL else status, flush=True)
+        print(number, ended(status) if is_begun else "has not begun", flush=True)
+
+
+def ended(status: int) -> str:
+    """How an order's process ended."""
+    code = os.waitstatus_to_exitcode(status)
+    return {-signal.SIGKILL: "killed", REFUSED: "refused"}.get(code, f"ended with {code}, see above")
 
 
 async def race(placing: Placing, number: int) -> str:
