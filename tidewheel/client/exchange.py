@@ -7,6 +7,7 @@ requests, sleep the pauses and read the clock: one for threads, one for asyncio.
     request --> Answer 2xx ------------------------------------> value
             --> Answer with an error's code --- 503 --> again --> error of that code
             --> Failure UNTAKEN (no connection) ------> again --> BrokerUnreachable
+            --> Failure CROWDED (none is free here) ---> again --> Busy
             --> Failure CUT (it broke off) -----------> again --> AnswerLost
             --> Failure LATE (a time-out) ---------------------> AnswerLate
 
@@ -72,9 +73,10 @@ class Answer:
 
 
 class Fault(Enum):
-    """How a request failed. UNTAKEN: there was no connection, or no room for one here."""
+    """How a request failed. UNTAKEN: no connection was made; CROWDED: all that may be open are in use."""
 
     UNTAKEN = "untaken"
+    CROWDED = "crowded"
     CUT = "cut"
     LATE = "late"
 
@@ -110,7 +112,7 @@ def asked(request: Request, reader: Callable[[int, Any], T], *statuses: int) -> 
         found = read(reply, reader, statuses)
         if not isinstance(found, TidewheelError):
             return found
-        is_untaken = isinstance(reply, Failure) and reply.fault is Fault.UNTAKEN
+        is_untaken = isinstance(reply, Failure) and reply.fault in (Fault.UNTAKEN, Fault.CROWDED)
         if is_unknown(found):
             lost = found
         is_safe = is_untaken and lost is None
@@ -157,6 +159,11 @@ def failed(failure: Failure) -> TidewheelError:
         return BrokerUnreachable(
             f"There is no Tidewheel HTTP interface at {where} ({reason}). Start a broker with "
             "'tidewheel serve', or name its HTTP address by Client(url) or TIDEWHEEL_HTTP."
+        )
+    if failure.fault is Fault.CROWDED:
+        return Busy(
+            f"The call was not sent to {where}: {reason}. Let fewer calls wait at once, long polls among "
+            "them, or give those that wait a client of their own."
         )
     if failure.fault is Fault.LATE:
         return AnswerLate(

@@ -68,7 +68,10 @@ def failure_of(httpx: Any, error: Exception, where: str, begun_s: float) -> Fail
     reason = str(error) or type(error).__name__
     if isinstance(error, httpx.ConnectError):
         return Failure(Fault.UNTAKEN, _with_trust(error, reason), where, begun_s, ended_s)
-    if isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout):
+    if isinstance(error, httpx.PoolTimeout):
+        reason = f"all {CONNECTIONS_MAX} connections of this client were in use for {ended_s - begun_s:.0f} s"
+        return Failure(Fault.CROWDED, reason, where, begun_s, ended_s)
+    if isinstance(error, httpx.ConnectTimeout):
         return Failure(
             Fault.UNTAKEN, f"no connection within {CONNECT_SECONDS:.0f} s", where, begun_s, ended_s
         )

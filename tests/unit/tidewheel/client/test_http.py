@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 
 from tidewheel import AsyncClient, Client
-from tidewheel.client import http
+from tidewheel.client import exchange, http
 from tidewheel.client.exchange import Fault
-from tidewheel.errors import AnswerLate, AnswerLost, BrokerUnreachable, ConfigurationError, LibraryMissing
+from tidewheel.errors import (
+    AnswerLate,
+    AnswerLost,
+    BrokerUnreachable,
+    Busy,
+    ConfigurationError,
+    LibraryMissing,
+    TidewheelError,
+)
 
 RECEIPT = (
     b'{"message_id": "A", "queue_offset": "0", "physical_offset": "0", "recall_handle": "", "verdict": null}'
@@ -157,6 +165,30 @@ def test_a_silent_server_is_given_up_after_the_time(scripted: Scripted, is_async
         with_client(server.url, "send", is_async, timeout=0.2)
     assert len(server.asked) == 1
     assert late.value.__context__ is None
+
+
+def test_a_call_for_which_no_connection_is_free_was_not_sent(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(exchange, "PAUSES_S", (0.01,))
+    server = scripted(SILENT)
+
+    def wait(client: Client) -> None:
+        with suppress(TidewheelError):
+            client.receive("t", "g", wait="5s")
+
+    with Client(server.url, timeout=0.5) as client:
+        waiting = threading.Thread(target=wait, args=[client])
+        waiting.start()
+        while not server.asked:
+            waiting.join(0.01)
+        with pytest.raises(Busy, match="was not sent to") as caught:
+            client.send("t", "x")
+        assert "all 1 connections of this client were in use" in str(caught.value)
+        assert len(server.asked) == 1
+        server.close()
+        waiting.join()
 
 
 @both
