@@ -371,7 +371,8 @@ def test_the_status_tells_of_copies_and_of_a_node_that_is_gone(nodes: list[Node]
     leader = leader_of(nodes, eventually)
     other = next(node for node in nodes if node is not leader)
     eventually(lambda: row_of("copies", leader.http)["state"] == "OK")
-    assert row_of("copies", other.http, leader.http)["said"] == f"node {leader.name} leads, 1 follower"
+    led = f"node {leader.name} leads, 1 follower"
+    eventually(lambda: row_of("copies", other.http, leader.http)["said"] == led)
     assert row_of("copies", other.http)["state"] == "OK"
     room = row_of("room", other.http)
     assert (room["state"], room["see"]) == ("UNKNOWN", f"tidewheel status --http http://{leader.http}")

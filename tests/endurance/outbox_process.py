@@ -14,16 +14,19 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Producer, SimpleConsumer
 from rocketmq import Message as OfficialMessage
+from rocketmq.v5.exception import BadRequestException
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from tidewheel import AsyncClient, Client, NewMessage, idempotence, outbox
+from tidewheel.errors import InvalidReceiptHandle
 from tidewheel.idempotence import async_once, identity_of, once_listener
 from tidewheel.outbox import Relay
 
@@ -115,7 +118,8 @@ def consume_officially(broker: str, database: str, topic: str) -> None:
     while True:
         for message in consumer.receive(RECEIVED, INVISIBLE_S):
             listener.consume(message)
-            consumer.ack(message)
+            with late_is_no_error():
+                consumer.ack(message)
 
 
 def consume_by_threads(http: str, database: str, topic: str) -> None:
@@ -125,7 +129,8 @@ def consume_by_threads(http: str, database: str, topic: str) -> None:
     while True:
         for message in client.receive(topic, GROUP, wait=f"{AWAIT_S}s", lease=f"{INVISIBLE_S}s"):
             handle(message)
-            message.ack()
+            with late_is_no_error():
+                message.ack()
 
 
 async def consume_in_a_loop(http: str, database: str, topic: str) -> None:
@@ -139,7 +144,13 @@ async def consume_in_a_loop(http: str, database: str, topic: str) -> None:
             ):
                 if is_first:
                     await session.execute(EFFECT, {"body": message.text})
-            await message.ack()
+            with late_is_no_error():
+                await message.ack()
+
+
+def late_is_no_error() -> AbstractContextManager[None]:
+    """Go on if an acknowledgement comes behind the end of its lease: then the message comes again."""
+    return suppress(InvalidReceiptHandle, BadRequestException)
 
 
 def effect(session: Session, message: Any) -> None:
