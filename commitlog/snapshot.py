@@ -14,8 +14,8 @@ It is written beside, synced, then renamed, so it is whole or not there; the two
 whose CRC is wrong gives way to the other. Cost: size of the state, not of the log. Weak spot: it is written
 whole each time, and read into memory whole at a start.
 
-A large table is frozen as dictionaries that nobody changes any more (`Rows`, `commitlog.table`), or, where
-its values change in place, as rows that the event loop takes afterwards, in slices
+A large table is frozen as dictionaries that never change again (`Rows`, `commitlog.table`), or, where its
+values change in place, as rows that the event loop takes afterwards, in slices
 (`commitlog.deferred_rows`). They become JSON while they are written, in a worker thread, so many rows at a
 time that other threads get their turns. At the freeze itself the loop copies dictionaries of references and
 makes no row.

@@ -6,7 +6,7 @@ Order of durability: the log first, then the derived files, then the snapshot th
     take    the loop takes the rows of large tables, some at a time; what changes first is taken first
     write   a worker writes and syncs
 
-Who does not go on meanwhile, as a tool, may write at once.
+A tool, whose core does not go on meanwhile, writes at once.
 """
 
 from __future__ import annotations

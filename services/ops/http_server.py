@@ -32,7 +32,7 @@ from tidewheel.errors import ClientMistake
 GRACE_SECONDS = 1
 HEAD_BYTES_MAX = 64 * 1024
 _TOO_LONG = "Receive buffer too long"
-"""What h11 says of a head above that."""
+"""The message of h11's error for a longer head."""
 HEADERS = [("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY")]
 """What every answer says to browsers: it is what it says it is, and nobody's frame."""
 TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"

@@ -10,7 +10,7 @@ in the order of their writes, so a run that begins after the line "acked" began 
                         |----raised-----> RAISED
 
 Rules
-1. What is ACKED or DEAD never begins again.
+1. A message that is ACKED or DEAD never begins again.
 2. A message begins again after it RAISED, and else only if the process of its last run was killed since.
    Thus a lease that is lost under a running function is an error, and so is a clean stop that leaves a run.
 3. Of a message group number n + 1 begins when n is ENDED, REJECTED, or past that; then n does not begin

@@ -172,7 +172,7 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
         return
 
     def set_once() -> None:
-        for one in both:  # first: whoever reads the line may send the second signal at once
+        for one in both:  # before the log line, which a second signal may follow at once
             loop.remove_signal_handler(one)
             signal.signal(one, signal.SIG_DFL)
         stop.set()

@@ -68,5 +68,5 @@ def test_a_snapshot_names_what_is_to_be_taken_and_holds_all_of_it() -> None:
 
 
 def _sum(value: list[int]) -> int | None:
-    """What is taken of a value; None of one whose sum is 0."""
+    """The sum of a value; None if it is 0."""
     return sum(value) or None

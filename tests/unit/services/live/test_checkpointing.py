@@ -1,4 +1,4 @@
-"""What goes on while a checkpoint is taken and written: sends, and a flush that fails."""
+"""Sends, and a flush that fails, while a checkpoint is taken and written."""
 
 from __future__ import annotations
 
