@@ -142,8 +142,7 @@ def write_queues(disk: RealDisk, offsets: Offsets, record_bytes: int) -> Any:
         queue = dispatch.queue(TOPIC, queue_id)
         for queue_offset, physical_offset in enumerate(offsets[queue_id::QUEUE_COUNT].tolist()):
             queue.put(queue_offset, Entry(physical_offset, record_bytes, 0))
-        queue.write()
-        for path in queue.unsynced_paths():
+        for path in queue.write():
             disk.sync(path)
     return dispatch.freeze()
 
