@@ -62,6 +62,7 @@ from timingwheel.unwritten import Fresh, timers_in, tombstones_in
 
 FOREVER_MS: Final = 1 << 62
 _RETRY_MS: Final = 1_000
+_NO_OFFSETS: Final = np.empty(0, np.uint64)
 
 
 FoundGap = Callable[[Gap], None]
@@ -273,11 +274,18 @@ class Partitions:
 
     def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
         """Return the offsets of the live timers in memory, of all slots that touch a window of ms."""
-        found = [np.empty(0, np.uint64)]
-        for slot in {slot for layer in self._layers() for slot in layer.slots}:
-            if slot.start_ms < until_ms and slot.end_ms > from_ms:
-                found.append(timers_in(iter(self._layers()), slot)["timer_offset"])
-        return np.concatenate(found)
+        slots = self._slots_in_memory(from_ms, until_ms)
+        found = [timers_in(iter(self._layers()), slot)["timer_offset"] for slot in slots]
+        return np.concatenate([_NO_OFFSETS, *found])
+
+    def deleted_in_memory(self, from_ms: int, until_ms: int) -> Numbers:
+        """Return the offsets of the timers whose tombstones are in memory, of the same slots."""
+        slots = self._slots_in_memory(from_ms, until_ms)
+        return np.concatenate([_NO_OFFSETS, *(tombstones_in(iter(self._layers()), one) for one in slots)])
+
+    def _slots_in_memory(self, from_ms: int, until_ms: int) -> set[Slot]:
+        slots = {slot for layer in self._layers() for slot in layer.slots}
+        return {slot for slot in slots if slot.start_ms < until_ms and slot.end_ms > from_ms}
 
     @property
     def unwritten_count(self) -> int:

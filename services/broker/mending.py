@@ -167,6 +167,8 @@ class Rescue:
     windows: list[tuple[int, int]]
     files: dict[Slot, File]
     in_memory: Numbers
+    deleted_in_memory: Numbers
+    """The timers whose tombstones no file has yet."""
     names: tuple[Run, ...]
     ends: tuple[Run, ...]
     ended_since: Numbers
@@ -202,7 +204,8 @@ class Rescue:
         """Find what is missing of the window, and what is back in it.
 
         missing  named in the window, in no sound batch and not in memory, not ended
-        back     in a sound batch though it has ended, not before the watermark: a gap took its tombstone
+        back     in a sound batch though it has ended, not before the watermark, and its tombstone is not in
+                 memory either: a gap took it
         """
         present, lost_count = self._present(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
@@ -220,7 +223,7 @@ class Rescue:
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
-        self.revived = np.concatenate([self.revived, back])
+        self.revived = np.concatenate([self.revived, _without(back, self.deleted_in_memory)])
 
     def _is_split(self) -> bool:
         """Return whether a damaged file is none of the present ones: nothing tells how much it held."""
@@ -518,12 +521,14 @@ class Mending:
         windows = _windows(map(_slot_of, gaps))
         ends, log = self._timers.ends, self._store.log
         memory = [self._partitions.in_memory(*window) for window in windows]
+        deleted = [self._partitions.deleted_in_memory(*window) for window in windows]
         return Rescue(
             gaps=gaps,
             bare=bare,
             windows=windows,
             files=self._partitions.files,
             in_memory=np.concatenate([_NO_OFFSETS, *memory]),
+            deleted_in_memory=np.concatenate([_NO_OFFSETS, *deleted]),
             names=ends.names.runs,
             ends=ends.ends.runs,
             ended_since=np.concatenate([_NO_OFFSETS, *_keys(ends.ends)]),

@@ -112,6 +112,28 @@ def test_damage_that_a_running_broker_meets_is_mended_while_it_runs() -> None:
     assert store.broker.statistics.timers_rebuilt == len(IDS)
 
 
+def test_a_rescue_deletes_no_timer_again_whose_tombstone_is_in_memory() -> None:
+    """Seed 161512 of the timers: a slot within the window of a damaged one was counted too low."""
+    store = Store()
+    store.send("far", 2 * DAY)
+    store.checkpoint()
+    (far,) = files(store)
+    store.go(2 * DAY - 2 * HOUR)
+    for number in range(9):
+        store.send(f"near {number}", HOUR + number)
+    store.checkpoint()
+    assert far in files(store)
+    assert len(files(store)) > 1
+    store.broker.timers.cancel(by_id("near 0"), "", store.now_ms)
+    store.flush()
+    spoil_batch(store, far, 0)
+    reopen(store)
+    store.go(0)
+    assert store.broker.statistics.timers_rebuilt == 1
+    views, window = store.broker.timer_views, TimerFilter(from_ms=store.now_ms, until_ms=store.now_ms + DAY)
+    assert views.count(window) == len(views.page(window, None, 100).timers) == 9
+
+
 def test_a_rebuilt_timer_is_found_by_its_names_and_survives_a_crash_at_any_step() -> None:
     for steps in range(6):
         store = filled()
