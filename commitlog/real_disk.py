@@ -215,7 +215,8 @@ class RealDisk:
 
     def close(self) -> None:
         """Close every descriptor; the disk can be used again afterwards."""
-        self._forget("")
+        self._files.forget_all()
+        self._named.clear()
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[Open]:
@@ -236,10 +237,13 @@ class RealDisk:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if is_made else 0)
         return os.open(target, flags, FILE_MODE)
 
-    def _forget(self, prefix: str) -> None:
-        inside = f"{prefix}/" if prefix else ""
-        self._files.forget(prefix)
-        self._named -= {path for path in list(self._named) if path == prefix or path.startswith(inside)}
+    def _forget(self, path: str) -> None:
+        """Let go of what is known of a file, or of all files in a folder."""
+        target = self.root / path
+        inside = target.rglob("*") if target.is_dir() else ()
+        for one in [path, *(str(found.relative_to(self.root)) for found in inside)]:
+            self._files.forget(one)
+            self._named.discard(one)
 
     def _make_folder(self, folder: Path) -> None:
         """Make a folder and all missing ones above it, each durably."""
