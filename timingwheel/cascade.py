@@ -78,6 +78,8 @@ class PartitionsToWrite:
     """The last timer set."""
     mended: frozenset[Gap] = frozenset()
     """Damage whose timers are all accounted for."""
+    unmended: tuple[Gap, ...] = ()
+    """Other damage that was met before."""
     unreadable: list[SortKey] = field(default_factory=list)
     """The timers whose records `fetch` could not read; they wait without a record until their end."""
     damage: list[Gap] = field(default_factory=list)
@@ -110,7 +112,13 @@ class PartitionsToWrite:
             "shared": self.shared.freeze(),
             "last_offset": self.last_offset,
             "mended": sorted(gap for gap in self.mended if self._is_there(gap)),
+            "gaps": sorted({gap for gap in (*self.unmended, *self.damage) if not self._has_file(gap)}),
         }
+
+    def _has_file(self, gap: Gap) -> bool:
+        """Return whether the damage is met again where the file is read, which is not so of a split one."""
+        assert self.new_files is not None
+        return slot_named(gap.path.removeprefix(f"{TIMERS}/")) in self.new_files
 
     def _is_there(self, gap: Gap) -> bool:
         assert self.new_files is not None

@@ -333,6 +333,7 @@ class Partitions:
             Shared(dict(self._shared.slots)),
             self._last_offset,
             self.damage.mended,
+            tuple(self.damage),
         )
         self._fresh.check()
         self._fresh, self._must_split = Fresh(), False
@@ -382,6 +383,8 @@ class Partitions:
         self.watermark = (frozen["frontier"][0], frozen["frontier"][1])
         self._files, self._damaged = files, frozenset(frozen["damaged"])
         self.damage = Gaps(self._found_gap, frozenset(Gap(*fields) for fields in frozen.get("mended", ())))
+        # Of a split file that is gone, or was cut short, nothing else tells what it had.
+        self.found_damaged(Gap(*fields) for fields in frozen.get("gaps", ()))
         for name in self._disk.list(TIMERS):
             if name not in self._damaged and name not in frozen["files"] and name not in kept:
                 self._disk.delete(f"{TIMERS}/{name}")

@@ -270,6 +270,32 @@ def test_a_damaged_file_is_told_of_and_kept_after_its_split() -> None:
     assert name in caller.disk.list("timers")
 
 
+@pytest.mark.parametrize("cut_to", [None, 0, 200])
+def test_what_a_split_file_has_lost_is_told_again_after_a_start(cut_to: int | None) -> None:
+    """Seed 39 of the timers: three waited for ever, as nothing told any more that there had been a file."""
+    caller = filled([5 * DAY_MS])
+    write(caller)
+    for number in range(9):
+        caller.put(START_MS + 5 * DAY_MS + 1 + number)
+        write(caller)
+    (name,) = caller.disk.list("timers")
+    path = f"timers/{name}"
+    caller.disk.delete(path) if cut_to is None else caller.disk.truncate(path, cut_to)
+    caller.now_ms += 5 * DAY_MS - 3_600_000
+    for _ in range(4):
+        caller.settle()
+        write(caller)
+    damage = [*caller.partitions.damage]
+    assert [gap.path for gap in damage] == [path]
+    assert name not in caller.snapshot[0]["files"], "it was split"
+    caller.crash()
+    assert [*caller.partitions.damage] == damage
+    caller.partitions.mended(damage, is_all_there=True)
+    write(caller)
+    caller.crash()
+    assert [*caller.partitions.damage] == []
+
+
 def test_a_timer_that_cannot_be_fetched_is_told_of_and_the_others_are_written() -> None:
     caller = Caller(MemoryDisk(), START_MS)
     caller.put_many([START_MS + 60_000 + number for number in range(5)])
