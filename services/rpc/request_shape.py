@@ -12,7 +12,6 @@ Cost: 0.2 us a field, of requests above `COUNTED_ABOVE_BYTES` only: smaller ones
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
@@ -33,6 +32,9 @@ _BYTES_PER_FIELD: Final = 4
 _PACKED_BYTES_PER_FIELD: Final = 32
 _VARINT, _FIXED64, _LENGTH, _FIXED32, _GROUPS = 0, 1, 2, 5, (3, 4)
 
+_Within = tuple[int, int, Any]
+"""A message within another: its first byte, the one behind its last, and its type."""
+
 
 def has_too_many_fields(message: bytes, descriptor: Any) -> bool:
     """Return whether a request of a type has more fields than may be, up to where it cannot be parsed."""
@@ -48,46 +50,49 @@ def _left_of(message: bytes, descriptor: Any) -> int:
     comes before are counted, too: protobuf parses them before it meets that field.
     """
     left = FIELDS_PER_REQUEST_MAX
-    todo = [(0, len(message), descriptor)]
+    todo: list[_Within] = [(0, len(message), descriptor)]
     while todo and left >= 0:
         at, end, of = todo.pop()
-        with suppress(IndexError):  # it ends within a field, or has a wire type that is none
-            for cost, inner in _fields(message, at, end, _inner(of)):
-                left -= cost
-                if inner is not None:
-                    todo.append(inner)
-                if left < 0:
-                    break
+        left = _less(left, message, at, end, _inner(of), todo)
     return left
 
 
-def _fields(
-    message: bytes, at: int, end: int, inner: dict[int, Any]
-) -> Iterator[tuple[int, tuple[int, int, Any] | None]]:
-    """Yield what each field counts, and the message within it that is to be counted; raise IndexError."""
-    while at < end:
-        cost, within = 1, None
-        tag, at = _number(message, at)
-        kind = tag & 7
-        if kind == _LENGTH:
-            length, at = _number(message, at)
-            known = inner.get(tag >> 3, False)
-            if known is None:
-                cost += length // _PACKED_BYTES_PER_FIELD
-            elif known and length > _DESCENDED_BYTES:
-                within = (at, min(at + length, end), known)
-            elif known:
-                cost += length // _BYTES_PER_FIELD
-            at += length
-        elif kind == _VARINT:
-            _, at = _number(message, at)
-        elif kind in (_FIXED64, _FIXED32):
-            at += 8 if kind == _FIXED64 else 4
-        elif kind in _GROUPS:  # none of our messages has one
-            cost = FIELDS_PER_REQUEST_MAX + 1
-        else:
-            raise IndexError(f"wire type {kind}")
-        yield cost, within
+def _less(left: int, message: bytes, at: int, end: int, inner: dict[int, Any], todo: list[_Within]) -> int:
+    """Return what is left behind the fields of a message; add to `todo` the messages within it.
+
+    A number of one byte, as most are, is read without a call. The count ends at a field that breaks off, or
+    has a wire type that is none.
+    """
+    with suppress(IndexError):
+        while at < end and left >= 0:
+            tag = message[at]
+            at += 1
+            if tag > 127:
+                tag, at = _number(message, at - 1)
+            cost, kind = 1, tag & 7
+            if kind == _LENGTH:
+                length = message[at]
+                at += 1
+                if length > 127:
+                    length, at = _number(message, at - 1)
+                known = inner.get(tag >> 3, False)
+                if known is None:
+                    cost += length // _PACKED_BYTES_PER_FIELD
+                elif known and length > _DESCENDED_BYTES:
+                    todo.append((at, min(at + length, end), known))
+                elif known:
+                    cost += length // _BYTES_PER_FIELD
+                at += length
+            elif kind == _VARINT:
+                _, at = _number(message, at)
+            elif kind in (_FIXED64, _FIXED32):
+                at += 8 if kind == _FIXED64 else 4
+            elif kind in _GROUPS:  # none of our messages has one
+                cost = FIELDS_PER_REQUEST_MAX + 1
+            else:
+                break
+            left -= cost
+    return left
 
 
 def _number(message: bytes, at: int) -> tuple[int, int]:
