@@ -35,7 +35,10 @@ class JsonText:
 async def written(
     content: Mapping[str, Any], status_code: int = 200, pauses: Pauses | None = None
 ) -> Response:
-    """Return an answer; `pauses` are those of the work that it is a part of."""
+    """Return an answer; `pauses` are those of the work that it is a part of.
+
+    Without them the writing begins in a turn of its own: what was read for it may have taken a whole turn.
+    """
     parts = await in_parts(content, pauses)
     if len(parts) == 1:
         return Response(parts[0], status_code, media_type=_JSON)
@@ -44,8 +47,10 @@ async def written(
 
 
 async def in_parts(content: Mapping[str, Any], pauses: Pauses | None = None) -> list[bytes]:
-    """Return an answer's bytes in parts of some _PART_BYTES, one at least."""
-    pauses = pauses or Pauses()
+    """Return an answer's bytes in parts of some _PART_BYTES, one at least; `pauses` as in `written`."""
+    if pauses is None:
+        await asyncio.sleep(0)
+        pauses = Pauses()
     parts, part, part_bytes = list[bytes](), list[bytes](), 0
     for piece in _object(content):
         part.append(piece.encode())

@@ -16,6 +16,7 @@ messages as well: their files show what they say, and where it was stored, by th
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode, b64encode
 from typing import Any, Final, NotRequired
 
@@ -24,7 +25,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from commitlog import limits
 from commitlog.message import Message
+from services.broker.reading import within_bytes
 from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker
 from services.ops.answers import JsonText, written
@@ -36,6 +39,8 @@ from services.ops.topics import topic_of
 from tidewheel.errors import ClientMistake, NotFound
 
 WAIT_MS_MAX = 20_000
+READ_AT_ONCE = 250
+"""Messages of all queues of a topic that are read in a turn of the loop."""
 
 Positions = dict[int, int]
 """For each queue id the next queue offset to look at."""
@@ -242,10 +247,10 @@ class MessagesApi:
         """Show what came after some positions, oldest first, and wait for it if there is nothing."""
         topic, query = topic_of(self._live, request), asked(ArrivalsQuery, request)
         limit, positions = at_most(query.limit), self._positions(topic, query.after)
-        found = self._after(topic, positions, limit)
+        found = await self._after(topic, positions, limit)
         wait_ms = min(query.wait_ms, WAIT_MS_MAX)
         if not found and wait_ms and await self._arrived(request, topic.name, wait_ms / 1000):
-            found = self._after(topic, positions, limit)
+            found = await self._after(topic, positions, limit)
         after = ",".join(f"{queue_id}:{offset}" for queue_id, offset in positions.items())
         return await written({"messages": map(message_shape, found), "after": after})
 
@@ -276,12 +281,23 @@ class MessagesApi:
             queue_id: offset for queue_id, offset in asked_positions(after).items() if queue_id in ends
         }
 
-    def _after(self, topic: Topic, positions: Positions, limit: int) -> list[Delivery]:
-        """Return the messages after the positions, and move the positions past them."""
-        found = self._live.query(self._live.core.finding.read_after, topic.name, positions, limit)
-        for delivery in found:
-            positions[delivery.queue_id] = delivery.queue_offset + 1
-        return found
+    async def _after(self, topic: Topic, positions: Positions, limit: int) -> list[Delivery]:
+        """Return the messages after the positions, and move the positions past them.
+
+        They are read in several turns: what comes meanwhile lies behind them in the log.
+        """
+        found = list[Delivery]()
+        while True:
+            await asyncio.sleep(0)
+            wanted_count = min(READ_AT_ONCE, limit - len(found))
+            more = self._live.query(self._live.core.finding.read_after, topic.name, positions, wanted_count)
+            kept = list(within_bytes([*found, *more], limits.LOOK_BYTES_MAX))
+            for delivery in kept[len(found) :]:
+                positions[delivery.queue_id] = delivery.queue_offset + 1
+            is_cut = len(kept) < len(found) + len(more)
+            found = kept
+            if is_cut or len(more) < wanted_count or len(found) == limit:
+                return found
 
 
 OPERATIONS: Final = (

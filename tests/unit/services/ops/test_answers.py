@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -69,6 +70,24 @@ def test_others_have_their_turn_while_a_long_answer_is_written() -> None:
         return turns
 
     assert asyncio.run(scenario()) > 5
+
+
+def test_the_writing_begins_in_a_turn_of_its_own() -> None:
+    async def scenario() -> int:
+        turn, written_in = 0, 0
+
+        def rows() -> Iterator[int]:
+            nonlocal written_in
+            written_in = turn
+            yield 1
+
+        task = asyncio.ensure_future(written({"n": rows()}))
+        while not task.done():
+            turn += 1
+            await asyncio.sleep(0)
+        return written_in
+
+    assert asyncio.run(scenario()) == 2
 
 
 def test_names_are_sorted_with_pauses() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
+from services.broker.finding import Finding
+from services.broker.values import Delivery
+from services.ops import messages
 
 Desk = Any
 AtDesk = Callable[..., None]
@@ -87,5 +91,36 @@ def test_dead_letters_are_looked_at_in_pieces_and_all_of_them(at_desk: AtDesk, s
         assert (len(page.dead_letters), page.after) == (shown, shown - 1)
         listed = await get(desk, "/api/dead-letters/groups/g")
         assert (len(listed["dead_letters"]), listed["after"]) == (4, None)
+
+    at_desk(scenario)
+
+
+def test_a_tail_reads_many_messages_in_several_turns(
+    at_desk: AtDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "READ_AT_ONCE", 3)
+
+    async def scenario(desk: Desk) -> None:
+        await send(desk, 8, 4)
+        turn, reads, read_after = 0, list[tuple[int, int]](), Finding.read_after
+
+        async def count_turns() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        def noted(finding: Finding, topic: str, places: Any, count: int) -> list[Delivery]:
+            reads.append((turn, count))
+            return read_after(finding, topic, places, count)
+
+        monkeypatch.setattr(Finding, "read_after", noted)
+        counting = asyncio.ensure_future(count_turns())
+        answer = await get(desk, "/api/topics/t/arrivals?limit=7&after=0:0,1:0,2:0,3:0")
+        assert ids(answer) == [f"M{number}" for number in range(7)]
+        assert ids(await get(desk, f"/api/topics/t/arrivals?after={answer['after']}")) == ["M7"]
+        counting.cancel()
+        assert [count for _, count in reads] == [3, 3, 1, 3]
+        assert len({turn for turn, _ in reads}) == len(reads)
 
     at_desk(scenario)
