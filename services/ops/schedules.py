@@ -14,6 +14,7 @@ is what the schedule's own clock says (`services.live.clock`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,6 +27,7 @@ from services.broker.errors import ScheduleNotFound
 from services.broker.schedule_values import Missed, Occurrence, Schedule, ScheduleView
 from services.broker.schedules import preview
 from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.messages import body_bytes, body_shape
 from services.ops.operation import Operation
@@ -33,6 +35,8 @@ from services.ops.request import LIMIT_MAX, Nothing, asked, said_as
 
 COMING_DEFAULT = 5
 LIMIT_DEFAULT = 100
+SEARCHED_AT_ONCE = 5
+"""Occurrences that are searched in one go: one that is years away takes 0.2 ms, at worst 1 ms."""
 
 Verb = Callable[[str, int], ScheduleView]
 
@@ -193,6 +197,11 @@ def coming_shape(coming: tuple[Occurrence, ...]) -> list[OccurrenceAnswer]:
     return [{"at_ms": str(one.at_ms), "local": one.local} for one in coming]
 
 
+def following(schedule: Schedule, occurrence: Occurrence) -> tuple[Occurrence, ...]:
+    """Return the occurrence of a schedule after one; nothing if there is none."""
+    return schedule.coming(schedule.next_after(occurrence.at_ms), 1)
+
+
 class SchedulesApi:
     """The handlers of `/api/schedules`."""
 
@@ -211,7 +220,9 @@ class SchedulesApi:
     async def get(self, request: Request) -> JSONResponse:
         """Show a schedule and its next occurrences."""
         count = asked(ComingQuery, request).count
-        return JSONResponse(schedule_shape(self._get(name_of(request), count)))
+        view = self._get(name_of(request), min(count, SEARCHED_AT_ONCE))
+        coming = await self._coming(view.schedule, view.coming, count)
+        return JSONResponse(schedule_shape(replace(view, coming=coming)))
 
     async def set(self, request: Request) -> JSONResponse:
         """Keep a schedule."""
@@ -235,8 +246,22 @@ class SchedulesApi:
     async def preview(self, request: Request) -> JSONResponse:
         """Show when a cron line would occur."""
         wanted = await said_as(Preview, request)
-        coming = self._live.query(preview, wanted.to_schedule(), self._live.clock.now_ms(), wanted.count)
-        return JSONResponse({"coming": coming_shape(coming)})
+        schedule, first_count = wanted.to_schedule(), min(wanted.count, SEARCHED_AT_ONCE)
+        first = self._live.query(preview, schedule, self._live.clock.now_ms(), first_count)
+        return JSONResponse({"coming": coming_shape(await self._coming(schedule, first, wanted.count))})
+
+    async def _coming(
+        self, schedule: Schedule, found: tuple[Occurrence, ...], count: int
+    ) -> tuple[Occurrence, ...]:
+        """Return the first occurrences of a schedule, and those after them, `count` at most."""
+        pauses = Pauses()
+        while found and len(found) < count:
+            await pauses.pause()
+            more = self._live.query(following, schedule, found[-1])
+            if not more:
+                break
+            found += more
+        return found
 
     async def _told(self, verb: Verb, request: Request) -> JSONResponse:
         return JSONResponse(schedule_shape(await self._live.call(verb, name_of(request))))

@@ -11,7 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from services.broker.schedule_values import Occurrence, Schedule
 from services.broker.settings import BrokerSettings
+from services.live import pauses
 from services.live.clock import ClockKind, kept_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
@@ -139,6 +141,55 @@ def test_a_preview_keeps_nothing() -> None:
         never = await desk.http.post("/api/schedules/preview", json={"cron": "0 0 30 2 *"})
         assert (never.status_code, never.json()) == (200, {"coming": []})
         assert desk.live.core.schedules.page() == []
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("clock", ["real", "virtual"])
+def test_many_occurrences_are_searched_in_several_turns(
+    clock: ClockKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "SLICE_SECONDS", 0.0)
+    leap_days = {"cron": "0 0 29 2 *", "time_zone": "Europe/London"}
+    searches: list[tuple[int, int]] = []
+
+    async def scenario(desk: Desk) -> None:
+        await desk.put("s", **leap_days)
+        if clock == "virtual":
+            await desk.live.advance(90 * MINUTE_MS)
+        view, turn, coming = desk.live.query(desk.live.core.schedules.get, "s", 12), 0, Schedule.coming
+        expected = [{"at_ms": str(one.at_ms), "local": one.local} for one in view.coming]
+        assert [one["local"][:10] for one in expected[:2]] == ["2028-02-29", "2032-02-29"]
+
+        async def count_turns() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        def noted(schedule: Schedule, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
+            searches.append((turn, count))
+            return coming(schedule, at_ms, count)
+
+        monkeypatch.setattr(Schedule, "coming", noted)
+        counting = asyncio.ensure_future(count_turns())
+        assert (await desk.get("s", count=12))["coming"] == expected
+        answer = await desk.http.post("/api/schedules/preview", json=leap_days | {"count": 12})
+        assert answer.json()["coming"] == expected
+        counting.cancel()
+
+    play(scenario, clock)
+    assert [count for _, count in searches] == 2 * [5, *[1] * 7]
+    assert len({turn for turn, _ in searches}) == len(searches)
+
+
+def test_occurrences_end_where_the_schedule_does() -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.put("s", end_ms=NOW_MS + 7 * MINUTE_MS)
+        assert len((await desk.get("s", count=100))["coming"]) == 7
+        wanted = {"cron": "* * * * *", "end_ms": NOW_MS + 3 * MINUTE_MS, "count": 100}
+        answer = await desk.http.post("/api/schedules/preview", json=wanted)
+        assert len(answer.json()["coming"]) == 3
 
     play(scenario)
 
