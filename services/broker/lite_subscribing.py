@@ -100,6 +100,12 @@ class LiteSubscribing:
             self._subscriptions.mark_all_ready(subscriber.group, subscriber.topic)
         return Subscribed([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
 
+    def check(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
+        """Raise what `subscribe` would raise of these lite topics; subscribe to none."""
+        self._check(subscriber, lite_topics, now_ms)
+        self._subscriptions.check(subscriber, lite_topics)
+        return Subscribed([], 0)
+
     def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
         """Remove lite topics; what is leased stays so."""
         self._check(subscriber, (), now_ms)

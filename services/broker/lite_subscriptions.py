@@ -53,11 +53,16 @@ class LiteSubscriptions:
         """Return what a subscriber wants; None if the subscriber is not known."""
         return self._subscriptions.get(subscriber)
 
-    def add(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Subscribe to more lite topics; raise `TooManyLiteSubscriptions`, and change nothing then."""
+    def check(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
+        """Raise `TooManyLiteSubscriptions` if these may not be added."""
         known = self._subscriptions.get(subscriber)
         wanted = dict.fromkeys(lite_topics)
         self._check(subscriber, known.lite_topics.keys() | wanted.keys() if known else wanted.keys(), known)
+
+    def add(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
+        """Subscribe to more lite topics; raise `TooManyLiteSubscriptions`, and change nothing then."""
+        wanted = dict.fromkeys(lite_topics)
+        self.check(subscriber, wanted)
         subscription = self._heard(subscriber, now_ms)
         for lite_topic in [one for one in wanted if one not in subscription.lite_topics]:
             self._link(subscriber, subscription, lite_topic)

@@ -9,8 +9,9 @@ import pytest
 
 from commitlog.message import MessageType
 from services.broker.group_values import GroupPolicy
+from services.broker.lite_subscribing import LiteSubscribing, Subscribed
 from services.broker.values import Subscriber
-from services.rpc import settings
+from services.rpc import lite_receiving, settings
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
@@ -181,6 +182,58 @@ def test_a_subscription_says_where_the_group_goes_on(
         assert bodies(await receive(front)) == expected
 
     lite(scenario)
+
+
+def test_a_group_is_set_to_a_place_in_many_lite_topics_in_several_turns(
+    lite: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lite_receiving, "MOVED_AT_ONCE", 2)
+    names = [*"abcde"]
+
+    async def scenario(front: Any) -> None:
+        await sync(front, "PARTIAL_ADD", *names)
+        for name in names:
+            await front.send("t", name.encode(), lite_topic=name)
+        for got in await receive(front):
+            handle = got.system_properties.receipt_handle
+            await front.live.call(front.live.core.receiving.ack, "g", "t", handle)
+        turn, subscribed, subscribe = 0, list[tuple[int, list[str]]](), LiteSubscribing.subscribe
+
+        async def count_turns() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        def noted(self: LiteSubscribing, who: Subscriber, some: list[str], *more: Any) -> Subscribed:
+            subscribed.append((turn, some))
+            return subscribe(self, who, some, *more)
+
+        monkeypatch.setattr(LiteSubscribing, "subscribe", noted)
+        counting = asyncio.ensure_future(count_turns())
+        status = await sync(front, "PARTIAL_ADD", *names, offset_option=wire.OffsetOption(policy="MIN"))
+        counting.cancel()
+        assert status.code == Code.OK
+        assert [some for _, some in subscribed] == [["a", "b"], ["c", "d"], ["e"]]
+        assert len({turn for turn, _ in subscribed}) == 3
+        assert sorted(bodies(await receive(front))) == [name.encode() for name in names]
+
+    lite(scenario)
+
+
+@pytest.mark.parametrize("last", ["e", "not a name"])
+def test_of_many_lite_topics_with_a_place_none_is_subscribed_to_if_one_cannot_be(
+    lite: Any, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    monkeypatch.setattr(lite_receiving, "MOVED_AT_ONCE", 2)
+
+    async def scenario(front: Any) -> None:
+        option = wire.OffsetOption(policy="MIN")
+        status = await sync(front, "PARTIAL_ADD", *"abcd", last, offset_option=option)
+        assert status.code in (Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, Code.ILLEGAL_LITE_TOPIC)
+        assert front.live.core.lite.subscribed(Subscriber("g", "t", "client-1")) == []
+
+    lite(scenario, lite_subscriptions_per_client_max=4)
 
 
 @pytest.mark.parametrize(
