@@ -43,7 +43,7 @@ async def written(
     parts = await in_parts(content, pauses)
     if len(parts) == 1:
         return Response(parts[0], status_code, media_type=_JSON)
-    return _InParts(parts, status_code)
+    return InParts(parts, status_code)
 
 
 async def in_parts(content: Mapping[str, Any], pauses: Pauses | None = None) -> list[bytes]:
@@ -51,27 +51,42 @@ async def in_parts(content: Mapping[str, Any], pauses: Pauses | None = None) -> 
     if pauses is None:
         await asyncio.sleep(0)
         pauses = Pauses()
-    parts, part, part_bytes = list[bytes](), list[bytes](), 0
+    parts = Parts()
     for piece in _object(content):
-        part.append(piece.encode())
-        part_bytes += len(part[-1])
-        if part_bytes >= _PART_BYTES:
-            parts.append(b"".join(part))
-            part, part_bytes = [], 0
+        parts.add(piece.encode())
         await pauses.pause()
-    return [*parts, b"".join(part)]
+    return parts.whole()
 
 
-class _InParts(Response):
+class Parts:
+    """An answer's bytes, whose pieces are joined to parts of some _PART_BYTES."""
+
+    def __init__(self) -> None:
+        self._parts, self._part, self._part_bytes = list[bytes](), list[bytes](), 0
+
+    def add(self, piece: bytes) -> None:
+        """Add the next piece."""
+        self._part.append(piece)
+        self._part_bytes += len(piece)
+        if self._part_bytes >= _PART_BYTES:
+            self._parts.append(b"".join(self._part))
+            self._part, self._part_bytes = [], 0
+
+    def whole(self) -> list[bytes]:
+        """Return the parts, one at least."""
+        return [*self._parts, b"".join(self._part)]
+
+
+class InParts(Response):
     """An answer in parts; the server waits for its client in between.
 
     Starlette's StreamingResponse watches for a hang-up in a task group of anyio, whose first use imports it
     in the loop, for 15 to 30 ms. uvicorn drops what is sent after a hang-up.
     """
 
-    def __init__(self, parts: list[bytes], status_code: int) -> None:
+    def __init__(self, parts: list[bytes], status_code: int = 200, media_type: str = _JSON) -> None:
         length = {"Content-Length": str(sum(map(len, parts)))}
-        super().__init__(b"", status_code, length, media_type=_JSON)
+        super().__init__(b"", status_code, length, media_type=media_type)
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from services.live.live_broker import LiveBroker
-from services.ops.answers import written
+from services.ops.answers import InParts, Parts, written
 from services.ops.metrics import Metrics
 from services.ops.operation import Operation
 from tidewheel.errors import TidewheelError
@@ -41,7 +41,7 @@ class One(Collector):
         yield self.family
 
 
-def parts_of(family: Metric) -> Iterator[bytes]:
+def pieces_of(family: Metric) -> Iterator[bytes]:
     """Yield a family as text, `SAMPLES_AT_ONCE` samples at a time, which takes some ms."""
     samples = family.samples
     for first in range(0, max(1, len(samples)), SAMPLES_AT_ONCE):
@@ -79,20 +79,23 @@ class Probes:
     async def scrape(self, request: Request) -> Response:
         """Show what Prometheus scrapes."""
         try:
-            text = await self._scraped()
+            parts = await self._scraped()
         except TidewheelError:  # the disk has failed meanwhile, which a second look tells
-            text = await self._scraped()
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+            parts = await self._scraped()
+        return InParts(parts, media_type=CONTENT_TYPE_LATEST)
 
-    async def _scraped(self) -> bytes:
-        """Return the text to scrape; a turn of the loop looks at one family, so no call waits for all."""
-        text = []
+    async def _scraped(self) -> list[bytes]:
+        """Return the text to scrape; a turn of the loop looks at one family, so no call waits for all.
+
+        The text comes in parts, as long answers in JSON do.
+        """
+        parts = Parts()
         for family in self._metrics.in_turns():
-            for part in parts_of(family) if family is not None else ():
-                text.append(part)
+            for piece in pieces_of(family) if family is not None else ():
+                parts.add(piece)
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
-        return b"".join(text)
+        return parts.whole()
 
     async def describe(self, request: Request) -> Response:
         """Describe the HTTP interface as OpenAPI."""

@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from starlette.requests import Request
+from starlette.responses import Response
 
 from commitlog import limits
 from services.live.pauses import Pauses
 from services.ops.answers import JsonText, written
 from services.ops.errors import RequestTooLarge
+from services.ops.probes import Probes
 from services.ops.request import check_values
 
 
-async def sent(content: dict[str, Any]) -> list[bytes]:
+async def sent(answer: Response) -> list[bytes]:
     """Return the parts in which an answer is sent, which have the length that it declares."""
     messages: list[Any] = []
 
@@ -28,10 +32,15 @@ async def sent(content: dict[str, Any]) -> list[bytes]:
     async def receive() -> Any:
         raise AssertionError("an answer is only sent: a task that watches for a hang-up takes anyio")
 
-    await (await written(content))({"type": "http"}, receive, send)
+    await answer({"type": "http"}, receive, send)
     parts = [message["body"] for message in messages[1:]]
     assert dict(messages[0]["headers"])[b"content-length"] == str(sum(map(len, parts))).encode()
     return parts
+
+
+async def told(content: dict[str, Any]) -> list[bytes]:
+    """Return the parts of an answer in JSON."""
+    return await sent(await written(content))
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -51,14 +60,36 @@ def test_an_answer_is_what_json_makes_of_it(content: dict[str, Any]) -> None:
 def test_long_texts_and_rows_that_come_one_by_one_are_written_whole() -> None:
     long = 'a"\n\x00é' * 100_000
     rows = [{"body": long, "n": 1}, {"list": list(range(1_000))}]
-    parts = asyncio.run(sent({"rows": iter(rows), "text": long}))
+    parts = asyncio.run(told({"rows": iter(rows), "text": long}))
     assert json.loads(b"".join(parts)) == {"rows": rows, "text": long}
 
 
 def test_a_long_answer_is_not_joined_but_sent_in_parts() -> None:
-    parts = asyncio.run(sent({"rows": ("x" * 1_000 for _ in range(20_000))}))
+    parts = asyncio.run(told({"rows": ("x" * 1_000 for _ in range(20_000))}))
     assert len(json.loads(b"".join(parts))["rows"]) == 20_000
     assert max(map(len, parts)) < 2 * 1024 * 1024
+
+
+def test_a_long_text_to_scrape_is_not_joined_but_sent_in_parts() -> None:
+    class Many:
+        def in_turns(self) -> Iterator[Metric | None]:
+            for name in ("first", "second"):
+                family = GaugeMetricFamily(name, "Many.", labels=("label",))
+                for number in range(20_000):
+                    family.add_metric((f"{number:050d}",), number)
+                yield None
+                yield family
+
+    many: Any = Many()
+    no_live: Any = None
+
+    async def scenario() -> list[bytes]:
+        return await sent(await Probes(no_live, many, dict).scrape(Request({"type": "http"})))
+
+    parts = asyncio.run(scenario())
+    assert max(map(len, parts)) < 2 * 1024 * 1024 < sum(map(len, parts))
+    lines = b"".join(parts).decode().splitlines()
+    assert len(lines) == len(set(lines)) == 2 * (2 + 20_000)
 
 
 def test_others_have_their_turn_while_a_long_answer_is_written() -> None:
