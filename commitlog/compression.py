@@ -29,6 +29,8 @@ from commitlog.record import COMPRESSED, COMPRESSION_TYPE
 from tidewheel.errors import LibraryMissing
 
 _GZIP_START: Final = b"\x1f\x8b"
+_RATIO_MAX: Final = 1_032
+"""How many bytes zlib makes of one at most."""
 _LZ4: Final = 0x100
 _ZSTD: Final = 0x200
 _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
@@ -43,6 +45,16 @@ def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
     unpacked = plain(body, sys_flag, BODY_UNPACKED_FOR_CLIENT_BYTES_MAX)
     said_gzip = not sys_flag & COMPRESSION_TYPE and unpacked is body
     return unpacked, said_gzip
+
+
+def unpacked_bytes(stored: bytes, given: bytes) -> int:
+    """Return how many bytes it took to find out how a compressed body is given out, at most.
+
+    A body that is given out as stored may have been unpacked up to the bound.
+    """
+    if given is not stored or stored.startswith(_GZIP_START):
+        return len(given)
+    return min(_RATIO_MAX * len(stored), BODY_UNPACKED_FOR_CLIENT_BYTES_MAX)
 
 
 def plain(body: bytes, sys_flag: int, bytes_max: int = BODY_UNPACKED_BYTES_MAX) -> bytes:

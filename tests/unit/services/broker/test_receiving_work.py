@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from commitlog import limits
 from commitlog.message import Message
-from consumequeue.filter import Filter, parse_tags
+from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.queue import ConsumeQueue
 from consumequeue.sql_filter import SqlFilter, parse_sql
 from services.broker.broker import Broker
@@ -97,6 +99,13 @@ def test_large_messages_that_a_filter_passes_over_count_for_their_bytes(
     calls = list(bench.receives(parse_sql("wanted = 1")))
     assert sum(len(one.deliveries) for one in calls) == 1
     assert len(judged) / len(calls) <= 6, "5 MiB a call are read"
+
+
+def test_bodies_that_are_unpacked_in_vain_count_for_what_was_unpacked(bench: Bench) -> None:
+    bench.send(4, body=zlib.compress(bytes(limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX + 1)), gzip=True)
+    bench.send(4, body=b"no zlib", gzip=True)
+    calls = [len(one.deliveries) for one in bench.receives(EVERYTHING)]
+    assert calls == [1, 1, 1, 1, 4, 0]
 
 
 def test_a_filter_by_tag_looks_at_no_more_entries_than_it_passes_over(
