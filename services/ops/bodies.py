@@ -5,9 +5,10 @@ counted together, which bounds the memory of unfinished bodies. `bound_of` has t
 which `services.ops.request.body_of` enforces, also on a node that forwards the request. Cost: an addition for
 each piece of a body.
 
-The parser of JSON reads a body in one call, and holds the interpreter meanwhile, so no thread helps: a body
-costs up to 2.7 ms for each MiB (texts of escapes and characters of 4 bytes), and 0.02 ms for each value
-(a list of timers), 1 ms for each thousand that are wrong (each is an error to pydantic).
+The parser of JSON holds the interpreter, so no thread helps. Long texts are read in pieces
+(`services.ops.long_texts`), all else in one call: it costs up to 2.7 ms for each MiB (texts of escapes and
+characters of 4 bytes), and 0.02 ms for each value (a list of timers), 1 ms for each thousand that are wrong
+(each is an error to pydantic).
 """
 
 from __future__ import annotations

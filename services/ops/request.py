@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from commitlog import limits
@@ -21,6 +21,7 @@ from services.live.pauses import Pauses
 from services.ops.bodies import Bound, bound_of
 from services.ops.callers import caller_of
 from services.ops.errors import RequestTooLarge
+from services.ops.long_texts import end_of_text, read_json
 from tidewheel.errors import ClientMistake
 
 LIMIT_DEFAULT = 20
@@ -121,7 +122,7 @@ async def json_in(body: bytes) -> Any:
     if not body:
         raise _empty()
     try:
-        said = from_json(body, allow_inf_nan=False)
+        said = await read_json(body)
     except ValueError as error:
         raise ClientMistake(f"the body: Invalid JSON: {error}.") from error
     if len(body) > _PIECE_BYTES:
@@ -173,8 +174,8 @@ def _too_large(bound: Bound) -> RequestTooLarge:
 async def check_values(body: bytes, values_max: int) -> None:
     """Raise `RequestTooLarge` for a body in JSON with more values than may be, before it is parsed.
 
-    JSON is parsed in one call, which nothing interrupts. A value has a comma, a colon or a bracket before it;
-    those within texts count nothing, which is looked at only if it matters.
+    JSON is parsed in one call (long texts aside), which nothing interrupts. A value has a comma, a colon or a
+    bracket before it; those within texts count nothing, which is looked at only if it matters.
     """
     count, pauses = 0, Pauses()
     for first in range(0, len(body), _PIECE_BYTES):
@@ -183,25 +184,14 @@ async def check_values(body: bytes, values_max: int) -> None:
     if count <= values_max:
         return
     count = at = 0
-    while 0 <= at < len(body):
+    while at < len(body):
         end = min(at + _PIECE_BYTES, len(body))
         quote = body.find(b'"', at, end)
         count += _values(body, at, end if quote < 0 else quote)
         if count > values_max:
             raise RequestTooLarge(f"It has more than {values_max} values. Send less at once.")
-        at = end if quote < 0 else await _behind_text(body, quote + 1, pauses)
+        at = end if quote < 0 else await end_of_text(body, quote + 1, pauses) + 1
         await pauses.pause()
-
-
-async def _behind_text(body: bytes, at: int, pauses: Pauses) -> int:
-    """Return the place behind a text whose first character is there; -1 if it does not end."""
-    while (quote := body.find(b'"', at)) >= 0:
-        before = body[at:quote]
-        at = quote + 1
-        if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
-            return at
-        await pauses.pause()
-    return -1
 
 
 def _values(body: bytes, at: int, end: int) -> int:
