@@ -7,7 +7,6 @@ delivered, a transaction's message as half and as what was committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 from typing import NamedTuple
 
 from commitlog import limits, properties
@@ -16,7 +15,7 @@ from commitlog.record import Record
 from consumequeue import keyindex
 from services.broker import verb_properties
 from services.broker.errors import TopicNotFound
-from services.broker.reading import Reading, readable
+from services.broker.reading import Reading, bytes_of, readable
 from services.broker.store import Store
 from services.broker.topics import Topics
 from services.broker.values import Delivery
@@ -49,13 +48,17 @@ class Finding:
         is damaged.
         """
         found: list[Delivery] = []
-        body_bytes = 0
-        records = map(readable, self._records(topic, key))
-        for one in islice(filter(wanted, map(Delivery, records)), count_max):
-            body_bytes += len(one.record.body)
-            if found and body_bytes > limits.LOOK_BYTES_MAX:
+        looked_bytes = 0
+        for record in self._records(topic, key):
+            one = Delivery(readable(record))
+            if not wanted(one):
+                continue
+            looked_bytes += bytes_of(record, one.record)
+            if found and looked_bytes > limits.LOOK_BYTES_MAX:
                 return Found(found, True)
             found.append(one)
+            if len(found) == count_max:
+                break
         return Found(found, False)
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Final
 
 from commitlog import limits
-from commitlog.compression import for_client
+from commitlog.compression import for_client, unpacked_bytes
 from commitlog.errors import StoreDamaged
 from commitlog.record import COMPRESSED, COMPRESSION, Record
 from consumequeue.entry import Entry
@@ -100,8 +100,14 @@ class Reading:
 
     def _shown(self, found: Iterable[_Led], count: int) -> list[Delivery]:
         records = (self.record(queue, offset, entry) for entry, offset, queue in found)
-        given = (Delivery(readable(record)) for record in records if record is not None)
-        return list(within_bytes(islice(given, count), limits.LOOK_BYTES_MAX))
+        shown, looked_bytes = list[Delivery](), 0
+        for record in islice((one for one in records if one is not None), count):
+            given = readable(record)
+            looked_bytes += bytes_of(record, given)
+            if shown and looked_bytes > limits.LOOK_BYTES_MAX:
+                break
+            shown.append(Delivery(given))
+        return shown
 
 
 def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
@@ -120,3 +126,8 @@ def readable(record: Record) -> Record:
         return record
     body, is_gzip = for_client(record.body, record.sys_flag)
     return replace(record, body=body, sys_flag=record.sys_flag & ~COMPRESSION | is_gzip * COMPRESSED)
+
+
+def bytes_of(record: Record, given: Record) -> int:
+    """Return how many bytes the body of a record has as it is given out, or were unpacked for it in vain."""
+    return len(given.body) if given is record else unpacked_bytes(record.body, given.body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,20 @@ def test_messages_of_a_key_and_whether_some_were_left_out(at_desk: AtDesk, shown
         assert (ids(answer), answer["cut"]) == (["M2", "M1", "M0"][:shown], shown < 3)
         one = await get(desk, "/api/messages?topic=t&key=k&limit=1")
         assert (ids(one), one["cut"]) == (["M2"], False)
+
+    at_desk(scenario)
+
+
+def test_bodies_that_are_unpacked_in_vain_count_for_what_was_unpacked(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.http.post("/api/topics", json={"name": "t", "queue_count": 1})
+        body = zlib.compress(bytes(limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX + 1))
+        for name in ("M0", "M1"):
+            await desk.live.send(Message(topic="t", body=body, message_id=name, keys=("k",), gzip=True))
+        assert ids(await get(desk, "/api/topics/t/messages")) == ["M0"]
+        assert ids(await get(desk, "/api/topics/t/arrivals?after=0:0")) == ["M0"]
+        answer = await get(desk, "/api/messages?topic=t&key=k")
+        assert (ids(answer), answer["cut"]) == (["M1"], True)
 
     at_desk(scenario)
 
