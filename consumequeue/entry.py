@@ -42,6 +42,11 @@ def encode(entry: Entry) -> bytes:
     return ENTRY_FORMAT.pack(*entry)
 
 
+def decode(stored: bytes, at: int) -> Entry:
+    """Return the entry that begins at a byte."""
+    return Entry._make(ENTRY_FORMAT.unpack_from(stored, at))
+
+
 def decode_all(stored: bytes) -> list[Entry]:
     """Return the entries of a multiple of 20 bytes."""
     return list(map(Entry._make, ENTRY_FORMAT.iter_unpack(stored)))

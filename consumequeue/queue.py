@@ -80,7 +80,9 @@ class ConsumeQueue:
         self._vetted: dict[int, tuple[int, bool]] = {}
         """By first byte of a file: the CRC with which `vet` last compared it, and whether it matched."""
         self.min_offset = 0
-        self._read_ahead: list[Entry] = []
+        # In bytes: Python's collector does not count objects that take the place of others, so a look at many
+        # queues would leave it more of them than it should examine in one go.
+        self._read_ahead = b""
         self._read_ahead_from = 0
 
     @property
@@ -106,17 +108,17 @@ class ConsumeQueue:
     def entry(self, queue_offset: int) -> Entry:
         """Return an entry below `end_offset`, reading ahead, since the next is wanted soon."""
         assert 0 <= queue_offset < self.end_offset, f"{self._folder}: there is no offset {queue_offset}"
-        ahead = queue_offset - self._read_ahead_from
-        if not 0 <= ahead < len(self._read_ahead):
-            self._read_ahead, self._read_ahead_from = self.get(queue_offset, _READ_AHEAD_COUNT), queue_offset
-            ahead = 0
-        return self._read_ahead[ahead]
+        at = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
+        if not 0 <= at < len(self._read_ahead):
+            self._read_ahead = self._stored(queue_offset, _READ_AHEAD_COUNT)
+            self._read_ahead_from, at = queue_offset, 0
+        return entry.decode(self._read_ahead, at)
 
     def entries(self, queue_offset: int, count: int) -> list[Entry]:
         """Return up to `count` entries from `queue_offset` on, as far as they were read ahead."""
         self.entry(queue_offset)
-        first = queue_offset - self._read_ahead_from
-        return self._read_ahead[first : first + count]
+        first = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
+        return entry.decode_all(self._read_ahead[first : first + count * ENTRY_BYTES])
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
         """Return up to `count` entries from `queue_offset` on, as far as they lie together.
@@ -249,7 +251,7 @@ class ConsumeQueue:
         assert queue_offset <= self._written_count, f"{self._folder}: nothing lies at {queue_offset}"
         self._written_count = queue_offset
         self.min_offset = min(self.min_offset, queue_offset)
-        self._read_ahead = []
+        self._read_ahead = b""
         end = queue_offset * ENTRY_BYTES
         last = end // _FILE_BYTES * _FILE_BYTES
         for name in self._disk.list(self._folder):

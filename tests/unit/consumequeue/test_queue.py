@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -166,3 +167,13 @@ def test_what_was_taken_for_a_snapshot_stays_as_it_was() -> None:
     assert all(queue.kept(taken) == kept for taken, kept in seen)
     assert [kept[0] for _, kept in seen] == [3, 3, 4, 4, 4, 3, 4, 4]
     assert [kept[2] for _, kept in seen] == [2, 2, 2, 2, 3, 3, 3, 3]
+
+
+def test_what_is_read_ahead_leaves_nothing_to_the_collector() -> None:
+    read = ConsumeQueue(MemoryDisk(), "t", 0)
+    for offset in range(100):
+        read.put(offset, Entry(300 * offset, 300, offset))
+    held = sum(isinstance(one, Entry) for one in gc.get_objects())
+    assert [read.entry(offset).tags_code for offset in (0, 1, 63, 64, 99, 2)] == [0, 1, 63, 64, 99, 2]
+    assert [one.tags_code for one in read.entries(5, 3)] == [5, 6, 7]
+    assert sum(isinstance(one, Entry) for one in gc.get_objects()) == held
