@@ -31,6 +31,10 @@ know nothing of bytes: who lets go of few objects that hold much, as a core that
 
 Weak spot: a look at all of them holds the loop, 300,000 objects for 50 to 130 ms, and beside a process
 that is never calm it comes while calls wait. It comes to one with no new cycles only as the heap grows.
+
+Python counts new objects less those that were freed. So objects that take the place of frozen ones are not
+counted, and the next look, whenever it comes, examines all of them: 40,000 took 18 to 26 ms. What is read
+ahead of each queue is kept as bytes for that reason (`ConsumeQueue.entry`).
 """
 
 from __future__ import annotations
