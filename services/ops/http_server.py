@@ -20,6 +20,7 @@ from typing import Any
 
 import h11
 import uvicorn
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -89,7 +90,10 @@ class Answered:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; answer one that is cancelled with `ResultUnknown`, unless its answer has begun."""
+        """Serve a request; answer one that is cancelled with `ResultUnknown`, unless its answer has begun.
+
+        End one whose client hung up within its body: nobody is there to be answered.
+        """
         has_begun = False
 
         async def begin(message: Message) -> None:
@@ -99,6 +103,8 @@ class Answered:
 
         try:
             await self._app(scope, receive, begin)
+        except ClientDisconnect:
+            return
         except asyncio.CancelledError:
             if has_begun:
                 raise

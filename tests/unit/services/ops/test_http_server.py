@@ -165,6 +165,19 @@ def test_unfinished_bodies_hold_so_many_bytes_together_and_the_next_is_told_to_c
     play(scenario, bodies=Bodies(bytes_max=bytes_max))
 
 
+def test_who_hangs_up_in_the_middle_of_a_body_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(port: Port) -> None:
+        _, writer = await port.dial(HEAD % 100_000 + b"{" * 1_000)
+        while not port.bodies.held_bytes:
+            await asyncio.sleep(0.005)
+        writer.transport.abort()
+        while port.bodies.held_bytes:
+            await asyncio.sleep(0.005)
+
+    play(scenario)
+    assert caplog.text == ""
+
+
 def test_connections_beyond_the_bound_are_refused_and_leave_no_trace() -> None:
     async def scenario(port: Port) -> None:
         stay = [await port.dial() for _ in range(3)]
