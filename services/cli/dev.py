@@ -110,11 +110,12 @@ def banner(settings: ServeSettings, ready: Ready) -> str:
 def to_try(ready: Ready) -> str:
     """Return the sample topics, and three things to try."""
     there, key = http_option(ready), "--topic deadlines --key order:7"
+    receive = '{"topic": "ticks", "wait": "15s"}'  # not by --json, which curl has since 7.82
     return (
         f"  topics  {', '.join(TOPICS)}; others are made when first used\n"
         f"try, in another terminal:\n"
         f"  tidewheel tail ticks --limit 1{there}\n"
         f"  tidewheel send deadlines 'order 7 was not paid' --in 30m --timer-key order:7{there} && "
         f"tidewheel timer cancel {key}{there}\n"
-        f'  curl --json \'{{"topic": "ticks", "wait": "15s"}}\' {ready.http.url}/api/groups/me/receive'
+        f"  curl -H content-type:application/json -d '{receive}' {ready.http.url}/api/groups/me/receive"
     )
