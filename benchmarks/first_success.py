@@ -1,17 +1,24 @@
-"""How long five newcomers take from a bare machine to their first success. Prints JSON; seconds.
+"""What newcomers type until their first success, and how large what they install is. Prints JSON.
 
-    .venv/bin/python benchmarks/first_success.py [--persona audit]
+    .venv/bin/python benchmarks/first_success.py [--persona newcomer]
 
-Each has a new virtual environment and does what the documents say, as printed: `pip install` of the wheel of
-these sources, with what its page names, from the package index; then a broker where one is needed, and the
-program or the commands. Reading and typing are not counted. `install` depends on the network and on pip's
-cache and is told apart; `success` runs from the first command after it to the answer that was wanted:
+Both wheels are built from these sources. Each persona has a new virtual environment and an empty pip cache,
+and types what the documents say: `pip install` of a wheel in place of its name, with what it requires from
+the package index, and then the programs and commands as printed. A step is a command and the seconds until it
+has said what was wanted; reading and typing are not counted. Making the environment and installing depend on
+the disk and the network, and are summed apart.
 
-    message      README's program has cancelled one timer and received another's message, after 3 s
-    cancel       a timer was set, looked at and cancelled by its key; a second cancel says ALREADY
-    transaction  the barrier's program has committed its row, and the broker shows its message COMMITTED
-    test         README's test of half an hour passes under pytest
+    newcomer     README's path: install, `tidewheel dev`, the program (a delayed message is cancelled by its
+                 key, another is consumed after 3 s), the three lines of the banner (two wait for a schedule
+                 of every 10 s), Ctrl-C, pytest, and the test in which 30 minutes pass
+    client       tidewheel-client alone, the broker elsewhere: the first program of docs/client.md
+    transaction  the same with the extra `txn`: the barrier's program has committed its row and its message
+    cancel       the command line: a timer is set, looked at and cancelled; a second cancel says ALREADY
     audit        `tidewheel demo` has run a shop and its audit, and the books balance
+
+`distributions` has the packages of `pip install tidewheel-client` and `pip install tidewheel` in an empty
+environment, each with its megabytes (10^6 bytes of files, the compiled ones included; pip and setuptools of
+the environment are not counted).
 """
 
 from __future__ import annotations
@@ -20,37 +27,72 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 NOT_SOURCES = shutil.ignore_patterns(
     ".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules", "target"
 )
-READY_SECONDS = 60
+READY_SECONDS, STEP_SECONDS = 60, 1_800
+INSTALLING = ("python3 -m venv ", "pip install ")
+OF_THE_ENVIRONMENT = ("pip", "setuptools")
+MEGABYTE = 1_000_000
 
 
 @dataclass
 class Machine:
-    """A folder with a new Python in it."""
+    """A folder with a new Python in it; `wheels` are the files of the two distributions by name."""
 
     folder: Path
+    wheels: dict[str, Path]
+    steps: list[tuple[str, float]] = field(default_factory=list)
+    """What was typed, and how many seconds each took."""
 
-    def run(self, name: str, *arguments: str) -> str:
-        """Run a program of the new Python and return what it says; one that fails ends the benchmark."""
-        command = [str(self.folder / "env" / "bin" / name), *arguments]
-        ran = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+    def type(self, line: str, *arguments: str) -> str:
+        """Run a line in a shell, with arguments that are not shown; return what it prints.
+
+        One that fails ends the benchmark.
+        """
+        began = time.monotonic()
+        command = ["bash", "-c", f'{line} "$@"' if arguments else line, "bash", *arguments]
+        ran = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=STEP_SECONDS,
+            check=False,
+        )
         if ran.returncode:
-            sys.exit(f"{' '.join(command)} ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}")
+            sys.exit(f"{line} ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}")
+        self.steps.append((line, time.monotonic() - began))
         return ran.stdout
+
+    def install(self, name: str) -> None:
+        """Install a distribution with its extra; one of ours from its wheel, together with the client's."""
+        own, bracket, extra = name.partition("[")
+        if own not in self.wheels:
+            self.type(f"pip install {name}")
+            return
+        began = time.monotonic()
+        files = [f"{self.wheels[own]}{bracket}{extra}"]
+        if own != "tidewheel-client":
+            files.append(str(self.wheels["tidewheel-client"]))
+        self.type("pip install", *files)
+        self.steps[-1] = (f"pip install {shlex.quote(name)}", time.monotonic() - began)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -60,37 +102,51 @@ class Machine:
         }
         return kept | {
             "HOME": str(self.folder),
-            "PATH": f"{self.folder / 'env' / 'bin'}:{os.environ['PATH']}",
+            "PIP_CACHE_DIR": str(self.folder / "cache"),
+            "PATH": f"{self.folder / '.venv' / 'bin'}:{os.environ['PATH']}",
         }
 
     @contextmanager
-    def broker(self) -> Iterator[None]:
-        """Run `tidewheel serve` on the usual ports until the block ends."""
-        ready = self.folder / "ready"
-        command = [str(self.folder / "env" / "bin" / "tidewheel"), "serve", "--store", "./tidewheel-data"]
-        with (self.folder / "broker.log").open("wb") as log:
+    def running(self, line: str, ready: str) -> Iterator[str]:
+        """Run a command until the block ends, then Ctrl-C; give what it printed up to a line with `ready`."""
+        printed, began = self.folder / "printed", time.monotonic()
+        with printed.open("wb") as out:
             process = subprocess.Popen(
-                [*command, "--ready-file", str(ready)],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
+                line.split(), cwd=self.folder, env=self.environment, stdout=out, stderr=out
             )
         try:
-            ends = time.monotonic() + READY_SECONDS
-            while not ready.exists():
-                if process.poll() is not None or time.monotonic() > ends:
-                    sys.exit(f"the broker does not start:\n{(self.folder / 'broker.log').read_text()}")
+            while not re.search(f"^.*{ready}.*\n", printed.read_text(), re.MULTILINE):
+                if process.poll() is not None or time.monotonic() - began > READY_SECONDS:
+                    sys.exit(f"{line} does not start:\n{printed.read_text()}")
                 time.sleep(0.02)
-            yield
+            self.steps.append((line, time.monotonic() - began))
+            yield printed.read_text()
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            if process.wait(READY_SECONDS):
+                sys.exit(f"{line} ended with {process.returncode}:\n{printed.read_text()}")
+            self.steps.append(("Ctrl-C", time.monotonic() - began))
         finally:
-            process.terminate()
-            process.wait()
+            process.kill()
 
-    def program(self, page: str) -> str:
-        """Run the first program of a page."""
-        (self.folder / "app.py").write_text(programs_of(page)[0])
-        return self.run("python", "app.py")
+    def save(self, file: str, page: str, number: int = 0) -> None:
+        """Save a program of a page, counted from 0."""
+        (self.folder / file).write_text(programs_of(page)[number])
+
+    def sizes(self) -> dict[str, float]:
+        """Return the megabytes of each package, the largest first."""
+        (site,) = self.folder.glob(".venv/lib/python*/site-packages")
+        found = {
+            one.name: sum(size_bytes(Path(str(file.locate()))) for file in one.files or ()) / MEGABYTE
+            for one in distributions(path=[str(site)])
+            if one.name not in OF_THE_ENVIRONMENT
+        }
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def size_bytes(file: Path) -> int:
+    """Return the size of a file, 0 if it is gone."""
+    return file.stat().st_size if file.exists() else 0
 
 
 def programs_of(page: str) -> list[str]:
@@ -98,49 +154,70 @@ def programs_of(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
-def message(machine: Machine) -> bool:
-    """Send a delayed message and receive it."""
-    with machine.broker():
-        return "timed out: {'order': 123}" in machine.program("README.md")
+@contextmanager
+def serving(machine: Machine) -> Iterator[None]:
+    """Run a broker on the usual ports for the block, without a note of it."""
+    steps, machine.steps = machine.steps, []
+    with machine.running("tidewheel serve --store ./tidewheel-data", "tidewheel tail"):
+        machine.steps = steps
+        yield
+        steps, machine.steps = machine.steps, []
+    machine.steps = steps
 
 
-def cancel(machine: Machine) -> bool:
+def newcomer(machine: Machine, _: Machine) -> bool:
+    """Go the whole path of README."""
+    machine.save("app.py", "README.md")
+    machine.save("test_orders.py", "README.md", 1)
+    with machine.running("tidewheel dev", "curl") as banner:
+        tail, cancel, receive = (line.strip() for line in banner.splitlines()[-3:])
+        was_consumed = machine.type("python app.py") == "CANCELLED\ntimed out: {'order': 123}\n"
+        was_printed = "ten seconds have passed" in machine.type(tail)
+        was_cancelled = "CANCELLED" in machine.type(cancel)
+        was_received = shutil.which("curl") is None or '"topic":"ticks"' in machine.type(receive)
+    machine.install("pytest")
+    has_passed = "1 passed" in machine.type("python -m pytest test_orders.py")
+    return all((was_consumed, was_printed, was_cancelled, was_received, has_passed))
+
+
+def client(machine: Machine, elsewhere: Machine) -> bool:
+    """Send, cancel and receive from an application that has the client alone."""
+    machine.save("app.py", "docs/client.md")
+    with serving(elsewhere):
+        return machine.type("python app.py") == "CANCELLED\norder 7 is paid\n"
+
+
+def transaction(machine: Machine, elsewhere: Machine) -> bool:
+    """Commit a row and its message together."""
+    machine.save("app.py", "docs/transactions.md")
+    with serving(elsewhere):
+        machine.type("python app.py")
+        return "COMMITTED" in elsewhere.type("tidewheel txn show order-7 --topic order-created")
+
+
+def cancel(machine: Machine, _: Machine) -> bool:
     """Cancel a timer by its key."""
-    key = ("--topic", "order-timeouts", "--key", "order:7")
-    with machine.broker():
-        set_ = ("order-timeouts", '{"order": 7}', "--timer-key", "order:7", "--in", "30m")
-        machine.run("tidewheel", "send", *set_)
-        machine.run("tidewheel", "timer", "show", *key)
-        first = machine.run("tidewheel", "timer", "cancel", *key, "--reason", "paid")
-        again = machine.run("tidewheel", "timer", "cancel", *key, "--reason", "paid")
+    key = "--topic order-timeouts --key order:7"
+    with machine.running("tidewheel dev", "curl"):
+        machine.type("tidewheel send order-timeouts '{\"order\": 7}' --timer-key order:7 --in 30m")
+        machine.type(f"tidewheel timer show {key}")
+        first = machine.type(f"tidewheel timer cancel {key} --reason paid")
+        again = machine.type(f"tidewheel timer cancel {key} --reason paid")
     return "CANCELLED" in first and "ALREADY" in again
 
 
-def transaction(machine: Machine) -> bool:
-    """Commit a row and its message together."""
-    with machine.broker():
-        machine.program("docs/transactions.md")
-        return "COMMITTED" in machine.run("tidewheel", "txn", "show", "order-7", "--topic", "order-created")
-
-
-def virtual_clock(machine: Machine) -> bool:
-    """Let half an hour pass in a test."""
-    (machine.folder / "test_orders.py").write_text(programs_of("README.md")[1])
-    return "1 passed" in machine.run("pytest", "-q", "test_orders.py")
-
-
-def audit(machine: Machine) -> bool:
+def audit(machine: Machine, _: Machine) -> bool:
     """Run a shop and prove that its books balance."""
-    machine.run("tidewheel", "demo")
+    machine.type("tidewheel demo")
     return True
 
 
-PERSONAS: dict[str, tuple[str, tuple[str, ...], Callable[[Machine], bool]]] = {
-    "message": ("", (), message),
-    "cancel": ("", (), cancel),
-    "transaction": ("[txn]", (), transaction),
-    "test": ("", ("pytest",), virtual_clock),
-    "audit": ("[shop,audit]", (), audit),
+PERSONAS: dict[str, tuple[str, Callable[[Machine, Machine], bool]]] = {
+    "newcomer": ("tidewheel", newcomer),
+    "client": ("tidewheel-client", client),
+    "transaction": ("tidewheel-client[txn]", transaction),
+    "cancel": ("tidewheel", cancel),
+    "audit": ("tidewheel[shop,audit]", audit),
 }
 
 
@@ -149,46 +226,64 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--persona", choices=PERSONAS, action="append")
     chosen = arguments.parse_args().persona or list(PERSONAS)
-    with tempfile.TemporaryDirectory() as folder:
-        wheels = built(Path(folder))
-        figures = {name: measured(name, wheels, Path(folder)) for name in chosen}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wheels = built(folder)
+        both = {one: installed(folder / f"only-{one}", wheels, one) for one in wheels}
+        figures = {
+            "distributions": {one: facts_of(machine) for one, machine in both.items()},
+            "personas": {one: measured(one, folder / one, wheels, both["tidewheel"]) for one in chosen},
+        }
     print(json.dumps(figures, indent=2))
 
 
-def built(folder: Path) -> list[Path]:
-    """Build the wheels from a copy of the sources, that of the broker first."""
+def built(folder: Path) -> dict[str, Path]:
+    """Build the wheels from a copy of the sources; return them by the names of their distributions."""
     shutil.copytree(ROOT, folder / "sources", ignore=NOT_SOURCES)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     sources = folder / "sources"
     for one in (sources, sources / "distributions" / "client"):
         subprocess.run([*command, "--wheel-dir", str(folder), str(one)], check=True)
-    return sorted(folder.glob("*.whl"))
+    (of_client,) = folder.glob("tidewheel_client-*.whl")
+    (of_broker,) = folder.glob("tidewheel-*.whl")
+    return {"tidewheel-client": of_client, "tidewheel": of_broker}
 
 
-def measured(name: str, wheels: list[Path], folder: Path) -> dict[str, float]:
-    """Install for one persona, and let it succeed."""
-    extra, others, succeeds = PERSONAS[name]
-    machine = Machine(folder / name)
+def installed(folder: Path, wheels: dict[str, Path], name: str) -> Machine:
+    """Return a new machine with a distribution of ours."""
+    machine = Machine(folder, wheels)
     machine.folder.mkdir()
-    began = time.monotonic()
-    venv.create(machine.folder / "env", with_pip=True, symlinks=True)
-    created = time.monotonic()
-    broker, client = wheels
-    machine.run("python", "-m", "pip", "install", "--quiet", f"{broker}{extra}", str(client), *others)
-    installed = time.monotonic()
-    if not succeeds(machine):
-        sys.exit(f"{name} has not succeeded: look at {machine.folder}")
-    ended = time.monotonic()
-    libraries = [
-        path for path in (machine.folder / "env").rglob("*") if path.is_file() and not path.is_symlink()
-    ]
-    mebibytes = sum(path.stat().st_size for path in libraries) / (1 << 20)
+    machine.type("python3 -m venv .venv")
+    machine.install(name)
+    return machine
+
+
+def facts_of(machine: Machine) -> dict[str, Any]:
+    """Return what is installed on a machine, by package."""
+    sizes = machine.sizes()
+    by_package = {name: round(megabytes, 2) for name, megabytes in sizes.items()}
+    return {"packages": len(sizes), "mb": round(sum(sizes.values()), 1), "mb_by_package": by_package}
+
+
+def measured(persona: str, folder: Path, wheels: dict[str, Path], elsewhere: Machine) -> dict[str, Any]:
+    """Let one persona succeed on a new machine; the broker is elsewhere if it has none."""
+    name, succeeds = PERSONAS[persona]
+    machine = installed(folder, wheels, name)
+    if not succeeds(machine, elsewhere):
+        sys.exit(f"{persona} has not succeeded: {machine.steps}")
+    facts = facts_of(machine)
     shutil.rmtree(machine.folder)
+    spent = {
+        is_install: sum(took for line, took in machine.steps if line.startswith(INSTALLING) is is_install)
+        for is_install in (True, False)
+    }
     return {
-        "environment": round(created - began, 1),
-        "install": round(installed - created, 1),
-        "success": round(ended - installed, 1),
-        "installed_mib": round(mebibytes),
+        "commands": len(machine.steps),
+        "install_seconds": round(spent[True], 1),
+        "other_seconds": round(spent[False], 1),
+        "packages": facts["packages"],
+        "mb": facts["mb"],
+        "steps": [{"command": line, "seconds": round(took, 1)} for line, took in machine.steps],
     }
 
 
