@@ -233,7 +233,7 @@ def test_nothing_is_lost_or_run_after_its_acknowledgement_while_workers_are_kill
     with serving(broker) as http:
         runs = {"name": "runs", "fifo_run_max": FIFO_RUN}
         http.post("/api/groups", json=runs).raise_for_status()
-        sending = Thread(target=send_all, args=[broker.http, ids])
+        sending = Thread(target=send_all, args=[broker.http, ids], daemon=True)
         sending.start()
         with crew_of(broker.http, tmp_path, size) as crew:
             kill_along_the_way(http, crew, oracle, size, len(ids))
