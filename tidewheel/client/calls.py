@@ -28,14 +28,16 @@ from urllib.parse import urlencode
 from tidewheel.client.bodies import body_fields, body_of
 from tidewheel.client.exchange import Request, Steps, asked, refusal
 from tidewheel.client.names import in_path, text
+from tidewheel.client.patience import PASSING
 from tidewheel.client.spans import Span, moment_ms, moment_of, span_ms
 from tidewheel.client.values import Delivery, NewMessage, Sent, SomeRefused, TimerResult, Verdict
-from tidewheel.errors import ClientMistake, TidewheelError
+from tidewheel.errors import Busy, ClientMistake, TidewheelError
 
 MESSAGES_PATH: Final = "/api/messages"
 BATCH_COUNT_MAX: Final = 500
 BATCH_BYTES_MAX: Final = 2 * 1024 * 1024
 """Of JSON in a request with more than one message."""
+NOT_SENT: Final = "It was not sent: the request before had no answer. Send it again."
 REASON_CHARACTERS_MAX: Final = 200
 TIMER_KEY: Final = "TW_TIMER_KEY"
 """Property that has the timer key of a delivered message."""
@@ -134,11 +136,14 @@ def send(message: NewMessage, namespace: str, message_id: str) -> Steps[Sent]:
 def send_many(messages: Iterable[NewMessage], namespace: str, new_id: Callable[[], str]) -> Steps[list[Sent]]:
     """Store messages, some in a request; return their receipts.
 
+    After a request without an answer no other is sent: each would be tried for seconds, and one that arrives
+    would store messages behind a gap in their message group.
+
     Raises:
         SomeRefused: with a receipt or an error for each, if there is an error.
     """
     results: dict[int, Sent | TidewheelError] = {}
-    batch = Batch()
+    batch, is_answered = Batch(), True
     for number, message in enumerate(messages):
         try:
             _check_message(message)
@@ -148,8 +153,11 @@ def send_many(messages: Iterable[NewMessage], namespace: str, new_id: Callable[[
             continue
         if not batch.has_room(fields):
             results |= yield from batch.send()
-            batch = Batch()
-        batch.add(number, message, fields)
+            batch, is_answered = Batch(), not batch.is_unanswered
+        if is_answered:
+            batch.add(number, message, fields)
+        else:
+            results[number] = Busy(NOT_SENT)
     results |= yield from batch.send()
     in_order = [results[number] for number in sorted(results)]
     receipts = [one for one in in_order if isinstance(one, Sent)]
@@ -170,6 +178,8 @@ class Batch:
         self._numbered: list[tuple[int, NewMessage]] = []
         self._fields: list[bytes] = []
         self._size_bytes = 0
+        self.is_unanswered = False
+        """Whether it was sent, and no broker answered, or none that could store it."""
 
     def has_room(self, fields: bytes) -> bool:
         """Return whether a message fits; one always fits into an empty batch."""
@@ -190,6 +200,7 @@ class Batch:
         try:
             return (yield from asked(Request("POST", MESSAGES_PATH, body, is_repeatable=True), self._results))
         except TidewheelError as error:
+            self.is_unanswered = isinstance(error, PASSING)
             return dict.fromkeys((number for number, _ in self._numbered), error)
 
     def _results(self, _: int, content: Any) -> dict[int, Sent | TidewheelError]:

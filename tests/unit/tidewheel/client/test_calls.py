@@ -13,7 +13,15 @@ from tidewheel.client import calls
 from tidewheel.client.calls import BATCH_BYTES_MAX, BATCH_COUNT_MAX
 from tidewheel.client.exchange import Answer, Failure, Fault, Pause, Request, Steps
 from tidewheel.client.values import NewMessage, Sent, SomeRefused, Verdict
-from tidewheel.errors import AnswerLost, ClientMistake, InvalidReceiptHandle, RefusedByState, TidewheelError
+from tidewheel.errors import (
+    AnswerLate,
+    AnswerLost,
+    Busy,
+    ClientMistake,
+    InvalidReceiptHandle,
+    RefusedByState,
+    TidewheelError,
+)
 
 NAMES = st.text(min_size=1).filter(lambda text: text.isprintable())
 
@@ -113,6 +121,17 @@ def test_a_batch_without_an_answer_refuses_its_messages_and_no_others() -> None:
         steps.send(Failure(Fault.LATE, "", "http://here", 0.0, 30.0))
     assert isinstance(refused.value.results[-1], TidewheelError)
     assert all(isinstance(one, Sent) for one in refused.value.results[:-1])
+
+
+def test_nothing_is_sent_behind_a_batch_without_an_answer() -> None:
+    """It would take seconds for each batch, and leave gaps in message groups."""
+    count = 2 * BATCH_COUNT_MAX + 1
+    steps = calls.send_many([NewMessage("t", "x", group="g")] * count, "", lambda: "ID")
+    first(steps)
+    with pytest.raises(SomeRefused, match=f"{count} of {count}") as refused:
+        steps.send(Failure(Fault.LATE, "", "http://here", 0.0, 30.0))
+    kinds = [type(one) for one in refused.value.results]
+    assert kinds == [AnswerLate] * BATCH_COUNT_MAX + [Busy] * (count - BATCH_COUNT_MAX)
 
 
 @given(NAMES, NAMES)
