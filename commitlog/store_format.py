@@ -1,11 +1,13 @@
 """The file `format`: what says that a folder is a store, of which version, and how large its segments are.
 
     offset  width  field
-    0       64     the version, "3", a line feed, spaces, a line feed: all that version 1 reads, and refuses
-    64      46     "3 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>", line feed
+    0       64     the version, "4", a line feed, spaces, a line feed: all that version 1 reads, and refuses
+    64      46     "4 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>", line feed
 
 Version 2 has the same layout; in version 3 there are records and rows of snapshots that it does not know
-(late ends, timers that are UNREADABLE, what a filter passed over, epochs). Version 1 is older still.
+(late ends, timers that are UNREADABLE, what a filter passed over, epochs). Version 1 is older still. In
+version 4 snapshots keep tails of queues. A store is of version 3 until its first such snapshot is written
+(`raise_to_tails`), so a cluster that is not finalized has nodes that a program of before can still open.
 
 The size of the segments is written once, when the store is made, as a new file that is synced and renamed; it
 is nowhere else, and nothing is concluded from lengths of files. A store of version 1 has only "1" in this
@@ -29,7 +31,9 @@ from commitlog import layout, record, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import NotAStore, StoreTooNew
 
-VERSION: Final = 3
+VERSION: Final = 4
+WITHOUT_TAILS: Final = 3
+"""Of a store whose snapshots keep no tails of queues: programs of before read it."""
 _FIRST_BYTES: Final = 64
 _LINE: Final = re.compile(rb"((\d+) segment_bytes (\d{20})) ([0-9a-f]{8})\n")
 FRESH: Final = f"{layout.FORMAT}.new"
@@ -80,13 +84,24 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
     found = read(disk)
     if found is None:
         check_names(disk.list(""), knows_format=False)
-        write(disk, encode(wanted_bytes))
-        return Format(VERSION, wanted_bytes)
-    if found.version == VERSION and found.segment_bytes and not found.problem:
+        write(disk, encode(wanted_bytes, WITHOUT_TAILS))
+        return Format(WITHOUT_TAILS, wanted_bytes)
+    if found.version >= WITHOUT_TAILS and found.segment_bytes and not found.problem:
         return found
-    segment_bytes = found.segment_bytes or derived_segment_bytes(disk, wanted_bytes)
-    write(disk, encode(segment_bytes))
-    return Format(VERSION, segment_bytes, found.problem)
+    version, segment_bytes = max(found.version, WITHOUT_TAILS), found.segment_bytes
+    segment_bytes = segment_bytes or derived_segment_bytes(disk, wanted_bytes)
+    write(disk, encode(segment_bytes, version))
+    return Format(version, segment_bytes, found.problem)
+
+
+def raise_to_tails(disk: Disk) -> None:
+    """Let programs that know no tails of queues refuse the store from now on; raise OSError.
+
+    Called before the first snapshot that keeps some. A file that is damaged is left to the next start.
+    """
+    found = read(disk)
+    if found is not None and found.version < VERSION and found.segment_bytes:
+        write(disk, encode(found.segment_bytes))
 
 
 def check_names(names: Collection[str], *, knows_format: bool = True) -> None:

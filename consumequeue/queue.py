@@ -1,26 +1,31 @@
 """The index of one queue of one topic: entry number n, at byte 20 n, is the record with queue offset n.
 
-    ... files deleted ...|min_offset ... in files ...|written ... gathered in memory ...|end_offset
+    ... files deleted ...|min_offset ... in files ...|written_count ... tail in memory ...|end_offset
     consumequeue/<topic>/<queue_id>/<20 digits: first byte>     300,000 entries a file
 
-A pure function of the log, kept in files as RocketMQ's `ConsumeQueue` keeps them; it may be deleted and is
-made anew. New entries gather in memory, where they are read, until a worker has written them
-(`consumequeue.dispatch`). Entries have no CRC of their own, so a snapshot keeps one for each file: a start
-reads the files once and trusts no other bytes. Later a file is compared with its CRC when an entry of it is
-a gap, or leads to no record of the queue (`vet`).
+A pure function of the log, in files as RocketMQ's `ConsumeQueue` keeps them; it may be deleted and is made
+anew. New entries are the tail, which is read in memory, until a worker has written them
+(`consumequeue.dispatch`). A snapshot keeps the tail, and a CRC for each file: entries have none of their own.
 
-Cost: an entry is 20 bytes; a search by log offset some 20 reads. Weak spots: what a start reads grows with
-all entries, not with what is new; on a full disk entries gather in memory without a limit of their own.
+Rules:
+- A start looks at no file. What a file holds behind `written_count` is void, and is written over.
+- The first read of a file in this process compares all of it with its CRC; what differs, or is short, is
+  damage: it is told, nothing of that file is read, and the next start makes the queues anew.
+- Later a file is compared again when an entry of it is a gap, or leads to no record of the queue (`vet`).
+
+Cost: an entry is 20 bytes; the first read of a file up to 6 MB; a search by log offset some 20 reads. A queue
+takes 500 bytes of memory, one entry and its place in `Dispatch` included. Weak spots: what is damaged on disk
+is found at its first read, not by the start; on a full disk tails grow without a limit.
 """
 
 from __future__ import annotations
 
 import zlib
+from base64 import b64decode, b64encode
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import dropwhile
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -35,6 +40,7 @@ from consumequeue.entry import ENTRY_BYTES, Entries, Entry
 _READ_AHEAD_COUNT: Final = 64
 _MATCHED_AT_FIRST: Final = 64
 _MATCHED_TIMES: Final = 8
+_UNKNOWN: Final = -2
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 _ADVICE: Final = "The queues are made anew from the log at the next start: restart the broker."
 
@@ -55,12 +61,37 @@ class QueueWrite(NamedTuple):
     entries: bytes
 
 
-TakenQueue = tuple[int, dict[int, int], tuple[tuple[int, int, bytes], ...], int]
-"""A queue at one moment, for `kept`: entry count, CRCs of its files, what is gathered, where it begins."""
+class TakenQueue(NamedTuple):
+    """A queue at one moment, of which `kept` makes the row of a snapshot."""
+
+    written_count: int
+    crcs: dict[int, int]
+    tail: bytes
+    min_offset: int
+    begins_at: int
+
+
+_NO_FILES: Final[dict[int, int]] = {}
 
 
 class ConsumeQueue:
     """The index of queue `queue_id` of `topic`, whose files hold `written_count` entries."""
+
+    __slots__ = (
+        "_begins_at",
+        "_crcs",
+        "_disk",
+        "_found_damaged",
+        "_read_ahead",
+        "_read_ahead_from",
+        "_tail",
+        "_unread",
+        "_vetted",
+        "_written_count",
+        "key",
+        "min_offset",
+        "noted_bytes",
+    )
 
     def __init__(
         self,
@@ -72,23 +103,32 @@ class ConsumeQueue:
     ) -> None:
         self._disk, self._found_damaged = disk, found_damaged
         self.key = topic, queue_id
-        self._folder = f"{CONSUMEQUEUE}/{topic}/{queue_id}"
-        self._unwritten = bytearray()
+        self._tail = bytearray()
         self._written_count = written_count
-        self._crcs: dict[int, int] = {}
+        self._crcs = _NO_FILES
         """Of each file, by its first byte; replaced, never changed: checkpoints share it."""
-        self._vetted: dict[int, tuple[int, bool]] = {}
-        """By first byte of a file: the CRC with which `vet` last compared it, and whether it matched."""
+        self._unread: tuple[int, ...] = ()
+        """First bytes of the files of an earlier run that were not compared with their CRC yet."""
+        self._vetted: dict[int, tuple[int, bool]] | None = None
+        """By first byte of a file: the CRC with which it was last compared, and whether it matched."""
         self.min_offset = 0
+        self._begins_at = _UNKNOWN
         # In bytes: Python's collector does not count objects that take the place of others, so a look at many
         # queues would leave it more of them than it should examine in one go.
         self._read_ahead = b""
         self._read_ahead_from = 0
+        self.noted_bytes = 0
+        """The size of the tail when `consumequeue.tails` last looked at it."""
+
+    @property
+    def tail_bytes(self) -> int:
+        """The size of the entries that are in memory only."""
+        return len(self._tail)
 
     @property
     def end_offset(self) -> int:
         """The queue offset that the next record will have."""
-        return self._written_count + len(self._unwritten) // ENTRY_BYTES
+        return self._written_count + len(self._tail) // ENTRY_BYTES
 
     def put(self, queue_offset: int, new: Entry) -> None:
         """Add an entry at its own queue offset; offsets missing before it are filled as a gap."""
@@ -100,10 +140,12 @@ class ConsumeQueue:
         assert queue_offset >= end_offset, f"{self._folder}: offset {queue_offset} was already given"
         if end_offset == 0:
             self._begin_at(queue_offset)
-        if queue_offset != end_offset:
+        if self.min_offset == queue_offset:
+            self._begins_at = _place_of(entry.decode_all(encoded[:ENTRY_BYTES])[0])
+        if queue_offset != self.end_offset:
             self.pad_to(queue_offset, int.from_bytes(encoded[:8], "big"))
             assert self.end_offset == queue_offset, f"{self._folder}: a gap before {queue_offset} is not full"
-        self._unwritten += encoded
+        self._tail += encoded
 
     def entry(self, queue_offset: int) -> Entry:
         """Return an entry below `end_offset`, reading ahead, since the next is wanted soon."""
@@ -155,14 +197,14 @@ class ConsumeQueue:
         """
         in_files = min(count, max(0, self._written_count - queue_offset))
         first = (queue_offset + in_files - self._written_count) * ENTRY_BYTES
-        gathered = (
-            b"" if first < 0 else bytes(self._unwritten[first : first + (count - in_files) * ENTRY_BYTES])
-        )
+        gathered = b"" if first < 0 else bytes(self._tail[first : first + (count - in_files) * ENTRY_BYTES])
         if not in_files:
             return gathered
         position, length = queue_offset * ENTRY_BYTES, in_files * ENTRY_BYTES
         inside = position % _FILE_BYTES
         path, wanted_bytes = self._path(position - inside), min(length, _FILE_BYTES - inside)
+        if self._unread and queue_offset >= self.min_offset:
+            self._check(position - inside)
         found = self._disk.read(path, inside, wanted_bytes)
         if len(found) < wanted_bytes and queue_offset >= self.min_offset:
             found = found[: len(found) // ENTRY_BYTES * ENTRY_BYTES]
@@ -174,8 +216,16 @@ class ConsumeQueue:
         # A read ends with its file, or early where the file is damaged: what is gathered lies elsewhere then.
         return found + gathered if len(found) == length else found
 
+    def _check(self, first_byte: int) -> None:
+        """Compare a file of an earlier run with its CRC before the first read; raise `StoreDamaged`."""
+        if first_byte not in self._unread:
+            return
+        if not self.vet(first_byte // ENTRY_BYTES):
+            raise StoreDamaged(self._what(first_byte, first_byte // ENTRY_BYTES))
+        self._unread = tuple(one for one in self._unread if one != first_byte)
+
     def vet(self, queue_offset: int) -> bool:
-        """Return whether the file of an entry matches its CRC; report it if not. Entries in memory are sound.
+        """Return whether the file of an entry matches its CRC; report it if not. A tail is sound.
 
         Reads the file, up to 6 MB, unless it was compared since entries were last written to it.
         """
@@ -183,14 +233,39 @@ class ConsumeQueue:
         crc = self._crcs.get(first)
         if queue_offset >= self._written_count or crc is None:
             return True
+        if self._vetted is None:
+            self._vetted = {}
         if (vetted := self._vetted.get(first)) is None or vetted[0] != crc:
-            path, length = self._path(first), min(_FILE_BYTES, self._written_count * ENTRY_BYTES - first)
-            is_sound = zlib.crc32(self._disk.read(path, 0, length)) == crc
+            is_sound = self._matches(first, crc)
             vetted = self._vetted[first] = crc, is_sound
             if not is_sound:
-                what = f"{path} does not match its CRC; met at queue offset {queue_offset}. {_ADVICE}"
-                self._found_damaged(path, what)
+                self._found_damaged(self._path(first), self._what(first, queue_offset))
         return vetted[1]
+
+    def _what(self, first_byte: int, queue_offset: int) -> str:
+        """Return what is wrong with a file that does not match its CRC."""
+        path = self._path(first_byte)
+        is_short = self._disk.size(path) < self._length(first_byte)
+        how = "is missing or cut short" if is_short else "does not match its CRC"
+        return f"{path} {how}; met at queue offset {queue_offset}. {_ADVICE}"
+
+    def _matches(self, first_byte: int, crc: int) -> bool:
+        """Return whether a file is as long as it should be, and matches its CRC as far as entries count."""
+        length = self._length(first_byte)
+        stored = self._disk.read(self._path(first_byte), 0, length)
+        return len(stored) == length and zlib.crc32(stored) == crc
+
+    def _length(self, first_byte: int) -> int:
+        """Return how many bytes of a file are entries that count."""
+        return min(_FILE_BYTES, self._written_count * ENTRY_BYTES - first_byte)
+
+    def is_sound(self) -> bool:
+        """Return whether all files are whole, but for those whose entries nobody needs."""
+        return all(
+            self._matches(first_byte, crc)
+            for first_byte, crc in self._crcs.items()
+            if first_byte + self._length(first_byte) > self.min_offset * ENTRY_BYTES
+        )
 
     def holds(self, physical_offset: int) -> bool:
         """Return whether a record of this queue begins at a log offset; about 20 reads, as offsets ascend."""
@@ -218,29 +293,20 @@ class ConsumeQueue:
         first_byte, inside = int(one.path[-OFFSET_DIGITS:]), one.position
         if first_byte + inside != self._written_count * ENTRY_BYTES:
             return
-        assert self._unwritten.startswith(one.entries), f"{one.path}: others were written than gathered"
-        crc = zlib.crc32(one.entries, self._crcs.get(first_byte, 0))
-        self._crcs = self._crcs | {first_byte: crc}
-        del self._unwritten[: len(one.entries)]
+        assert self._tail.startswith(one.entries), f"{one.path}: others were written than gathered"
+        before = self._crcs.get(first_byte, 0)
+        self._crcs = self._crcs | {first_byte: zlib.crc32(one.entries, before)}
+        if self._vetted is not None and self._vetted.get(first_byte) == (before, True):
+            self._vetted[first_byte] = self._crcs[first_byte], True
+        del self._tail[: len(one.entries)]
         self._written_count += len(one.entries) // ENTRY_BYTES
-
-    @property
-    def has_unwritten(self) -> bool:
-        """Whether anything is gathered and not in the files yet."""
-        return bool(self._unwritten)
 
     def unwritten(self) -> list[QueueWrite]:
         """Return what is gathered and not in the files yet, which stays gathered."""
-        return [QueueWrite(self._path(at), inside, part) for at, inside, part in self._parts()]
-
-    def _parts(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield what is gathered, by file: the file's first byte, the position in the file, the entries."""
-        first, position = 0, self._written_count * ENTRY_BYTES
-        while first < len(self._unwritten):
-            inside = position % _FILE_BYTES
-            part = bytes(self._unwritten[first : first + _FILE_BYTES - inside])
-            yield position - inside, inside, part
-            first, position = first + len(part), position + len(part)
+        return [
+            QueueWrite(self._path(at), inside, part)
+            for at, inside, part in _parts(self._written_count, self._tail)
+        ]
 
     def cut(self, queue_offset: int) -> list[str]:
         """Take back the entries from `queue_offset` on; the next entry comes there. Raise OSError.
@@ -249,11 +315,12 @@ class ConsumeQueue:
         """
         paths = self.write()
         assert queue_offset <= self._written_count, f"{self._folder}: nothing lies at {queue_offset}"
-        self._written_count = queue_offset
-        self.min_offset = min(self.min_offset, queue_offset)
-        self._read_ahead = b""
         end = queue_offset * ENTRY_BYTES
         last = end // _FILE_BYTES * _FILE_BYTES
+        is_sound = last not in self._unread or self.vet(last // ENTRY_BYTES)
+        self._written_count = queue_offset
+        self.min_offset, self._begins_at = min(self.min_offset, queue_offset), _UNKNOWN
+        self._read_ahead = b""
         for name in self._disk.list(self._folder):
             if int(name) > last:
                 self._disk.delete(f"{self._folder}/{name}")
@@ -261,15 +328,17 @@ class ConsumeQueue:
             self._disk.truncate(self._path(last), end - last)
         self._crcs = {at: crc for at, crc in self._crcs.items() if at < last}
         if end > last:
-            self._crcs = self._crcs | {last: zlib.crc32(self._disk.read(self._path(last), 0, end - last))}
+            crc = zlib.crc32(self._disk.read(self._path(last), 0, end - last))
+            self._crcs[last] = crc if is_sound else ~crc & 0xFFFFFFFF  # damage does not become sound by a cut
         return [*paths, self._path(last)]
 
     def taken(self) -> TakenQueue | None:
-        """Return the queue at this moment, of which `kept` makes what a snapshot keeps; None if empty."""
-        end_offset = self.end_offset
-        if end_offset == 0:
+        """Return the queue at this moment, of which `kept` makes the row of a snapshot; None if empty."""
+        if self.end_offset == 0:
             return None
-        return end_offset, self._crcs, tuple(self._parts()) if self._unwritten else (), self.min_offset
+        return TakenQueue(
+            self._written_count, self._crcs, bytes(self._tail), self.min_offset, self._begins_at
+        )
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
         """Fill up to `queue_offset` with gaps: those offsets were once given to records that are gone."""
@@ -279,96 +348,176 @@ class ConsumeQueue:
             self._begin_at(queue_offset - 1)
         missing_count = queue_offset - self.end_offset
         if missing_count > 0:
-            self._unwritten += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
+            self._tail += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
 
     def first_from(self, log_offset: int) -> int:
-        """Return the first queue offset whose record lies at a log offset or behind it."""
-        return bisect_left(range(self.end_offset), log_offset, lo=self.min_offset, key=self._physical_offset)
+        """Return the first queue offset whose record lies at a log offset or behind it.
+
+        A damaged file tells nothing of that: then the queue begins where it did.
+        """
+        with suppress(StoreDamaged):
+            if self.min_offset < self.end_offset and self._begin() < log_offset:
+                return bisect_left(
+                    range(self.end_offset), log_offset, lo=self.min_offset, key=self._physical_offset
+                )
+        return self.min_offset
+
+    @property
+    def knows_begin(self) -> bool:
+        """Whether it is known where the first entry points; `first_from` notes it."""
+        return self._begins_at != _UNKNOWN
+
+    def _begin(self) -> int:
+        """Return where the first entry points; known, so that a cut reads no file that it does not change."""
+        if self._begins_at == _UNKNOWN:
+            self._begins_at = self._physical_offset(self.min_offset)
+        return self._begins_at
 
     def rise(self, min_offset: int) -> None:
         """Let the queue begin at `min_offset`, at most at its end, and never lower than before."""
-        self.min_offset = max(self.min_offset, min(min_offset, self.end_offset))
+        risen = max(self.min_offset, min(min_offset, self.end_offset))
+        if risen != self.min_offset:
+            self.min_offset, self._begins_at = risen, _UNKNOWN
         assert self.min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
+
+    @property
+    def has_unneeded(self) -> bool:
+        """Whether entries of a whole file all lie below `min_offset`."""
+        return bool(self._crcs) and min(self._crcs) < self._needed_from
+
+    @property
+    def _needed_from(self) -> int:
+        """The first byte of the first file that stays.
+
+        That of the last entry stays, whether or not it is needed: its CRC goes on with the entries that come.
+        """
+        return min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
 
     def delete_unneeded(self) -> list[str]:
         """Delete the files whose entries all lie below `min_offset`, as far as the disk lets them go.
 
         Return the paths of files that may be written and not synced.
         """
-        paths = [one.path for one in self.unwritten()]
-        with suppress(OSError):  # gathered entries of a file that goes would make it again later
-            self.write()
-        # The file of the last entry stays, though nobody needs its entries: it says where the queue ends.
-        first = min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
-        for name in self._disk.list(self._folder):
-            if int(name) < first:
-                with suppress(OSError):  # it is tried again when more of the log goes
-                    self._disk.delete(f"{self._folder}/{name}")
-        self._crcs = {at: crc for at, crc in self._crcs.items() if at >= first}
+        first = self._needed_from
+        paths: list[str] = []
+        if self._written_count * ENTRY_BYTES < first:
+            with suppress(OSError):  # a tail that begins in a file that goes would make it again later
+                paths = self.write()
+        for at in [at for at in self._crcs if at < first]:
+            with suppress(OSError):  # it is tried again when more of the log goes
+                self._disk.delete(self._path(at))
+                self._crcs = {one: crc for one, crc in self._crcs.items() if one != at}
         return paths
 
-    def adopt(self, crcs: Iterable[tuple[int, int]]) -> bool:
-        """Take over the files of an earlier run, cut behind the last entry; return whether all are sound.
-
-        False if a file is missing or does not match its CRC, as `freeze` told them; the oldest may have been
-        deleted since.
-        """
-        self._crcs = dict(dropwhile(lambda one: self._disk.size(self._path(one[0])) < 0, sorted(crcs)))
-        end = self._written_count * ENTRY_BYTES
-        last = max(0, end - 1) // _FILE_BYTES * _FILE_BYTES
-        for name in self._disk.list(self._folder):
-            if int(name) > last:
-                self._disk.delete(f"{self._folder}/{name}")
-        if end == 0 or self._disk.size(self._path(last)) < end - last:
-            return end == 0
-        self._disk.truncate(self._path(last), end - last)
-        return last in self._crcs and all(self._matches(at, crc) for at, crc in self._crcs.items())
-
-    def _matches(self, first_byte: int, crc: int) -> bool:
-        path = self._path(first_byte)
-        return self._disk.size(path) >= 0 and zlib.crc32(bytes(self._disk.view(path))) == crc
+    def adopt(self, crcs: Iterable[tuple[int, int]], tail: bytes, min_offset: int, begins_at: int) -> None:
+        """Take over what a snapshot kept of an earlier run; no file is looked at."""
+        assert self.end_offset == self._written_count, f"{self._folder}: a queue that goes on adopts nothing"
+        self._crcs = dict(crcs) or _NO_FILES
+        self._unread = (*self._crcs,)
+        self._tail += tail
+        self.min_offset, self._begins_at = min_offset, begins_at
+        assert min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     def _begin_at(self, queue_offset: int) -> None:
         """Begin a queue whose first records the log no longer has: its file begins with a hole, all gaps."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self.min_offset = queue_offset
+        self._begins_at = _UNKNOWN
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
         if inside:
             first_byte = queue_offset * ENTRY_BYTES - inside
             self._crcs = self._crcs | {first_byte: zlib.crc32(bytes(inside))}
 
     def _physical_offset(self, queue_offset: int) -> int:
-        """Return where an entry points; -1 for an entry in a hole or in a deleted file."""
-        position = queue_offset * ENTRY_BYTES
-        if queue_offset < self._written_count and self._disk.size(self._path_at(position)) <= 0:
-            return -1
+        """Return where an entry points; raise `StoreDamaged`."""
         (found,) = self.get(queue_offset, 1)
-        # A gap names the record behind it. It lies before that record in every search: so one byte less.
-        return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
+        return _place_of(found)
 
-    def _path_at(self, position: int) -> str:
-        return self._path(position // _FILE_BYTES * _FILE_BYTES)
+    @property
+    def _folder(self) -> str:
+        return f"{CONSUMEQUEUE}/{self.key[0]}/{self.key[1]}"
 
     def _path(self, first_byte: int) -> str:
         return _path_of(*self.key, first_byte)
 
 
+Row = tuple[int, list[tuple[int, int]], int, str, int]
+
+
+def kept(taken: TakenQueue) -> Row:
+    """Return what a snapshot keeps of a queue; in any thread.
+
+    Entries in files, (first byte, CRC-32) of each file, where it begins, the tail in base64, and where in the
+    log its first entry points, `_UNKNOWN` where that was not looked for.
+    """
+    tail = b64encode(taken.tail).decode()
+    return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at
+
+
+def kept_before(taken: TakenQueue) -> tuple[int, list[tuple[int, int]], int]:
+    """Return the row of a snapshot for programs of before, which know no tails: all entries are in files.
+
+    The CRCs are as they will be when what `writes_of` returns has been written; in any thread.
+    """
+    crcs = taken.crcs.copy()
+    for first_byte, _, part in _parts(taken.written_count, taken.tail):
+        crcs[first_byte] = zlib.crc32(part, crcs.get(first_byte, 0))
+    return taken.written_count + len(taken.tail) // ENTRY_BYTES, [*crcs.items()], taken.min_offset
+
+
+class StoredQueue(NamedTuple):
+    """A queue as the row of a snapshot has it."""
+
+    topic: str
+    queue_id: int
+    written_count: int
+    crcs: list[tuple[int, int]]
+    min_offset: int
+    tail: bytes
+    begins_at: int
+
+    @property
+    def has_files(self) -> bool:
+        """Whether entries that somebody may need are in files."""
+        return self.written_count > self.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The queue offset behind the last entry."""
+        return self.written_count + len(self.tail) // ENTRY_BYTES
+
+
+def stored_queues(rows: Any) -> Iterator[StoredQueue]:
+    """Yield the queues of a snapshot's rows, of this form or that of before; nothing of None."""
+    for topic, queue_id, written_count, crcs, *more in rows or ():
+        # Older rows do not say where the queue begins: where its oldest file does.
+        min_offset = more[0] if more else min((at for at, _ in crcs), default=0) // ENTRY_BYTES
+        tail, begins_at = (b64decode(more[1]), more[2]) if len(more) > 1 else (b"", _UNKNOWN)
+        yield StoredQueue(topic, queue_id, written_count, crcs, min_offset, tail, begins_at)
+
+
+def _place_of(found: Entry) -> int:
+    """Return where an entry points in the log, for searches.
+
+    A gap names the record behind it. It lies before that record in every search: so one byte less.
+    """
+    return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
+
+
 def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
-    """Yield what a queue (topic, queue id) that was taken had gathered; in any thread."""
-    for first_byte, inside, part in taken[2]:
+    """Yield the tail of a queue (topic, queue id) that was taken, to be written to files; in any thread."""
+    for first_byte, inside, part in _parts(taken.written_count, taken.tail):
         yield QueueWrite(_path_of(*key, first_byte), inside, part)
 
 
-def kept(taken: TakenQueue) -> tuple[int, list[tuple[int, int]], int]:
-    """Return what a snapshot keeps of a queue that was taken: entry count, CRCs, where it begins.
-
-    (First byte, CRC-32) of each file, as it will be when what was gathered is in it; in any thread.
-    """
-    entry_count, of_files, gathered, min_offset = taken
-    crcs = of_files.copy()
-    for first_byte, _, part in gathered:
-        crcs[first_byte] = zlib.crc32(part, crcs.get(first_byte, 0))
-    return entry_count, [*crcs.items()], min_offset
+def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, int, bytes]]:
+    """Yield a tail by file: the file's first byte, the position in the file, the entries."""
+    first, position = 0, written_count * ENTRY_BYTES
+    while first < len(tail):
+        inside = position % _FILE_BYTES
+        part = bytes(tail[first : first + _FILE_BYTES - inside])
+        yield position - inside, inside, part
+        first, position = first + len(part), position + len(part)
 
 
 def _is_in(codes: Integers, wanted: Integers) -> Flags:
@@ -378,13 +527,12 @@ def _is_in(codes: Integers, wanted: Integers) -> Flags:
     return found
 
 
-def files_of(
-    topic: str, queue_id: int, entry_count: int, first_bytes: Iterable[int]
-) -> Iterator[tuple[str, int]]:
-    """Yield (path, length in bytes) of the files of a queue of `entry_count`, by the first byte of each."""
-    for first_byte in first_bytes:
-        path = _path_of(topic, queue_id, first_byte)
-        yield path, min(_FILE_BYTES, entry_count * ENTRY_BYTES - first_byte)
+def files_of(stored: StoredQueue) -> Iterator[tuple[str, int, int]]:
+    """Yield (path, length in bytes, CRC-32) of the files that hold a queue's entries from its beginning."""
+    for first_byte, crc in stored.crcs:
+        length = min(_FILE_BYTES, stored.written_count * ENTRY_BYTES - first_byte)
+        if first_byte + length > stored.min_offset * ENTRY_BYTES:
+            yield _path_of(stored.topic, stored.queue_id, first_byte), length, crc
 
 
 def _path_of(topic: str, queue_id: int, first_byte: int) -> str:

@@ -140,7 +140,7 @@ class Broker:
         self.shared_in_checkpoint: Any = None
         """What the newest checkpoint on disk keeps of the part of a shared log; None if it keeps none."""
         self._scheduler = Scheduler(now_ms)
-        self.store = Store(disk, log, settings.store_host)
+        self.store = Store(disk, log, settings.store_host, settings.tail_entries_max)
         self.damage = self.store.damage
         self.epoch = Epoch(self.store)
         self.access = Access(self.store)
@@ -295,6 +295,7 @@ class Broker:
             broker._replay(found)
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 broker.store.keys.spill(log.first_offset)
+                broker.store.dispatch.write()
                 broker.timers.spill()
         broker.timers.gaps = []
         scan.keep_tail(log.epoch) if keeps_tail else scan.cut(log.epoch)
@@ -473,9 +474,9 @@ class Broker:
         """Return new queue entries, to be written before `entries_written`; None if there are none."""
         return self.store.dispatch.take()
 
-    def entries_written(self) -> None:
-        """Learn that the queue entries that were taken are written, or wait for more room."""
-        self.store.dispatch.written()
+    def entries_written(self) -> bool:
+        """Learn that the queue entries that were taken are written; return False if there was no room."""
+        return self.store.dispatch.written()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """Make the records of a durable flush visible; return whom to wake.
@@ -545,9 +546,13 @@ class Broker:
         self._checkpoint_offset = self._log.durable_offset
         self.housekeeping.wants_checkpoint = False
         parts = {name: part.freeze() for name, part in self._parts.items()}
+        dispatch = self.store.dispatch
         return Checkpoint(
             log_sync=self._log.take_sync(),
-            queue_paths=self.store.dispatch.take_unsynced(),
+            queue_paths=dispatch.take_unsynced(),
+            queues_made_at=self._log.durable_offset if (made_at := dispatch.made_at) is None else made_at,
+            are_queues_whole=not dispatch.is_damaged,
+            is_for_before=self.store.is_for_before,
             keys=self.store.keys.to_write(self._log.first_offset),
             timers=self.timers.to_write(now_ms),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self.store)),
@@ -558,6 +563,7 @@ class Broker:
         """Learn that a checkpoint is on disk."""
         self._has_new_plan = True
         self.written_offset = checkpoint.snapshot.offset
+        self.store.dispatch.made_at = checkpoint.queues_made_at
         self.shared_in_checkpoint = checkpoint.snapshot.parts.get(SHARED)
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)

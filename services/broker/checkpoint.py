@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from commitlog import layout, snapshot
+from commitlog import snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.flush import Sync
 from commitlog.snapshot import Snapshot
@@ -28,12 +28,15 @@ from services.broker.timer_files import TIMER_FILES, TimersToWrite
 class Checkpoint:
     """What a checkpoint writes, and the keep files that it deletes afterwards.
 
-    To sync: the log and files of queues. To write: what queues had gathered, new keys and timers, and last
-    the snapshot that names them all.
+    To sync: the log and files of queues. To write: new keys and timers, and last the snapshot that names them
+    all; where a program of before may open the store, the tails of queues, too (`is_for_before`).
     """
 
     log_sync: Sync | None
     queue_paths: list[str]
+    queues_made_at: int
+    are_queues_whole: bool
+    is_for_before: bool
     keys: RunsToWrite
     timers: TimersToWrite
     snapshot: Snapshot
@@ -52,18 +55,23 @@ class Checkpoint:
         if self.log_sync is not None:
             self.log_sync.run(disk)
         paths = dict.fromkeys(self.queue_paths)
-        for one in dispatch.gathered(self.snapshot.parts[derived.QUEUES]):
-            disk.write(*one)
-            paths[one.path] = None
+        if self.is_for_before:
+            for one in dispatch.tails_of(self.snapshot.parts[derived.QUEUES]):
+                disk.write(*one)
+                paths[one.path] = None
+        else:
+            store_format.raise_to_tails(disk)
         for path in paths:
             disk.sync(path)
-        if disk.size(layout.QUEUES_WHOLE) < 0:
-            disk.write(layout.QUEUES_WHOLE, 0, b"yes\n")
-            disk.sync(layout.QUEUES_WHOLE)
-            disk.sync_folder("")
+        if self.are_queues_whole and not dispatch.is_marked(disk, self.queues_made_at):
+            dispatch.mark(disk, self.queues_made_at)
         self.keys.write(disk)
         self.timers.write(disk)
-        files = {derived.KEYS: self.keys.freeze(), TIMER_FILES: self.timers.freeze()}
+        files = {
+            derived.QUEUES_MADE_AT: self.queues_made_at,
+            derived.KEYS: self.keys.freeze(),
+            TIMER_FILES: self.timers.freeze(),
+        }
         is_another = self.snapshot.offset not in snapshot.offsets(disk)
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
         # A snapshot of the same log offset takes the newer one's place, and the older one stays, which may

@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from commitlog import limits
 from commitlog.disk import Disk
 from commitlog.recovery import Found, LogScan
 from commitlog.snapshot import Snapshot
+from consumequeue.dispatch import MADE_BEFORE
 from services.broker.store import Store
 
 QUEUES: Final = "queues"
+QUEUES_MADE_AT: Final = "queues_made_at"
+"""The log offset of the snapshot with which the files of queues began (`consumequeue.dispatch`)."""
 KEYS: Final = "key_runs"
 """Stores of before have files of another form, named by a part `keys`: their index is made anew."""
 
 
 def freeze(store: Store) -> dict[str, Any]:
     """Return what a snapshot keeps of the queues; the key index tells its part once its files are written."""
-    return {QUEUES: store.dispatch.freeze()}
+    return {QUEUES: store.dispatch.freeze(for_before=store.is_for_before)}
 
 
 def adopt(store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot]) -> list[str]:
@@ -31,7 +35,7 @@ def adopt(store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot])
     """
     missing: list[Callable[[Found], object]] = []
     reasons: list[str] = []
-    if not store.dispatch.adopt(start.parts[QUEUES]):
+    if not store.dispatch.adopt(start.parts[QUEUES], start.parts.get(QUEUES_MADE_AT, MADE_BEFORE)):
         missing.append(lambda found: store.dispatch.dispatch(found.record, found.record_bytes))
         reasons.append("the consume queues: their files are not whole")
     why_not = store.keys.adopt(start.parts.get(KEYS), [other.parts.get(KEYS) for other in others])
@@ -39,9 +43,12 @@ def adopt(store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot])
         missing.append(store.index_keys)
         reasons.append(f"the key index: {why_not}")
     if missing:
-        for found in LogScan(disk, store.log.segment_bytes, stop_at=start.offset):
+        scan = LogScan(disk, store.log.segment_bytes, stop_at=start.offset)
+        for number, found in enumerate(scan):
             for put in missing:
                 put(found)
+            if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
+                store.dispatch.write()
         store.dispatch.complete(start.parts[QUEUES], start.offset)
     return reasons
 

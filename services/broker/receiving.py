@@ -35,6 +35,7 @@ import numpy as np
 
 from commitlog import limits, properties
 from commitlog.bulk import Integers
+from commitlog.errors import StoreDamaged
 from commitlog.message import MessageType
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import receipts
@@ -379,16 +380,26 @@ class Receiving:
         if topic.message_type is MessageType.LITE:
             self._lite.scan(topic, state)
         else:
-            for queue_id in self._rotation(topic, state):
-                self._scan_queue(GroupQueue(state.group, state.topic, queue_id), state)
-                if state.is_over:
-                    break
+            self._scan_queues(topic, state)
         if state.deliveries:
             label = (state.topic, state.group)
             self._statistics.messages_out[label] += len(state.deliveries)
             self._statistics.bytes_out[label] += state.body_bytes
         elif state.is_crowded and not state.scan_budget_spent:
             raise self._crowded(state)
+
+    def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
+        """Lease what the queues of a topic have; raise `StoreDamaged` if only that was found."""
+        damaged: StoreDamaged | None = None
+        for queue_id in self._rotation(topic, state):
+            try:
+                self._scan_queue(GroupQueue(state.group, state.topic, queue_id), state)
+            except StoreDamaged as error:  # of this queue's files; others, and what was leased, are sound
+                damaged = error
+            if state.is_over:
+                break
+        if damaged is not None and not state.deliveries:
+            raise damaged
 
     def _crowded(self, state: ReceiveState) -> TooManyRequests:
         counts = self._groups.aside_counts(state.group, state.topic)

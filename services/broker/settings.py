@@ -23,6 +23,7 @@ class BrokerSettings:
     segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT
     auto_create_topics: bool = True
     queue_count: int = limits.QUEUE_COUNT_DEFAULT
+    tail_entries_max: int = limits.TAIL_ENTRIES_MAX
     invisible_ms_min: int = limits.INVISIBLE_MS_MIN
     auto_renew_lease_ms: int = limits.AUTO_RENEW_LEASE_MS
     attempts_max: int = limits.ATTEMPTS_DEFAULT

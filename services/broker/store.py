@@ -73,10 +73,14 @@ Placed = tuple[int, int, int, bytes]
 class Store:
     """The records of one broker."""
 
-    def __init__(self, disk: Disk, log: CommitLog, host: Host) -> None:
+    def __init__(
+        self, disk: Disk, log: CommitLog, host: Host, tail_entries_max: int = limits.TAIL_ENTRIES_MAX
+    ) -> None:
         self.log = log
         self.damage = FoundDamage(log)
-        self.dispatch = Dispatch(disk, imported.read(disk), partial(self.damage.file, "queue"))
+        self.dispatch = Dispatch(
+            disk, imported.read(disk), partial(self.damage.file, "queue"), tail_entries_max
+        )
         self.keys = KeyIndex(disk)
         self.last_store_ms = 0
         self.host = host

@@ -227,8 +227,8 @@ class Flushing:
     def _end_entries(self, error: BaseException | None) -> None:
         if error is not None:
             raise error
-        if not self._is_void:
-            self._owner.core.entries_written()
+        if not self._is_void and self._owner.core.entries_written():
+            self._take_entries()  # more may wait
         self._go_on_writing()
 
     def _go_on_writing(self) -> None:

@@ -1,17 +1,20 @@
 """The derived files that a copy may bring along: queues and key index, as a snapshot counts on them.
 
 They could be made anew from the log, at some 25 us a record; taken along they cost their bytes, a tenth of
-the log's. What comes is believed no further than at any start: the snapshot has the CRC of each file of a
-queue, each block of the key index has its own, and what is not whole is made anew.
+the log's. Nothing here must succeed. The files of queues are sent with the mark that has a start believe them
+only if each is there and matches the CRC that the snapshot has of it; else all queues are made anew. Each
+block of the key index has a CRC of its own: a file that is gone is left out, and what is not whole is made
+anew.
 
-So nothing here must succeed: a file that is gone, or was cut since, is left out. The key index has a handful
-of files, of which a merge deletes some now and then: they are held open. Files of queues may be many: each is
-read when it is sent. Where they are many and small none is sent, for syncing them takes longer than the log.
+The key index has a handful of files, of which a merge deletes some now and then: they are held open. Files of
+queues may be many: each is read when it is sent. Where they are many and small none is sent, for syncing them
+takes longer than the log.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Final
@@ -27,7 +30,6 @@ from services.store.reading import StoreFiles
 
 ENTRIES_PER_FILE_MIN: Final = 100
 """How many entries the files of queues have at least, on average, if they are sent."""
-_MARK_BYTES: Final = 4
 
 
 class HeldDerived:
@@ -48,11 +50,13 @@ class HeldDerived:
         for path, descriptor in self._keys.items():
             yield file_of(path, descriptor, None)
         named = list(dispatch.files_named(self._queues))
-        entry_count = sum(length for _, length in named) // ENTRY_BYTES
-        if entry_count < ENTRIES_PER_FILE_MIN * len(named):
+        entry_count = sum(length for _, length, _ in named) // ENTRY_BYTES
+        if entry_count < ENTRIES_PER_FILE_MIN * len(named) or self._files.size(layout.QUEUES_WHOLE) < 0:
             return
-        for path, length in (*named, (layout.QUEUES_WHOLE, _MARK_BYTES)):
-            if self._files.size(path) >= length:
-                stored = self._files.read(path, 0, length)
-                if len(stored) == length:
-                    yield content_of(path, stored)
+        for path, length, crc in named:
+            stored = self._files.read(path, 0, length) if self._files.size(path) >= length else b""
+            if len(stored) < length or zlib.crc32(stored) != crc:
+                return
+            yield content_of(path, stored)
+        mark_bytes = self._files.size(layout.QUEUES_WHOLE)
+        yield content_of(layout.QUEUES_WHOLE, self._files.read(layout.QUEUES_WHOLE, 0, mark_bytes))

@@ -21,7 +21,7 @@ from services.broker.errors import TopicNotFound
 from services.broker.topics import DEAD_LETTER_PREFIX, is_system
 from services.store.opening import OpenStore
 from services.store.state import State
-from services.store.verify_queues import QueueFiles
+from services.store.verify_queues import QueueFiles, stored_in
 
 Line = dict[str, Any]
 
@@ -81,11 +81,12 @@ def kind_of(record: Record) -> str:
 
 
 def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -> Iterator[Line]:
-    """Yield the entries that one queue's files hold; raise `TopicNotFound` if there are no such files."""
-    files = QueueFiles(store, topic, queue_id)
+    """Yield the entries of one queue that are on disk; raise `TopicNotFound` if there are none."""
+    stored = {(one.topic, one.queue_id): one for one in stored_in(store)}
+    files = QueueFiles(store, topic, queue_id, stored.get((topic, queue_id)))
     if files.end_offset == 0:
         raise TopicNotFound(
-            f"There are no files of {topic!r} queue {queue_id}. See what there is: tidewheel store info"
+            f"No entries of {topic!r} queue {queue_id} are on disk. See what there is: tidewheel store info"
         )
     for queue_offset in range(max(from_offset, files.first_offset), files.end_offset):
         entry = files.entry(queue_offset)

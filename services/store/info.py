@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from commitlog import imported, snapshot, store_format
+from commitlog import imported, snapshot
 from services.store.opening import OpenStore, open_store
 from services.store.state import GroupState, State, TopicState, fold
 
@@ -86,7 +86,7 @@ def info(root: Path, now_ms: int) -> Info:
     state = fold(store, now_ms)
     return Info(
         path=str(root),
-        format=store_format.VERSION,
+        format=store.version,
         segment_bytes=store.segment_bytes,
         segment_count=len(store.segment_offsets),
         first_offset=store.first_offset,

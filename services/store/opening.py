@@ -33,6 +33,8 @@ class OpenStore:
     """What is wrong with small files, by path; the next start writes them anew."""
     accepted_offset: int | None = None
     """How far a node has taken in what its cluster accepted, synced or not; None of one that is no node's."""
+    version: int = store_format.VERSION
+    """Of its format (`commitlog.store_format`)."""
 
     @property
     def segments(self) -> Segments:
@@ -89,6 +91,7 @@ def look_at(files: Reader, name: str) -> OpenStore:
         files, durable_offset, segment_bytes, segment_offsets, snapshot_offsets,
         {path: problem for path, problem in problems.items() if problem},
         max(published.accepted_offset, durable_offset) if disk.size(layout.CLUSTER) >= 0 else None,
+        found.version,
     )  # fmt: skip
 
 

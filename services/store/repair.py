@@ -157,6 +157,7 @@ def carry_out_on(disk: Disk, planned: Plan, store: OpenStore, now_ms: int) -> No
 
 def _make_derived(disk: Disk, now_ms: int) -> None:
     """Start the core once without its derived files, and keep what that made."""
+    disk.delete(layout.QUEUES_WHOLE)
     disk.delete(layout.CONSUMEQUEUE)
     disk.delete(layout.KEYINDEX)
     Broker.open(disk, BrokerSettings(), now_ms).checkpoint(now_ms).write(disk)

@@ -32,7 +32,7 @@ from services.store.opening import OpenStore
 from services.store.progress import Progress, unseen
 from services.store.state import State, fold
 from services.store.verify_index import IndexCheck
-from services.store.verify_queues import LostEntry, QueueCheck, check_crcs
+from services.store.verify_queues import LostEntry, QueueCheck
 from services.store.verify_snapshots import check_snapshots
 from services.store.verify_timers import check_timer_files, check_waiting
 
@@ -89,10 +89,7 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
     verdict.findings += _missing(store, deleted_to)
     verdict.findings += kept.findings
     verdict.findings += _tail(store)
-    of_queues = list(queues.findings(scan.damaged, _adopted(store)))
-    if store.files.list(layout.CONSUMEQUEUE):
-        of_queues += check_crcs(store, _frozen_queues(store), of_queues)
-    verdict.findings += of_queues
+    verdict.findings += queues.findings(scan.damaged)
     verdict.findings += index.findings(scan.damaged)
     progress("timers", 0, 0)
     verdict.findings += check_timer_files(store, rules)
@@ -169,17 +166,6 @@ def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:
     except StoreDamaged:
         return "what it held is unknown"
     return f"it looks like {found.topic} queue {found.queue_id} offset {found.queue_offset}"
-
-
-def _adopted(store: OpenStore) -> dict[tuple[str, int], int]:
-    """Return how many entries of each queue the next start takes over."""
-    return {(topic, queue_id): count for topic, queue_id, count, *_ in _frozen_queues(store)}
-
-
-def _frozen_queues(store: OpenStore) -> list[Any]:
-    """Return the queues that the next start takes over, as the newest snapshot has them."""
-    newest = snapshot.newest(store.overlay()) if store.files.size(layout.QUEUES_WHOLE) >= 0 else None
-    return list(newest.parts["queues"] or ()) if newest else []
 
 
 def _tail(store: OpenStore) -> Iterator[Finding]:

@@ -1,10 +1,10 @@
-"""Whether the queue files say what the log says: entry n of a queue is the record with queue offset n.
+"""Whether the queues say what the log says: entry n of a queue is the record with queue offset n.
 
 Shown every record in log order, it compares each with its entry. What it was not shown a record for must
 be a gap, point below the log's start, into damage, or behind what is published (a live broker is ahead).
-Only entries that the newest snapshot counts on can be damaged: the next start writes all later ones again,
-and a power cut may have left them torn, or not there. Memory: the files are mapped, not read; two integers
-per queue and gap.
+Entries are in files, and the last ones, a queue's tail, in the newest snapshot. Only those that it counts on
+can be damaged: the next start writes all later ones again, and a power cut may have left them torn, or not
+there. Memory: the files are mapped, not read; the tails, and two integers per queue and gap.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
-from commitlog import layout
+from commitlog import layout, snapshot
 from commitlog.inner_batch import message_count
 from commitlog.limits import QUEUE_FILE_ENTRIES
 from commitlog.recovery import Damage, Found
 from commitlog.view import whole
 from consumequeue import entry
-from consumequeue.dispatch import entry_of, is_indexed
+from consumequeue.dispatch import MADE_BEFORE, entry_of, is_indexed, is_marked
 from consumequeue.entry import ENTRY_BYTES, Entry
-from consumequeue.queue import ConsumeQueue
+from consumequeue.queue import ConsumeQueue, StoredQueue, stored_queues
+from services.broker import derived
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 
@@ -34,18 +35,25 @@ _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
 class QueueFiles:
-    """The entries that the files of one queue hold."""
+    """The entries that the files of one queue hold, and its tail, if the newest snapshot has the queue."""
 
-    def __init__(self, store: OpenStore, topic: str, queue_id: int) -> None:
+    def __init__(self, store: OpenStore, topic: str, queue_id: int, stored: StoredQueue | None) -> None:
         self.folder = f"{layout.CONSUMEQUEUE}/{topic}/{queue_id}"
         names = [name for name in store.files.list(self.folder) if name.isdigit()]
         self._views = {int(name): store.files.view(f"{self.folder}/{name}").by(_LOOK_BYTES) for name in names}
-        self.first_offset = min(self._views, default=0) // ENTRY_BYTES
+        self.tail_from, self._tail = (stored.written_count, stored.tail) if stored else (0, b"")
+        self.needed_from = stored.min_offset if stored else 0
+        self.first_offset = min(self._views, default=self.tail_from * ENTRY_BYTES) // ENTRY_BYTES
         last = max(self._views, default=0)
-        self.end_offset = (last + len(self._views.get(last, _NOTHING))) // ENTRY_BYTES
+        self.file_end_offset = (last + len(self._views.get(last, _NOTHING))) // ENTRY_BYTES
+        self.tail_end_offset = self.tail_from + len(self._tail) // ENTRY_BYTES
+        self.end_offset = max(self.file_end_offset, self.tail_end_offset)
 
     def entry(self, queue_offset: int) -> Entry | None:
-        """One entry; None where there is no file so far."""
+        """One entry; None where it is in no file so far, and not in the tail."""
+        if self.tail_from <= queue_offset < self.tail_end_offset:
+            first = (queue_offset - self.tail_from) * ENTRY_BYTES
+            return entry.decode_all(self._tail[first : first + ENTRY_BYTES])[0]
         position = queue_offset * ENTRY_BYTES
         inside = position % _FILE_BYTES
         stored = bytes(self._views.get(position - inside, _NOTHING)[inside : inside + ENTRY_BYTES])
@@ -57,13 +65,22 @@ class QueueFiles:
         return f"{self.folder}/{first_byte:0{layout.OFFSET_DIGITS}d}"
 
 
+def stored_in(store: OpenStore) -> Iterator[StoredQueue]:
+    """Yield the queues that the next start takes over, as the newest snapshot has them."""
+    newest = snapshot.newest(store.overlay())
+    if newest is None or not is_marked(
+        store.overlay(), newest.parts.get(derived.QUEUES_MADE_AT, MADE_BEFORE)
+    ):
+        return iter(())
+    return stored_queues(newest.parts[derived.QUEUES])
+
+
 @dataclass(slots=True)
 class _Queue:
     files: QueueFiles
     seen_offset: int = -1
     unseen: list[range] = field(default_factory=list)
     wrong: list[int] = field(default_factory=list)
-    short_count: int = 0
 
     def begin(self, queue_offset: int) -> None:
         """Take a record into account: what it jumps over was not seen, what it goes back behind is void."""
@@ -76,9 +93,7 @@ class _Queue:
         """Note whether the file holds the entry that it should."""
         self.seen_offset = queue_offset
         stored = self.files.entry(queue_offset)
-        if stored is None:
-            self.short_count += 1
-        elif stored != wanted:
+        if stored is not None and stored != wanted:
             self.wrong.append(queue_offset)
 
 
@@ -97,8 +112,13 @@ class QueueCheck:
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
+        self._stored = {(one.topic, one.queue_id): one for one in stored_in(store)}
         self._queues: dict[tuple[str, int], _Queue] = {}
-        self._present = {(topic, int(queue_id)) for topic, queue_id in _folders(store) if queue_id.isdigit()}
+        folders = {(topic, int(queue_id)) for topic, queue_id in _folders(store) if queue_id.isdigit()}
+        self._present = folders | self._stored.keys()
+        topics = {topic for topic, _ in folders}
+        self._gone = {one.topic for one in self._stored.values() if one.has_files} - topics
+        self._is_all_gone = not topics
         self.entry_count = 0
 
     def see(self, found: Found) -> None:
@@ -121,22 +141,30 @@ class QueueCheck:
             if _is_in(damaged, stored.physical_offset)
         ]
 
-    def findings(self, damaged: list[Damage], adopted: dict[tuple[str, int], int]) -> Iterator[Finding]:
-        """Yield what is wrong.
+    def findings(self, damaged: list[Damage]) -> Iterator[Finding]:
+        """Yield what is wrong."""
+        folders = [f"{layout.CONSUMEQUEUE}/{topic}" for topic in sorted(self._gone)]
+        if self._is_all_gone and (folders or not self._present) and self._store.durable_offset > 0:
+            folders = [layout.CONSUMEQUEUE]
+        for folder in folders:
+            yield Finding("queue", folder, -1, -1, "is not there; the next start makes it", False)
+        told: set[str] = set()
+        for one in self._of_entries(damaged):
+            if one.is_damage:
+                told |= {one.path, one.path.rsplit("/", 1)[0]}
+            yield one
+        there = (one for one in self._stored.values() if one.topic not in self._gone)
+        yield from _crc_findings(self._store, there, told)
 
-        `adopted` says how many entries the newest snapshot takes over from each queue.
-        """
-        if not self._present and self._store.durable_offset > 0:
-            yield Finding(
-                "queue", layout.CONSUMEQUEUE, -1, -1, "is not there; the next start makes it", False
-            )
-            return
-        for key, queue in self._all():
-            adopted_count = adopted.get(key, 0)
+    def _of_entries(self, damaged: list[Damage]) -> Iterator[Finding]:
+        for (topic, _), queue in self._all():
+            if topic in self._gone:
+                continue
+            adopted_count = queue.files.tail_end_offset
             yield from _told(queue, queue.wrong, adopted_count, "do not say where their records lie")
             strays = self._strays(queue, damaged)
             yield from _told(queue, strays, adopted_count, "point where the log has no record of this queue")
-            yield from _short(queue, adopted_count)
+            yield from _short(queue)
 
     def _strays(self, queue: _Queue, damaged: list[Damage]) -> list[int]:
         first_offset, durable_offset = self._store.first_offset, self._store.durable_offset
@@ -156,23 +184,22 @@ class QueueCheck:
     def _queue(self, topic: str, queue_id: int) -> _Queue:
         key = (topic, queue_id)
         if key not in self._queues:
-            files = QueueFiles(self._store, topic, queue_id)
+            files = QueueFiles(self._store, topic, queue_id, self._stored.get(key))
             self._queues[key] = _Queue(files, files.first_offset - 1)
         return self._queues[key]
 
 
-def check_crcs(store: OpenStore, frozen: Iterable[Any], found: Iterable[Finding]) -> Iterator[Finding]:
-    """The queues whose files do not match the CRCs of the newest snapshot, though no entry is known wrong.
+def _crc_findings(store: OpenStore, stored: Iterable[StoredQueue], told: set[str]) -> Iterator[Finding]:
+    """Yield the queues whose files do not match the newest snapshot's CRCs, though no entry is known wrong.
 
     Entries whose records the log has no more cannot be compared, and a start trusts whole files only.
     """
-    told = {one.path.rsplit("/", 1)[0] for one in found if one.is_damage} | {
-        one.path for one in found if one.is_damage
-    }
-    for topic, queue_id, count, crcs, *_ in frozen:
-        folder = f"{layout.CONSUMEQUEUE}/{topic}/{queue_id}"
-        is_whole = ConsumeQueue(store.overlay(), topic, queue_id, count).adopt(crcs)
-        if not is_whole and folder not in told:
+    for one in stored:
+        queue = ConsumeQueue(store.overlay(), one.topic, one.queue_id, one.written_count)
+        queue.adopt(one.crcs, one.tail, one.min_offset, one.begins_at)
+        folder = f"{layout.CONSUMEQUEUE}/{one.topic}/{one.queue_id}"
+        if folder not in told and not queue.is_sound():
+            count = one.written_count
             what = f"its first {count} entries do not match their CRC; the next start makes them anew"
             yield Finding("queue", folder, 0, count, what)
 
@@ -200,16 +227,12 @@ def _told(queue: _Queue, queue_offsets: list[int], adopted_count: int, what: str
         yield _finding(queue, part, f"{what}; the next start writes them again", False)
 
 
-def _short(queue: _Queue, adopted_count: int) -> Iterator[Finding]:
+def _short(queue: _Queue) -> Iterator[Finding]:
     files = queue.files
-    if files.end_offset < adopted_count:
-        what = f"ends at entry {files.end_offset}, the newest snapshot counts on {adopted_count}"
-        yield Finding("queue", files.folder, files.end_offset, adopted_count, what)
-    elif queue.short_count:
-        what = f"is {queue.short_count} entries behind the log; the next start catches up"
-        yield Finding(
-            "queue", files.folder, files.end_offset, files.end_offset + queue.short_count, what, False
-        )
+    if files.file_end_offset < files.tail_from and files.needed_from < files.tail_from:
+        end_offset, wanted_offset = files.file_end_offset, files.tail_from
+        what = f"ends at entry {end_offset}, the newest snapshot counts on {wanted_offset}"
+        yield Finding("queue", files.folder, end_offset, wanted_offset, what)
 
 
 def _finding(queue: _Queue, part: range, what: str, is_damage: bool) -> Finding:

@@ -2,10 +2,10 @@
 
 The files under `consumequeue/` are made from the log and may lag behind it, be half made or be gone. So they
 are believed only as far as a snapshot goes that names them: each file must be there and match the CRC that
-the snapshot has of it. What lies behind the snapshot (a checkpoint is made every 64 MiB of log) is scanned.
-Whatever is in doubt is scanned as well: no snapshot, a file that differs, an imported log, a topic whose
-records are in no queue. A record that an entry leads to is checked like any other. How far Apache RocketMQ's
-own queue files are believed: see `rocketmq_index`.
+the snapshot has of it; the last entries of a queue the snapshot has itself. What lies behind the snapshot (a
+checkpoint is made every 64 MiB of log) is scanned. Whatever is in doubt is scanned as well: no snapshot, a
+file that differs, an imported log, a topic whose records are in no queue. A record that an entry leads to is
+checked like any other. How far Apache RocketMQ's own queue files are believed: see `rocketmq_index`.
 
 Cost: 20 bytes per record of the topics, and the pages of the log where these lie.
 """
@@ -24,6 +24,7 @@ from commitlog import layout, limits
 from commitlog.published_log import Segment, StoreLog
 from commitlog.recovery import Damage
 from consumequeue.entry import ENTRY, ENTRY_BYTES
+from consumequeue.queue import StoredQueue, stored_queues
 from spark_jobs.log.decode import Wanted, chunk_batches, mapped
 from spark_jobs.log.ragged import Integers
 from spark_jobs.log.ranges import Range
@@ -41,11 +42,12 @@ _FILE_BYTES: Final = limits.QUEUE_FILE_ENTRIES * ENTRY_BYTES
 class Indexed:
     """The records of one segment that queue files lead to, between two log offsets.
 
-    `files`: path, and how many entries of it count.
+    `files`: path, and how many entries of it count; `tails`: entries that are in no file.
     """
 
     segment: Segment
     files: tuple[tuple[str, int], ...]
+    tails: bytes
     first_offset: int
     end_offset: int
     readable_bytes: int
@@ -58,14 +60,18 @@ class Index:
 
     until: int
     files: tuple[tuple[str, int], ...]
+    tails: bytes = b""
 
     def parts(self, log: StoreLog, wanted: Range) -> list[Indexed]:
         """Return a part for each segment of the range, as far as the index reaches."""
         end_offset = min(self.until, wanted.end_offset)
+        tails = np.frombuffer(self.tails, ENTRY)
+        places = tails["physical_offset"].astype(np.int64)
         return [
             Indexed(
                 segment,
                 self.files,
+                tails[(places >= segment.first_offset) & (places < segment.end_offset)].tobytes(),
                 max(wanted.first_offset, segment.first_offset),
                 min(end_offset, segment.end_offset),
                 min(segment.segment_bytes, log.end_offset - segment.first_offset),
@@ -84,14 +90,13 @@ def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | No
     if log.imported_until or any(topic.startswith(_UNINDEXED_PREFIX) for topic in topics):
         return None
     until, parts = newest_parts(store, log)
-    queues: list[Any] = parts.get("queues", [])
+    queues = [*stored_queues(parts.get("queues"))]
+    wanted = [one for one in queues if one.topic in topics]
     files: list[tuple[str, int]] = []
-    for topic, queue_id, count, crcs, *_ in queues:
-        if topic in topics and not _add_files(
-            files, store / layout.CONSUMEQUEUE / topic / str(queue_id), count, crcs
-        ):
+    for one in wanted:
+        if one.has_files and not _add_files(files, store, one):
             return None
-    return Index(until, tuple(files)) if queues else None
+    return Index(until, tuple(files), b"".join(one.tail for one in wanted)) if queues else None
 
 
 def indexed_batches(part: Indexed, wanted: Wanted) -> Iterator[Any]:
@@ -125,29 +130,27 @@ def _checked(
 def _places(part: Indexed) -> tuple[Integers, Integers]:
     """Return (positions in the segment, sizes) of the part's records, in log order, each once."""
     found = []
-    for path, count in part.files:
-        entries = np.fromfile(path, ENTRY, count)
+    in_files = (np.fromfile(path, ENTRY, count) for path, count in part.files)
+    for entries in (*in_files, np.frombuffer(part.tails, ENTRY)):
         offsets = entries["physical_offset"].astype(np.int64)
         lengths = entries["record_bytes"].astype(np.int64)
         inside = (offsets >= part.first_offset) & (offsets < part.end_offset)
         inside &= (lengths > 0) & (lengths < FILLER_BYTES)
         found.append(np.array([offsets[inside], lengths[inside]]))
-    if not found:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     offsets, sizes = np.concatenate(found, axis=1)
     offsets, firsts = np.unique(offsets, return_index=True)
     return offsets - part.segment.first_offset, sizes[firsts]
 
 
-def _add_files(files: list[tuple[str, int]], folder: Path, count: int, crcs: list[tuple[int, int]]) -> bool:
+def _add_files(files: list[tuple[str, int]], store: Path, queue: StoredQueue) -> bool:
     """Add the files of one queue; False if one is missing or differs. Old ones may have been deleted."""
-    kept = sorted(crcs)
+    folder, kept = store / layout.CONSUMEQUEUE / queue.topic / str(queue.queue_id), sorted(queue.crcs)
     while kept and not _path(folder, kept[0][0]).exists():
         kept.pop(0)
-    if count and not kept:
+    if not kept:
         return False
     for first_byte, crc in kept:
-        used_bytes = min(_FILE_BYTES, count * ENTRY_BYTES - first_byte)
+        used_bytes = min(_FILE_BYTES, queue.written_count * ENTRY_BYTES - first_byte)
         path = _path(folder, first_byte)
         try:
             stored = path.read_bytes()[:used_bytes]

@@ -52,6 +52,7 @@ SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 SETTINGS = BrokerSettings(
     segment_bytes=8 * 1024,
     queue_count=1,
+    tail_entries_max=1,
     housekeeping_ms=1_000,
     check_back=CheckBackPolicy(immunity_ms=500, interval_ms=400, count_max=2),
     retention=RetentionPolicy(log_bytes_max=4 * 8 * 1024, group_pin_ms=0),
@@ -59,6 +60,7 @@ SETTINGS = BrokerSettings(
 NO_RETENTION = BrokerSettings(
     segment_bytes=8 * 1024,
     queue_count=1,
+    tail_entries_max=1,
     housekeeping_ms=1_000,
     check_back=CheckBackPolicy(immunity_ms=10 * DAY),
 )
@@ -184,6 +186,7 @@ def _patient(settings: BrokerSettings) -> BrokerSettings:
     return BrokerSettings(
         segment_bytes=settings.segment_bytes,
         queue_count=1,
+        tail_entries_max=1,
         housekeeping_ms=1_000,
         check_back=CheckBackPolicy(immunity_ms=4_000 * DAY, interval_ms=4_000 * DAY),
         retention=settings.retention,

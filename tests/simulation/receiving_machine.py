@@ -31,6 +31,7 @@ from tests.memory_disk import Death
 from tests.simulation.faults import Faults
 from tests.simulation.receiving_oracle import Course, Held, Oracle, Stored, in_flight_of
 from tests.simulation.timer_machine import Disk
+from tests.simulation.tries import TAILS
 
 START_MS = 1_763_700_000_000
 SEGMENT_BYTES = 4096
@@ -52,7 +53,7 @@ class Machine:
         self.chance = random.Random(seed)
         self.disk = Disk()
         self.now_ms = START_MS
-        self.settings = SETTINGS
+        self.settings = replace(SETTINGS, tail_entries_max=TAILS[seed % len(TAILS)])
         if seed % 2:
             pin_ms = self.chance.choice([0, 5_000, 3 * 86_400_000])
             policy = RetentionPolicy(log_bytes_max=4 * SEGMENT_BYTES, group_pin_ms=pin_ms)

@@ -57,7 +57,7 @@ from services.store.verify import verify
 from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.second_core import SecondCore
-from tests.simulation.tries import some_properties, tried
+from tests.simulation.tries import TAILS, some_properties, tried
 from tidewheel.errors import InvalidReceiptHandle, TransactionEnded
 from txn.checkback import CheckBackPolicy
 from txn.errors import InvalidTransactionId
@@ -99,7 +99,8 @@ class World:
         self.chance = random.Random(seed)
         self.disk = MemoryDisk()
         self.now_ms = START_MS
-        self.settings = FORGETFUL if seed % 2 else SETTINGS
+        settings = FORGETFUL if seed % 2 else SETTINGS
+        self.settings = replace(settings, tail_entries_max=TAILS[seed % len(TAILS)])
         if seed % 5 in (2, 3):
             self.settings = replace(self.settings, sync_flush=False)
         self.trouble = random.Random(seed) if self.may_be_troubled and seed % 3 == 0 else None

@@ -35,7 +35,9 @@ from tests.memory_disk import Death, Fault, MemoryDisk
 
 NOW_MS: Final = 1_763_700_000_000
 SEGMENT_BYTES: Final = 1024
-SETTINGS: Final = BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=1, housekeeping_ms=1_000)
+SETTINGS: Final = BrokerSettings(
+    segment_bytes=SEGMENT_BYTES, queue_count=1, housekeeping_ms=1_000, tail_entries_max=4
+)
 BRIEF: Final = replace(SETTINGS, retention=RetentionPolicy(log_bytes_max=2 * SEGMENT_BYTES, group_pin_ms=0))
 TOPIC: Final = "t"
 

@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from commitlog import layout, properties, snapshot, store_format
-from commitlog.errors import NotAStore
+from commitlog.errors import NotAStore, StoreDamaged
 from commitlog.message import Message
 from commitlog.record import Record
 from consumequeue import timerindex_recent
@@ -187,7 +187,13 @@ def mend_all(disk: MemoryDisk) -> repair.Plan:
 
 def check_repaired(bench: Bench, disk: MemoryDisk, lost: set[str], where: str) -> None:
     broker = Broker.open(disk, SETTINGS, NOW_MS)
-    assert set(messages_of(broker)) == bench.told - lost, where
+    try:
+        found = messages_of(broker)
+    except StoreDamaged:  # of a queue's file: the next start makes the queues anew
+        assert [one.part for one in broker.damage] == ["queue"], where
+        broker = Broker.open(disk, SETTINGS, NOW_MS)
+        found = messages_of(broker)
+    assert set(found) == bench.told - lost, where
     for transaction_id in bench.halves.values():
         assert broker.half_views.one(transaction_id).state.name == "OPEN", where
     assert broker.gauges().pending_timers == 9, where

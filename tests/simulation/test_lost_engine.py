@@ -44,7 +44,7 @@ from tests.simulation.cluster_world import CLUSTER, ClusterWorld, NobodyLeft, No
 from tests.simulation.test_broker import TOPIC
 
 FATES = ("lost", "restored", "grown again", "changed")
-FOUND_WITHIN = 24
+FOUND_WITHIN = 40
 POSITIONS_KEPT = 12
 """How many positions a checkpoint of these worlds keeps: their histories are short."""
 

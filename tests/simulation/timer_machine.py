@@ -31,6 +31,7 @@ from services.broker.values import CheckBack, Effect, ReadTimers, Retire
 from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import FACT_KINDS, TIMER_KINDS, Faults
 from tests.simulation.timer_oracle import Oracle, Timer
+from tests.simulation.tries import TAILS
 from timingwheel import partition
 from timingwheel.due_run import ReadAhead
 
@@ -58,7 +59,7 @@ class Machine:
         self.chance = random.Random(seed)
         self.disk = Disk()
         self.now_ms = self.seen_ms = START_MS
-        self.settings = SETTINGS
+        self.settings = replace(SETTINGS, tail_entries_max=TAILS[seed % len(TAILS)])
         if seed % 2:
             policy = RetentionPolicy(log_bytes_max=4 * SEGMENT_BYTES)
             self.settings = replace(self.settings, housekeeping_ms=2_000, retention=policy)

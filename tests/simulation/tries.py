@@ -1,11 +1,15 @@
-"""Tries of one message: each carries its properties in an order of its own, as protobuf maps do."""
+"""Tries of one message, each with its properties in an order of its own; and what else a seed chooses."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
 
+from commitlog import limits
 from commitlog.message import Message
+
+TAILS = (1, 4, limits.TAIL_ENTRIES_MAX)
+"""How many entries of a queue a world's brokers gather before a file has them, by the seed."""
 
 
 def some_properties(number: int) -> dict[str, str]:

@@ -208,7 +208,7 @@ def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> No
     require(FetchedCopy(disk, paths, header["end"]))
     for path, content in (
         (layout.DURABLE, layout.durable_lines(header["end"])),
-        (layout.FORMAT, store_format.encode(header["segment_bytes"])),
+        (layout.FORMAT, store_format.encode(header["segment_bytes"], store_format.WITHOUT_TAILS)),
     ):
         _write(disk, f"{layout.FETCHED}/{len(paths)}", content)
         paths.append(path)

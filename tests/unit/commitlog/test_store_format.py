@@ -11,6 +11,7 @@ from commitlog.errors import NotAStore, StoreTooNew
 from commitlog.store_format import Format
 from tests.memory_disk import Death, Fault, MemoryDisk
 
+WITHOUT_TAILS = store_format.WITHOUT_TAILS
 SIZE = 4096
 
 
@@ -26,19 +27,31 @@ def with_segments(*sizes: int, step: int = SIZE) -> MemoryDisk:
 
 def test_a_new_store_says_how_large_its_segments_are_whatever_is_asked_for_later() -> None:
     disk = MemoryDisk()
-    assert store_format.open_format(disk, SIZE) == Format(store_format.VERSION, SIZE)
-    assert store_format.open_format(disk, 7 * SIZE) == Format(store_format.VERSION, SIZE)
+    assert store_format.open_format(disk, SIZE) == Format(WITHOUT_TAILS, SIZE)
+    assert store_format.open_format(disk, 7 * SIZE) == Format(WITHOUT_TAILS, SIZE)
 
 
 def test_version_1_reads_a_version_that_is_too_new_for_it() -> None:
     assert int(store_format.encode(SIZE)[:64].decode(errors="replace").strip()) == store_format.VERSION
 
 
-def test_a_store_of_version_2_becomes_one_of_this_version_which_version_2_refuses() -> None:
+def test_a_store_of_version_2_becomes_one_of_version_3_which_version_2_refuses() -> None:
     disk = with_segments(SIZE, SIZE)
     store_format.write(disk, store_format.encode(SIZE, 2))
+    assert store_format.open_format(disk, 9 * SIZE) == Format(WITHOUT_TAILS, SIZE)
+    assert disk.read(layout.FORMAT, 0, 200) == store_format.encode(SIZE, WITHOUT_TAILS)
+
+
+def test_a_store_whose_snapshots_keep_tails_is_refused_by_programs_that_know_none() -> None:
+    disk = MemoryDisk()
+    store_format.open_format(disk, SIZE)
+    store_format.raise_to_tails(disk)
     assert store_format.open_format(disk, 9 * SIZE) == Format(store_format.VERSION, SIZE)
-    assert disk.read(layout.FORMAT, 0, 200) == store_format.encode(SIZE)
+    operations = disk.operations
+    store_format.raise_to_tails(disk)
+    assert disk.operations == operations, "it is raised once"
+    disk.write(layout.FORMAT, 64, b"x")
+    assert store_format.open_format(disk, 9 * SIZE).version == store_format.VERSION
 
 
 def test_what_cannot_be_opened_is_refused_and_left_alone() -> None:
@@ -61,14 +74,14 @@ def test_what_cannot_be_opened_is_refused_and_left_alone() -> None:
 
 
 def test_a_flipped_bit_is_told_and_mended() -> None:
-    content = store_format.encode(SIZE)
+    content = store_format.encode(SIZE, WITHOUT_TAILS)
     for bit in range(8 * len(content)):
         disk = with_segments(SIZE, SIZE)
         store_format.write(disk, content)
         disk.flip_bit(layout.FORMAT, bit)
         found = store_format.open_format(disk, 9 * SIZE)
         assert (found.segment_bytes, bool(found.problem)) == (SIZE, True), bit
-        assert store_format.open_format(disk, 9 * SIZE) == Format(store_format.VERSION, SIZE)
+        assert store_format.open_format(disk, 9 * SIZE) == Format(WITHOUT_TAILS, SIZE)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 110])
@@ -78,7 +91,7 @@ def test_a_lost_file_is_made_again_where_another_proves_the_store_ours(content: 
     if content is not None:
         disk.write(layout.FORMAT, 0, content)
     assert store_format.open_format(disk, 9 * SIZE).problem
-    assert store_format.open_format(disk, 9 * SIZE) == Format(store_format.VERSION, SIZE)
+    assert store_format.open_format(disk, 9 * SIZE) == Format(store_format.VERSION, SIZE), "it may keep tails"
 
 
 @pytest.mark.parametrize(
@@ -100,15 +113,15 @@ def test_the_size_in_a_store_of_version_1_is_derived_once(
     disk = with_segments(*sizes)
     if reserve_bytes >= 0:
         disk.allocate(layout.RESERVE, reserve_bytes)
-    assert store_format.open_format(disk, 3 * SIZE) == Format(store_format.VERSION, expected)
-    assert store_format.open_format(disk, SIZE // 2) == Format(store_format.VERSION, expected)
+    assert store_format.open_format(disk, 3 * SIZE) == Format(WITHOUT_TAILS, expected)
+    assert store_format.open_format(disk, SIZE // 2) == Format(WITHOUT_TAILS, expected)
 
 
 @pytest.mark.parametrize("end", [bytes(8), record.blank(8)])
 def test_a_single_whole_segment_has_its_own_size(end: bytes) -> None:
     disk = with_segments(SIZE - len(end))
     disk.write(layout.segment_path(0), SIZE - len(end), end)
-    assert store_format.open_format(disk, 3 * SIZE) == Format(store_format.VERSION, SIZE)
+    assert store_format.open_format(disk, 3 * SIZE) == Format(WITHOUT_TAILS, SIZE)
 
 
 @pytest.mark.parametrize("fault", Fault)
@@ -126,6 +139,6 @@ def test_a_death_or_failure_at_any_step_leaves_the_old_file_or_the_new_one(
                 store_format.open_format(disk, SIZE)
             is_struck = disk.is_struck
             disk.crash(lambda count, kept=kept: count * kept)  # type: ignore[misc]
-            assert store_format.open_format(disk, SIZE) == Format(store_format.VERSION, SIZE)
+            assert store_format.open_format(disk, SIZE) == Format(WITHOUT_TAILS, SIZE)
         number += 1
     assert number > 3

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commitlog.errors import StoreDamaged
 from commitlog.layout import QUEUES_WHOLE
 from commitlog.record import Record
 from consumequeue import entry, queue
-from consumequeue.dispatch import Dispatch
+from consumequeue.dispatch import Dispatch, is_marked, mark
 from consumequeue.entry import Entry
 from consumequeue.queue import ConsumeQueue
 from tests.memory_disk import MemoryDisk
@@ -84,35 +86,140 @@ def test_offsets_that_begin_anew_replace_the_old_ones_in_an_imported_log_only() 
         dispatch.dispatch(Record(topic="t", body=b"", queue_offset=0, physical_offset=1000), 50)
 
 
-def test_files_are_taken_over_only_as_they_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "_FILE_BYTES", 3 * entry.ENTRY_BYTES)
-    disk = MemoryDisk()
+def adopted(disk: MemoryDisk, row: queue.Row, told: list[str] | None = None) -> ConsumeQueue:
+    """The queue that a start makes of a row of a snapshot."""
+    (stored,) = queue.stored_queues([["t", 0, *row]])
+    found = [] if told is None else told
+    again = ConsumeQueue(disk, "t", 0, stored.written_count, lambda path, what: found.append(path))
+    again.adopt(stored.crcs, stored.tail, stored.min_offset, stored.begins_at)
+    return again
+
+
+def places(one: ConsumeQueue) -> list[int]:
+    """Where all entries point, read file by file."""
+    found: list[int] = []
+    while one.min_offset + len(found) < one.end_offset:
+        found += [entry.physical_offset for entry in one.get(one.min_offset + len(found), 99)]
+    return found
+
+
+def filled(disk: MemoryDisk, written: int, gathered: int) -> ConsumeQueue:
+    """A queue with entries in files of three, and others in memory."""
     made = ConsumeQueue(disk, "t", 0)
-    for number in range(7):
+    for number in range(written + gathered):
         made.put(number, Entry(100 * number, 100, 0))
-    made.write()
-    entry_count, crcs, _ = queue.kept(made.taken())
-    made.put(7, Entry(700, 100, 0))
-    made.write()
-    assert ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs), "what came later is cut"
+        if number == written - 1:
+            made.write()
+    return made
+
+
+def kept(one: ConsumeQueue) -> queue.Row:
+    taken = one.taken()
+    assert taken is not None
+    return queue.kept(taken)
+
+
+@pytest.fixture
+def _files_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "_FILE_BYTES", 3 * entry.ENTRY_BYTES)
+
+
+@pytest.mark.usefixtures("_files_of_three")
+def test_a_start_looks_at_no_file_and_the_first_read_at_all_of_it() -> None:
+    disk, told = MemoryDisk(), list[str]()
+    made = filled(disk, 7, 2)
+    row = kept(made)
+    made.write()  # what came later in a file is void, and written over
     disk.sync(disk_path(3))
     disk.flip_bit(disk_path(3), 5)
-    assert not ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs)
+    operations = disk.operations
+    again = adopted(disk, row, told)
+    assert (again.end_offset, disk.operations, told) == (9, operations, [])
+    assert [one.physical_offset for one in again.get(0, 3)] == [0, 100, 200]
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=f"{disk_path(3)} does not match its CRC"):
+            again.get(4, 1)
+    assert told == [disk_path(3)]
+    assert [one.physical_offset for one in again.get(7, 2)] == [700, 800], "the tail is sound"
+    assert not again.is_sound()
     disk.flip_bit(disk_path(3), 5)
-    disk.delete(disk_path(0))
-    assert ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs), "retention deletes the oldest file"
-    disk.delete(disk_path(6))
-    assert not ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs)
+    assert places(adopted(disk, row)) == [100 * number for number in range(9)]
+    assert adopted(disk, row).is_sound()
+
+
+@pytest.mark.usefixtures("_files_of_three")
+@pytest.mark.parametrize("length", [None, 0, 59])
+def test_a_file_that_is_missing_or_short_is_told_and_not_read(length: int | None) -> None:
+    disk, told = MemoryDisk(), list[str]()
+    row = kept(filled(disk, 7, 0))
+    disk.delete(disk_path(3)) if length is None else disk.truncate(disk_path(3), length)
+    again = adopted(disk, row, told)
+    with pytest.raises(StoreDamaged, match="missing or cut short"):
+        again.get(3, 1)
+    assert told == [disk_path(3)]
+    assert again.first_from(350) == 0, "nothing is concluded from what cannot be read"
+    again.rise(6)
+    assert places(again) == [600]
+    assert again.is_sound(), "nobody needs the file any more"
+
+
+@pytest.mark.usefixtures("_files_of_three")
+def test_a_queue_goes_on_in_the_file_that_it_took_over() -> None:
+    disk = MemoryDisk()
+    made = filled(disk, 4, 1)
+    row = kept(made)
+    made.put(5, Entry(999, 100, 0))
+    made.write()  # void: another run wrote it, behind the snapshot
+    again = adopted(disk, row)
+    for number in range(5, 8):
+        again.put(number, Entry(100 * number, 100, 0))
+    again.write()
+    assert places(again) == [100 * number for number in range(8)]
+    assert places(adopted(disk, kept(again))) == [100 * number for number in range(8)]
+
+
+@pytest.mark.usefixtures("_files_of_three")
+def test_programs_of_before_find_all_entries_in_files() -> None:
+    disk = MemoryDisk()
+    made = filled(disk, 4, 4)
+    taken = made.taken()
+    assert taken is not None
+    row = queue.kept_before(taken)
+    for one in queue.writes_of(("t", 0), taken):
+        disk.write(*one)
+    assert row[0] == 8
+    assert dict(row[1]) == {
+        60 * number: zlib.crc32(disk.read(disk_path(3 * number), 0, 60)) for number in range(3)
+    }
+    (stored,) = queue.stored_queues([["t", 0, *row]])
+    lengths = [(path, length) for path, length, _ in queue.files_of(stored)]
+    assert lengths == [(disk_path(0), 60), (disk_path(3), 60), (disk_path(6), 40)]
 
 
 def test_a_queue_that_lost_all_its_records_keeps_its_end() -> None:
     disk = MemoryDisk()
     made = Dispatch(disk)
     made.complete([["t", 0, 5, []]], 900)
+    disk.write(QUEUES_WHOLE, 0, b"yes\n")
+    again = Dispatch(disk)
+    assert again.adopt(made.freeze())
+    assert again.queue("t", 0).end_offset == 5
+
+
+def test_damage_takes_the_mark_away_by_which_a_start_believes_files() -> None:
+    disk, told = MemoryDisk(), list[str]()
+    made = Dispatch(disk, tail_entries_max=1)
+    made.dispatch_many("t", 0, 0, entry.encode(Entry(0, 90, 0)))
     made.write()
-    ((_, _, entry_count, crcs, _),) = made.freeze()
-    assert entry_count == 5
-    assert ConsumeQueue(disk, "t", 0, entry_count).adopt(crcs)
+    disk.write(QUEUES_WHOLE, 0, b"yes\n")
+    frozen = made.freeze()
+    disk.flip_bit(disk_path(0), 5)
+    again = Dispatch(disk, found_damaged=lambda path, what: told.append(path))
+    assert again.adopt(frozen)
+    with pytest.raises(StoreDamaged):
+        again.queue("t", 0).get(0, 1)
+    assert (told, again.is_damaged, disk.size(QUEUES_WHOLE)) == ([disk_path(0)], True, -1)
+    assert not Dispatch(disk).adopt(frozen)
 
 
 def disk_path(first_entry: int) -> str:
@@ -165,7 +272,8 @@ def test_what_was_taken_for_a_snapshot_stays_as_it_was() -> None:
         taken = made.taken()
         seen.append((taken, queue.kept(taken)))
     assert all(queue.kept(taken) == kept for taken, kept in seen)
-    assert [kept[0] for _, kept in seen] == [3, 3, 4, 4, 4, 3, 4, 4]
+    assert [kept[0] for _, kept in seen] == [2, 3, 3, 4, 4, 3, 3, 3]
+    assert [len(kept[3]) > 0 for _, kept in seen] == [True, False, True, False, False, False, True, True]
     assert [kept[2] for _, kept in seen] == [2, 2, 2, 2, 3, 3, 3, 3]
 
 
@@ -177,3 +285,54 @@ def test_what_is_read_ahead_leaves_nothing_to_the_collector() -> None:
     assert [read.entry(offset).tags_code for offset in (0, 1, 63, 64, 99, 2)] == [0, 1, 63, 64, 99, 2]
     assert [one.tags_code for one in read.entries(5, 3)] == [5, 6, 7]
     assert sum(isinstance(one, Entry) for one in gc.get_objects()) == held
+
+
+def test_damage_in_a_file_that_is_cut_is_told_and_stays_damage() -> None:
+    disk, told = MemoryDisk(), list[str]()
+    row = kept(filled(disk, 7, 0))
+    disk.flip_bit(disk_path(0), 5)
+    again = adopted(disk, row, told)
+    again.cut(4)
+    assert told == [disk_path(0)]
+    with pytest.raises(StoreDamaged):
+        again.get(0, 1)
+
+
+def test_entries_that_are_written_beside_a_checkpoint_are_synced_by_the_next() -> None:
+    """Seed 170157 of the broker: a checkpoint synced a file before the entries came that it was told of."""
+    made = Dispatch(MemoryDisk(), tail_entries_max=1)
+    made.dispatch_many("t", 0, 0, entry.encode(Entry(0, 90, 0)))
+    taken = made.take()
+    assert taken is not None
+    assert made.take_unsynced() == []
+    taken.write(made._disk)
+    assert made.written()
+    assert made.take_unsynced() == [disk_path(0)]
+
+
+def test_queues_that_were_made_anew_are_not_taken_for_those_of_an_older_snapshot() -> None:
+    """Seed 170157 of the broker: the log lacked first records, and the process died before its snapshot."""
+    disk = MemoryDisk()
+    old = Dispatch(disk, tail_entries_max=1)
+    for place in range(3):
+        old.dispatch_many("t", 0, place, entry.encode(Entry(100 * place, 90, 0)))
+    old.write()
+    mark(disk, 500)
+    snapshot = [*old.freeze()]
+    disk.delete(QUEUES_WHOLE)
+    anew = Dispatch(disk, tail_entries_max=1)
+    assert not anew.adopt(snapshot, 500)
+    for place in range(2, 3):  # the first entries are a hole now
+        anew.dispatch_many("t", 0, place, entry.encode(Entry(100 * place, 90, 0)))
+    anew.write()
+    mark(disk, 900)
+    assert not Dispatch(disk).adopt(snapshot, 500)
+    assert disk.list("consumequeue") == []
+
+
+def test_a_mark_that_was_torn_is_none() -> None:
+    disk = MemoryDisk()
+    mark(disk, 12_345)
+    assert is_marked(disk, 12_345)
+    disk.truncate(QUEUES_WHOLE, 3)
+    assert not any(is_marked(disk, made_at) for made_at in (12_345, 123, 0))

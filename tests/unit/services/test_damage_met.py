@@ -31,7 +31,11 @@ from txn.checkback import CheckBackPolicy
 NOW_MS = 1_763_700_000_000
 HOUR = 3_600_000
 SETTINGS = BrokerSettings(
-    segment_bytes=1 << 20, queue_count=1, check_back=CheckBackPolicy(immunity_ms=HOUR), housekeeping_ms=HOUR
+    segment_bytes=1 << 20,
+    queue_count=1,
+    tail_entries_max=1,
+    check_back=CheckBackPolicy(immunity_ms=HOUR),
+    housekeeping_ms=HOUR,
 )
 
 

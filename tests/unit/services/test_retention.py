@@ -45,10 +45,10 @@ KEEP_ONE = replace(KEEP_ALL, retention=RetentionPolicy(log_bytes_max=SEGMENT_BYT
 class Bench:
     """A broker whose shell does at once what the effects say."""
 
-    def __init__(self) -> None:
+    def __init__(self, tail_entries_max: int = limits.TAIL_ENTRIES_MAX) -> None:
         self.disk = MemoryDisk()
         self.now_ms = NOW_MS
-        self.settings = KEEP_ALL
+        self.settings = replace(KEEP_ALL, tail_entries_max=tail_entries_max)
         self.count = 0
         self.halves: list[SendReceipt] = []
         self.deletions: list[Deletion] | None = None

@@ -24,7 +24,8 @@ RECENT = "of what this process remembers of lately: a follower fills its own, an
 REASONS = {
     "Broker.store": PLACES,
     "CommitLog.segments": PLACES,
-    "ConsumeQueue._folder": PLACES,
+    "ConsumeQueue.key": PLACES,
+    "Store.dispatch": PLACES,
     "Timers.ends": PLACES,
     "Timers.partitions": PLACES,
     "CommitLog.first_offset": "state: where the log begins, which a record cuts",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from errno import ENOSPC
 
 from commitlog import layout, snapshot
+from consumequeue.queue import QueueWrite
 from services.broker.broker import Broker
 from tests.memory_disk import Fault
 from tests.unit.services.broker.test_timers import HOUR, Store
@@ -24,7 +25,12 @@ def test_a_checkpoint_of_the_same_offset_leaves_what_the_older_snapshot_names() 
     assert len(store.waiting()) == 9
 
 
-def test_a_checkpoint_writes_the_queue_entries_that_a_full_disk_kept_in_memory() -> None:
+def waiting(store: Store) -> list[QueueWrite]:
+    """What queues have in memory, as it would be written."""
+    return [one for _, _, queue in store.broker.store.dispatch.queues() for one in queue.unwritten()]
+
+
+def test_a_checkpoint_keeps_the_queue_entries_that_a_full_disk_kept_in_memory() -> None:
     store = Store()
     store.send("first", None)
     store.broker.sending.send(store.message("second", None), store.now_ms)
@@ -34,7 +40,7 @@ def test_a_checkpoint_writes_the_queue_entries_that_a_full_disk_kept_in_memory()
     store.disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
     store.broker.flushed(flush, store.now_ms)
     store.disk.well()
-    assert store.broker.store.dispatch.unwritten()
+    assert waiting(store)
     store.checkpoint()
     store.crash()
     assert store.broker.made_anew == []
@@ -80,8 +86,7 @@ def test_an_index_that_is_made_anew_leaves_what_the_snapshot_names_until_another
 def test_queue_entries_are_written_by_themselves_and_can_be_read_before() -> None:
     store = Store()
     store.send("first", None)
-    dispatch = store.broker.store.dispatch
-    (path,) = {one.path for one in dispatch.unwritten()}
+    (path,) = {one.path for one in waiting(store)}
     assert store.disk.size(path) == -1
     assert [one.message_id for one in store.delivered()] == ["first"]
     taken = store.broker.take_entries()
@@ -89,7 +94,7 @@ def test_queue_entries_are_written_by_themselves_and_can_be_read_before() -> Non
     store.send("second", None)
     taken.write(store.disk)
     store.broker.entries_written()
-    assert (store.disk.size(path), len(dispatch.unwritten())) == (20, 1)
+    assert (store.disk.size(path), len(waiting(store))) == (20, 1)
     assert [one.message_id for one in store.delivered()] == ["first", "second"]
 
 
@@ -104,13 +109,13 @@ def test_entries_are_taken_by_one_writer_at_a_time_and_wait_where_there_is_no_ro
     taken.write(store.disk)
     store.disk.well()
     store.broker.entries_written()
-    assert sum(len(one.entries) for one in store.broker.store.dispatch.unwritten()) == 40
+    assert sum(len(one.entries) for one in waiting(store)) == 40
     again = store.broker.take_entries()
     assert again is not None
     store.checkpoint()
     again.write(store.disk)
     store.broker.entries_written()
-    assert store.broker.store.dispatch.unwritten() == []
+    assert waiting(store) == []
     store.crash()
     assert store.broker.made_anew == []
     assert [one.message_id for one in store.delivered()] == ["first", "second"]

@@ -10,6 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import pytest
+
 from commitlog import limits
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
@@ -141,7 +143,7 @@ def test_a_kept_half_that_is_damaged_is_told_by_whoever_reads_it_first() -> None
 
 
 def test_a_receive_that_meets_a_damaged_queue_file_has_it_told() -> None:
-    bench = Bench()
+    bench = Bench(tail_entries_max=1)
     for _ in range(3):
         bench.send()
     bench.broker.store.dispatch.write()
@@ -152,6 +154,25 @@ def test_a_receive_that_meets_a_damaged_queue_file_has_it_told() -> None:
     assert {one.part for one in bench.broker.damage} == {"queue"}
 
 
+def test_a_queue_whose_file_is_damaged_keeps_no_other_from_being_received() -> None:
+    bench = Bench(tail_entries_max=1)
+    for _ in range(8):
+        bench.send()
+    bench.broker.store.dispatch.write()
+    bench.broker.checkpoint(NOW_MS).write(bench.disk)
+    count = len(bench.broker.finding.read("t", 3, 0, 9))
+    bench.reopen(bench.settings)
+    (name,) = bench.disk.list("consumequeue/t/3")
+    bench.disk.flip_bit(path := f"consumequeue/t/3/{name}", 9)
+    receive = partial(bench.broker.receiving.receive, "g", "t", EVERYTHING, 9, 20_000, "c", False, NOW_MS)
+    assert len(receive().deliveries) == 8 - count
+    with pytest.raises(StoreDamaged, match=path):
+        receive()
+    assert [one.path for one in bench.broker.damage] == [path]
+    bench.reopen(bench.settings)
+    assert len(bench.broker.finding.read("t", 3, 0, 9)) == count > 0, "the next start makes the queues anew"
+
+
 DAMAGED_COUNT: Final = 400
 HOUR: Final = 3_600_000
 
@@ -159,7 +180,9 @@ HOUR: Final = 3_600_000
 def filled() -> MemoryDisk:
     """A store with messages, timers, ended timers and halves, whose files are all written."""
     disk = MemoryDisk()
-    broker = Broker.open(disk, BrokerSettings(segment_bytes=1 << 16, queue_count=1), NOW_MS)
+    broker = Broker.open(
+        disk, BrokerSettings(segment_bytes=1 << 16, queue_count=1, tail_entries_max=1), NOW_MS
+    )
     for number in range(12):
         for kind, given in (
             ("M", {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,8 @@ class Store:
 
     def __init__(self, **settings: object) -> None:
         self.disk = MemoryDisk()
-        self.settings = BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=1, **settings)  # type: ignore[arg-type]
+        given: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "queue_count": 1, "tail_entries_max": 1}
+        self.settings = BrokerSettings(**given | settings)
         self.now_ms = NOW_MS
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
 

@@ -43,7 +43,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of several segments with a snapshot."""
     root = tmp_path_factory.mktemp("good") / "store"
     disk = RealDisk(root)
-    broker = Broker.open(disk, BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=2), NOW_MS)
+    broker = Broker.open(
+        disk, BrokerSettings(segment_bytes=SEGMENT_BYTES, queue_count=2, tail_entries_max=1), NOW_MS
+    )
     for number in range(60):
         broker.sending.send(
             Message(topic="orders", body=b"order %d" % number, message_id=f"M{number}"), NOW_MS
@@ -52,6 +54,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert flush is not None
         flush.write()
         broker.flushed(flush, NOW_MS)
+    broker.store.dispatch.write()
     broker.checkpoint(NOW_MS).write(disk)
     disk.close()
     return root

@@ -137,7 +137,8 @@ class NotedEntries(MemoryDisk):
 def test_entries_for_which_no_flush_comes_are_written_alone_and_never_by_the_loop() -> None:
     async def run(disk: NotedEntries, threads: ThreadPoolExecutor) -> None:
         call_later = asyncio.get_running_loop().call_later
-        live = LiveBroker(disk, BrokerSettings(segment_bytes=1 << 16), lambda: NOW_MS, call_later, threads)
+        settings = BrokerSettings(segment_bytes=1 << 16, tail_entries_max=1)
+        live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, threads)
         await live.call(live.core.topics.route, "t")
         disk.writers.clear()
         disk.written.clear()

@@ -25,6 +25,7 @@ MESSAGE_COUNT = 150
 SETTINGS = BrokerSettings(
     segment_bytes=SEGMENT_BYTES,
     queue_count=2,
+    tail_entries_max=1,
     check_back=CheckBackPolicy(immunity_ms=500, interval_ms=400),
 )
 

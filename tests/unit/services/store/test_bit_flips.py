@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from commitlog import layout
+from commitlog.errors import StoreDamaged
 from commitlog.recovery import Found, LogScan
 from services.broker.broker import Broker
 from services.store.opening import look_at
@@ -122,6 +123,11 @@ def check(before: Before, path: str, bit: int) -> None:
     disk = before.flipped(path, bit)
     verdict = verify(look_at(disk, where), before.shop.now_ms)
     broker = before.reopened(disk)
+    if path.startswith(f"{layout.CONSUMEQUEUE}/orders/") and not verdict.is_sound:
+        with pytest.raises(StoreDamaged):
+            messages(broker)
+        assert [one.path for one in broker.damage] == [path], where
+        broker = before.reopened(disk)
     left = {place: name for place, name in before.messages.items() if not is_of(hit, place)}
     read = messages(broker)
     assert left.items() <= read.items(), f"{where}: others than the hit are lost"

@@ -87,9 +87,12 @@ def test_an_older_store_opens_with_all_that_it_held(version: str, end: str, tmp_
     assert held(broker, now_ms) == told
     found = store_format.read(disk)
     assert found is not None
-    assert found.version == store_format.VERSION
+    assert found.version == store_format.VERSION - 1
     checkpoint = broker.checkpoint(now_ms)
     checkpoint.write(disk)
+    found = store_format.read(disk)
+    assert found is not None
+    assert found.version == store_format.VERSION
     again = Broker.open(disk, SETTINGS, now_ms)
     assert held(again, now_ms) == told
     assert not verify(look_at(disk, "the store"), now_ms).findings

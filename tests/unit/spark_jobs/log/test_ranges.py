@@ -94,12 +94,13 @@ def test_what_is_no_time_is_named(minutes: Path) -> None:
 def broker_store(tmp_path: Path) -> Path:
     """A broker's store: messages of two topics before a checkpoint and behind it, and an acknowledgement."""
     disk = RealDisk(tmp_path / "store")
-    broker = Broker.open(disk, BrokerSettings(segment_bytes=16 * 1024), START_MS)
+    broker = Broker.open(disk, BrokerSettings(segment_bytes=16 * 1024, tail_entries_max=8), START_MS)
 
     def flush() -> None:
         while (one := broker.take_flush()) is not None:
             one.write()
             broker.flushed(one, START_MS)
+        broker.store.dispatch.write()  # some entries are in files, the last ones in the snapshot
 
     def send(count: int) -> None:
         for number in range(count):

@@ -1,0 +1,78 @@
+"""Which queues hold many entries in memory, so that few bytes in many queues make few files.
+
+A queue's tail is in memory, and in snapshots, until it has `limits.TAIL_ENTRIES_MAX` entries: then a worker
+writes it to the queue's file. Where all tails together take too much, the largest are written before.
+
+    class     0     1      2       ...  7          8
+    entries   1     2, 3   4 to 7  ...  128 to 255  256 and more: to be written
+
+Rules:
+- A queue is looked at when its tail has doubled, so an entry costs one comparison.
+- `bytes` counts each tail as of its last look, so all tails have at most twice that. Above half of
+  `limits.TAILS_BYTES_MAX` the largest are written until it is three eighths: that bounds the memory of all
+  tails, and what a snapshot keeps of them.
+- So many queues go to files at once that the loop, which takes them and lets go of them, is held for some ms.
+
+Cost: as many looks as an entry count has binary digits, until a tail is written. Weak spot: where all queues
+get as much, and are so many that their tails never fill (80,000 queues of 20 entries have 32 MiB), each write
+brings a file few entries, and a checkpoint has many files to sync.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import Final
+
+from consumequeue.entry import ENTRY_BYTES
+from consumequeue.queue import ConsumeQueue
+
+_QUEUES_AT_ONCE: Final = 500
+
+
+class Tails:
+    """The queues that hold entries in memory, by how many."""
+
+    def __init__(self, entries_max: int, bytes_max: int) -> None:
+        self._full = entries_max.bit_length() - 1
+        self._noted_max = bytes_max // 2
+        self._is_spilling = False
+        self.bytes = 0
+        """The size of all tails as of the last look at each."""
+        # Dictionaries as ordered sets, so that a seed replays.
+        self._classes: list[dict[ConsumeQueue, None]] = [{} for _ in range(self._full + 1)]
+
+    def look(self, queue: ConsumeQueue) -> None:
+        """Take in how large the tail of a queue is now."""
+        now_bytes = queue.tail_bytes
+        if queue.noted_bytes:
+            self._classes[self._class_of(queue.noted_bytes)].pop(queue, None)
+        if now_bytes:
+            self._classes[self._class_of(now_bytes)][queue] = None
+        self.bytes += now_bytes - queue.noted_bytes
+        queue.noted_bytes = now_bytes
+        assert self.bytes >= 0, "more tails have gone than came"
+
+    def to_write(self) -> list[ConsumeQueue]:
+        """Return the next queues whose tails go to files: full ones, or the largest of too many bytes."""
+        if full := self._classes[self._full]:
+            return [*islice(full, _QUEUES_AT_ONCE)]
+        least_bytes = self._noted_max * 3 // 4
+        self._is_spilling = self.bytes > (least_bytes if self._is_spilling else self._noted_max)
+        if not self._is_spilling:
+            return []
+        chosen, left_bytes = list[ConsumeQueue](), self.bytes
+        for queue in islice(chain.from_iterable(reversed(self._classes)), _QUEUES_AT_ONCE):
+            if left_bytes <= least_bytes:
+                break
+            chosen.append(queue)
+            left_bytes -= queue.noted_bytes
+        return chosen
+
+    def clear(self) -> None:
+        """Forget all queues."""
+        self.bytes, self._is_spilling = 0, False
+        for of_class in self._classes:
+            of_class.clear()
+
+    def _class_of(self, tail_bytes: int) -> int:
+        return min(self._full, (tail_bytes // ENTRY_BYTES).bit_length() - 1)

@@ -1,0 +1,131 @@
+"""Which queues' entries go to files: full ones, and the largest where all take too much."""
+
+from __future__ import annotations
+
+from errno import ENOSPC
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog.disk import Disk
+from consumequeue import entry, tails
+from consumequeue.dispatch import Dispatch
+from consumequeue.entry import ENTRY_BYTES, Entry
+from consumequeue.queue import ConsumeQueue
+from consumequeue.tails import Tails
+from tests.memory_disk import Fault, MemoryDisk
+
+ONE = entry.encode(Entry(1, 2, 3))
+
+
+def grown(some: Tails, queue: ConsumeQueue, count: int) -> None:
+    """Adds entries as `Dispatch` does."""
+    for _ in range(count):
+        queue.put_many(queue.end_offset, ONE)
+        if queue.tail_bytes >= 2 * queue.noted_bytes:
+            some.look(queue)
+
+
+def queues(count: int) -> list[ConsumeQueue]:
+    return [ConsumeQueue(MemoryDisk(), "t", number) for number in range(count)]
+
+
+def test_a_queue_is_written_once_it_is_full() -> None:
+    some, (few, many) = Tails(8, 1 << 20), queues(2)
+    grown(some, few, 7)
+    grown(some, many, 8)
+    assert some.to_write() == [many]
+    many.write()
+    some.look(many)
+    assert some.to_write() == []
+    grown(some, few, 1)
+    assert some.to_write() == [few]
+
+
+def test_the_largest_are_written_where_all_take_too_much() -> None:
+    bytes_max = 1_000 * ENTRY_BYTES
+    some, all_queues = Tails(256, bytes_max), queues(100)
+    for number, queue in enumerate(all_queues):
+        grown(some, queue, 64 if number < 5 else 1)
+    assert some.to_write() == []
+    for queue in all_queues[5:]:
+        grown(some, queue, 3)
+    chosen = some.to_write()
+    assert chosen[:5] == all_queues[:5]
+    left_bytes = sum(queue.tail_bytes for queue in all_queues if queue not in chosen)
+    assert bytes_max // 4 < left_bytes <= bytes_max * 3 // 4
+
+
+def test_so_many_queues_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tails, "_QUEUES_AT_ONCE", 3)
+    disk = MemoryDisk()
+    dispatch = Dispatch(disk, tail_entries_max=1)
+    for number in range(7):
+        dispatch.dispatch_many("t", number, 0, ONE)
+    counts = []
+    while (taken := dispatch.take()) is not None:
+        counts.append(len(taken.writes))
+        taken.write(disk)
+        assert dispatch.written()
+    assert counts == [3, 3, 1]
+
+
+def test_a_full_disk_ends_a_write() -> None:
+    disk = MemoryDisk()
+    dispatch = Dispatch(disk, tail_entries_max=1)
+    dispatch.dispatch_many("t", 0, 0, ONE)
+    disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
+    dispatch.write()
+    disk.well()
+    assert dispatch.queue("t", 0).tail_bytes == ENTRY_BYTES
+    dispatch.write()
+    assert dispatch.queue("t", 0).tail_bytes == 0
+
+
+@given(st.integers(0, 1 << 30), st.sampled_from([1, 2, 7, 256]))
+def test_all_tails_together_stay_within_the_bound_after_each_write(seed: int, entries_max: int) -> None:
+    chance, bytes_max = Random(seed), 100 * ENTRY_BYTES
+    some, all_queues = Tails(entries_max, bytes_max), queues(40)
+    for _ in range(60):
+        grown(some, chance.choice(all_queues), chance.choice([1, 1, 2, 5, 40]))
+        while chosen := some.to_write():
+            for queue in chosen:
+                queue.write()
+                some.look(queue)
+        assert sum(queue.tail_bytes for queue in all_queues) <= bytes_max
+        assert all(queue.tail_bytes < 2 * entries_max * ENTRY_BYTES for queue in all_queues)
+        assert some.bytes == sum(queue.noted_bytes for queue in all_queues)
+
+
+class Counting(MemoryDisk):
+    """A disk that counts what is asked of the files of queues."""
+
+    asked = 0
+
+    def size(self, path: str) -> int:
+        self.asked += path.startswith("consumequeue/")
+        return super().size(path)
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        self.asked += path.startswith("consumequeue/")
+        return super().read(path, position, length)
+
+
+def cut(disk: Disk, dispatch: Dispatch, log_offset: int) -> None:
+    dispatch.rise(dispatch.minimums(log_offset))
+    dispatch.delete_unneeded()
+
+
+def test_a_cut_of_the_log_looks_only_at_queues_that_begin_below_it() -> None:
+    disk = Counting()
+    dispatch = Dispatch(disk, tail_entries_max=1)
+    for number in range(100):
+        for place in range(4):
+            dispatch.dispatch_many("t", number, place, entry.encode(Entry(1_000 * number + place, 9, 0)))
+    dispatch.write()
+    disk.asked = 0
+    cut(disk, dispatch, 2_002)
+    assert disk.asked < 40
+    assert [dispatch.queue("t", number).min_offset for number in range(4)] == [4, 4, 2, 0]
