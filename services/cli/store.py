@@ -25,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Look at a store, prove it, copy it, repair it, without its broker.\n\n"
-    "info, verify, dump and snapshot work while its broker runs, and write nothing there.\n\n"
+    "info, verify, dump, snapshot and export-queues work while its broker runs, and write nothing there.\n\n"
     "Example: tidewheel store verify --store ./store",
 )
 dump_app = typer.Typer(
@@ -278,6 +278,30 @@ def run_export(
         output.print_json(asdict(summary))
     else:
         store_views.print_export(summary, target)
+
+
+@app.command("export-queues")
+def run_export_queues(
+    target: Annotated[Path, typer.Argument(help="Folder for the files; empty or not there.")],
+    store: StoreOption = STORE_DEFAULT,
+    as_json: JsonOption = False,
+) -> None:
+    """Write whole ConsumeQueue files, also while the broker runs; the store's own lack the last entries.
+
+    Example: tidewheel store export-queues ./queues --store ./store
+    """
+    from dataclasses import asdict
+
+    from services.store.export_queues import export_queues
+
+    exported = export_queues(store, target, wall_clock_ms())
+    if as_json:
+        output.print_json(asdict(exported))
+        return
+    print(
+        f"{exported.path} holds {exported.entry_count} entries of {exported.queue_count} queues, "
+        f"{exported.file_count} files"
+    )
 
 
 def state_of(store: Path) -> Any:

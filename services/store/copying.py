@@ -57,7 +57,7 @@ def copy_store(root: Path, target: Path, progress: Progress = unseen, *, with_ke
 
     The key of its users is left out unless it is asked for: then it must be where a broker looks for it.
     """
-    _check_target(root, target)
+    check_target(root, target)
     key = _key_in(root) if with_key else ""
     unfinished = target.with_name(target.name + _UNFINISHED)
     try:
@@ -216,7 +216,8 @@ def _key_in(root: Path) -> str:
         ) from error
 
 
-def _check_target(root: Path, target: Path) -> None:
+def check_target(root: Path, target: Path) -> None:
+    """Raise `StoreError` for a target that is in use, or lies inside the store."""
     if target.exists() and not target.is_dir():
         raise StoreError(f"{target} is a file. Name a folder that is empty or not there.")
     if target.exists() and any(target.iterdir()):

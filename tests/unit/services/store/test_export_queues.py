@@ -1,0 +1,72 @@
+"""Whole ConsumeQueue files of a store, entry by entry as its log has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commitlog import layout
+from commitlog.errors import StoreError
+from commitlog.real_disk import RealDisk
+from consumequeue import entry
+from consumequeue.dispatch import entry_of, is_indexed
+from services.store import export_queues as exporting
+from services.store.export_queues import export_queues
+from services.store.opening import open_store
+
+NOW_MS = 1_763_700_600_000
+
+Entries = dict[tuple[str, int, int], entry.Entry]
+
+
+def of_log(root: Path) -> Entries:
+    """What the log's records have as entries."""
+    indexed = (one for one in open_store(root).scan() if is_indexed(one.record))
+    return {
+        (one.record.topic, one.record.queue_id, one.record.queue_offset): entry_of(
+            one.record, one.record_bytes, one.record.queue_offset
+        )
+        for one in indexed
+    }
+
+
+def in_files(root: Path) -> Entries:
+    """What files of queues hold, but for holes."""
+    found: Entries = {}
+    for path in (root / layout.CONSUMEQUEUE).glob("*/*/*"):
+        first = int(path.name) // entry.ENTRY_BYTES
+        for number, one in enumerate(entry.decode_all(path.read_bytes())):
+            if one.record_bytes:
+                found[(path.parts[-3], int(path.parts[-2]), first + number)] = one
+    return found
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_all_entries_are_there_as_the_log_has_them(
+    store_at: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    root = store_at("store")
+    monkeypatch.setattr(exporting, "_AT_ONCE", 7)
+    if is_damaged:
+        path = max((root / layout.CONSUMEQUEUE / "orders" / "1").iterdir())
+        path.write_bytes(b"\xff" * path.stat().st_size)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    exported = export_queues(root, tmp_path / "whole", NOW_MS)
+    assert in_files(tmp_path / "whole") == of_log(root)
+    assert exported.entry_count == len(of_log(root))
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_in_use_and_one_inside_the_store_are_refused(
+    store_at: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = store_at("store")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").touch()
+    with pytest.raises(StoreError, match="is not empty"):
+        export_queues(root, tmp_path / "used", NOW_MS)
+    with pytest.raises(StoreError, match="lies inside the store"):
+        export_queues(root, root / "queues", NOW_MS)
+    assert RealDisk(root).list("queues") == []
