@@ -47,7 +47,7 @@ CLUSTER = [
     Planted(cluster_faults.answers_are_believed, "zombie", 18),
     # What is shown waits for a proof, with which such a leader catches up: so it is lost, not shown early.
     Planted(cluster_faults.shown_before_accepted, "lost", 1),
-    Planted(cluster_faults.refused_without_proof, "false refusal", 13),
+    Planted(cluster_faults.refused_without_proof, "false refusal", 24),
     Planted(cluster_faults.timeout_is_a_refusal, "false refusal"),
     Planted(cluster_faults.repeats_are_stored_again, "doubled", 2),
     Planted(cluster_faults.nothing_is_kept_at_a_cut, "outcome", 3),
