@@ -47,6 +47,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.settings import BrokerSettings
 from services.live.flushing import ROWS_PER_TURN
 from services.live.live_broker import LiveBroker
+from services.process import memory
 
 ROOT = Path(__file__).parents[1]
 SIZES = (1, 250, 2_000)
@@ -281,6 +282,7 @@ ROWS: dict[str, Callable[[Bench], Awaitable[int]]] = {
 
 async def cores(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Measure each message, over few and many topics."""
+    memory.keep_little()
     sizes = sorted({*SIZES, given.topics})
     with ThreadPoolExecutor(4) as writer:
         benches = []
@@ -289,7 +291,6 @@ async def cores(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
             await fill(live, topics, given.queues)
             benches.append(Bench(live, topics))
         gc.collect()
-        gc.freeze()
         best: dict[str, dict[int, float]] = {name: {} for name in ROWS}
         for _ in range(given.rounds):
             for name, row in ROWS.items():
