@@ -118,7 +118,7 @@ def dump_queue(
     from_offset: Annotated[int, typer.Option("--from", min=0, help="Queue offset to begin at.")] = 0,
     limit: LimitOption = LIMIT_DEFAULT,
 ) -> None:
-    """Print the entries of one queue's files: where each of its records lies.
+    """Print the entries of one queue that are on disk: where each of its records lies.
 
     Example: tidewheel store dump queue orders 1 --store ./store --from 100
     """
