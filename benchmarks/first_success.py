@@ -1,4 +1,4 @@
-"""What newcomers type until their first success, and how large what they install is. Prints JSON.
+"""Newcomers' commands until their first success, in seconds, and the size of an installation. Prints JSON.
 
     .venv/bin/python benchmarks/first_success.py [--persona newcomer]
 
@@ -58,7 +58,7 @@ class Machine:
     folder: Path
     wheels: dict[str, Path]
     steps: list[tuple[str, float]] = field(default_factory=list)
-    """What was typed, and how many seconds each took."""
+    """The commands, and the seconds of each."""
 
     def type(self, line: str, *arguments: str) -> str:
         """Run a line in a shell, with arguments that are not shown; return what it prints.

@@ -1,4 +1,4 @@
-"""What many topics cost: starts, stops, memory, pauses, and each message. Prints JSON.
+"""The cost of many topics: of starts, stops, memory, pauses, and each message. Prints JSON.
 
     .venv/bin/python benchmarks/topics.py [--topics 10000] [--queues 8] [--rounds 5] [--folder DIR]
 

@@ -58,8 +58,8 @@ class Descriptors:
     def __init__(self, open_max: int, open_file: Callable[[str, bool], int], sync: Sync) -> None:
         self._open_max, self._open_file, self._sync = open_max, open_file, sync
         self._open: dict[str, Open] = {}
-        # Those that nobody uses, the least used first. What was written to is known when it is given back:
-        # nobody writes or syncs without taking the file.
+        # Files without users, the least used first. Here `is_unsynced` does not change: a write or a sync
+        # takes the file.
         self._idle: OrderedDict[str, Open] = OrderedDict()
         self._idle_unsynced: OrderedDict[str, Open] = OrderedDict()
         self._lock = Lock()

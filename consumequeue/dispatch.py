@@ -44,6 +44,7 @@ from consumequeue.queue import (
     ConsumeQueue,
     FoundDamaged,
     QueueWrite,
+    StoredQueue,
     TakenQueue,
     files_of,
     ignore_damage,
@@ -57,7 +58,7 @@ from consumequeue.tails import Tails
 _LITE_TOPIC: Final = properties.LITE_TOPIC.encode()
 _TAG: Final = properties.TAG.encode()
 MADE_BEFORE: Final = 0
-"""What snapshots and marks of before are taken to say, which name no offset."""
+"""The offset of snapshots and marks of before, which name none."""
 _MARK_OF_BEFORE: Final = b"yes\n"
 _MARK_BYTES_MAX: Final = 32
 
@@ -101,7 +102,7 @@ class Dispatch:
         """Paths of files that were written since the last checkpoint."""
         self._frozen: DeferredRows[tuple[str, int], ConsumeQueue] = NOTHING
         self._taken: EntriesToWrite | None = None
-        self.is_damaged = False
+        self._is_damaged = False
         """Whether a file was found damaged: no checkpoint says that the files are whole."""
         self.made_at: int | None = None
         """The log offset of the snapshot with which these files began; None before that is written."""
@@ -236,6 +237,14 @@ class Dispatch:
         self._frozen = DeferredRows(self._queues, ConsumeQueue.taken, lambda key, now: (*key, *row(now)))
         return self._frozen
 
+    @property
+    def wants_mark(self) -> bool:
+        """Whether the next checkpoint is to write the mark: of files that have none, and none is damaged.
+
+        A mark that was there and is not there now was taken away, perhaps since the checkpoint began.
+        """
+        return self.made_at is None and not self._is_damaged
+
     def adopt(self, frozen: Any, made_at: int = MADE_BEFORE) -> bool:
         """Take over the queues of an earlier run; return False, with no queues at all, if they are not whole.
 
@@ -245,21 +254,22 @@ class Dispatch:
         start that did not come to its own snapshot.
         """
         assert not self._queues, "a store that has queues adopts no others"
-        if frozen is None or not is_marked(self._disk, made_at) or not self._are_folders_there(frozen):
+        stored = [*stored_queues(frozen)]
+        if frozen is None or not is_marked(self._disk, made_at) or not self._are_folders_there(stored):
             self.drop()
             return False
         self.made_at = made_at
-        for one in stored_queues(frozen):
+        for one in stored:
             queue = self._queue(one.topic, one.queue_id, one.written_count)
             queue.adopt(one.crcs, one.tail, one.min_offset, one.begins_at)
             self._queues[queue.key] = queue
             self._tails.look(queue)
         return True
 
-    def _are_folders_there(self, frozen: Any) -> bool:
+    def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
         """Return whether no topic's folder was deleted: more of files no start looks at."""
         topics = {*self._disk.list(CONSUMEQUEUE)}
-        return all(one.topic in topics for one in stored_queues(frozen) if one.has_files)
+        return all(one.topic in topics for one in stored if one.has_files)
 
     def complete(self, frozen: Any, log_offset: int) -> None:
         """Let queues that were made anew end where they did: last records that the log lacks stay gaps."""
@@ -274,7 +284,7 @@ class Dispatch:
         return ConsumeQueue(self._disk, topic, queue_id, written_count, self._found_damaged)
 
     def _found_damaged(self, path: str, what: str) -> None:
-        self.is_damaged = True
+        self._is_damaged = True
         with suppress(OSError):  # no checkpoint writes it again, and none has deleted files that are damaged
             self._disk.delete(QUEUES_WHOLE)
         self._tell_damaged(path, what)
@@ -285,7 +295,7 @@ class Dispatch:
         self._queues.clear()
         self._tails.clear()
         self._unsynced.clear()
-        self._frozen, self.is_damaged, self.made_at = NOTHING, False, None
+        self._frozen, self._is_damaged, self.made_at = NOTHING, False, None
         self._disk.delete(QUEUES_WHOLE)
         self._disk.delete(CONSUMEQUEUE)
 

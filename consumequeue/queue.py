@@ -8,7 +8,7 @@ anew. New entries are the tail, which is read in memory, until a worker has writ
 (`consumequeue.dispatch`). A snapshot keeps the tail, and a CRC for each file: entries have none of their own.
 
 Rules:
-- A start looks at no file. What a file holds behind `written_count` is void, and is written over.
+- A start opens no file. The bytes of a file behind `written_count` are void, and are written over.
 - The first read of a file in this process compares all of it with its CRC; what differs, or is short, is
   damage: it is told, nothing of that file is read, and the next start makes the queues anew.
 - Later a file is compared again when an entry of it is a gap, or leads to no record of the queue (`vet`).
@@ -260,7 +260,7 @@ class ConsumeQueue:
         return min(_FILE_BYTES, self._written_count * ENTRY_BYTES - first_byte)
 
     def is_sound(self) -> bool:
-        """Return whether all files are whole, but for those whose entries nobody needs."""
+        """Return whether all files are whole that hold entries from `min_offset` on."""
         return all(
             self._matches(first_byte, crc)
             for first_byte, crc in self._crcs.items()
@@ -478,7 +478,7 @@ class StoredQueue(NamedTuple):
 
     @property
     def has_files(self) -> bool:
-        """Whether entries that somebody may need are in files."""
+        """Whether entries from `min_offset` on are in files."""
         return self.written_count > self.min_offset
 
     @property

@@ -11,7 +11,7 @@ Rules:
 - `bytes` counts each tail as of its last look, so all tails have at most twice that. Above half of
   `limits.TAILS_BYTES_MAX` the largest are written until it is three eighths: that bounds the memory of all
   tails, and what a snapshot keeps of them.
-- So many queues go to files at once that the loop, which takes them and lets go of them, is held for some ms.
+- At most 500 queues are written in one go, which holds the loop for some ms before and after.
 
 Cost: as many looks as an entry count has binary digits, until a tail is written. Weak spot: where all queues
 get as much, and are so many that their tails never fill (80,000 queues of 20 entries have 32 MiB), each write

@@ -551,7 +551,7 @@ class Broker:
             log_sync=self._log.take_sync(),
             queue_paths=dispatch.take_unsynced(),
             queues_made_at=self._log.durable_offset if (made_at := dispatch.made_at) is None else made_at,
-            are_queues_whole=not dispatch.is_damaged,
+            wants_mark=dispatch.wants_mark,
             is_for_before=self.store.is_for_before,
             keys=self.store.keys.to_write(self._log.first_offset),
             timers=self.timers.to_write(now_ms),

@@ -35,7 +35,7 @@ class Checkpoint:
     log_sync: Sync | None
     queue_paths: list[str]
     queues_made_at: int
-    are_queues_whole: bool
+    wants_mark: bool
     is_for_before: bool
     keys: RunsToWrite
     timers: TimersToWrite
@@ -63,7 +63,7 @@ class Checkpoint:
             store_format.raise_to_tails(disk)
         for path in paths:
             disk.sync(path)
-        if self.are_queues_whole and not dispatch.is_marked(disk, self.queues_made_at):
+        if self.wants_mark:
             dispatch.mark(disk, self.queues_made_at)
         self.keys.write(disk)
         self.timers.write(disk)

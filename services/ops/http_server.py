@@ -92,7 +92,7 @@ class Answered:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; answer one that is cancelled with `ResultUnknown`, unless its answer has begun.
 
-        End one whose client hung up within its body: nobody is there to be answered.
+        End a request whose connection closes within its body; no answer is sent.
         """
         has_begun = False
 

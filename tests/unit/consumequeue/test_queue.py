@@ -218,7 +218,7 @@ def test_damage_takes_the_mark_away_by_which_a_start_believes_files() -> None:
     assert again.adopt(frozen)
     with pytest.raises(StoreDamaged):
         again.queue("t", 0).get(0, 1)
-    assert (told, again.is_damaged, disk.size(QUEUES_WHOLE)) == ([disk_path(0)], True, -1)
+    assert (told, again.wants_mark, disk.size(QUEUES_WHOLE)) == ([disk_path(0)], False, -1)
     assert not Dispatch(disk).adopt(frozen)
 
 

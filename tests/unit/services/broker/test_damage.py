@@ -173,6 +173,24 @@ def test_a_queue_whose_file_is_damaged_keeps_no_other_from_being_received() -> N
     assert len(bench.broker.finding.read("t", 3, 0, 9)) == count > 0, "the next start makes the queues anew"
 
 
+def test_damage_met_while_a_checkpoint_is_written_has_the_next_start_make_the_queues_anew() -> None:
+    bench = Bench(tail_entries_max=1)
+    for _ in range(8):
+        bench.send()
+    bench.broker.store.dispatch.write()
+    bench.broker.checkpoint(NOW_MS).write(bench.disk)
+    bench.reopen(bench.settings)
+    (name,) = bench.disk.list("consumequeue/t/3")
+    bench.disk.flip_bit(f"consumequeue/t/3/{name}", 9)
+    checkpoint = bench.broker.checkpoint(NOW_MS)
+    with pytest.raises(StoreDamaged):
+        bench.broker.finding.read("t", 3, 0, 9)
+    checkpoint.write(bench.disk)
+    bench.broker.checkpointed(checkpoint)
+    bench.reopen(bench.settings)
+    assert bench.broker.made_anew != []
+
+
 DAMAGED_COUNT: Final = 400
 HOUR: Final = 3_600_000
 
