@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -200,7 +201,7 @@ def test_an_application_with_http_alone_may_dial_any_node(nodes: list[Node], eve
         # A poll whose leader leaves has one clear answer; what was leased and not acknowledged comes again.
         waiting = callers.submit(receive)
         polling = callers.submit(post, "/api/transactions/check-backs", asked)
-        eventually(lambda: producers(leader) == ["http@gone"])
+        eventually(lambda: polls(leader) == {"receive": 1, "check_back": 1})
         assert leader.stop() == 0
         for told in (waiting.result(), polling.result()):
             assert told["status"] == 503, told
@@ -220,6 +221,13 @@ def producers(node: Node) -> list[str]:
     """Who waits at a node for questions about transactions."""
     with urlopen(f"http://{node.http}/api/transactions/producers", timeout=SECONDS) as answer:
         return [one["client_id"] for one in json.load(answer)["producers"]]
+
+
+def polls(node: Node) -> dict[str, int]:
+    """Count the long polls that are open at a node, by kind."""
+    with urlopen(f"http://{node.http}/metrics", timeout=SECONDS) as answer:
+        told = re.findall(r'^mq_http_polls\{.*kind="(\w+)".*\} (\d+)', answer.read().decode(), re.MULTILINE)
+    return {kind: int(count) for kind, count in told if int(count)}
 
 
 def test_a_leader_sees_how_far_its_followers_lag_also_one_that_is_gone(
