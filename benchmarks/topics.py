@@ -263,12 +263,12 @@ class Bench:
 
     async def delayed(self) -> int:
         """Set timers that are due at once; return when all are delivered."""
-        pending = self.live.core.gauges
+        timers = self.live.core.timers
         due_ms = self.live.now_ms() + 200
         sends = (message(self.next_topic(), next(self._ids), delivery_ms=due_ms) for _ in range(CALLS))
         await asyncio.gather(*(self.live.send(one) for one in sends))
-        while pending().pending_timers:
-            await asyncio.sleep(0.05)
+        while timers.pending_count:
+            await asyncio.sleep(0.1)
         return CALLS
 
 

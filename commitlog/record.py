@@ -234,14 +234,15 @@ def blank(left_bytes: int) -> bytes:
     return _BLANK.pack(left_bytes, MAGIC_BLANK)
 
 
-@lru_cache(maxsize=4096)
 def topic_field(name: str) -> tuple[bytes, bool]:
     """Return (length and topic as they are stored, whether that takes version 2)."""
     topic = name.encode()
-    version_2 = len(name) > TOPIC_V1_CHARACTERS_MAX
-    return (struct.pack(">H", len(topic)) if version_2 else bytes((len(topic),))) + topic, version_2
+    if len(name) > TOPIC_V1_CHARACTERS_MAX:
+        return struct.pack(">H", len(topic)) + topic, True
+    return _ONE_BYTE[len(topic)] + topic, False
 
 
+_ONE_BYTE: Final = [bytes((number,)) for number in range(256)]
 _addresses: dict[str, tuple[bytes, bool]] = {}
 _ADDRESSES_MAX: Final = 10_000
 

@@ -25,6 +25,7 @@ from base64 import b64decode, b64encode
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -134,18 +135,23 @@ class ConsumeQueue:
         """Add an entry at its own queue offset; offsets missing before it are filled as a gap."""
         self.put_many(queue_offset, entry.encode(new))
 
-    def put_many(self, queue_offset: int, encoded: bytes) -> None:
-        """Add entries that lie back to back, the first at `queue_offset`; a gap before it is filled."""
-        end_offset = self.end_offset
+    def put_many(self, queue_offset: int, encoded: bytes) -> int:
+        """Add entries that lie back to back, the first at `queue_offset`; a gap before it is filled.
+
+        Return the size of the tail in bytes.
+        """
+        end_offset = self._written_count + len(self._tail) // ENTRY_BYTES
         assert queue_offset >= end_offset, f"{self._folder}: offset {queue_offset} was already given"
         if end_offset == 0:
             self._begin_at(queue_offset)
+            end_offset = queue_offset
         if self.min_offset == queue_offset:
             self._begins_at = _place_of(entry.decode_all(encoded[:ENTRY_BYTES])[0])
-        if queue_offset != self.end_offset:
+        if queue_offset != end_offset:
             self.pad_to(queue_offset, int.from_bytes(encoded[:8], "big"))
             assert self.end_offset == queue_offset, f"{self._folder}: a gap before {queue_offset} is not full"
         self._tail += encoded
+        return len(self._tail)
 
     def entry(self, queue_offset: int) -> Entry:
         """Return an entry below `end_offset`, reading ahead, since the next is wanted soon."""
@@ -488,12 +494,15 @@ class StoredQueue(NamedTuple):
 
 
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
-    """Yield the queues of a snapshot's rows, of this form or that of before; nothing of None."""
+    """Yield the queues of a snapshot's rows, of this form or that of before; nothing of None.
+
+    Their topics are interned: rows of JSON have a string each, the process one for each topic.
+    """
     for topic, queue_id, written_count, crcs, *more in rows or ():
         # Older rows do not say where the queue begins: where its oldest file does.
         min_offset = more[0] if more else min((at for at, _ in crcs), default=0) // ENTRY_BYTES
         tail, begins_at = (b64decode(more[1]), more[2]) if len(more) > 1 else (b"", _UNKNOWN)
-        yield StoredQueue(topic, queue_id, written_count, crcs, min_offset, tail, begins_at)
+        yield StoredQueue(intern(topic), queue_id, written_count, crcs, min_offset, tail, begins_at)
 
 
 def _place_of(found: Entry) -> int:

@@ -3,19 +3,21 @@
 A queue's tail is in memory, and in snapshots, until it has `limits.TAIL_ENTRIES_MAX` entries: then a worker
 writes it to the queue's file. Where all tails together take too much, the largest are written before.
 
-    class     0     1      2       ...  7          8
-    entries   1     2, 3   4 to 7  ...  128 to 255  256 and more: to be written
+    class     0         1          ...  4           5
+    entries   8 to 15   16 to 31   ...  128 to 255  256 and more: to be written
 
 Rules:
-- A queue is looked at when its tail has doubled, so an entry costs one comparison.
-- `bytes` counts each tail as of its last look, so all tails have at most twice that. Above half of
-  `limits.TAILS_BYTES_MAX` the largest are written until it is three eighths: that bounds the memory of all
-  tails, and what a snapshot keeps of them.
+- A queue is looked at when its tail has 8 entries, and when it has doubled, so an entry costs one comparison.
+  A smaller one is in no class: it is less than a third of what else a queue takes in memory, and in a file
+  160 bytes would have 4 KiB.
+- `bytes` counts each tail as of its last look, so all tails have at most twice that, and the smaller ones.
+  Above half of `limits.TAILS_BYTES_MAX` the largest are written until it is three eighths: that bounds the
+  memory of all tails, and what a snapshot keeps of them.
 - At most 500 queues are written in one go, which holds the loop for some ms before and after.
 
-Cost: as many looks as an entry count has binary digits, until a tail is written. Weak spot: where all queues
-get as much, and are so many that their tails never fill (80,000 queues of 20 entries have 32 MiB), each write
-brings a file few entries, and a checkpoint has many files to sync.
+Cost: five looks until a tail is written. Weak spot: where all queues get as much, and are so many that their
+tails never fill (80,000 queues of 20 entries have 32 MiB), each write brings a file few entries, and a
+checkpoint has many files to sync.
 """
 
 from __future__ import annotations
@@ -27,13 +29,18 @@ from consumequeue.entry import ENTRY_BYTES
 from consumequeue.queue import ConsumeQueue
 
 _QUEUES_AT_ONCE: Final = 500
+_LEAST_ENTRIES: Final = 8
 
 
 class Tails:
     """The queues that hold entries in memory, by how many."""
 
     def __init__(self, entries_max: int, bytes_max: int) -> None:
-        self._full = entries_max.bit_length() - 1
+        least_entries = min(_LEAST_ENTRIES, entries_max)
+        self.least_bytes = least_entries * ENTRY_BYTES
+        """A smaller tail is not looked at."""
+        self._before_first = least_entries.bit_length()
+        self._full = entries_max.bit_length() - self._before_first
         self._noted_max = bytes_max // 2
         self._is_spilling = False
         self.bytes = 0
@@ -44,6 +51,8 @@ class Tails:
     def look(self, queue: ConsumeQueue) -> None:
         """Take in how large the tail of a queue is now."""
         now_bytes = queue.tail_bytes
+        if now_bytes < self.least_bytes:
+            now_bytes = 0
         if queue.noted_bytes:
             self._classes[self._class_of(queue.noted_bytes)].pop(queue, None)
         if now_bytes:
@@ -75,4 +84,4 @@ class Tails:
             of_class.clear()
 
     def _class_of(self, tail_bytes: int) -> int:
-        return min(self._full, (tail_bytes // ENTRY_BYTES).bit_length() - 1)
+        return min(self._full, (tail_bytes // ENTRY_BYTES).bit_length() - self._before_first)

@@ -22,7 +22,7 @@ none.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from commitlog import imported, layout, limits, properties, snapshot, store_format
@@ -396,7 +396,7 @@ class Broker:
         others += self.transactions.read_due(now_ms)
         woken |= dict.fromkeys(self._burying.run(now_ms))
         self.schedules.rest()
-        return [*map(Notify, woken), *others]
+        return [*_notified(woken), *others]
 
     def next_due_ms(self) -> int | None:
         """Return when to tick next, in ms since 1970; None if nothing is pending.
@@ -508,8 +508,7 @@ class Broker:
         self._publish_messages(messages)
         assert durable_before <= self._log.durable_offset <= self._log.end_offset, "durable offsets ascend"
         self.statistics.flushes += 1
-        keys: list[WakeUpKey] = [*woken, *self.lite.take_woken()]
-        return [Notify(key) for key in keys]
+        return _notified([*woken, *self.lite.take_woken()])
 
     @property
     def is_quiet(self) -> bool:
@@ -775,6 +774,11 @@ class Broker:
         """Take in a durable record: a start does just what a broker does when it appends and flushes."""
         self.apply(found.record)
         self._publish(found)
+
+
+def _notified(keys: Collection[WakeUpKey]) -> list[Effect]:
+    """Return the effect that notifies the waiters of these keys; none where there are none."""
+    return [Notify((*keys,))] if keys else []
 
 
 def _short_of_room(pending_bytes: int, free_bytes: int) -> str:

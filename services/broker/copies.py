@@ -8,16 +8,25 @@ timer. So a run is applied as columns (`apply_run` of the broker's parts), as `a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from commitlog.bulk import Integers
-from consumequeue.entry import ENTRY, Entries
+from consumequeue.entry import ENTRY, ENTRY_BYTES
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 NO_HASH: Final = 0
 """In place of a name's hash where a record has no such name."""
+
+
+class ByQueue(NamedTuple):
+    """Records by queue: those of queue `codes[n]` are `places[begins[n]:begins[n + 1]]`, ascending."""
+
+    codes: list[int]
+    places: Integers
+    begins: Integers
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +60,13 @@ class Copies:
         """Return the queues that have a record here."""
         return [self.queues[code] for code in np.unique(self.queue).tolist()]
 
+    def by_queue(self) -> ByQueue:
+        """Return the records by queue."""
+        places = np.argsort(self.queue, kind="stable")
+        codes = self.queue[places]
+        firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
+        return ByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
+
     def part(self, first: int, end: int) -> Copies:
         """Return the records from number `first` up to `end`."""
         if first == 0 and end == len(self):
@@ -82,18 +98,18 @@ class Appended:
         count = len(self.copies)
         assert len(self.physical_offsets) == len(self.queue_offsets) == count > 0, "a copy without a place"
 
-    def entries(self) -> list[tuple[str, int, int, Entries]]:
-        """Return the index entries by queue: (topic, queue id, first queue offset, entries)."""
+    def entries(self) -> list[tuple[tuple[str, int], int, bytes]]:
+        """Return the index entries by queue: its (topic, queue id), the first queue offset, the entries."""
         entries = np.empty(len(self.copies), ENTRY)
         entries["physical_offset"] = self.physical_offsets
         entries["record_bytes"] = self.copies.record_bytes
         entries["tags_code"] = self.copies.tags_code
-        found: list[tuple[str, int, int, Entries]] = []
-        for code in np.unique(self.copies.queue).tolist():
-            mine = self.copies.queue == code
-            first = int(self.queue_offsets[mine][0])
-            found.append((*self.copies.queues[code], first, entries[mine]))
-        return found
+        codes, places, begins = self.copies.by_queue()
+        keys = [self.copies.queues[code] for code in codes]
+        firsts = self.queue_offsets[places[begins[:-1]]].tolist()
+        encoded, bounds = entries[places].tobytes(), (begins * ENTRY_BYTES).tolist()
+        parts = [encoded[start:end] for start, end in pairwise(bounds)]
+        return [*zip(keys, firsts, parts, strict=True)]
 
     def names(self) -> tuple[Hashes, Hashes]:
         """Return two u64 columns, the hash and the physical offset of every name, in log order."""

@@ -16,35 +16,35 @@ nothing would be wrong but slow: no record would fit the cut, and each would be 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from hashlib import blake2b
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog import bulk, properties, record
+from commitlog import bulk, limits, properties, record
 from commitlog.bulk import Integers
 from commitlog.kinds import TIMER_TOPIC
-from consumequeue.name_hash import beginning
+from commitlog.record import topic_field
+from consumequeue.name_hash import digest_of_name
 from services.broker.copies import Hashes
 
 _FIXED_BYTES: Final = record.HEAD_V4.itemsize
 _TOPIC_FIELD: Final = bytes((len(TIMER_TOPIC),)) + TIMER_TOPIC.encode()
-_TARGET: Final = b"\x02REAL_TOPIC\x01"
+_TARGET: Final = b"\x02" + properties.REAL_TOPIC.encode() + b"\x01"
+_QUEUE: Final = b"\x02" + properties.REAL_QUEUE_ID.encode()
 _ID: Final = b"\x02" + properties.MESSAGE_ID.encode() + b"\x01"
 _KEYS: Final = properties.KEYS.encode() + b"\x01"
 _TAG: Final = properties.TAG.encode() + b"\x01"
 _MARK: Final = properties.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
-class Target(NamedTuple):
-    """A queue that timers go to: the topic also as a record's field, and what begins the hash of its ids."""
+class RealTopic(NamedTuple):
+    """A topic that timers go to, also as a record's field, and as its names begin to be hashed."""
 
-    topic: str
-    queue_id: int
-    topic_field: bytes
-    beginning: Callable[[], blake2b]
+    name: str
+    field: bytes
+    before_names: bytes
 
 
 class Cut:
@@ -56,7 +56,8 @@ class Cut:
         is_plain &= (fronts["sys_flag"] & ~record.COMPRESSION) == 0
         self.places: list[int] = []
         """Which of `stored` were cut, ascending."""
-        self.targets: list[Target] = []
+        self.queues: list[tuple[str, int]] = []
+        """Where each of them goes: (topic, queue id)."""
         self.named: list[tuple[int, bytes]] = []
         """The places and properties of the records that may have a tag or keys beside their id.
 
@@ -65,7 +66,7 @@ class Cut:
         self._parts: list[bytes] = []
         self._digests: list[bytes] = []
         self._cut(stored, timer_offsets, fronts["body_bytes"].tolist(), is_plain.tolist())
-        assert len(self.places) == len(self.targets) == len(self._parts) == len(self._digests)
+        assert len(self.places) == len(self.queues) == len(self._parts) == len(self._digests)
         self._fronts = fronts[self.places]
         self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
 
@@ -98,23 +99,23 @@ class Cut:
             id_at = _id_at(one, properties_at, target_at)
             if target is None or id_at < 0 or not one.startswith(_TOPIC_FIELD, topic_at):
                 continue
+            topic, queue_id = target
             kept = one[properties_at : target_at + 1]
             # May: another property's name can end alike. Such a record is only looked at more closely.
             if _KEYS in kept or _TAG in kept:
                 self.named.append((place, kept))
             kept += _MARK % timer_offset
             length = (len(kept) + record.CRC_BYTES).to_bytes(2, "big")
-            self._parts.append(b"".join((one[:topic_at], target.topic_field, length, kept, bulk.NO_CRC)))
-            hashed = target.beginning()
-            hashed.update(one[id_at : one.index(b"\x02", id_at)])
-            self._digests.append(hashed.digest())
-            self.targets.append(target)
+            self._parts.append(b"".join((one[:topic_at], topic.field, length, kept, bulk.NO_CRC)))
+            message_id = one[id_at : one.index(b"\x02", id_at)]
+            self._digests.append(digest_of_name(topic.before_names + message_id))
+            self.queues.append((topic.name, queue_id))
             self.places.append(place)
 
     def _new_fronts(self, lengths: Integers) -> np.ndarray[Any, np.dtype[np.void]]:
         fronts = self._fronts.copy()
         fronts["record_bytes"], fronts["physical_offset"] = lengths, self._timer_offsets
-        fronts["queue_id"] = [target.queue_id for target in self.targets]
+        fronts["queue_id"] = [queue_id for _, queue_id in self.queues]
         for name in ("queue_offset", "reconsume_times", "half_offset"):
             fronts[name] = 0
         return fronts
@@ -128,19 +129,25 @@ def _id_at(stored: bytes, properties_at: int, until: int) -> int:
     return found + len(_ID) if found >= 0 else -1
 
 
-@lru_cache(maxsize=4096)
-def _target(tail: bytes) -> Target | None:
-    """Return the target that the last properties name; None if they are others."""
-    pairs = [pair.split(b"\x01") for pair in tail[1:-1].split(b"\x02")]
-    names = [pair[0].decode(errors="replace") for pair in pairs]
-    is_closed = tail.endswith(b"\x02") and all(len(pair) == 2 for pair in pairs)
-    if names != [properties.REAL_TOPIC, properties.REAL_QUEUE_ID] or not is_closed:
+def _target(tail: bytes) -> tuple[RealTopic, int] | None:
+    """Return the topic and the queue id that the last properties name; None if they are others."""
+    pairs, _, queue_id = tail[:-1].rpartition(b"\x01")
+    topic = _real_topic(pairs)
+    if topic is None or not queue_id.isdigit() or not tail.endswith(b"\x02"):
         return None
-    topic, queue_id = pairs[0][1], pairs[1][1]
-    if not topic.isascii() or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX or not queue_id.isdigit():
+    return topic, int(queue_id)
+
+
+@lru_cache(maxsize=limits.TOPICS_CACHED)
+def _real_topic(pairs: bytes) -> RealTopic | None:
+    """Return the topic of a target's pairs up to the value of its queue; None if they are others."""
+    topic = pairs[len(_TARGET) : -len(_QUEUE)]
+    if pairs != _TARGET + topic + _QUEUE or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX:
         return None
-    beginning_of_ids = beginning(topic.decode())
-    return Target(topic.decode(), int(queue_id), bytes((len(topic),)) + topic, beginning_of_ids)
+    if not topic.isascii() or b"\x01" in topic or b"\x02" in topic:
+        return None
+    name = intern(topic.decode())
+    return RealTopic(name, topic_field(name)[0], topic + b"#")
 
 
 def _write_fronts(content: bytearray, starts: Integers, fronts: np.ndarray[Any, np.dtype[np.void]]) -> None:

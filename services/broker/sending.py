@@ -11,7 +11,6 @@ topics) refuses only what is no repeat. What is wrong with a message itself was 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from commitlog import properties
@@ -67,7 +66,6 @@ class Sending:
         self._housekeeping = housekeeping
         self._settings = settings
         self._statistics = statistics
-        self._turns: Counter[str] = Counter()
         self.repeats = Repeats(store, statistics)
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
@@ -120,7 +118,7 @@ class Sending:
                 if first is not None:
                     return first
             placed = self._store.append_message(
-                message, stored, message.topic, queue_id, now_ms, id_digest=id_digest
+                message, stored, topic.name, queue_id, now_ms, id_digest=id_digest
             )
             self._count(message)
             return SendReceipt(message.message_id, placed[0], placed[1], "", "", placed[1] + 1)
@@ -245,8 +243,9 @@ class Sending:
             return tags_code(message.message_group) % topic.queue_count
         if message.lite_topic:
             return self._lite_topics.admit(message, topic)
-        turn = self._turns[topic.name] = self._turns[topic.name] + 1
-        return turn % topic.queue_count
+        stored = self._statistics.stored_under(topic.name)
+        stored.turn += 1
+        return stored.turn % topic.queue_count
 
     def _receipt_again(self, message: Message, found: Named) -> SendReceipt:
         return SendReceipt(
@@ -282,8 +281,9 @@ class Sending:
         return SendReceipt(message.message_id, queue_offset, offset, "", "", offset + 1)
 
     def _count(self, message: Message) -> None:
-        self._statistics.messages_in[message.topic] += 1
-        self._statistics.bytes_in[message.topic] += len(message.body)
+        stored = self._statistics.stored_under(message.topic)
+        stored.messages += 1
+        stored.body_bytes += len(message.body)
 
     def _recall_handle(self, topic: str, due_ms: int, message_id: str) -> str:
         return recall.encode(topic, due_ms, message_id, self._settings.broker_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,6 +12,7 @@ import numpy as np
 from commitlog.bulk import Integers
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
+_BUCKETS: Final = len(LATENESS_BOUNDS_MS) + 1
 _BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # to make it anew takes longer than to look in it
 
 
@@ -21,27 +23,28 @@ class Lateness:
     `counts` has one bucket more than there are bounds, for everything above the last.
     """
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_BOUNDS_MS) + 1))
+    counts: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
     sum_ms: int = 0
     max_ms: int = 0
     early_count: int = 0
 
-    def add_many(self, lateness_ms: Integers) -> None:
-        """Count deliveries by how late they were, an array of ms; at least one."""
-        buckets = _BOUNDS_MS.searchsorted(lateness_ms)
-        counts = np.bincount(buckets, minlength=len(self.counts)).tolist()
-        self.counts = [before + new for before, new in zip(self.counts, counts, strict=True)]
-        self.sum_ms += int(lateness_ms.sum())
-        self.max_ms = max(self.max_ms, int(lateness_ms.max()))
-        self.early_count += int((lateness_ms < 0).sum())
+
+@dataclass(slots=True)
+class Traffic:
+    """What producers have stored under one topic."""
+
+    messages: int = 0
+    body_bytes: int = 0
+    turn: int = 0
+    """How many got a queue in turn, tries that were refused included."""
 
 
 @dataclass(slots=True)
 class Statistics:
     """Counters since start; topics and groups are the only labels."""
 
-    messages_in: Counter[str] = field(default_factory=Counter)
-    bytes_in: Counter[str] = field(default_factory=Counter)
+    stored: dict[str, Traffic] = field(default_factory=dict)
+    """By topic."""
     messages_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     bytes_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     acknowledged: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -62,9 +65,34 @@ class Statistics:
     timers_unknown: int = 0
     flushes: int = 0
 
-    def late_many(self, topic: str, lateness_ms: Integers) -> None:
-        """Count delayed deliveries of a topic, at least one."""
-        self.lateness.setdefault(topic, Lateness()).add_many(lateness_ms)
+    def stored_under(self, topic: str) -> Traffic:
+        """Return what counts the messages of a topic, to be counted on."""
+        return self.stored.get(topic) or self.stored.setdefault(topic, Traffic())
+
+    def late_many(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
+        """Count delayed deliveries by how late they were, an array of ms.
+
+        Those from `begins[n]` up to `begins[n + 1]`, at least one, are of topic number n.
+        """
+        assert begins[0] == 0, "the first deliveries are of no topic"
+        assert begins[-1] == len(lateness_ms), "the last deliveries are of no topic"
+        firsts = begins[:-1]
+        sums_ms = np.add.reduceat(lateness_ms, firsts).tolist()
+        maxima_ms = np.maximum.reduceat(lateness_ms, firsts).tolist()
+        early_counts = np.add.reduceat((lateness_ms < 0).astype(np.int64), firsts).tolist()
+        of_each = [
+            self.lateness.get(topic) or self.lateness.setdefault(topic, Lateness()) for topic in topics
+        ]
+        for one, sum_ms, max_ms, early in zip(of_each, sums_ms, maxima_ms, early_counts, strict=True):
+            one.sum_ms += sum_ms
+            one.max_ms = max(one.max_ms, max_ms)
+            one.early_count += early
+        # Topic and bucket as one number: a row of its own for each that occurs.
+        numbers = np.repeat(np.arange(len(topics)), np.diff(begins))
+        pairs = numbers * _BUCKETS + _BOUNDS_MS.searchsorted(lateness_ms)
+        found, counts = np.unique(pairs, return_counts=True)
+        for pair, count in zip(found.tolist(), counts.tolist(), strict=True):
+            of_each[pair // _BUCKETS].counts[pair % _BUCKETS] += count
 
 
 @dataclass(slots=True, frozen=True)

@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from sys import intern
 from typing import Any, Final
 
 import numpy as np
@@ -259,11 +260,10 @@ class Store:
         """Take in queue offsets, store time and age of many records of one segment, which are all queued."""
         self.last_store_ms = max(self.last_store_ms, run.store_ms)
         self._note_segment(int(run.physical_offsets[0]), run.store_ms)
-        # Reversed, for `unique` gives the first of each: so it is the last record of each queue.
-        codes, places = np.unique(run.copies.queue[::-1], return_index=True)
-        for code, queue_offset in zip(codes.tolist(), run.queue_offsets[::-1][places].tolist(), strict=True):
-            topic, queue_id = run.copies.queues[code]
-            self.used(topic, queue_id, queue_offset)
+        codes, places, begins = run.copies.by_queue()
+        lasts = run.queue_offsets[places[begins[1:] - 1]].tolist()
+        for code, last in zip(codes, lasts, strict=True):
+            self.used(*run.copies.queues[code], last)
 
     @property
     def applied(self) -> AppliedLimits:
@@ -309,7 +309,7 @@ class Store:
         self.version = frozen.get("version", applied_limits.OLDEST)
         self.cut(frozen.get("first_offset", 0))
         for topic, queue_id, offset in frozen["next_offsets"]:
-            self._next_offsets[(topic, queue_id)] = offset
+            self._next_offsets[(intern(topic), queue_id)] = offset
 
     def segment_ages(self) -> list[SegmentAge]:
         """Return every segment, oldest first, with the store time of its newest record."""
@@ -344,19 +344,19 @@ class Store:
 
     def index_messages(self, messages: Sequence[Keyed]) -> None:
         """Index durable messages, in log order, by queue and by key."""
-        queues: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
+        runs: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         digests, offsets = list[bytes](), list[int]()
         for key, queue_offset, physical_offset, new_entry, id_digest, words, topic, _ in messages:
-            if (run := queues.get(key)) is None:
-                run = queues[key] = queue_offset, []
-            run[1].append(new_entry)
+            if (run := runs.get(key)) is None:
+                runs[key] = queue_offset, [new_entry]  # which is all of it where there are many queues
+            else:
+                run[1].append(new_entry)
             digests.append(id_digest)
             offsets.append(physical_offset)
             for word in words:
                 digests.append(digest_of(topic, word))
                 offsets.append(physical_offset)
-        for (topic, queue_id), (queue_offset, entries) in queues.items():
-            self.dispatch.dispatch_many(topic, queue_id, queue_offset, b"".join(entries))
+        self.dispatch.dispatch_runs((key, first, b"".join(entries)) for key, (first, entries) in runs.items())
         self.keys.put_digests(digests, offsets)
         if self.ids is not None and len(self.ids.newest) >= NEWEST_COUNT:
             self.ids.settle()
@@ -370,8 +370,7 @@ class Store:
 
     def index_copies(self, appended: Appended) -> None:
         """Index many durable records by queue and by key."""
-        for topic, queue_id, queue_offset, entries in appended.entries():
-            self.dispatch.dispatch_many(topic, queue_id, queue_offset, entries.tobytes())
+        self.dispatch.dispatch_runs(appended.entries())
         self.keys.put_many(*appended.names())
 
     def index_keys(self, found: Found) -> None:
@@ -393,11 +392,10 @@ class Store:
             ids.settle()
 
     def _next_offsets_for(self, copies: Copies) -> Integers:
+        codes, places, begins = copies.by_queue()
+        firsts = np.array([self._next_offsets.get(copies.queues[code], 0) for code in codes], np.int64)
         offsets = np.empty(len(copies), np.int64)
-        for code in np.unique(copies.queue).tolist():
-            mine = np.flatnonzero(copies.queue == code)
-            first = self._next_offsets.get(copies.queues[code], 0)
-            offsets[mine] = first + np.arange(len(mine))
+        offsets[places] = np.repeat(firsts - begins[:-1], np.diff(begins)) + np.arange(len(copies))
         return offsets
 
 

@@ -83,10 +83,11 @@ class TimerDelivery:
         left = count_max
         while left > 0 and (count := self._step(now_ms, until_ms, left)):
             left -= count
-        for (topic, _), times in self._delivered.items():
-            due_ms, store_ms = np.array(times).T
-            self._count_late(topic, due_ms, store_ms)
-        self._delivered.clear()
+        if self._delivered:
+            since_ms, store_ms = np.array([time for times in self._delivered.values() for time in times]).T
+            begins = np.cumsum([0, *map(len, self._delivered.values())])
+            self._count_late([topic for topic, _ in self._delivered], begins, since_ms, store_ms - since_ms)
+            self._delivered.clear()
         return count_max - left
 
     def next_due_ms(self, seen_ms: int) -> int | None:
@@ -255,10 +256,10 @@ class TimerDelivery:
         return due_ms
 
     def _count_late_copies(self, appended: Appended, since_ms: Integers) -> None:
-        copies = appended.copies
-        for code in np.unique(copies.queue).tolist():
-            topic, _ = copies.queues[code]
-            self._count_late(topic, since_ms[copies.queue == code], appended.store_ms)
+        codes, places, begins = appended.copies.by_queue()
+        topics = [appended.copies.queues[code][0] for code in codes]
+        since_ms = since_ms[places]
+        self._count_late(topics, begins, since_ms, appended.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
         """Return the records of rows back to back; records that lie close together are read at once.
@@ -302,12 +303,19 @@ class TimerDelivery:
         else:
             self._deliver_one(timer, timer_offset, now_ms)
 
-    def _count_late(self, topic: str, due_ms: Integers, store_ms: Integers | int) -> None:
-        lateness_ms = store_ms - due_ms
-        self._timers.statistics.late_many(topic, lateness_ms)
-        if int(lateness_ms.max()) >= LATE_MS_MIN:
-            late = due_ms[lateness_ms >= LATE_MS_MIN]
-            self._timers.statistics.lateness_by_cause[(topic, self._cause(int(late[0])))] += len(late)
+    def _count_late(
+        self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
+    ) -> None:
+        """Count deliveries, of which those from `begins[n]` up to `begins[n + 1]` are of topic number n."""
+        statistics = self._timers.statistics
+        statistics.late_many(topics, begins, lateness_ms)
+        late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)
+        numbers, firsts, counts = np.unique(
+            np.searchsorted(begins, late, "right") - 1, return_index=True, return_counts=True
+        )
+        first_ms = since_ms[late[firsts]].tolist()
+        for number, since, count in zip(numbers.tolist(), first_ms, counts.tolist(), strict=True):
+            statistics.lateness_by_cause[(topics[number], self._cause(since))] += count
 
     def _cause(self, due_ms: int) -> str:
         if due_ms < self._opened_ms:

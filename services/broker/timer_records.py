@@ -13,7 +13,6 @@ A record that ends a timer also says when that was due, which is where its place
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from commitlog import properties
@@ -23,6 +22,8 @@ from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
 from services.broker.values import TimerName
 
 _DUE: Final = f"{properties.DUE_MS}\x01"
+_TOPIC: Final = f"\x02{properties.REAL_TOPIC}\x01"
+_QUEUE: Final = f"\x02{properties.REAL_QUEUE_ID}\x01"
 _REBUILT: Final = "rebuilt: {} was damaged"
 _CARRIED: Final = (properties.CANCELS, properties.CANCELS_TOPIC)
 _ID, _KEY, _ID_AND_KEY = "id", "key", "id key"
@@ -64,14 +65,8 @@ def timer_record(message: Message, queue_id: int, replaced: Replaced | None = No
 
 def timer_properties(message: Message, queue_id: int) -> bytes:
     """Return the encoded properties of the timer record of a message that replaces no timer."""
-    marks = f"{_DUE}{message.delivery_ms}{_target(message.topic, queue_id)}"
+    marks = f"{_DUE}{message.delivery_ms}{_TOPIC}{message.topic}{_QUEUE}{queue_id}\x02"
     return properties.encode_message(message, marks)
-
-
-@lru_cache(maxsize=4096)
-def _target(topic: str, queue_id: int) -> str:
-    """Return the end of the due time's pair, and the pairs of the message's real topic and queue."""
-    return f"\x02{properties.REAL_TOPIC}\x01{topic}\x02{properties.REAL_QUEUE_ID}\x01{queue_id}\x02"
 
 
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:

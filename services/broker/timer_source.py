@@ -100,7 +100,7 @@ class TimerSource:
         places = [first_own + place for place in cut.places]
         for place, encoded in zip(places, cut.records(), strict=True):
             ready[place] = encoded
-        rows["queue"][places] = [self._queues.number(one.topic, one.queue_id) for one in cut.targets]
+        rows["queue"][places] = [self._queues.number(*name) for name in cut.queues]
         rows["id_hash"][places] = cut.id_hashes()
         for place, kept in cut.named:
             self._name(rows[first_own + place], kept)

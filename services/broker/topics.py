@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, replace
+from sys import intern
 from typing import Any, Final
 
 from commitlog import limits
@@ -146,8 +147,9 @@ class Topics:
     def apply(self, record: Record) -> None:
         """Keep a topic as its record says."""
         stored = json.loads(record.body)
-        self._topics[stored["name"]] = Topic(
-            stored["name"],
+        name = intern(stored["name"])
+        self._topics[name] = Topic(
+            name,
             MessageType(stored["message_type"]),
             stored["queue_count"],
             durable_at=record.physical_offset + 1,
@@ -169,7 +171,8 @@ class Topics:
         """Take a snapshot's part over."""
         for name, message_type, queue_count, *check_back in frozen:
             policy = _policy(check_back[0]) if check_back else None
-            self._topics[name] = Topic(name, MessageType(message_type), queue_count, check_back=policy)
+            known = Topic(intern(name), MessageType(message_type), queue_count, check_back=policy)
+            self._topics[known.name] = known
 
     def _add(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
         return self._write(Topic(name, message_type, queue_count), now_ms)

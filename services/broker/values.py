@@ -245,11 +245,10 @@ WakeUpKey = str | Subscriber
 """What a receiver waits for: its topic, or where that is of type LITE, its own subscription there."""
 
 
-@dataclass(slots=True, frozen=True)
-class Notify:
-    """Notify the waiters of a topic, or of a subscriber of lite topics: there is something to receive."""
+class Notify(NamedTuple):
+    """Notify the waiters of topics and of subscribers of lite topics: there is something to receive."""
 
-    key: WakeUpKey
+    keys: tuple[WakeUpKey, ...]
 
 
 @dataclass(slots=True, frozen=True)

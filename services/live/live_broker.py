@@ -702,8 +702,8 @@ class LiveBroker:
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Notify(key):
-                    self.receivers.notify(key)
+                case Notify(keys):
+                    self.receivers.notify(*keys)
                 case Retire(retirement):
                     assert not self.is_retiring, "two retirements at once"
                     self._retiring = self._loop.create_task(self._retire(self._broker, retirement))

@@ -57,10 +57,12 @@ class LongPolls:
                 self.notify_next(key, line)
         return is_notified and not self.is_closed
 
-    def notify(self, key: Hashable) -> None:
-        """Notify the first waiter of every line of a key: something has arrived."""
-        for line in list(self._waiting.get(key, ())):
-            self.notify_next(key, line)
+    def notify(self, *keys: Hashable) -> None:
+        """Notify the first waiter of every line of each key: something has arrived."""
+        for key in keys:
+            if lines := self._waiting.get(key):
+                for line in list(lines):
+                    self.notify_next(key, line)
 
     def notify_others(self, key: Hashable, line: Hashable) -> None:
         """Notify the first waiter of every other line: a receive left messages to other filters."""

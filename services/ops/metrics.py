@@ -175,11 +175,13 @@ class Metrics(Collector):
     def _traffic(self, statistics: Statistics) -> Iterator[Metric | None]:
         by_topic = ("topic", "is_system")
         by_group = ("topic", "consumer_group", "is_retry", "is_system")
-        for name, help_text, counted in (
-            ("rocketmq_messages_in", "Messages stored for producers.", statistics.messages_in),
-            ("rocketmq_throughput_in", "Body bytes stored for producers.", statistics.bytes_in),
+        stored = statistics.stored.items()
+        messages = ((topic, "false", one.messages) for topic, one in stored)
+        body_bytes = ((topic, "false", one.body_bytes) for topic, one in stored)
+        for name, help_text, rows in (
+            ("rocketmq_messages_in", "Messages stored for producers.", messages),
+            ("rocketmq_throughput_in", "Body bytes stored for producers.", body_bytes),
         ):
-            rows = ((topic, "false", count) for topic, count in counted.items())
             yield from self._counters(name, help_text, by_topic, rows)
         for name, help_text, shared in (
             ("rocketmq_messages_out", "Messages leased to consumers.", statistics.messages_out),

@@ -82,7 +82,8 @@ class AdminClients:
     async def runtime_stats(self, request: Any, caller: Caller) -> Any:
         """Say who is connected, and how much goes through since this was asked last."""
         statistics = self._live.core.statistics
-        totals = statistics.messages_in.total(), statistics.messages_out.total()
+        stored_count = sum(one.messages for one in statistics.stored.values())
+        totals = stored_count, statistics.messages_out.total()
         in_tps, out_tps = self._rates.now(time.monotonic(), totals)
         sessions = list(self._sessions)
         producers = sum(one.is_producer for one in sessions)

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from hashlib import md5
 from typing import Final
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.message import MessageType
 from commitlog.record import COMPRESSED
 from services.broker import verb_properties
@@ -158,7 +158,7 @@ WRITERS: Final[dict[bytes, Callable[[bytes], bytes]]] = {
 """What becomes of a stored property that is not the user's."""
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(limits.TOPICS_CACHED)
 def topic_field(stored: str | bytes, namespace: str) -> bytes:
     """Return the bytes of a topic, as a client of `namespace` knows it."""
     topic = stored if isinstance(stored, str) else stored.decode()

@@ -112,7 +112,7 @@ class Machine:
         self.now_ms = now_ms
         before = self.broker.end_offset
         effects = self.broker.tick(now_ms)
-        woken = {effect.key for effect in effects if isinstance(effect, Notify)}
+        woken = {key for effect in effects if isinstance(effect, Notify) for key in effect.keys}
         for course in self.oracle.now():
             for held in [one for one in course.held.values() if one.visible_ms <= now_ms]:
                 if not self.may_stand(course, held):

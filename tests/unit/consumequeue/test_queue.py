@@ -209,7 +209,7 @@ def test_a_queue_that_lost_all_its_records_keeps_its_end() -> None:
 def test_damage_takes_the_mark_away_by_which_a_start_believes_files() -> None:
     disk, told = MemoryDisk(), list[str]()
     made = Dispatch(disk, tail_entries_max=1)
-    made.dispatch_many("t", 0, 0, entry.encode(Entry(0, 90, 0)))
+    made.dispatch_runs([(("t", 0), 0, entry.encode(Entry(0, 90, 0)))])
     made.write()
     disk.write(QUEUES_WHOLE, 0, b"yes\n")
     frozen = made.freeze()
@@ -242,14 +242,14 @@ def test_where_a_queue_begins_outlives_its_files() -> None:
     disk = MemoryDisk()
     made = Dispatch(disk)
     for offset in range(5):
-        made.dispatch_many("t", 0, offset, entry.encode(Entry(100 * offset, 90, 0)))
+        made.dispatch_runs([(("t", 0), offset, entry.encode(Entry(100 * offset, 90, 0)))])
     made.write()
     made.rise([("t", 0, 3)])
     disk.write(QUEUES_WHOLE, 0, b"yes\n")
     frozen = made.freeze()
     again, anew = Dispatch(disk), Dispatch(MemoryDisk())
     assert again.adopt(frozen)
-    anew.dispatch_many("t", 0, 2, entry.encode(Entry(200, 90, 0)))
+    anew.dispatch_runs([(("t", 0), 2, entry.encode(Entry(200, 90, 0)))])
     anew.complete(frozen, 400)
     assert [one.queue("t", 0).min_offset for one in (made, again, anew)] == [3, 3, 3]
 
@@ -301,7 +301,7 @@ def test_damage_in_a_file_that_is_cut_is_told_and_stays_damage() -> None:
 def test_entries_that_are_written_beside_a_checkpoint_are_synced_by_the_next() -> None:
     """Seed 170157 of the broker: a checkpoint synced a file before the entries came that it was told of."""
     made = Dispatch(MemoryDisk(), tail_entries_max=1)
-    made.dispatch_many("t", 0, 0, entry.encode(Entry(0, 90, 0)))
+    made.dispatch_runs([(("t", 0), 0, entry.encode(Entry(0, 90, 0)))])
     taken = made.take()
     assert taken is not None
     assert made.take_unsynced() == []
@@ -315,7 +315,7 @@ def test_queues_that_were_made_anew_are_not_taken_for_those_of_an_older_snapshot
     disk = MemoryDisk()
     old = Dispatch(disk, tail_entries_max=1)
     for place in range(3):
-        old.dispatch_many("t", 0, place, entry.encode(Entry(100 * place, 90, 0)))
+        old.dispatch_runs([(("t", 0), place, entry.encode(Entry(100 * place, 90, 0)))])
     old.write()
     mark(disk, 500)
     snapshot = [*old.freeze()]
@@ -323,7 +323,7 @@ def test_queues_that_were_made_anew_are_not_taken_for_those_of_an_older_snapshot
     anew = Dispatch(disk, tail_entries_max=1)
     assert not anew.adopt(snapshot, 500)
     for place in range(2, 3):  # the first entries are a hole now
-        anew.dispatch_many("t", 0, place, entry.encode(Entry(100 * place, 90, 0)))
+        anew.dispatch_runs([(("t", 0), place, entry.encode(Entry(100 * place, 90, 0)))])
     anew.write()
     mark(disk, 900)
     assert not Dispatch(disk).adopt(snapshot, 500)

@@ -51,11 +51,22 @@ def test_the_largest_are_written_where_all_take_too_much() -> None:
         grown(some, queue, 64 if number < 5 else 1)
     assert some.to_write() == []
     for queue in all_queues[5:]:
-        grown(some, queue, 3)
+        grown(some, queue, 7)
     chosen = some.to_write()
     assert chosen[:5] == all_queues[:5]
     left_bytes = sum(queue.tail_bytes for queue in all_queues if queue not in chosen)
     assert bytes_max // 4 < left_bytes <= bytes_max * 3 // 4
+
+
+def test_tails_of_few_entries_make_no_files_however_many_they_are() -> None:
+    some, all_queues = Tails(256, 1_000 * ENTRY_BYTES), queues(1_000)
+    for queue in all_queues:
+        grown(some, queue, 7)
+    assert some.bytes == 0
+    assert some.to_write() == []
+    for queue in all_queues[:63]:
+        grown(some, queue, 1)
+    assert 0 < len(some.to_write()) <= 63
 
 
 def test_so_many_queues_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +74,7 @@ def test_so_many_queues_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     disk = MemoryDisk()
     dispatch = Dispatch(disk, tail_entries_max=1)
     for number in range(7):
-        dispatch.dispatch_many("t", number, 0, ONE)
+        dispatch.dispatch_runs([(("t", number), 0, ONE)])
     counts = []
     while (taken := dispatch.take()) is not None:
         counts.append(len(taken.writes))
@@ -75,7 +86,7 @@ def test_so_many_queues_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_full_disk_ends_a_write() -> None:
     disk = MemoryDisk()
     dispatch = Dispatch(disk, tail_entries_max=1)
-    dispatch.dispatch_many("t", 0, 0, ONE)
+    dispatch.dispatch_runs([(("t", 0), 0, ONE)])
     disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
     dispatch.write()
     disk.well()
@@ -94,7 +105,8 @@ def test_all_tails_together_stay_within_the_bound_after_each_write(seed: int, en
             for queue in chosen:
                 queue.write()
                 some.look(queue)
-        assert sum(queue.tail_bytes for queue in all_queues) <= bytes_max
+        sizes = [queue.tail_bytes for queue in all_queues if queue.tail_bytes >= some.least_bytes]
+        assert sum(sizes) <= bytes_max
         assert all(queue.tail_bytes < 2 * entries_max * ENTRY_BYTES for queue in all_queues)
         assert some.bytes == sum(queue.noted_bytes for queue in all_queues)
 
@@ -123,7 +135,9 @@ def test_a_cut_of_the_log_looks_only_at_queues_that_begin_below_it() -> None:
     dispatch = Dispatch(disk, tail_entries_max=1)
     for number in range(100):
         for place in range(4):
-            dispatch.dispatch_many("t", number, place, entry.encode(Entry(1_000 * number + place, 9, 0)))
+            dispatch.dispatch_runs(
+                [(("t", number), place, entry.encode(Entry(1_000 * number + place, 9, 0)))]
+            )
     dispatch.write()
     disk.asked = 0
     cut(disk, dispatch, 2_002)

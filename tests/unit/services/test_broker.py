@@ -123,7 +123,7 @@ def test_a_message_is_invisible_until_it_is_durable(bench: Bench) -> None:
     receipt = bench.broker.sending.send(bench.message(), NOW_MS)
     assert receipt.durable_at > bench.broker.durable_offset
     assert bench.receive() == []
-    assert bench.flush() == [Notify("t")]
+    assert bench.flush() == [Notify(("t",))]
     assert bench.broker.durable_offset >= receipt.durable_at
     assert [one.message.message_id for one in bench.receive()] == ["M1"]
 
@@ -163,7 +163,7 @@ def test_a_delayed_message_comes_at_its_millisecond(bench: Bench) -> None:
     bench.send(delivery_ms=NOW_MS + 1_234)
     assert bench.advance(1_233) == []
     assert bench.receive() == []
-    assert bench.advance(1) == [Notify("t")]
+    assert bench.advance(1) == [Notify(("t",))]
     (got,) = bench.receive()
     assert got.store_ms == NOW_MS + 1_234
 
@@ -304,7 +304,7 @@ def test_an_unacknowledged_message_comes_again_then_goes_to_the_dead_letters(ben
     bench.send()
     assert [one.attempt for one in bench.receive()] == [1]
     assert bench.receive() == []
-    assert bench.advance(20_000) == [Notify("t")]
+    assert bench.advance(20_000) == [Notify(("t",))]
     assert [one.attempt for one in bench.receive()] == [2]
     bench.advance(20_000)
     assert bench.receive() == []
@@ -365,7 +365,7 @@ def test_change_invisible_gives_a_new_handle_and_voids_the_old(bench: Bench) -> 
     with pytest.raises(InvalidReceiptHandle):
         bench.broker.receiving.ack("g", "t", got.receipt_handle, NOW_MS)
     assert bench.advance(999) == []
-    assert bench.advance(1) == [Notify("t")]
+    assert bench.advance(1) == [Notify(("t",))]
     with pytest.raises(InvalidReceiptHandle):
         bench.broker.receiving.ack("g", "t", handle, bench.now_ms)
 
@@ -377,7 +377,7 @@ def test_a_push_lease_lasts_while_its_client_is_heard_from(bench: Bench) -> None
         assert bench.advance(20_000) == []
         bench.broker.receiving.client_alive("c", bench.now_ms)
     bench.broker.receiving.client_gone("c", bench.now_ms)
-    assert bench.advance(0) == [Notify("t")]
+    assert bench.advance(0) == [Notify(("t",))]
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == (got.message.message_id, 2)
 

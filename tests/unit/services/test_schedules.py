@@ -121,7 +121,7 @@ def minutes(*numbers: float) -> list[int]:
 def test_an_occurrence_is_an_ordinary_message_at_its_time(bench: Bench) -> None:
     bench.set("report", tag="daily", keys=("k",), properties={"shop": "eu"})
     assert bench.advance(MINUTE_MS - 1) == []
-    assert bench.advance(1) == [Notify("t")]
+    assert bench.advance(1) == [Notify(("t",))]
     (got,) = bench.sent()
     assert got.store_ms == NOW_MS + MINUTE_MS
     assert got.message.body == b"go"

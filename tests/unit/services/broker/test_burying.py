@@ -10,8 +10,9 @@ from commitlog import limits
 from commitlog.message import MessageType
 from services.broker.group_values import DeadLetter, GroupPolicy
 from services.broker.lite_subscribing import LiteStart
-from services.broker.values import Notify, Subscriber
+from services.broker.values import Subscriber
 from tests.unit.services.broker.test_receiving import NOW_MS, SETTINGS, Bench
+from tests.unit.services.woken import woken
 
 LEASE_MS = 20_000
 
@@ -64,7 +65,7 @@ def test_a_buried_message_gives_its_message_group_the_turn_and_wakes_who_waits(b
     bench.send("a")
     bench.send("a")
     bench.receive()
-    assert Notify("t") in bench.advance(LEASE_MS)
+    assert "t" in woken(bench.advance(LEASE_MS))
     assert (dead_letter_ids(bench), bench.ids()) == (["M1"], ["M2"])
 
 
@@ -129,7 +130,7 @@ def test_more_attempts_spare_what_waits_to_be_buried(bench: Bench, monkeypatch: 
     bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=2), bench.now_ms)
     # Found by the simulation, seeds 576 and 982: nobody was woken, and leases stood until the disk was well.
     assert bench.broker.next_due_ms() <= bench.now_ms
-    assert Notify("t") in bench.broker.tick(bench.now_ms)
+    assert "t" in woken(bench.broker.tick(bench.now_ms))
     assert bench.broker.group_views.all()[0].queues[0].in_flight == 0
     bench.flush()
     assert dead_letter_ids(bench) == ["M1"]

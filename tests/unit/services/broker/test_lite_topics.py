@@ -20,8 +20,9 @@ from services.broker.errors import (
 from services.broker.group_values import From, GroupPolicy, Start
 from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
 from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, Notify, Subscriber
+from services.broker.values import Delivery, Subscriber
 from tests.memory_disk import MemoryDisk
+from tests.unit.services.woken import woken
 from tidewheel.errors import ClientMistake, InvalidReceiptHandle
 
 NOW_MS = 1_763_700_000_000
@@ -178,7 +179,7 @@ def test_clients_of_a_group_that_share_a_lite_topic_take_turns(bench: Bench) -> 
     bench.subscribe("a", client="d")
     (first,) = bench.receive("c")
     assert bench.receive("d") == []
-    assert Notify(Subscriber("g", "t", "d")) in bench.ack(first)
+    assert Subscriber("g", "t", "d") in woken(bench.ack(first))
     assert bench.ids("d") == sent[1:]
 
 
@@ -242,7 +243,7 @@ def test_only_those_who_subscribed_are_woken(bench: Bench) -> None:
     bench.subscribe("b", client="d")
     bench.send("nobodys")
     bench.send("a")
-    assert {one.key for one in bench.effects if isinstance(one, Notify)} == {"t", Subscriber("g", "t", "c")}
+    assert woken(bench.effects) == {"t", Subscriber("g", "t", "c")}
 
 
 def test_in_an_exclusive_group_the_last_to_subscribe_takes_a_lite_topic_over(bench: Bench) -> None:
@@ -273,7 +274,7 @@ def test_a_lease_that_ran_out_brings_the_message_again_before_the_later_ones(ben
     bench.subscribe("a")
     assert bench.ids() == [first]
     effects = bench.advance(20_000)
-    assert Notify(Subscriber("g", "t", "c")) in effects
+    assert Subscriber("g", "t", "c") in woken(effects)
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == (first, 2)
     bench.ack(again)
@@ -334,7 +335,7 @@ def test_what_is_released_comes_again_at_once(bench: Bench) -> None:
     bench.subscribe("a")
     (got,) = bench.receive()
     bench.broker.receiving.release("g", "t", got.receipt_handle, NOW_MS)
-    assert Notify(Subscriber("g", "t", "c")) in bench.flush()
+    assert Subscriber("g", "t", "c") in woken(bench.flush())
     assert bench.ids() == [sent]
 
 
@@ -470,7 +471,7 @@ def test_a_reset_group_gets_everything_again(bench: Bench) -> None:
     bench.subscribe("a")
     bench.finish()
     bench.broker.group_views.reset("g", "t", Start(), False, NOW_MS)
-    assert Notify(Subscriber("g", "t", "c")) in bench.flush()
+    assert Subscriber("g", "t", "c") in woken(bench.flush())
     assert bench.finish() == sent
 
 
@@ -480,7 +481,7 @@ def test_a_paused_group_gets_nothing_until_it_is_resumed(bench: Bench) -> None:
     sent = bench.send("a")
     assert bench.receive() == []
     bench.broker.group_views.set_policy("g", GroupPolicy(), NOW_MS)
-    assert Notify(Subscriber("g", "t", "c")) in bench.flush()
+    assert Subscriber("g", "t", "c") in woken(bench.flush())
     assert bench.ids() == [sent]
 
 

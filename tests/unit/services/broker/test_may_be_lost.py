@@ -130,7 +130,9 @@ FACTS: Final = {
     ),
     "retirement under way": Fact(Bench.begin_to_retire, lambda broker: broker.housekeeping._running),
     "wish for a second snapshot": Fact(Bench.wish, lambda broker: broker.housekeeping._wished_offset),
-    "queue of the next message": Fact(Bench.send, lambda broker: +broker.sending._turns),
+    "queue of the next message": Fact(
+        Bench.send, lambda broker: [one.turn for one in broker.statistics.stored.values()]
+    ),
     "jump of the clock": Fact(
         lambda bench: bench.broker.clock_jumped(NOW_MS, NOW_MS + HOUR),
         lambda broker: broker._delivery._clock_until_ms,
@@ -139,7 +141,9 @@ FACTS: Final = {
         lambda bench: bench.broker.damage.note(Damaged("log", "commitlog/0", "is damaged")),
         lambda broker: list(broker.damage),
     ),
-    "statistics": Fact(Bench.send, lambda broker: +broker.statistics.messages_in),
+    "statistics": Fact(
+        Bench.send, lambda broker: {topic: one.messages for topic, one in broker.statistics.stored.items()}
+    ),
 }
 
 

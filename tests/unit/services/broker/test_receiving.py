@@ -103,7 +103,7 @@ def test_of_a_message_group_one_is_out_at_a_time_and_others_go_on(bench: Bench) 
     first_a, first_b, plain = bench.receive()
     assert [one.message.message_id for one in (first_a, first_b, plain)] == ["M1", "M3", "M5"]
     assert bench.receive() == []
-    assert bench.ack(first_a) == [Notify("t")], "who waits for the next of the group is woken"
+    assert bench.ack(first_a) == [Notify(("t",))], "who waits for the next of the group is woken"
     (second_a,) = bench.receive()
     assert second_a.message.message_id == "M2"
     bench.ack(first_b)
@@ -116,7 +116,7 @@ def test_a_failed_message_comes_before_its_successors(bench: Bench) -> None:
     for _ in range(3):
         bench.send("a")
     bench.receive()
-    assert bench.advance(20_000) == [Notify("t")]
+    assert bench.advance(20_000) == [Notify(("t",))]
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == ("M1", 2)
     bench.advance(20_000)
@@ -148,7 +148,7 @@ def test_a_lease_of_before_a_restart_runs_out_as_it_would_have(bench: Bench) -> 
     bench.receive()
     bench.reopen()
     assert bench.advance(19_999) == []
-    assert bench.advance(1) == [Notify("t")]
+    assert bench.advance(1) == [Notify(("t",))]
     assert [one.attempt for one in bench.receive()] == [2]
 
 
@@ -539,7 +539,7 @@ def test_a_reset_voids_leases_and_outlives_a_restart(bench: Bench) -> None:
         bench.ack(first)
     bench.reopen()
     assert bench.ids() == ["M3", "M4"]
-    assert bench.advance(20_000) == [Notify("t")]
+    assert bench.advance(20_000) == [Notify(("t",))]
 
 
 def test_a_paused_group_gets_nothing(bench: Bench) -> None:

@@ -103,7 +103,7 @@ def test_a_batch_is_what_its_messages_are_alone(batches: list[tuple[list[Message
         everything, None, 99
     )
     assert together.broker.gauges().pending_by_topic == alone.broker.gauges().pending_by_topic
-    assert together.broker.statistics.messages_in == alone.broker.statistics.messages_in
+    assert together.broker.statistics.stored == alone.broker.statistics.stored
     assert [together.broker.finding.find("a", f"M{number}", 9).messages for number in range(9)] == [
         alone.broker.finding.find("a", f"M{number}", 9).messages for number in range(9)
     ]
