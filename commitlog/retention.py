@@ -126,8 +126,16 @@ class Keeping:
     def run(self, disk: Disk) -> None:
         """Write the keep file, in a worker thread; raise OSError."""
         needed = [offset for offset in self.needed_offsets if offset not in self.kept]
-        if not needed:
-            return
+        if needed:
+            self._write(disk, needed)
+        if self.needed_offsets:
+            # Also where nothing was to be written: a start may have found a file whose name is not on disk,
+            # since that sync failed. Once the record of the cut is, nothing else has these records.
+            disk.sync_folder(layout.KEEP)
+            disk.sync_folder("")
+
+    def _write(self, disk: Disk, needed: Sequence[int]) -> None:
+        """Write a file of what the last one of that name has and of what is needed besides."""
         imported_until = imported.read(disk)
         path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from commitlog import layout, limits, retention, snapshot
+from commitlog.disk import SyncFailed
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.message import Message
 from commitlog.record import TYPE_SYSTEM, Record
@@ -247,6 +248,31 @@ def test_a_cut_that_was_not_durable_has_deleted_nothing() -> None:
     bench.reopen(KEEP_ALL)  # the record of the cut is lost
     assert bench.broker.gauges().log_first_offset == 0
     assert bench.segments()[: len(before)] == before
+    commit(bench, half)
+
+
+def test_a_keep_file_whose_name_did_not_come_to_the_disk_is_not_taken_for_kept() -> None:
+    """A start finds it, and the power goes once the record of the cut is durable."""
+    bench = Bench()
+    half = bench.send(transactional=True, check_immunity_ms=3_600_000)
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+    keeping: Retirement | None = None
+    while keeping is None:
+        bench.now_ms += 1_000
+        effects = bench.broker.tick(bench.now_ms)
+        keeping = next((one.retirement for one in effects if isinstance(one, Retire)), None)
+        bench.flush()
+    bench.disk.strike(3, Fault.FAILS_WITHIN)  # the rename: it can be seen, and is not on disk
+    with pytest.raises(SyncFailed, match=r"keep\.new"):
+        keeping.run(bench.disk)
+    bench.reopen(KEEP_ONE)
+    assert bench.disk.list("keep")
+    bench.advance(10_000)
+    assert bench.broker.gauges().log_first_offset > half.physical_offset
+    bench.disk.crash(lambda _: 0)
+    bench.reopen(KEEP_ONE)
     commit(bench, half)
 
 
