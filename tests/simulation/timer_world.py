@@ -476,6 +476,7 @@ class World(Machine):
     def check_names(self) -> None:
         """Every name still says what became of its timer, or that this is long ago."""
         for name in list(self.oracle.names):
+            self._remember(name)
             found = self.broker.timers.get(name, self.now_ms)
             assert isinstance(found, TimerVerdict), f"{name} waits, yet nothing does"
             self._told(name, self.oracle.named(name), self.oracle.expected(name), found)
