@@ -193,6 +193,9 @@ class Disaster:
         # Where the engine has lost signs of life only, the copy has all that the node has.
         if self.stranger is None or claimed is None or now.knows(Position(claimed.end, claimed.chain)):
             return
+        # Another leader of that epoch may have written the bytes that the node has: nothing is lost then.
+        if log_before(node.disk, claimed.end) == log_before(self.stranger.disk, claimed.end):
+            return
         require, random = self.world._process(node).acts.copying._require_covered, self.world.random
         keeps_old = random.random() < 0.5
 
@@ -268,6 +271,16 @@ class Disaster:
     def is_named(self, left: Left, offset: int) -> bool:
         """Whether a store says that what lies at an offset is damaged."""
         return any(one.first_offset <= offset < one.end_offset for one in left.damaged)
+
+
+def log_before(disk: MemoryDisk, end: int) -> list[tuple[int, bytes]]:
+    """The segments of a log up to an offset, each with where it begins."""
+    firsts = [first for first in layout.segment_offsets(disk) if first < end]
+    ends = [*firsts[1:], end]
+    return [
+        (first, disk.read(layout.segment_path(first), 0, until - first))
+        for first, until in zip(firsts, ends, strict=True)
+    ]
 
 
 def play(seed: int) -> None:
