@@ -9,8 +9,9 @@ Only `write`, `allocate` and `truncate` make a file. Every method may raise OSEr
 After `SyncFailed` nothing that was written to the file since its last sync may be trusted: it can be read as
 before, the next sync succeeds, and it is not on disk (Linux marks pages clean whose writing has failed). Only
 what is written once more is durable after another sync. It is raised too where the sync of a folder failed:
-what was made, renamed or deleted there is so, and may not be so when the power has gone. So whoever gets it
-writes anew, from a source that is no such page or is checked by a CRC; nobody syncs again and believes it.
+what was made, renamed or deleted there is so, and may not be so when the power has gone, until a sync of that
+folder succeeds: names are in the file system's journal, which a failure ends. Contents are written anew, from
+a source that is no such page or is checked by a CRC; they are not synced again and believed.
 """
 
 from __future__ import annotations

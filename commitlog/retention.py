@@ -124,7 +124,7 @@ class Keeping:
     """Where in the file the records lie, once it is written."""
 
     def run(self, disk: Disk) -> None:
-        """Write the keep file, in a worker thread; raise OSError."""
+        """Write the keep file and sync its name, in a worker thread; raise OSError."""
         needed = [offset for offset in self.needed_offsets if offset not in self.kept]
         if needed:
             self._write(disk, needed)

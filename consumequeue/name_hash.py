@@ -3,8 +3,8 @@
 The key index and the table of recent ids know a name by 8 bytes, the tables of timers by 16; BLAKE2b mixes
 the size of a digest in, so that one is not a part of the other.
 
-Cost: 0.45 us a name. A hash of `topic#` that is kept and copied costs 0.3 for a few topics, and twice as much
-as this where thousands come in turn.
+Cost: 0.6 us a name. A hash of `topic#` that is kept in a cache of 1,024 and copied takes 0.4 us for few
+topics, and 1.0 where 10,000 come in turn.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Rules:
   memory of all tails, and what a snapshot keeps of them.
 - At most 500 queues are written in one go, which holds the loop for some ms before and after.
 
-Cost: five looks until a tail is written. Weak spot: where all queues get as much, and are so many that their
+Cost: six looks until a tail is written. Weak spot: where all queues get as much, and are so many that their
 tails never fill (80,000 queues of 20 entries have 32 MiB), each write brings a file few entries, and a
 checkpoint has many files to sync.
 """

@@ -31,7 +31,10 @@ class Lateness:
 
 @dataclass(slots=True)
 class Traffic:
-    """What producers have stored under one topic."""
+    """Messages of one topic since the start, and the turn of its queues.
+
+    Both are counted for each send: one look-up serves both.
+    """
 
     messages: int = 0
     body_bytes: int = 0

@@ -229,6 +229,18 @@ def test_a_start_deletes_what_was_cut_off_before_it(cut: Bench, has_snapshot: bo
     commit(cut, cut.halves[0])
 
 
+def retirement_of(bench: Bench) -> Retirement:
+    """Let time pass until segments are to go; return what is to run for that."""
+    for _ in range(60):
+        bench.now_ms += 1_000
+        effects = bench.broker.tick(bench.now_ms)
+        bench.flush()
+        for one in effects:
+            if isinstance(one, Retire):
+                return one.retirement
+    pytest.fail("no segment is to go")
+
+
 def test_a_cut_that_was_not_durable_has_deleted_nothing() -> None:
     bench = Bench()
     half = bench.send(transactional=True, check_immunity_ms=3_600_000)
@@ -236,12 +248,7 @@ def test_a_cut_that_was_not_durable_has_deleted_nothing() -> None:
         bench.send()
     bench.reopen(KEEP_ONE)
     before = bench.segments()
-    found: list[Retirement] = []
-    while not found:
-        bench.now_ms += 1_000
-        found = [one.retirement for one in bench.broker.tick(bench.now_ms) if isinstance(one, Retire)]
-        bench.flush()
-    bench.retire(found[0])
+    bench.retire(retirement_of(bench))
     assert bench.disk.list("keep")
     assert bench.broker.gauges().log_first_offset > 0
     assert not [one for one in bench.broker.tick(bench.now_ms + 9_000) if isinstance(one, Retire)]
@@ -258,12 +265,7 @@ def test_a_keep_file_whose_name_did_not_come_to_the_disk_is_not_taken_for_kept()
     for _ in range(40):
         bench.send()
     bench.reopen(KEEP_ONE)
-    keeping: Retirement | None = None
-    while keeping is None:
-        bench.now_ms += 1_000
-        effects = bench.broker.tick(bench.now_ms)
-        keeping = next((one.retirement for one in effects if isinstance(one, Retire)), None)
-        bench.flush()
+    keeping = retirement_of(bench)
     bench.disk.strike(3, Fault.FAILS_WITHIN)  # the rename: it can be seen, and is not on disk
     with pytest.raises(SyncFailed, match=r"keep\.new"):
         keeping.run(bench.disk)
@@ -282,13 +284,9 @@ def test_nothing_is_decided_or_deleted_while_a_cut_is_not_durable() -> None:
     for _ in range(120):
         bench.send()
     bench.reopen(replace(KEEP_ONE, retention=RetentionPolicy(log_bytes_max=5 * SEGMENT_BYTES)))
-    found: list[Retirement] = []
-    while not found and bench.now_ms < NOW_MS + 60_000:
-        bench.now_ms += 1_000
-        found = [one.retirement for one in bench.broker.tick(bench.now_ms) if isinstance(one, Retire)]
-        bench.flush()
+    retirement = retirement_of(bench)
     before = bench.segments()
-    bench.retire(found[0])
+    bench.retire(retirement)
     for number in range(20):
         message = Message(topic="t", body=b"x" * 500, message_id=f"later {number}")
         bench.broker.sending.send(message, bench.now_ms)
