@@ -16,7 +16,7 @@ a source that is no such page or is checked by a CRC; they are not synced again 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from commitlog.view import View
@@ -57,6 +57,9 @@ class Disk(Protocol):
 
     def sync(self, path: str) -> None:
         """Make the file's written bytes and its name durable; raise `SyncFailed`."""
+
+    def sync_many(self, paths: Sequence[str]) -> None:
+        """Sync files, some at once; raise as `sync` does, when none is being synced any more."""
 
     def allocate(self, path: str, length: int) -> None:
         """Make the file `length` bytes long, new bytes zero, with its disk space reserved."""

@@ -24,7 +24,7 @@ read, and the next sync succeeds without them, as Linux has it ("fsyncgate", Reb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from errno import EIO, ENOSPC
@@ -208,6 +208,10 @@ class MemoryDisk:
             raise SyncFailed(EIO, "sync failed by the test", path)
         self._sync(path, fault)
         self._end(fault, path)
+
+    def sync_many(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.sync(path)
 
     def allocate(self, path: str, length: int) -> None:
         fault = self._begin("allocate", path, grows=length > self.size(path))

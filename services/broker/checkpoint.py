@@ -61,8 +61,7 @@ class Checkpoint:
                 paths[one.path] = None
         else:
             store_format.raise_to_tails(disk)
-        for path in paths:
-            disk.sync(path)
+        disk.sync_many([*paths])
         if self.wants_mark:
             dispatch.mark(disk, self.queues_made_at)
         self.keys.write(disk)

@@ -10,7 +10,7 @@ record behind the newest snapshot.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -173,6 +173,9 @@ class Overlay:
         self.write(path, position, data)
 
     def sync(self, path: str) -> None:
+        """Keep nothing."""
+
+    def sync_many(self, paths: Sequence[str]) -> None:
         """Keep nothing."""
 
     def sync_folder(self, folder: str) -> None:

@@ -207,6 +207,25 @@ def test_what_is_written_is_synced_before_its_descriptor_goes(
     disk.close()
 
 
+def test_of_many_files_that_are_synced_at_once_one_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, paths = RealDisk(tmp_path), [f"queues/{number}/0" for number in range(100)]
+    for path in paths:
+        disk.write(path, 0, b"new")
+
+    def sync(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/7/0"):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with pytest.raises(SyncFailed, match="queues/7/0"):
+        disk.sync_many(paths)
+    monkeypatch.undo()
+    disk.sync_many(paths)
+    disk.sync_many([])
+
+
 def test_a_sync_that_fails_for_one_thread_fails_for_all_that_sync_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
