@@ -591,10 +591,13 @@ class Broker:
         """Learn that a sync has succeeded."""
         self._log.synced(sync)
 
-    def retired(self, retirement: Retirement, now_ms: int) -> None:
-        """Take over a retirement that has run: what is needed is kept, or what nobody reads is gone."""
+    def retired(self, retirement: Retirement, now_ms: int) -> bool:
+        """Take over a retirement that has run: what is needed is kept, or what nobody reads is gone.
+
+        Return False while more is to be done: call again, after other calls. Raise OSError.
+        """
         self._has_new_plan = True
-        self.housekeeping.retired(retirement, now_ms)
+        return self.housekeeping.retired(retirement, now_ms)
 
     def retirement_failed(self) -> None:
         """Try again later a retirement that could not run, or not to its end."""

@@ -22,9 +22,10 @@ Who runs the broker may stop new messages for another reason (`stopped`); then t
 
 The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in a cut "queues", a list of
 [topic, queue, its lowest offset from now on], and "skipped", a list of [group, topic, queue, count]: so many
-messages were still wanted by a group that lagged too long. Where these are many there are several records,
-of which the last is done and cuts the log. Older versions wrote no "queues": the segments were gone when
-such a record was written, and a start goes by those that are there.
+messages were still wanted by a group that lagged too long. There is a record for each
+`limits.CUT_QUEUES_MAX` queues that are looked at, so that thousands do not hold the loop at once; other
+records may lie between. The last is done and cuts the log. Older versions wrote no "queues": the segments
+were gone when such a record was written, and a start goes by those that are there.
 
 Weak spot: room is measured once in `housekeeping_ms`. Writes that take the last tenth of the disk in less
 fill it; then the reserve is spent, and nothing is lost but the room.
@@ -33,7 +34,9 @@ fill it; then the reserve is spent, and nothing is lost but the room.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final
 
 from commitlog import layout, limits, retention, snapshot
@@ -73,8 +76,11 @@ class Housekeeping:
         self._groups = groups
         self._transactions = transactions
         self._policy = settings.retention
+        self._cut_queues_max = settings.cut_queues_max
         self._statistics = statistics
         self._running: Retirement | None = None
+        self._uncut: Iterator[tuple[str, int]] | None = None
+        """The queues that the running cut has still to look at."""
         self._deletable_offset = 0
         """Up to here nothing reads the log any more, as a durable record says; 0: that was deleted."""
         self._wished_offset = 0
@@ -153,30 +159,39 @@ class Housekeeping:
         outcomes = self._transactions.outcomes
         return offset in outcomes.open or offset in outcomes.expired
 
-    def retired(self, done: Retirement, now_ms: int) -> None:
-        """Cut the log after a keeping, whose keep file is read from now on; or note that segments are gone.
+    def retired(self, done: Retirement, now_ms: int) -> bool:
+        """Cut the log after a keeping, some queues at a time; or note that segments are gone.
 
-        A keeping runs on until its record is published: what a cut that may be undone leaves is not to be
-        deleted.
+        Return False while queues are left: call again, other calls may come between. The last record cuts the
+        log, and the keep file is read from then on. A keeping runs on until that record is published: what a
+        cut that may be undone leaves is not to be deleted. Raise OSError.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
             self._running, self._deletable_offset = None, 0
-            return
-        log = self._store.log
+            return True
+        log, dispatch = self._store.log, self._store.dispatch
         assert log.first_offset < done.cut_offset <= log.end_offset, "a cut goes forward, within the log"
-        self._store.log.keep.add(done.cut_offset, done.places)
+        if self._uncut is None:
+            self._uncut = iter(dispatch.keys())  # a queue that comes later begins above the cut
         self._groups.open_records.close()  # a lease of before the cut comes before it in the log
-        queues = self._store.dispatch.minimums(done.cut_offset)
+        keys = [*islice(self._uncut, self._cut_queues_max)]
+        queues = dispatch.minimums(done.cut_offset, keys)
         skipped = self._groups.missed(queues)
         for group, topic, _, count in skipped:
             self._statistics.skipped[(topic, group)] += count
+        is_last = len(keys) < self._cut_queues_max
+        if is_last:
+            self._uncut = None
+            log.keep.add(done.cut_offset, done.places)
         count_max = limits.CUT_ROWS_PER_RECORD_MAX
-        last = max(len(queues) - 1, len(skipped) - 1, 0) // count_max
-        for number in range(last + 1):
-            rows = slice(number * count_max, (number + 1) * count_max)
-            part = {"queues": queues[rows], "skipped": skipped[rows]}
-            self._append({"cut_offset": done.cut_offset, "done": number == last} | part, now_ms)
+        record_count = max(-(-len(skipped) // count_max), 1 if is_last or queues else 0)
+        for number in range(record_count):
+            rows = skipped[number * count_max : (number + 1) * count_max]
+            part = {"queues": [] if number else queues, "skipped": rows}
+            is_done = is_last and number == record_count - 1
+            self._append({"cut_offset": done.cut_offset, "done": is_done} | part, now_ms)
+        return is_last
 
     def keep_before(self, record: Record) -> None:
         """Keep what is needed below another broker's cut, before the cut is applied; raise OSError."""
@@ -196,7 +211,7 @@ class Housekeeping:
 
     def failed(self) -> None:
         """Give up a retirement that failed, perhaps half way; it is tried again with the next look."""
-        self._running = None
+        self._running = self._uncut = None
 
     def apply(self, record: Record) -> None:
         """Cut the log, as its record says: queues and groups begin behind the cut."""
@@ -262,11 +277,12 @@ class Housekeeping:
 
     def _cut_offset(self, now_ms: int) -> int:
         ages = self._store.segment_ages()
-        young_from_ms = now_ms - self._policy.group_pin_ms
-        pinned_offset = self._groups.lowest_wanted_offset(young_from_ms, ages)
-        return retention.cut_offset(
-            ages, self._store.log.segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms
-        )
+        policy, disk_used, segment_bytes = self._policy, self.disk_used, self._store.log.segment_bytes
+        cut_offset = retention.cut_offset(ages, segment_bytes, policy, disk_used, None, now_ms)
+        if cut_offset <= self._store.log.first_offset:
+            return cut_offset  # without a look at what groups wait for, which is one at all queues
+        pinned_offset = self._groups.lowest_wanted_offset(now_ms - policy.group_pin_ms, ages)
+        return retention.cut_offset(ages, segment_bytes, policy, disk_used, pinned_offset, now_ms)
 
     def _is_covered(self, cut_offset: int, now_ms: int) -> bool:
         """Return whether both kept snapshots lie behind `cut_offset`; ask for the one that is missing."""

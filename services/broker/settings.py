@@ -24,6 +24,7 @@ class BrokerSettings:
     auto_create_topics: bool = True
     queue_count: int = limits.QUEUE_COUNT_DEFAULT
     tail_entries_max: int = limits.TAIL_ENTRIES_MAX
+    cut_queues_max: int = limits.CUT_QUEUES_MAX
     invisible_ms_min: int = limits.INVISIBLE_MS_MIN
     auto_renew_lease_ms: int = limits.AUTO_RENEW_LEASE_MS
     attempts_max: int = limits.ATTEMPTS_DEFAULT

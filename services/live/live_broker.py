@@ -640,8 +640,19 @@ class LiveBroker:
             if isinstance(error, SyncFailed):
                 self._flushing.fail(error)
         else:
-            core.retired(retirement, self._clock())
+            await self._cut(core, retirement)
         self._loop.call_soon(self._flushing.resume)
+
+    async def _cut(self, core: Broker, retirement: Retirement) -> None:
+        """Let the core take a retirement over, some queues in each turn of the loop."""
+        try:
+            while self._core is core and not core.retired(retirement, self._clock()):
+                await asyncio.sleep(0)
+        except OSError as error:
+            self._flushing.fail(error)
+        except Exception as bug:
+            self.break_down(bug)
+            raise
 
     def break_down(self, bug: BaseException) -> None:
         """Write nothing more, serve nothing more, and let the process end: the core has a bug."""

@@ -31,7 +31,7 @@ from tests.memory_disk import Death
 from tests.simulation.faults import Faults
 from tests.simulation.receiving_oracle import Course, Held, Oracle, Stored, in_flight_of
 from tests.simulation.timer_machine import Disk
-from tests.simulation.tries import TAILS
+from tests.simulation.tries import CUTS, TAILS
 
 START_MS = 1_763_700_000_000
 SEGMENT_BYTES = 4096
@@ -53,7 +53,9 @@ class Machine:
         self.chance = random.Random(seed)
         self.disk = Disk()
         self.now_ms = START_MS
-        self.settings = replace(SETTINGS, tail_entries_max=TAILS[seed % len(TAILS)])
+        self.settings = replace(
+            SETTINGS, tail_entries_max=TAILS[seed % len(TAILS)], cut_queues_max=CUTS[seed % len(CUTS)]
+        )
         if seed % 2:
             pin_ms = self.chance.choice([0, 5_000, 3 * 86_400_000])
             policy = RetentionPolicy(log_bytes_max=4 * SEGMENT_BYTES, group_pin_ms=pin_ms)
@@ -290,24 +292,26 @@ class Machine:
                     self.retirements = []
                     self.broker.retirement_failed()
                     return
-                if self.chance.random() < 0.9:
-                    self._retired(retirement)
-                else:
-                    self._reopen(None)
                 self.retirements = []
+                while self.chance.random() < 0.9:
+                    if self._retired(retirement):
+                        return
+                    self.receive()
+                self._reopen(None)
                 return
 
-    def _retired(self, retirement: Retirement) -> None:
+    def _retired(self, retirement: Retirement) -> bool:
         """What a group had still wanted of the deleted messages is counted."""
         skipped, wanted = self.broker.statistics.skipped.copy(), {}
         for key, queue, committed_offset in self.broker.groups.committed_offsets():
             wanted[key] = committed_offset, queue, _done(in_flight_of(self.broker, *key).offsets.freeze())
-        self.broker.retired(retirement, self.now_ms)
+        is_done = self.broker.retired(retirement, self.now_ms)
         expected: Counter[tuple[str, str]] = Counter()
         for (group, topic, _), (committed_offset, queue, done) in wanted.items():
             gone = set(range(committed_offset, queue.min_offset))
             expected[topic, group] += len(gone - done)
         assert self.broker.statistics.skipped - skipped == +expected
+        return is_done
 
 
 def _members(frozen: dict[str, Any]) -> dict[str, set[str]]:

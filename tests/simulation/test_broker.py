@@ -57,7 +57,7 @@ from services.store.verify import verify
 from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.second_core import SecondCore
-from tests.simulation.tries import TAILS, some_properties, tried
+from tests.simulation.tries import CUTS, TAILS, some_properties, tried
 from tidewheel.errors import InvalidReceiptHandle, TransactionEnded
 from txn.checkback import CheckBackPolicy
 from txn.errors import InvalidTransactionId
@@ -100,7 +100,9 @@ class World:
         self.disk = MemoryDisk()
         self.now_ms = START_MS
         settings = FORGETFUL if seed % 2 else SETTINGS
-        self.settings = replace(settings, tail_entries_max=TAILS[seed % len(TAILS)])
+        self.settings = replace(
+            settings, tail_entries_max=TAILS[seed % len(TAILS)], cut_queues_max=CUTS[seed % len(CUTS)]
+        )
         if seed % 5 in (2, 3):
             self.settings = replace(self.settings, sync_flush=False)
         self.trouble = random.Random(seed) if self.may_be_troubled and seed % 3 == 0 else None
@@ -532,11 +534,12 @@ class World:
                     if isinstance(error, SyncFailed):
                         self._reopen(self.broker.durable_offset)
                     return
-                if self.chance.random() < 0.8:
-                    self.broker.retired(retirement, self.now_ms)
-                else:
-                    self._reopen(None)
                 self.retirements = []
+                while self.chance.random() < 0.8:
+                    if self.broker.retired(retirement, self.now_ms):
+                        return
+                    self.send()  # between queues that begin at the cut and others
+                self._reopen(None)
                 return
 
     def _tell(self, durable_at: int, news: object) -> None:

@@ -31,7 +31,7 @@ from services.broker.values import CheckBack, Effect, ReadTimers, Retire
 from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import FACT_KINDS, TIMER_KINDS, Faults
 from tests.simulation.timer_oracle import Oracle, Timer
-from tests.simulation.tries import TAILS
+from tests.simulation.tries import CUTS, TAILS
 from timingwheel import partition
 from timingwheel.due_run import ReadAhead
 
@@ -59,7 +59,9 @@ class Machine:
         self.chance = random.Random(seed)
         self.disk = Disk()
         self.now_ms = self.seen_ms = START_MS
-        self.settings = replace(SETTINGS, tail_entries_max=TAILS[seed % len(TAILS)])
+        self.settings = replace(
+            SETTINGS, tail_entries_max=TAILS[seed % len(TAILS)], cut_queues_max=CUTS[seed % len(CUTS)]
+        )
         if seed % 2:
             policy = RetentionPolicy(log_bytes_max=4 * SEGMENT_BYTES)
             self.settings = replace(self.settings, housekeeping_ms=2_000, retention=policy)
@@ -212,11 +214,11 @@ class Machine:
                     if isinstance(error, SyncFailed):
                         self._reopen(self.broker.durable_offset)
                     return
-                if self.chance.random() < 0.9:
-                    self.broker.retired(retirement, self.now_ms)
-                else:
-                    self._reopen(None)
                 self.retirements = []
+                while self.chance.random() < 0.9:
+                    if self.broker.retired(retirement, self.now_ms):
+                        return
+                self._reopen(None)
                 return
 
     def _kinds_hit(self, seed: int) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from commitlog import limits
 from commitlog.message import Message
 
 TAILS = (1, 4, limits.TAIL_ENTRIES_MAX)
+CUTS = (1, limits.CUT_QUEUES_MAX)
 """How many entries of a queue a world's brokers gather before a file has them, by the seed."""
 
 

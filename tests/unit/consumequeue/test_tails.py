@@ -126,7 +126,7 @@ class Counting(MemoryDisk):
 
 
 def cut(disk: Disk, dispatch: Dispatch, log_offset: int) -> None:
-    dispatch.rise(dispatch.minimums(log_offset))
+    dispatch.rise(dispatch.minimums(log_offset, dispatch.keys()))
     dispatch.delete_unneeded()
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -85,7 +88,8 @@ class Bench:
             self.deletions.append(retirement)
             return
         retirement.run(self.disk)
-        self.broker.retired(retirement, self.now_ms)
+        while not self.broker.retired(retirement, self.now_ms):
+            self.flush()
 
     def advance(self, milliseconds: int) -> None:
         end_ms = self.now_ms + milliseconds
@@ -297,27 +301,67 @@ def test_nothing_is_decided_or_deleted_while_a_cut_is_not_durable() -> None:
     assert [type(one.retirement) for one in effects if isinstance(one, Retire)] == [Deletion]
 
 
-def test_a_cut_of_many_queues_takes_several_records_of_which_the_last_cuts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "CUT_ROWS_PER_RECORD_MAX", 3)
+def cuts(bench: Bench) -> list[Any]:
+    """The bodies of the records of cuts."""
+    found = [one.record for one in LogScan(bench.disk, SEGMENT_BYTES) if one.record.topic == RETENTION_TOPIC]
+    return [body for one in found if "queues" in (body := json.loads(one.body))]
+
+
+def test_a_cut_of_many_queues_takes_several_records_of_which_the_last_cuts() -> None:
     bench = Bench()
     bench.receive("lagging")
     for _ in range(40):
         bench.send()
-    bench.reopen(KEEP_ONE)
+    bench.reopen(replace(KEEP_ONE, cut_queues_max=3))
     bench.deletions = []
     bench.advance(10_000)
-    found = [one.record for one in LogScan(bench.disk, SEGMENT_BYTES) if one.record.topic == RETENTION_TOPIC]
-    cuts = [body for one in found if "queues" in (body := json.loads(one.body))]
-    assert [(one["done"], len(one["queues"]), len(one["skipped"])) for one in cuts] == [
+    assert [(one["done"], len(one["queues"]), len(one["skipped"])) for one in cuts(bench)] == [
         (False, 3, 3),
         (True, 1, 1),
     ]
-    assert sum(row[-1] for one in cuts for row in one["skipped"]) == 40 - len(bench.receive("lagging"))
+    assert sum(row[-1] for one in cuts(bench) for row in one["skipped"]) == 40 - len(bench.receive("lagging"))
     ranges = [bench.broker.finding.queue_range("t", queue_id) for queue_id in range(4)]
     bench.reopen(KEEP_ALL)
     assert [bench.broker.finding.queue_range("t", queue_id) for queue_id in range(4)] == ranges
+
+
+def test_many_rows_of_what_groups_missed_take_several_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CUT_ROWS_PER_RECORD_MAX", 3)
+    bench = Bench()
+    bench.receive("one")
+    bench.receive("two")
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+    bench.advance(10_000)
+    first, second, third = cuts(bench)
+    assert [one["done"] for one in (first, second, third)] == [False, False, True]
+    assert [len(one["skipped"]) for one in (first, second, third)] == [3, 3, 2]
+    assert (len(first["queues"]), second["queues"], third["queues"]) == (4, [], [])
+
+
+def test_a_cut_that_ends_after_some_queues_is_carried_on_and_counts_nothing_twice() -> None:
+    bench = Bench()
+    bench.receive("lagging")
+    for _ in range(40):
+        bench.send()
+    bench.reopen(replace(KEEP_ONE, cut_queues_max=2))
+    keeping = retirement_of(bench)
+    keeping.run(bench.disk)
+    assert not bench.broker.retired(keeping, bench.now_ms)
+    bench.flush()
+    bench.reopen(replace(KEEP_ONE, cut_queues_max=2))
+    assert bench.broker.gauges().log_first_offset == 0
+    assert [len(one["queues"]) for one in cuts(bench)] == [2]
+    bench.deletions = []
+    bench.advance(10_000)
+    assert bench.broker.gauges().log_first_offset > 0
+    missed = Counter[int]()
+    for one in cuts(bench):
+        for _, _, queue_id, count in one["skipped"]:
+            missed[queue_id] += count
+    for queue_id in range(4):
+        assert missed[queue_id] == bench.broker.finding.queue_range("t", queue_id)[0]
 
 
 def test_a_store_whose_segments_an_older_version_deleted_opens_as_it_did(cut: Bench) -> None:
@@ -519,3 +563,15 @@ def test_nothing_is_deleted_while_a_checkpoint_is_under_way() -> None:
     bench.broker.checkpointed(checkpoint)
     bench.advance(10_000)
     assert len(bench.segments()) < count
+
+
+@pytest.mark.parametrize("settings", [KEEP_ALL, KEEP_ONE], ids=["kept for ever", "cut already"])
+def test_groups_are_not_looked_at_where_no_segment_may_go(settings: BrokerSettings) -> None:
+    bench = Bench()
+    bench.receive("lagging")
+    for _ in range(40):
+        bench.send()
+    bench.reopen(settings)
+    bench.advance(20_000)
+    with patch.object(bench.broker.groups, "committed_offsets", side_effect=AssertionError("it looked")):
+        bench.advance(20_000)
