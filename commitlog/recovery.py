@@ -153,7 +153,10 @@ class LogScan:
         for first_offset in reversed(firsts):
             if first_offset >= self.end_offset:
                 self._disk.delete(layout.segment_path(first_offset))
-        self._disk.sync_folder(layout.COMMITLOG)  # what was deleted before may come back with the power
+        # What was deleted before may come back with the power, and names of which a sync failed may go with
+        # it: segments are deleted because of the snapshots, and the log is cut because of what is kept.
+        for folder in (layout.COMMITLOG, layout.SNAPSHOTS, layout.KEEP, ""):
+            self._disk.sync_folder(folder)
         kept = [first_offset for first_offset in firsts if first_offset < self.end_offset]
         for first_offset in kept:
             self._write_again(first_offset)

@@ -364,6 +364,31 @@ def test_a_cut_that_ends_after_some_queues_is_carried_on_and_counts_nothing_twic
         assert missed[queue_id] == bench.broker.finding.queue_range("t", queue_id)[0]
 
 
+class Unnamed(MemoryDisk):
+    """A disk on which the names of snapshots cannot be synced: they can be seen, and go with the power."""
+
+    def rename(self, path: str, new_path: str) -> None:
+        if new_path.startswith(layout.SNAPSHOTS):
+            self.strike(1, Fault.FAILS_WITHIN)
+        super().rename(path, new_path)
+
+
+def test_snapshots_whose_names_are_not_on_disk_are_made_durable_by_the_start_that_finds_them() -> None:
+    bench = Bench()
+    bench.disk.__class__ = Unnamed
+    for _ in range(2):
+        for _ in range(10):
+            bench.send()
+        with pytest.raises(SyncFailed):
+            bench.broker.checkpoint(bench.now_ms).write(bench.disk)
+        bench.disk.well()
+        bench.reopen(KEEP_ALL)
+    found = snapshot.offsets(bench.disk)
+    assert len(found) == 2
+    bench.disk.crash(lambda _: 0)
+    assert snapshot.offsets(bench.disk) == found
+
+
 def test_a_store_whose_segments_an_older_version_deleted_opens_as_it_did(cut: Bench) -> None:
     """Its records say how far, and nothing more; its snapshots no more than where the log may begin."""
     deletion, cut.deletions = cut.deletions[0], None
