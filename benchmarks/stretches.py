@@ -68,8 +68,8 @@ DENSE = b"[" + b"1," * (MESSAGES // 2 - 100) + b"1]"
 ESCAPES = b"\\n" + "\U0001f600".encode()
 TEXT = b'{"topic":"' + b"," * 200_000 + ESCAPES * ((MESSAGES - 200_100) // len(ESCAPES)) + b'"}'
 NAME = b'{"' + ESCAPES * ((MESSAGES - 100) // len(ESCAPES)) + b'":1}'
-WRONG = b'{"topic":"t","keys":[' + b"1," * (limits.HTTP_BODY_VALUES_MAX - 100) + b"1]}"
-WRONG_TIMERS = b'{"timers":[{' + b",".join(b'"%d":1' % n for n in range(9_000)) + b"}" + b",{}" * 900 + b"]}"
+WRONG = b'{"topic":"t","keys":[' + b"1," * (limits.HTTP_FIELDS_MAX - 100) + b"1]}"
+WRONG_TIMERS = b'{"timers":[{' + b",".join(b'"%d":1' % n for n in range(4_900)) + b"}" + b",{}" * 900 + b"]}"
 NUMBERS = b"[" + b",".join(b"%d.%d" % (n, n * 7_919) for n in range(99_000)) + b"]"
 LONG_TEXT = b'"' + ESCAPES * ((limits.BODY_BYTES_MAX - 2) // len(ESCAPES)) + b'"'
 EVENT = b'{"specversion":"1.0","id":"%d","source":"/","type":"t","data":%b}'
@@ -294,8 +294,8 @@ class World:
             "HTTP, the same for timers": lambda: self._both(
                 http("POST", "/api/timers", TEXT), http("POST", "/api/timers", NAME)
             ),
-            "HTTP, 10,000 values that are wrong": lambda: http("POST", "/api/messages", WRONG),
-            "HTTP, 9,000 fields of a timer that are wrong": lambda: http("POST", "/api/timers", WRONG_TIMERS),
+            "HTTP, 4,900 values that are wrong": lambda: http("POST", "/api/messages", WRONG),
+            "HTTP, 4,900 fields of a timer that are wrong": lambda: http("POST", "/api/timers", WRONG_TIMERS),
             "HTTP, a message of 4 MiB in base64": lambda: http("POST", "/api/messages", self._posted_bytes()),
             "HTTP, a message of 4 MiB": lambda: http("POST", "/api/messages", self._posted()),
             "HTTP, a message of 99,000 numbers in JSON": lambda: http(

@@ -95,9 +95,9 @@ def shaped(kind: type[Shape], said: Any, where: str) -> Shape:
     """
     inner = said.values() if isinstance(said, dict) else ()
     count = len(inner) + sum(len(one) for one in inner if isinstance(one, dict | list))
-    if count > limits.HTTP_BODY_VALUES_MAX:
+    if count > limits.HTTP_FIELDS_MAX:
         raise RequestTooLarge(
-            f"{where or 'The body'} has {count} values, the limit is {limits.HTTP_BODY_VALUES_MAX}."
+            f"{where or 'The body'} has {count} fields and items, the limit is {limits.HTTP_FIELDS_MAX}."
         )
     try:
         return kind.model_validate(said)

@@ -58,9 +58,9 @@ def test_a_body_that_is_declared_too_large_for_its_route_is_refused_and_far_too_
 
 
 def test_a_part_with_more_values_than_can_be_told_as_wrong_is_refused_for_their_number() -> None:
-    many = range(limits.HTTP_BODY_VALUES_MAX + 1)
+    many = range(limits.HTTP_FIELDS_MAX + 1)
     for wrong in ({str(one): 1 for one in many}, {"topic": "t", "keys": list(many)}):
-        with pytest.raises(RequestTooLarge, match=r"timers\.7 has \d+ values"):
+        with pytest.raises(RequestTooLarge, match=r"timers\.7 has \d+ fields and items"):
             shaped(NewTimer, wrong, "timers.7")
     with pytest.raises(ClientMistake, match=r"timers\.7\.topic is missing"):
         shaped(NewTimer, {}, "timers.7")
