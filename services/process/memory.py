@@ -13,14 +13,17 @@ Measured, 3 million timers due within 18 s, from their reading to the last deliv
     177       275,000      20.4       one heap, 1 MiB, 4 MiB: what each tick and flush uses is faulted in anew
 
 Python looks for cycles each 700 objects that are new and still held, of which a batch of messages makes
-thousands, none in a cycle: a look at 2,000 costs half a millisecond. The survivors are examined a second
-time with those of the next look, and a third time after `LOOKS_FOR_CYCLES`. Then they are frozen, and no
-further look examines them, however large the heap is. Without freezing each third look examined all objects
-since the start (measured: 150,000 objects 28 to 34 ms, one in the middle of a call):
+thousands, none in a cycle: a look at 1,000 costs a quarter of a millisecond. The survivors are examined a
+second time with those of the next look, and a third time after `LOOKS_FOR_CYCLES`. Then they are frozen, and
+no further look examines them, however large the heap is. Without freezing each third look examined all
+objects since the start (measured: 150,000 objects 28 to 34 ms, one in the middle of a call):
 
     at the third look    longest look of 256 calls with 1,024 messages each
     nothing frozen       22 to 34 ms, growing with the heap
-    survivors frozen     2 to 7 ms, however large the heap: it comes to some 16,000 objects
+    survivors frozen     2 to 7 ms, however large the heap, where it comes to some 16,000 objects
+
+A slower machine took 14 ms for those, so a look begins after half as many new objects as it did then: 8,000
+objects took that machine 8 ms, and all calls together no longer.
 
 What is frozen is freed as ever when nothing refers to it. Only a cycle that was alive at a third look and
 became garbage later stays, until `WholeLooks` comes to it: a look at all objects (0.1 to 0.4 us each), when
@@ -56,7 +59,7 @@ MAPPED_BYTES_MIN: Final = 8 * 1024 * 1024
 """Blocks from this size on are mapped apart: rows read ahead are, what a tick or a flush takes is not."""
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """How much that is free may stay at the end of the heap."""
-LOOKS_FOR_CYCLES: Final = 2_000, 1, 3
+LOOKS_FOR_CYCLES: Final = 1_000, 1, 3
 """After how many new objects Python looks at them, and after how many looks a second and a third time."""
 WHOLE_SECONDS: Final = 120.0
 """How often it is considered to look at all objects."""
