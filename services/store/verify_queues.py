@@ -144,7 +144,7 @@ class QueueCheck:
     def findings(self, damaged: list[Damage]) -> Iterator[Finding]:
         """Yield what is wrong."""
         folders = [f"{layout.CONSUMEQUEUE}/{topic}" for topic in sorted(self._gone)]
-        if self._is_all_gone and (folders or not self._present) and self._store.durable_offset > 0:
+        if self._is_all_gone and folders:
             folders = [layout.CONSUMEQUEUE]
         for folder in folders:
             yield Finding("queue", folder, -1, -1, "is not there; the next start makes it", False)

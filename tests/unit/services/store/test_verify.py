@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commitlog import layout
+from commitlog import layout, limits
+from services.broker.broker import Broker
 from services.store import repair
 from services.store.dump import log_lines
 from services.store.opening import look_at, open_store
 from services.store.verify import Verdict, verify
+from tests.memory_disk import MemoryDisk
+from tests.unit.services.store.conftest import SETTINGS, START_MS, Shop
 
 NOW_MS = 1_763_700_900_000
 
@@ -98,6 +102,16 @@ def test_derived_files_that_are_gone_are_no_damage(store_at: Callable[[str], Pat
     verdict = proven(root)
     assert verdict.is_sound
     assert [one.what for one in verdict.findings] == ["is not there; the next start makes it"] * 2
+
+
+def test_a_store_without_a_snapshot_lacks_no_files_of_queues() -> None:
+    shop = Shop(MemoryDisk())
+    shop.settings = replace(SETTINGS, tail_entries_max=limits.TAIL_ENTRIES_MAX)
+    shop.broker = Broker.open(shop.disk, shop.settings, START_MS)
+    shop.trade(20, snapshots_after=())
+    verdict = verify(look_at(shop.disk, "store"), NOW_MS)
+    assert verdict.findings == []
+    assert verdict.snapshot_count == 0
 
 
 def test_records_behind_the_published_end_and_a_torn_one_are_no_damage(shop: Any) -> None:
