@@ -1,13 +1,15 @@
 """What is asked of both servers, and what their replies must say.
 
-Requests are made once by protobuf around marks of the same length as what takes their place, and are filled
-in for each call: an id of its own (delayed and half messages are known by it), and, where time from send to
-receipt is measured, the moment in the body. Replies are checked by the place that an OK status has in them;
+Each message has a body of 256 bytes, a key of its own and two properties, as orders of a shop have. Requests
+are made once by protobuf around marks of the same length as what takes their place, and are filled in for
+each call: a key and an id (delayed and half messages are known by it), and, where time from send to receipt
+is measured, the moment in the body. Replies are checked by the place that an OK status has in them;
 only what is used further is parsed.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -24,6 +26,10 @@ SEND, RECEIVE, ACK, END, TELEMETRY = (
     b"SendMessage", b"ReceiveMessage", b"AckMessage", b"EndTransaction", b"Telemetry",
 )  # fmt: skip
 ID_MARK: Final = b"01" + b"?" * 32
+KEY_MARK: Final = b"order-" + b"?" * 12
+MARKS: Final = re.compile(b"|".join(map(re.escape, (KEY_MARK, ID_MARK))))
+KEYS: Final = 10**12
+PROPERTIES: Final = {"tenant": "north", "currency": "EUR"}
 STAMP_MARK: Final = b"!" * STAMP_BYTES
 OK_CODE: Final = b"\x08\xa0\x9c\x01"
 OK_AT: Final = 7
@@ -40,8 +46,9 @@ def framed(message: Any) -> bytes:
 def sending(
     topic: str, message_type: wire.MessageType, messages: int = 1, due_s: int | None = None
 ) -> Callable[[], Asked]:
-    """Return what makes the next SendMessage of so many messages, each with an id of its own."""
+    """Return what makes the next SendMessage of so many messages, each with a key and an id of its own."""
     system = wire.SystemProperties(
+        keys=[KEY_MARK.decode()],
         message_id=ID_MARK.decode(),
         message_type=message_type,
         body_encoding=wire.IDENTITY,
@@ -51,11 +58,19 @@ def sending(
     if due_s is not None:
         system.delivery_timestamp.seconds = due_s
     message = wire.Message(
-        topic=wire.Resource(name=topic), system_properties=system, body=STAMP_MARK.ljust(BODY_BYTES, b".")
+        topic=wire.Resource(name=topic),
+        user_properties=PROPERTIES,
+        system_properties=system,
+        body=STAMP_MARK.ljust(BODY_BYTES, b"."),
     )
-    parts = framed(service.SendMessageRequest(messages=[message] * messages)).split(ID_MARK)
-    last = parts.pop()
-    return lambda: (SEND, b"".join([part + b"01%032X" % next(_ids) for part in parts]) + last)
+    *parts, last = MARKS.split(framed(service.SendMessageRequest(messages=[message] * messages)))
+    pairs = list(zip(parts[::2], parts[1::2], strict=True))  # a key is before the id of its message
+    return lambda: (SEND, b"".join([_named(*pair, next(_ids)) for pair in pairs]) + last)
+
+
+def _named(before_key: bytes, before_id: bytes, number: int) -> bytes:
+    """Return a part of a request with the key and the id of its message."""
+    return b"%sorder-%012d%s01%032X" % (before_key, number % KEYS, before_id, number)
 
 
 def stamped(asked: Asked) -> Asked:
@@ -68,13 +83,13 @@ def stamp_s(body: bytes) -> float:
     return int(body[:STAMP_BYTES], 16) / 1e9
 
 
-def receiving(topic: str, group: str, wait_seconds: int = 5) -> Asked:
-    """Return a ReceiveMessage of 32, from whichever queue has some."""
+def receiving(topic: str, group: str, wait_seconds: int = 5, batch: int = BATCH) -> Asked:
+    """Return a ReceiveMessage of up to `batch` messages, from whichever queue has some."""
     request = service.ReceiveMessageRequest(
         group=wire.Resource(name=group),
         message_queue=wire.MessageQueue(topic=wire.Resource(name=topic), id=-1),
         filter_expression=wire.FilterExpression(type=wire.TAG, expression="*"),
-        batch_size=BATCH,
+        batch_size=batch,
     )
     request.invisible_duration.seconds = LEASE_SECONDS
     request.long_polling_timeout.seconds = wait_seconds

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Final
 
 from peers_http2 import LoadFailed
-from peers_rows import CONNECTIONS, CONSUMERS, Figures, Load, fill, first_call, send_due
+from peers_rows import CONNECTIONS, CONSUMERS, Figures, Load, fill, first_call, memory, send_due
 from peers_servers import Server
 
 from services.rpc.generated import definition_pb2 as wire
@@ -39,7 +39,7 @@ async def start_with_a_million(server: Server) -> Figures:
         load.connections.clear()
     server.stop()
     await server.start()
-    figures = {"seconds": server.start_seconds, "resident_mb": server.resident_bytes() / 1e6}
+    figures = {"seconds": server.start_seconds} | memory(server)
     server.kill()
     await server.start()
     return figures | {"killed_seconds": server.start_seconds}

@@ -11,23 +11,24 @@ import asyncio
 import ctypes
 import json
 import os
-import platform
+import re
 import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).parents[2]
+from peers_machine import ROOT, commit, python_of
+
 QUEUES: Final = 8
 START_SECONDS, STOP_SECONDS = 120.0, 30.0
 THAW_SECONDS: Final = 0.3
-TICKS: Final = os.sysconf("SC_CLK_TCK")
+CPUCLOCK_SCHED: Final = 2
+"""Of Linux, the clock of what a process has run for, in ns; `/proc` has the same in steps of 10 ms."""
 PR_SET_PDEATHSIG: Final = 1
 
 
@@ -69,13 +70,25 @@ class Server(ABC):
 
     def processor_seconds(self) -> float:
         """Return the user and system time of all its threads so far."""
-        fields = Path(f"/proc/{self._processes[-1].pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return time.clock_gettime(~self.pid << 3 | CPUCLOCK_SCHED)
 
     def resident_bytes(self) -> int:
-        """Return the resident memory."""
-        statm = Path(f"/proc/{self._processes[-1].pid}/statm").read_text()
-        return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        """Return the resident memory, the pages of files included that are mapped."""
+        return self._rollup("Rss")
+
+    def anonymous_bytes(self) -> int:
+        """Return the resident memory that is in no file: what the machine cannot take back."""
+        return self._rollup("Anonymous")
+
+    def _rollup(self, name: str) -> int:
+        found = re.search(rf"^{name}: +(\d+) kB$", Path(f"/proc/{self.pid}/smaps_rollup").read_text(), re.M)
+        assert found is not None, f"Linux says no {name} of process {self.pid}"
+        return int(found[1]) * 1024
+
+    @property
+    def pid(self) -> int:
+        """The process that counts."""
+        return self._processes[-1].pid
 
     def freeze(self) -> None:
         """Let the server stand still."""
@@ -141,6 +154,12 @@ class Tidewheel(Server):
 
     name = "tidewheel"
     warm_turns = 1
+    http: str
+    """The address of its HTTP interface."""
+
+    def __init__(self, folder: Path, flush: str, *options: str) -> None:
+        super().__init__(folder, flush)
+        self._options = options
 
     async def start(self) -> None:
         """Serve a store in the folder."""
@@ -150,12 +169,14 @@ class Tidewheel(Server):
             sys.executable, "-m", "services.cli.main", "serve", "--store", str(self.folder / "store"),
             "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready), "--no-banner",
             "--queue-count", str(QUEUES), "--flush", self.flush, "--log-level", "warning",
+            *self._options,
         ]  # fmt: skip
         began = time.monotonic()
         self.launch(command, "tidewheel.log")
         await self.wait_for(ready.exists, "tidewheel.log")
         self.start_seconds = time.monotonic() - began
-        self.address = json.loads(ready.read_text())["listen"]
+        addresses = json.loads(ready.read_text())
+        self.address, self.http = addresses["listen"], addresses["http"]
 
     def make_topic(self, topic: str, message_type: str) -> None:
         """Do nothing: topics are made by the first send."""
@@ -165,16 +186,7 @@ class Tidewheel(Server):
 
     def facts(self) -> dict[str, Any]:
         """Return the commit and the Python."""
-        git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-        return {"commit": commit or "unknown", "python": python_of()}
-
-
-def python_of() -> str:
-    """Return the version of Python, and how it was built: without its optimizations we cost a third more."""
-    is_optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
-    how = "optimized" if is_optimized else "built without optimizations"
-    return f"{platform.python_version()}, {'of the distribution' if sys.base_prefix == '/usr' else how}"
+        return {"commit": commit(), "python": python_of()}
 
 
 def free_port(*beside: int) -> int:

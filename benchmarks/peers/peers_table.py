@@ -1,4 +1,4 @@
-"""The figures as a table in Markdown, and its place in a page.
+"""The figures as a table in Markdown.
 
 A figure is the middle of its rounds; a ratio is the middle of the rounds' ratios, ours to RocketMQ's, with
 the least and the most of them: a machine changes its speed while it measures, for both of a round alike.
@@ -7,11 +7,13 @@ the least and the most of them: a machine changes its speed while it measures, f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-BEGINS, ENDS = "<!-- benchmarks/peers: begins -->", "<!-- benchmarks/peers: ends -->"
+from peers_machine import load_text, machine_text
+
+PLACE: Final = "peers"
+"""The name of the table's place in a page (`peers_page`)."""
 OURS, THEIRS = "tidewheel", "rocketmq"
 HEADERS: Final = {"plain": "", "java": ", Java's header fields"}
 BUSY_MAX: Final = 0.8
@@ -22,10 +24,6 @@ def ms(value: float) -> str:
     """Write milliseconds, with two digits that count."""
     digits = 0 if value >= 10 else 1 if value >= 1 else 2
     return f"{value:,.{digits}f} ms"
-
-
-class BadPage(Exception):
-    """The page has no place for the table; the text says what to do."""
 
 
 class Shown(NamedTuple):
@@ -45,6 +43,12 @@ def times_text(found: Round) -> str:
     return f"p50 {ms(found['p50_ms'])}, p99 {ms(found['p99_ms'])}, {found['server_us']:,.0f} us"
 
 
+def memory_text(found: Round, when: str = "") -> str:
+    """Write the memory of a process, and what of it is in no file."""
+    return f"{found[f'{when}resident_mb']:,.0f} MB ({found[f'{when}anonymous_mb']:,.0f} in no file)"
+
+
+MEMORY_RATIOS: Final = {"resident": "resident_mb", "in no file": "anonymous_mb"}
 SHOWN_RATE: Final = Shown(rate_text, {"rate": "per_second", "CPU": "server_us"})
 SHOWN: Final[Mapping[str, Shown]] = {
     "single": Shown(times_text, {"p50": "p50_ms", "CPU": "server_us"}),
@@ -57,14 +61,12 @@ SHOWN: Final[Mapping[str, Shown]] = {
         {"received": "last_received_s", "CPU": "server_us"},
     ),
     "start": Shown(
-        lambda found: f"{found['seconds']:.1f} s, {found['resident_mb']:,.0f} MB",
-        {"time": "seconds", "memory": "resident_mb"},
+        lambda found: f"{found['seconds']:.1f} s; {memory_text(found)}; {memory_text(found, 'end_')}",
+        {"time": "seconds"} | MEMORY_RATIOS,
     ),
     "start-million": Shown(
-        lambda found: (
-            f"{found['seconds']:.1f} s; {found['killed_seconds']:.1f} s; {found['resident_mb']:,.0f} MB"
-        ),
-        {"time": "seconds", "memory": "resident_mb"},
+        lambda found: f"{found['seconds']:.1f} s; {found['killed_seconds']:.1f} s; {memory_text(found)}",
+        {"time": "seconds"} | MEMORY_RATIOS,
     ),
     "kill": Shown(
         lambda found: (
@@ -75,7 +77,7 @@ SHOWN: Final[Mapping[str, Shown]] = {
     ),
 }
 TITLES: Final = {
-    "start": "start, empty; memory when warm",
+    "start": "start, empty; memory when warm; memory after all rows",
     "start-million": "start with 1 M messages; after a kill; memory",
     "kill": "killed in a crowd of 50,000",
 }
@@ -85,8 +87,8 @@ def table(found: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     """Return the table, and notes on the machine, the load and failures below."""
     lines = ["| row | ours | RocketMQ | ours / RocketMQ |", "|---|---|---|---|"]
     is_busy = False
-    for entry in found["figures"]:
-        shown = SHOWN.get(entry["row"], SHOWN_RATE)
+    for entry in in_order(found["figures"], [*titles, *TITLES]):
+        shown = SHOWN.get(entry["row"].removesuffix("-merged"), SHOWN_RATE)
         servers = entry["rounds"]
         title = {**titles, **TITLES}.get(entry["row"], entry["row"])
         cells = []
@@ -103,6 +105,17 @@ def table(found: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
+def in_order(figures: Sequence[Any], rows: Sequence[str]) -> list[Any]:
+    """Return the figures of each way to flush by header fields and row; what had one run comes last."""
+    flushes = list(dict.fromkeys(one["flush"] for one in figures))
+
+    def place(one: Any) -> tuple[int, bool, int, int]:
+        row = rows.index(one["row"]) if one["row"] in rows else len(rows)
+        return flushes.index(one["flush"]), one["row"] in TITLES, list(HEADERS).index(one["headers"]), row
+
+    return sorted(figures, key=place)
+
+
 def middle(rounds: Sequence[Round]) -> Round:
     """Return the middle of each figure."""
     return {name: median(one[name] for one in rounds) for name in rounds[0]}
@@ -114,22 +127,24 @@ def ratios(servers: Mapping[str, Sequence[Round]], compared: Mapping[str, str]) 
     both = sorted(ours.keys() & theirs.keys())
     told = []
     for name, figure in compared.items():
-        values = sorted(ours[one][figure] / theirs[one][figure] for one in both if theirs[one][figure])
+        values = [ours[one][figure] / theirs[one][figure] for one in both if theirs[one][figure]]
         if values:
-            spread = f" ({values[0]:.2f}-{values[-1]:.2f})" if len(values) > 1 else ""
-            told.append(f"{name} {median(values):.2f}{spread}")
+            told.append(f"{name} {spread(values)}")
     return "; ".join(told)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Write the middle of ratios, and in brackets the least and the most."""
+    return f"{median(values):.2f}" + (f" ({min(values):.2f}-{max(values):.2f})" if len(values) > 1 else "")
 
 
 def notes(found: Mapping[str, Any], *, is_busy: bool) -> list[str]:
     """Return notes on the machine, the load and failures."""
     machine, options, servers = found["machine"], found["options"], found["servers"]
     what = [f"{name} {facts.get('version') or facts.get('commit')}" for name, facts in servers.items()]
-    load = f"{machine['load_before']:.1f} before, {machine['load_after']:.1f} after"
     told = [
-        f"{machine['date']}, {' and '.join(what)}; {machine['cores']} cores ({machine['processor']}), Python"
-        f" {machine['python']}; rounds: {options['rounds']}, of {options['seconds']:g} s a row; load of the"
-        f" machine: {load}."
+        f"{machine['date']}, {' and '.join(what)}; {machine_text(machine)}; rounds: {options['rounds']}, of"
+        f" {options['seconds']:g} s a row; {load_text(machine)}."
     ]
     if is_busy:
         told += [
@@ -141,13 +156,3 @@ def notes(found: Mapping[str, Any], *, is_busy: bool) -> list[str]:
         for one in found["failures"]
     ]
     return [*told, *(["", "Failed, and left out of the figures:", *failed] if failed else [])]
-
-
-def written(page: Path, new: str) -> None:
-    """Put a table into its place in a page."""
-    text = page.read_text() if page.exists() else ""
-    head, begins, rest = text.partition(BEGINS)
-    _, ends, tail = rest.partition(ENDS)
-    if not begins or not ends:
-        raise BadPage(f"{page} has no place for the table. Put these two lines into it:\n{BEGINS}\n{ENDS}")
-    page.write_text(f"{head}{BEGINS}\n{new}\n{ENDS}{tail}")

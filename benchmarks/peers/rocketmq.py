@@ -13,11 +13,14 @@ meanwhile (`peers_servers`). A last round is done with the header fields of Rock
 (`--java-rounds`), new request ids and dates included.
 
 Rows: send, send-tls, single, many, delayed, receive, receive-each, crowd, latency, half; with `--long`, which
-takes 14 minutes more, also start-million and kill. Bodies have 256 bytes, topics 8 queues. Figures of a run
-with failed calls are left out, the failure is told, and the command ends with 1.
+takes 14 minutes more, also start-million and kill. receive-merged, receive-each-merged, crowd-merged and
+latency-merged are the same as without `-merged` beside a second RocketMQ, started for them with
+`enablePopBufferMerge=true`; only of `--flush sync`. Bodies have 256 bytes, messages a key and two properties,
+topics 8 queues. Figures of a run with failed calls are left out, the failure is told, and the command ends
+with 1.
 
 It wants Linux, Maven, a JDK of 17 or newer, 6 GB of memory and 20 GB of disk; RocketMQ takes no messages on a
-disk that is over 85 % full. On two quiet cores five rounds take 25 minutes.
+disk that is over 85 % full. On two quiet cores five rounds take 35 minutes.
 """
 
 from __future__ import annotations
@@ -26,14 +29,11 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -41,13 +41,16 @@ from typing import Any, Final
 sys.path.append(str(Path(__file__).parents[2]))
 
 import uvloop
+from peers_command import check_disk, end_by_signals, names_of, tell
 from peers_fields import CHOICES
 from peers_http2 import LoadFailed
 from peers_long import LONG
+from peers_machine import machine_facts
+from peers_page import BadPage, written
 from peers_rocketmq import RocketMq, class_path
-from peers_rows import ROWS, Row, measure
+from peers_rows import ROWS, Figures, Row, measure, memory
 from peers_servers import CannotRun, Server, Tidewheel
-from peers_table import BadPage, table, written
+from peers_table import PLACE, table
 
 FLUSHES: Final = ("async", "sync")
 ONLY: Final = {"ours": "tidewheel", "rocketmq": "rocketmq"}
@@ -66,6 +69,7 @@ class Bench:
         self.failures: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {}
         self._lines: dict[tuple[str, ...], dict[str, Any]] = {}
+        self._warm: dict[tuple[str, Server], Figures] = {}
 
     async def run(self, folder: Path) -> None:
         """Measure everything that was asked for."""
@@ -78,35 +82,58 @@ class Bench:
                 servers.append(RocketMq(folder / f"rocketmq-{flush}", flush, classes))
             try:
                 await self._of_flush(flush, servers)
+                if flush == "sync" and self._given.only != "ours":
+                    merging = RocketMq(folder / "rocketmq-merging", flush, classes, merges_pops=True)
+                    await self._of_merged(flush, servers, merging)
             finally:
                 for server in servers:
                     server.kill()
                     shutil.rmtree(server.folder, ignore_errors=True)
 
     async def _of_flush(self, flush: str, servers: Sequence[Server]) -> None:
+        await self._start(flush, servers)
+        groups = [self._rows(is_last=False), self._rows(is_last=True)]
+        if any(groups) or self._given.long:
+            await self._compile(flush, servers)
+        for rows in filter(None, groups):
+            await self._of_rows(flush, rows, servers)
+        for server in servers:
+            warm = self._warm.get((flush, server)) or memory(server)
+            found = {"seconds": server.start_seconds} | warm | memory(server, "end_")
+            self._add(flush, "plain", "start", server, 1, found)
+        for name in self._given.long:
+            for server in servers:
+                await self._long(flush, name, server)
+
+    async def _of_merged(self, flush: str, servers: list[Server], merging: RocketMq) -> None:
+        """Measure the rows of a RocketMQ that merges pops; it takes the place of the one that does not."""
+        rows = self._rows(merges_pops=True)
+        if not rows:
+            return
+        for server in [one for one in servers if isinstance(one, RocketMq)]:
+            server.kill()
+            servers.remove(server)
+            shutil.rmtree(server.folder, ignore_errors=True)
+        servers.append(merging)
+        await self._start(flush, [merging])
+        await self._compile(flush, [merging])
+        await self._of_rows(flush, rows, servers)
+
+    def _rows(self, *, is_last: bool = False, merges_pops: bool = False) -> dict[str, Row]:
+        """Return those of the rows asked for that are measured together."""
+        rows = {name: ROWS[name] for name in self._given.rows}
+        return {
+            name: row
+            for name, row in rows.items()
+            if (row.is_last, row.merges_pops) == (is_last, merges_pops)
+        }
+
+    async def _start(self, flush: str, servers: Sequence[Server]) -> None:
         for server in servers:
             tell(f"{flush}: starting {server.name}")
             await server.start()
             self.facts[server.name] = server.facts()
             server.freeze()
-        await self._compile(flush, servers)
-        for is_last in (False, True):
-            rows = {
-                name: ROWS[name]
-                for name in self._given.rows
-                if name in ROWS and ROWS[name].is_last is is_last
-            }
-            if rows:
-                await self._of_rows(flush, rows, servers)
-        for server in servers:
-            resident = {
-                "seconds": server.start_seconds,
-                "resident_mb": round(server.resident_bytes() / 1e6, 1),
-            }
-            self._add(flush, "plain", "start", server, 1, resident)
-        for name in self._given.long:
-            for server in servers:
-                await self._long(flush, name, server)
 
     async def _compile(self, flush: str, servers: Sequence[Server]) -> None:
         for server in servers:
@@ -129,6 +156,7 @@ class Bench:
                         await measure(row, server, "plain", WARM_SECONDS, is_warming=True)
                     except FAILURES as error:
                         self._fail(flush, "plain", name, server, 0, error)
+            self._warm.setdefault((flush, server), memory(server))
             server.freeze()
         for kind, turn in self._turns():
             for name, row in rows.items():
@@ -178,30 +206,13 @@ class Bench:
         self.failures.append(where | {"why": why})
 
 
-def tell(line: str) -> None:
-    """Print how far the run is."""
-    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
-
-
 async def measured(given: argparse.Namespace) -> dict[str, Any]:
     """Return all figures, with the machine, the options and the servers."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(stop, task.cancel)
+    end_by_signals()
     before, bench = os.getloadavg()[0], Bench(given)
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="tidewheel-peers-") as folder:
         check_room(Path(folder), given)
         await bench.run(Path(folder))
-    machine = {
-        "date": time.strftime("%Y-%m-%d"),
-        "cores": os.cpu_count(),
-        "processor": processor(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "load_before": before,
-        "load_after": os.getloadavg()[0],
-    }
     options = {
         "rounds": given.rounds,
         "java_rounds": given.java_rounds,
@@ -209,7 +220,7 @@ async def measured(given: argparse.Namespace) -> dict[str, Any]:
         "warm_seconds": given.warm,
     }
     return {
-        "machine": machine,
+        "machine": machine_facts(before),
         "options": options,
         "servers": bench.facts,
         "figures": bench.figures,
@@ -219,13 +230,7 @@ async def measured(given: argparse.Namespace) -> dict[str, Any]:
 
 def check_room(folder: Path, given: argparse.Namespace) -> None:
     """Raise `CannotRun` if disk, memory or Java are too little."""
-    disk = shutil.disk_usage(folder)
-    if disk.free < DISK_FREE_BYTES or (given.only != "ours" and disk.used / disk.total > DISK_USED_MAX):
-        raise CannotRun(
-            f"The disk of {folder} has {disk.free >> 30} GB free of {disk.total >> 30}; the stores need"
-            f" {DISK_FREE_BYTES >> 30}, and RocketMQ refuses messages on one over 85 % full. Choose another"
-            " with --folder."
-        )
+    check_disk(folder, DISK_FREE_BYTES, DISK_USED_MAX if given.only != "ours" else 1.0)
     available = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
     if available and int(available[1]) * 1024 < MEMORY_BYTES and given.only != "ours":
         raise CannotRun(
@@ -241,25 +246,6 @@ def check_room(folder: Path, given: argparse.Namespace) -> None:
                 f"Java is {version[1]}; put a JDK of {JAVA_MIN} or newer first in PATH (Debian:"
                 " openjdk-17-jdk-headless), or use --only ours."
             )
-
-
-def processor() -> str:
-    """Return the name of the processor."""
-    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return found[1] if found else platform.machine()
-
-
-def names_of(allowed: Sequence[str]) -> Any:
-    """Return what reads a list of names with commas."""
-
-    def read(text: str) -> list[str]:
-        names = text.split(",")
-        for name in names:
-            if name not in allowed:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(allowed)}")
-        return names
-
-    return read
 
 
 def arguments() -> argparse.Namespace:
@@ -301,7 +287,7 @@ def main() -> int:
         made = table(found, {name: row.title for name, row in ROWS.items()})
         print(made, file=sys.stderr)
         if given.write:
-            written(given.write, made)
+            written(given.write, PLACE, made)
     except (CannotRun, BadPage, LoadFailed) as error:
         print(error, file=sys.stderr)
         return 1

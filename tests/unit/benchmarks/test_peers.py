@@ -128,6 +128,24 @@ def test_a_row_makes_its_calls_and_all_of_them_are_answered_well(
     play(scenario)
 
 
+def test_each_message_has_a_key_of_its_own_and_two_properties(peers: Any, play: Play) -> None:
+    async def scenario(server: InProcess) -> None:
+        calls, rows = peers("peers_calls"), peers("peers_rows")
+        load, got = rows.Load(server, "plain", "t", "g"), []
+        await rows.fill(load, 2 * rows.PER_CALL)
+        for connection in await load.consumers(1):
+            connection.start(load.receives(2 * rows.PER_CALL, is_each=False, note=got.append))
+        await load.finished.wait()
+        load.close()
+        assert all(dict(one.user_properties) == calls.PROPERTIES for one in got)
+        assert len(calls.PROPERTIES) == 2
+        keys = [key for one in got for key in one.system_properties.keys]
+        ids = {one.system_properties.message_id for one in got}
+        assert len(got) == len(ids) == len(keys) == len(set(keys)) == 2 * rows.PER_CALL
+
+    play(scenario)
+
+
 def test_messages_that_are_due_at_one_instant_all_come_and_none_before_it(peers: Any, play: Play) -> None:
     async def scenario(server: InProcess) -> None:
         rows = peers("peers_rows")
@@ -267,6 +285,46 @@ def test_rounds_that_only_one_has_are_in_no_ratio(peers: Any) -> None:
     assert "| rate 1.00; CPU 0.40 |" in peers("peers_table").table(found, {})
 
 
+def test_a_row_of_another_setting_is_beside_the_one_of_the_default(peers: Any) -> None:
+    found, titles = copy.deepcopy(FOUND), peers("peers_rows").ROWS
+    made_first = ["half", "receive-each", "receive", "start", "receive-merged"]
+    found["figures"] = [
+        {"row": row, "flush": flush, "headers": kind, "rounds": {}}
+        for flush in ("sync", "async")
+        for row in made_first
+        for kind in ("java", "plain")
+    ]
+    table = peers("peers_table").table(found, {name: name for name in titles})
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if "sync" in line]
+    order = ["receive", "receive-merged", "receive-each", "half"]
+    assert rows[:4] == [f"{row}, sync" for row in order]
+    assert rows[4:8] == [f"{row}, sync, Java's header fields" for row in order]
+    assert rows[8].startswith("start")
+    assert rows[10] == "receive, async"
+
+
+def test_memory_is_told_with_what_of_it_is_in_no_file(peers: Any) -> None:
+    found = copy.deepcopy(FOUND)
+    memory = {"resident_mb": 150, "anonymous_mb": 80, "end_resident_mb": 250, "end_anonymous_mb": 90}
+    ours, theirs = {"round": 1, "seconds": 1.0} | memory, {"round": 1, "seconds": 9.0}
+    theirs |= {name: 10 * value for name, value in memory.items()}
+    rounds = {"tidewheel": [ours], "rocketmq": [theirs]}
+    found["figures"] = [{"row": "start", "flush": "sync", "headers": "plain", "rounds": rounds}]
+    made = peers("peers_table").table(found, {})
+    assert "| 1.0 s; 150 MB (80 in no file); 250 MB (90 in no file) |" in made
+    assert "| time 0.11; resident 0.10; in no file 0.10 |" in made
+
+
+def test_every_row_that_receives_is_also_beside_a_rocketmq_that_merges_pops(peers: Any) -> None:
+    rows = peers("peers_rows").ROWS
+    merged = {name.removesuffix("-merged"): row for name, row in rows.items() if row.merges_pops}
+    assert merged.keys() == {"receive", "receive-each", "crowd", "latency"}
+    assert all(
+        (row.run, row.message_type) == (rows[name].run, rows[name].message_type)
+        for name, row in merged.items()
+    )
+
+
 def test_what_failed_and_where_the_load_was_the_limit_is_told(peers: Any) -> None:
     found = copy.deepcopy(FOUND)
     found["figures"][0]["rounds"] = {"tidewheel": [rate(1, 90_000, 10, busy=0.95)]}
@@ -280,14 +338,16 @@ def test_what_failed_and_where_the_load_was_the_limit_is_told(peers: Any) -> Non
 
 
 def test_a_table_replaces_what_is_in_its_place_and_nothing_else(peers: Any, tmp_path: Path) -> None:
-    tables, page = peers("peers_table"), tmp_path / "page.md"
-    page.write_text(f"before\n{tables.BEGINS}\nold\n{tables.ENDS}\nafter\n")
-    tables.written(page, "new")
-    assert page.read_text() == f"before\n{tables.BEGINS}\nnew\n{tables.ENDS}\nafter\n"
-    for without in ("no marks", tables.BEGINS):
+    pages, page = peers("peers_page"), tmp_path / "page.md"
+    begins, ends = pages.marks("peers")
+    others = "\n".join(pages.marks("others"))
+    page.write_text(f"before\n{begins}\nold\n{ends}\nafter\n{others}\n")
+    pages.written(page, "peers", "new")
+    assert page.read_text() == f"before\n{begins}\nnew\n{ends}\nafter\n{others}\n"
+    for without in ("no marks", begins, others):
         page.write_text(without)
-        with pytest.raises(tables.BadPage, match="Put these two lines into it"):
-            tables.written(page, "new")
+        with pytest.raises(pages.BadPage, match="Put these two lines into it"):
+            pages.written(page, "peers", "new")
         assert page.read_text() == without
 
 
@@ -314,7 +374,7 @@ def test_a_server_stands_still_goes_on_and_ends(peers: Any, tmp_path: Path) -> N
         await server.thaw()
         assert state.read_text().rpartition(")")[2].split()[0] != "T"
         assert server.processor_seconds() > 0
-        assert server.resident_bytes() > os.sysconf("SC_PAGE_SIZE")
+        assert os.sysconf("SC_PAGE_SIZE") < server.anonymous_bytes() < server.resident_bytes()
         server.freeze()
         server.stop()
         assert process.returncode == 0

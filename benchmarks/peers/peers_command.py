@@ -1,0 +1,52 @@
+"""What the commands have in common: names with commas, how far a run is, room on the disk, signals."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from peers_servers import CannotRun
+
+
+def tell(line: str) -> None:
+    """Print how far the run is."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def names_of(allowed: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return what reads a list of names with commas."""
+
+    def read(text: str) -> list[str]:
+        names = text.split(",")
+        for name in names:
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(allowed)}")
+        return names
+
+    return read
+
+
+def end_by_signals() -> None:
+    """Cancel this task when the process is told to end, so that all servers end too."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(stop, task.cancel)
+
+
+def check_disk(folder: Path, free_bytes: int, used_max: float = 1.0) -> None:
+    """Raise `CannotRun` if the disk of a folder has less room, or more in use."""
+    disk = shutil.disk_usage(folder)
+    if disk.free >= free_bytes and disk.used / disk.total <= used_max:
+        return
+    refuses = f", and RocketMQ refuses messages on one over {used_max:.0%} full" if used_max < 1 else ""
+    raise CannotRun(
+        f"The disk of {folder} has {disk.free >> 30} GB free of {disk.total >> 30}; the stores need"
+        f" {free_bytes >> 30}{refuses}. Choose another with --folder."
+    )
