@@ -86,7 +86,7 @@ endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred
 	$(BIN)/python -m pytest tests/endurance/test_fuzz.py --seconds 600 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_soak.py --soak-seconds 600 -q -s
 
-bench: install        ## lateness, store, timers, transactions, receiving, the port, a second copy, the audit, beside a bare disk, Redis and RocketMQ (needs Maven): JSON, over an hour
+bench: install        ## lateness, store, timers, transactions, receiving, the port, growth, a second copy, the audit, beside a bare disk, Redis and RocketMQ (needs Maven): JSON, over two hours
 	$(BIN)/python benchmarks/lateness.py
 	$(BIN)/python benchmarks/cli.py
 	$(BIN)/python benchmarks/core.py
@@ -104,6 +104,7 @@ bench: install        ## lateness, store, timers, transactions, receiving, the p
 	$(BIN)/python benchmarks/cluster.py sends
 	$(BIN)/python benchmarks/cluster.py folding
 	$(BIN)/python benchmarks/peers/rocketmq.py
+	$(BIN)/python benchmarks/peers/growth.py
 	$(BIN)/python benchmarks/audit.py decode
 	$(BIN)/python benchmarks/audit.py truth --orders 1000000
 	$(BIN)/python benchmarks/audit.py reconcile --orders 1000000

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ START_SECONDS, STOP_SECONDS = 120.0, 30.0
 THAW_SECONDS: Final = 0.3
 CPUCLOCK_SCHED: Final = 2
 """Of Linux, the clock of what a process has run for, in ns; `/proc` has the same in steps of 10 ms."""
+PENDING: Final = re.compile(r"^rocketmq_timing_messages(?:{[^}]*})? (\S+)$", re.M)
 PR_SET_PDEATHSIG: Final = 1
 
 
@@ -183,6 +185,13 @@ class Tidewheel(Server):
 
     def make_group(self, group: str) -> None:
         """Do nothing: groups are made by the first call."""
+
+    def pending_timers(self) -> int:
+        """Return how many delayed messages are not delivered, as its metrics say."""
+        with urllib.request.urlopen(f"http://{self.http}/metrics") as answer:
+            found = PENDING.search(answer.read().decode())
+        assert found is not None, "the metrics name no timers"
+        return int(float(found[1]))
 
     def facts(self) -> dict[str, Any]:
         """Return the commit and the Python."""
