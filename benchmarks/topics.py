@@ -1,6 +1,6 @@
 """The cost of many topics: of starts, stops, memory, pauses, and each message. Prints JSON.
 
-    .venv/bin/python benchmarks/topics.py [--topics 10000] [--queues 8] [--rounds 5] [--folder DIR]
+    .venv/bin/python benchmarks/topics.py [--topics 10000] [--queues 8] [--rounds 40] [--folder DIR]
 
 `process`: a store of `--topics` topics, a message in each of their queues. `tidewheel serve` starts on it,
 after a stop and after kill -9, both under load (16 connections that send to all topics in turn, over HTTP):
@@ -9,11 +9,15 @@ of a broker with one topic, for each queue.
 
 `core`: live brokers over real disks in one process, with 1, 250, 2,000 and `--topics` topics, measured in
 turn; a figure is the least of the rounds, processor microseconds a message, flushes included, and its ratio
-to that over one topic. Each call goes to the next topic.
+to that over one topic. Each call goes to the next topic. Rounds are short and many, so that
+each broker has samples that nothing else slowed.
 
     send_1, send_16    calls of one message, 64 under way, and of 16 messages of one topic
-    receive            a send, a receive and an acknowledgement, of 500 topics that the group knows
+    receive            a send, a receive of one message and its acknowledgement, 64 under way; the group has
+                       received from every topic before
     delayed            timers of some milliseconds: set, due, delivered
+
+Calls that are alone have a flush each, whose cost is the disk's: that is why 64 are under way.
 
 `checkpoint`: the longest that a checkpoint of the largest of these brokers holds the loop at once, in ms: its
 beginning, and the slices in which rows are taken.
@@ -53,7 +57,9 @@ ROOT = Path(__file__).parents[1]
 SIZES = (1, 250, 2_000)
 BODY = b"x" * 256
 GROUP = "carts"
-CALLS, RECEIVED = 2_000, 500
+CALLS, RECEIVED, UNDER_WAY = 2_000, 1_000, 64
+REST_SECONDS = 0.01
+"""Between samples, and between looks at the timers."""
 START_SECONDS = 300
 
 
@@ -62,7 +68,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--topics", type=int, default=10_000)
     arguments.add_argument("--queues", type=int, default=8)
-    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--rounds", type=int, default=40)
     arguments.add_argument("--folder", type=Path, help="where stores are made; default: the system's")
     arguments.add_argument("--only", choices=("process", "core"))
     arguments.add_argument("--fill", type=Path, help=argparse.SUPPRESS)
@@ -237,11 +243,11 @@ class Bench:
         """Send single messages, 64 under way."""
 
         async def some() -> None:
-            for _ in range(CALLS // 64):
+            for _ in range(CALLS // UNDER_WAY):
                 await self.live.send(message(self.next_topic(), next(self._ids)))
 
-        await asyncio.gather(*(some() for _ in range(64)))
-        return CALLS // 64 * 64
+        await asyncio.gather(*(some() for _ in range(UNDER_WAY)))
+        return CALLS // UNDER_WAY * UNDER_WAY
 
     async def send_16(self) -> int:
         """Send 16 messages a call."""
@@ -250,25 +256,34 @@ class Bench:
             await asyncio.gather(*(self.live.send(message(topic, next(self._ids))) for _ in range(16)))
         return CALLS
 
-    async def receive(self) -> int:
-        """Send, receive and acknowledge single messages, of topics that the group has received before."""
-        live, step = self.live, max(1, self.topics // RECEIVED)
-        for number in range(RECEIVED):
-            place = number * step % self.topics
-            await live.send(message(place, next(self._ids)))
-            found = await live.receivers.receive(GROUP, named(place), EVERYTHING, 32, 60_000, "c", False, 0)
-            for one in found:
-                await live.call(live.core.receiving.ack, GROUP, named(place), one.receipt_handle)
-        return RECEIVED
+    async def receive(self, messages: int = RECEIVED) -> int:
+        """Send, receive and acknowledge single messages, 64 under way."""
+        live, received = self.live, 0
+        places = iter([self.next_topic() for _ in range(messages)])
+
+        async def some() -> None:
+            nonlocal received
+            for place in places:
+                await live.send(message(place, next(self._ids)))
+                found = await live.receivers.receive(
+                    GROUP, named(place), EVERYTHING, 1, 60_000, "c", False, 0
+                )
+                for one in found:
+                    await live.call(live.core.receiving.ack, GROUP, named(place), one.receipt_handle)
+                received += len(found)
+
+        await asyncio.gather(*(some() for _ in range(UNDER_WAY)))
+        assert received == messages, "every receive has a message that was sent before it"
+        return received
 
     async def delayed(self) -> int:
-        """Set timers that are due at once; return when all are delivered."""
-        timers = self.live.core.timers
+        """Set timers that are due at once; return when all are delivered, and durable."""
+        core = self.live.core
         due_ms = self.live.now_ms() + 200
         sends = (message(self.next_topic(), next(self._ids), delivery_ms=due_ms) for _ in range(CALLS))
         await asyncio.gather(*(self.live.send(one) for one in sends))
-        while timers.pending_count:
-            await asyncio.sleep(0.1)
+        while core.timers.pending_count or not core.is_quiet:
+            await asyncio.sleep(REST_SECONDS)
         return CALLS
 
 
@@ -290,6 +305,7 @@ async def cores(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
             live = opened(folder / f"core-{topics}", given.queues, writer)
             await fill(live, topics, given.queues)
             benches.append(Bench(live, topics))
+            await benches[-1].receive(topics)
         gc.collect()
         best: dict[str, dict[int, float]] = {name: {} for name in ROWS}
         for _ in range(given.rounds):
@@ -299,7 +315,7 @@ async def cores(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
                     done = await row(bench)
                     took = (time.process_time() - began) / done * 1e6
                     best[name][bench.topics] = min(took, best[name].get(bench.topics, took))
-                    await asyncio.sleep(0.1)
+                    await asyncio.sleep(REST_SECONDS)
         told = {"core": {name: ratios(of) for name, of in best.items()}, "checkpoint": held(benches[-1])}
         for bench in benches:
             await bench.live.close()
