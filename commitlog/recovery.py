@@ -32,6 +32,9 @@ write of what lies behind the published offset: after `kill -9` the flushes that
 
 Weak spot: at or above the published offset damage cannot be told from a torn tail, and all behind it
 is cut. What is acknowledged was published before, but the file is not synced: a power cut may take that.
+Where `durable` is damaged and power went as well, what was under way, and nobody was told of, may be taken
+over without a part before it: of two timers with one key, each in the place of the one before, the second
+without the first, and then the one that the first had replaced waits beside it.
 """
 
 from __future__ import annotations

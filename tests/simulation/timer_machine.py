@@ -322,6 +322,7 @@ class Machine:
         self.broker = self._judged(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         self.oracle.crash(self.broker.end_offset, self.broker.damaged)
+        assert not self.oracle.outlived or layout.DURABLE in self.faults.hit, "replacements are lost"
         self._note_told()
         for timer in self.oracle.pending().values():
             if timer.is_late_set:

@@ -8,6 +8,7 @@ told lies below the durable offset, and the world asserts that no crash takes th
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from commitlog import properties
@@ -95,6 +96,8 @@ class Oracle:
     names: defaultdict[TimerName, list[int]] = field(default_factory=lambda: defaultdict(list))
     forgotten: defaultdict[TimerName, set[int]] = field(default_factory=lambda: defaultdict(set))
     """The timers that were the newest of a name when the core said that it has forgotten them."""
+    outlived: set[int] = field(default_factory=set)
+    """The timers that wait again since a crash though others have their place."""
 
     def set(self, timer: Timer) -> None:
         self._add(timer, timer.names())
@@ -177,12 +180,21 @@ class Oracle:
         return found is not None and max(found.due_ms, found.stored_ms) + self.history_ms < now_ms
 
     def crash(self, end_offset: int, gaps: list[Damage]) -> None:
-        """Undoes everything that the log does not hold any more: behind its end, and in its gaps."""
+        """Undoes everything that the log does not hold any more: behind its end, and in its gaps.
+
+        A timer that was replaced by one that is gone waits again. It is `outlived` if one that is there had
+        replaced that in turn: two wait for its key.
+        """
 
         def is_gone(offset: int) -> bool:
             is_in_gap = any(gap.first_offset <= offset < gap.end_offset for gap in gaps)
             return offset >= end_offset or is_in_gap
 
+        self.outlived |= {
+            offset
+            for offset, timer in self.timers.items()
+            if not is_gone(offset) and self._is_outlived(timer, is_gone)
+        }
         for offset in [offset for offset in self.timers if is_gone(offset)]:
             for name in self.timers.pop(offset).names():
                 if offset in self.names[name]:
@@ -197,6 +209,13 @@ class Oracle:
             if half.ended_offset >= 0 and is_gone(half.ended_offset):
                 half.ended_offset = -1
         self.verdicts = {offset: text for offset, text in self.verdicts.items() if not is_gone(offset)}
+
+    def _is_outlived(self, timer: Timer, is_gone: Callable[[int], bool]) -> bool:
+        first_offset, offset = timer.ended_offset, timer.ended_offset
+        while timer.ended in ("MOVED", "REPLACED") and is_gone(offset):
+            timer = self.timers[offset]
+            offset = timer.ended_offset
+        return offset != first_offset and timer.ended in ("MOVED", "REPLACED")
 
     def check_page(self, listed: list[PendingTimer]) -> None:
         """What is listed is exactly what waits."""
@@ -217,7 +236,8 @@ class Oracle:
         )  # fmt: skip
 
     def check_keys(self) -> None:
-        """At most one waits for each key that is remembered."""
-        named = [one for one in self.pending().values() if one.key and self.is_remembered(one)]
+        """At most one waits for each key that is remembered, but for those that were outlived."""
+        waiting = [one for one in self.pending().values() if one.offset not in self.outlived]
+        named = [one for one in waiting if one.key and self.is_remembered(one)]
         keys = [(timer.topic, timer.key) for timer in named]
         assert len(keys) == len(set(keys)), "two wait for one key"
