@@ -129,8 +129,10 @@ class RealDisk:
         # A file system writes what several threads sync with one commit of its journal: 3,000 new files take
         # 0.9 s by 16 threads, 22 s one by one.
         with ThreadPoolExecutor(min(_SYNCED_AT_ONCE, max(1, len(paths)))) as threads:
-            for _ in threads.map(self.sync, paths):
-                pass
+            errors = [one.exception() for one in [threads.submit(self.sync, path) for path in paths]]
+        failed = [error for error in errors if error is not None]
+        if failed:  # a sync that failed comes first: after another error all are synced again, and believed
+            raise next((error for error in failed if isinstance(error, SyncFailed)), failed[0])
 
     def _as_one_of_many(self, file: Open, path: str, step: Callable[[int], None]) -> None:
         """Sync a file that other threads may be syncing: what fails for one of them has failed for all.

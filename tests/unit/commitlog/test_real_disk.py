@@ -375,3 +375,26 @@ def test_a_synced_write_that_fails_says_so_once_and_names_its_file(
     disk.write_synced("log/0", 3, b"two")
     disk._files.give_back(kept)
     disk.close()
+
+
+def test_a_sync_that_failed_is_told_though_another_file_could_not_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hears of the other error only syncs all once more, and believes that."""
+    disk = RealDisk(tmp_path)
+    for path in ("first", "second"):
+        disk.write(path, 0, b"x")
+    opened = os.open
+
+    def open_file(path: object, flags: int, mode: int = 0o777) -> int:
+        if str(path).endswith("first"):
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return opened(path, flags, mode)  # type: ignore[arg-type]
+
+    def sync(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "open", open_file)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with pytest.raises(SyncFailed, match="second"):
+        disk.sync_many(["first", "second"])
