@@ -306,6 +306,15 @@ def holds_other(view: View, position: int, offset: int, imported_until: int) -> 
     return bool(magic == record.MAGIC_BLANK and left_bytes >= record.BLANK_BYTES)
 
 
+def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
+    """Return up to where a core that takes the place of another in one process takes the log over.
+
+    That is what the other one has acknowledged, or more: a flush that was under way when it was let go may
+    have ended well since, and is published then, to readers, too. Raise OSError.
+    """
+    return max(acknowledged_offset, layout.read_durable(disk))
+
+
 def _missing(first_offset: int) -> StoreError:
     return StoreError(
         f"{layout.segment_path(first_offset)} is missing. Restore it from a backup; nothing was changed."

@@ -40,6 +40,7 @@ from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import DiskFailed, disk_error
 from commitlog.flush import Flush
 from commitlog.message import Message
+from commitlog.recovery import trusted_until
 from commitlog.retention import Retirement
 from services.broker.broker import Broker
 from services.broker.finding import Found, Wanted, anything
@@ -679,7 +680,8 @@ class LiveBroker:
             ) from error
 
     def _open_once(self, acknowledged_offset: int | None) -> Broker:
-        return Broker.open(self._disk, self.settings, self._clock(), acknowledged_offset)
+        until = None if acknowledged_offset is None else trusted_until(self._disk, acknowledged_offset)
+        return Broker.open(self._disk, self.settings, self._clock(), until)
 
     def _tick_due(self) -> None:
         with suppress(Exception):  # what it raises has broken us down already

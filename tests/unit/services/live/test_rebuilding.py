@@ -284,3 +284,41 @@ def test_a_full_disk_starts_with_the_room_of_the_reserve() -> None:
             await live.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_a_flush_that_ends_well_after_the_core_was_let_go_is_no_damage_of_the_log(
+    is_started_again: bool,
+) -> None:
+    """Another operation fails while its worker syncs: a flush behind it, a checkpoint, a read in a tick."""
+    disks = list[FailingDisk]()
+
+    async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
+        disks.append(disk)
+        begun, allowed = threading.Event(), threading.Event()
+        await live.send(message("first"))
+
+        def slow(operation: str, path: str) -> int:
+            if operation == "sync" and path.startswith(layout.COMMITLOG) and not begun.is_set():
+                begun.set()
+                assert allowed.wait(10)
+            return 0
+
+        disk.fails = slow
+        sent = asyncio.ensure_future(live.send(message("second")))
+        await asyncio.to_thread(begun.wait, 10)
+        live.fail(OSError(errno.EIO, "Input/output error", "another file"))
+        with pytest.raises(ResultUnknown):
+            await sent
+        allowed.set()
+        await till_well(live, pauses)
+        if not is_started_again:
+            assert live.core.damaged == []
+        for number in range(8):  # some come to the queue of the second one, as one of its retries would
+            await live.send(message(f"later {number}"))
+
+    play(scenario)
+    if is_started_again:
+        disks[0].delete(layout.SNAPSHOTS)  # it is killed before the next checkpoint
+        disks[0].delete(layout.CONSUMEQUEUE)
+        Broker.open(disks[0], BrokerSettings(segment_bytes=SEGMENT_BYTES), NOW_MS)
