@@ -6,6 +6,7 @@ Cost: the newest snapshot and the log behind it; the rest is file sizes.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,6 +85,7 @@ def info(root: Path, now_ms: int) -> Info:
     """Look at the store in folder `root`; raise a `StoreError` if it is none, or cannot be read."""
     store = open_store(root)
     state = fold(store, now_ms)
+    counts = _message_counts(state)
     return Info(
         path=str(root),
         format=store.version,
@@ -95,7 +97,7 @@ def info(root: Path, now_ms: int) -> Info:
         epoch=state.epoch,
         imported_until=imported.read(store.overlay()),
         snapshots=list(_snapshots(store)),
-        topics=[TopicSize(topic, _message_count(state, topic.name)) for topic in state.topics],
+        topics=[TopicSize(topic, counts[topic.name]) for topic in state.topics],
         groups=state.groups,
         open_halves=len(state.halves_in("OPEN")),
         expired_halves=len(state.halves_in("EXPIRED")),
@@ -114,8 +116,11 @@ def _snapshots(store: OpenStore) -> Iterator[SnapshotFile]:
         yield SnapshotFile(offset, disk.size(snapshot.path_of(offset)), sound)
 
 
-def _message_count(state: State, topic: str) -> int:
-    return sum(offset for (name, _), offset in state.next_offsets.items() if name == topic)
+def _message_counts(state: State) -> Counter[str]:
+    counts = Counter[str]()
+    for (topic, _), offset in state.next_offsets.items():
+        counts[topic] += offset
+    return counts
 
 
 def _parts(root: Path) -> Iterator[PartSize]:
