@@ -32,9 +32,9 @@ write of what lies behind the published offset: after `kill -9` the flushes that
 
 Weak spot: at or above the published offset damage cannot be told from a torn tail, and all behind it
 is cut. What is acknowledged was published before, but the file is not synced: a power cut may take that.
-Where `durable` is damaged and power went as well, what was under way, and nobody was told of, may be taken
-over without a part before it: of two timers with one key, each in the place of the one before, the second
-without the first, and then the one that the first had replaced waits beside it.
+A damaged `durable` and a loss of power together may leave a gap within the flushes that were under way, none
+of which was acknowledged. If a timer was replaced twice in them and the gap has the first replacement, the
+timer waits again, beside the second.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ class LogScan:
         for first_offset in reversed(firsts):
             if first_offset >= self.end_offset:
                 self._disk.delete(layout.segment_path(first_offset))
-        # What was deleted before may come back with the power, and names of which a sync failed may go with
-        # it: segments are deleted because of the snapshots, and the log is cut because of what is kept.
+        # A loss of power may undo earlier deletions, and remove names whose sync failed: segments are deleted
+        # because of the snapshots, and the log is cut because of the keep files.
         for folder in (layout.COMMITLOG, layout.SNAPSHOTS, layout.KEEP, ""):
             self._disk.sync_folder(folder)
         kept = [first_offset for first_offset in firsts if first_offset < self.end_offset]

@@ -22,7 +22,9 @@ away, and no checkpoint sets it again before a start has made the queues anew.
 
 Cost: 20 bytes appended a record, for records of one queue at once (`dispatch_runs`). With 80,000 queues a
 freeze copies references for 3 to 6 ms, and each slice of 1,000 rows takes 1 to 2 ms. A cut of the log looks
-at each queue (`minimums`): 0.5 to 1 us, and 4 to 7 us for one whose entries it takes.
+at each queue (`minimums`): 0.5 to 1 us where it takes nothing, 50 us where it takes entries of a tail, up to
+340 us where it takes those of a file. Weak spot: the first look into a file of an earlier run compares all of
+it with its CRC, 10 ms for 6 MB.
 """
 
 from __future__ import annotations

@@ -21,8 +21,6 @@ On two quiet cores it takes about 40 minutes: 6, 13, 4, 3, 4 and 9. It wants Lin
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
 import resource
 import sys
@@ -32,13 +30,11 @@ from typing import Any, Final
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-import uvloop
 from growth_rows import ROWS, measure
 from growth_table import PLACE, table
-from peers_command import check_disk, end_by_signals, names_of, tell
+from peers_command import check_disk, end_by_signals, names_of, reported, tell
 from peers_http2 import LoadFailed
 from peers_machine import commit, machine_facts
-from peers_page import BadPage, written
 from peers_servers import CannotRun
 
 DISK_FREE_BYTES: Final = 20 << 30
@@ -47,8 +43,10 @@ FILES_SPARE: Final = 5_000
 
 
 async def measured(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the figures of all rows, with the machine, the commit and the options."""
+    """Return the figures of all rows, with the machine, the commit and the options; raise `CannotRun`."""
     end_by_signals()
+    if "connections" in given.rows:
+        allow_files(given.connections)
     before, figures, failures = os.getloadavg()[0], list[Any](), list[dict[str, str]]()
     for name in given.rows:
         with tempfile.TemporaryDirectory(dir=given.folder, prefix="tidewheel-growth-") as folder:
@@ -106,26 +104,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Measure or read, and write the table."""
-    given = arguments()
-    try:
-        if given.read:
-            found = json.loads(given.read.read_text())
-        else:
-            if "connections" in given.rows:
-                allow_files(given.connections)
-            found = uvloop.run(measured(given))
-            print(json.dumps(found, indent=1))
-        made = table(found)
-        print(made, file=sys.stderr)
-        if given.write:
-            written(given.write, PLACE, made)
-    except (CannotRun, BadPage) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except asyncio.CancelledError:
-        print("Stopped; nothing is left running.", file=sys.stderr)
-        return 130
-    return 1 if found["failures"] else 0
+    return reported(arguments(), measured, table, PLACE)
 
 
 if __name__ == "__main__":

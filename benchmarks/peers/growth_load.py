@@ -57,7 +57,7 @@ class Grown:
     def _load(self) -> Load:
         return Load(self.server, "plain", topic_of(0), group_of(0))
 
-    # What makes it grow.
+    # Growing.
 
     async def fill(self) -> None:
         """Make every topic, with 16 messages, and let every group receive one."""

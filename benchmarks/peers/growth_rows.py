@@ -30,7 +30,7 @@ CONNECTIONS_SPARE: Final = 1_000
 
 
 class Rows:
-    """What the rows need: a folder, the options, and brokers that end with the row."""
+    """The folder, the options and the brokers of a row, which end with it."""
 
     def __init__(self, folder: Path, given: argparse.Namespace, stack: AsyncExitStack) -> None:
         self.given, self._folder, self._stack, self._started = given, folder, stack, 0

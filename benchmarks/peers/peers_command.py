@@ -1,16 +1,21 @@
-"""What the commands have in common: names with commas, how far a run is, room on the disk, signals."""
+"""Both commands of this folder: names with commas, progress, room on the disk, signals, and the report."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
+import uvloop
+from peers_http2 import LoadFailed
+from peers_page import BadPage, written
 from peers_servers import CannotRun
 
 
@@ -50,3 +55,32 @@ def check_disk(folder: Path, free_bytes: int, used_max: float = 1.0) -> None:
         f"The disk of {folder} has {disk.free >> 30} GB free of {disk.total >> 30}; the stores need"
         f" {free_bytes >> 30}{refuses}. Choose another with --folder."
     )
+
+
+def reported(
+    given: argparse.Namespace,
+    measured: Callable[[argparse.Namespace], Coroutine[Any, Any, dict[str, Any]]],
+    table: Callable[[dict[str, Any]], str],
+    place: str,
+) -> int:
+    """Measure, or read figures; print them and their table, write it to its place; return the exit code.
+
+    `given` has the options `--read` and `--write`.
+    """
+    try:
+        if given.read:
+            found = json.loads(given.read.read_text())
+        else:
+            found = uvloop.run(measured(given))
+            print(json.dumps(found, indent=1))
+        made = table(found)
+        print(made, file=sys.stderr)
+        if given.write:
+            written(given.write, place, made)
+    except (CannotRun, BadPage, LoadFailed) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except asyncio.CancelledError:
+        print("Stopped; nothing is left running.", file=sys.stderr)
+        return 130
+    return 1 if found["failures"] else 0

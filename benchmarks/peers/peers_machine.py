@@ -1,4 +1,4 @@
-"""What a figure depends on besides the code: the machine, the commit, and which Python."""
+"""The machine, the commit and the Python of a run, on which its figures depend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The place of a table in a page: between two comments that have its name. What is around it stays."""
+"""The place of a table in a page: between two comments with its name; the rest of the page stays."""
 
 from __future__ import annotations
 

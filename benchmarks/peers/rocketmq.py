@@ -26,8 +26,6 @@ disk that is over 85 % full. On two quiet cores five rounds take 35 minutes.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
 import re
 import shutil
@@ -40,13 +38,11 @@ from typing import Any, Final
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-import uvloop
-from peers_command import check_disk, end_by_signals, names_of, tell
+from peers_command import check_disk, end_by_signals, names_of, reported, tell
 from peers_fields import CHOICES
 from peers_http2 import LoadFailed
 from peers_long import LONG
 from peers_machine import machine_facts
-from peers_page import BadPage, written
 from peers_rocketmq import RocketMq, class_path
 from peers_rows import ROWS, Figures, Row, measure, memory
 from peers_servers import CannotRun, Server, Tidewheel
@@ -277,24 +273,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Measure or read, and write the table."""
-    given = arguments()
-    try:
-        if given.read:
-            found = json.loads(given.read.read_text())
-        else:
-            found = uvloop.run(measured(given))
-            print(json.dumps(found, indent=1))
-        made = table(found, {name: row.title for name, row in ROWS.items()})
-        print(made, file=sys.stderr)
-        if given.write:
-            written(given.write, PLACE, made)
-    except (CannotRun, BadPage, LoadFailed) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except asyncio.CancelledError:
-        print("Stopped; nothing is left running.", file=sys.stderr)
-        return 130
-    return 1 if found["failures"] else 0
+    titles = {name: row.title for name, row in ROWS.items()}
+    return reported(arguments(), measured, lambda found: table(found, titles), PLACE)
 
 
 if __name__ == "__main__":

@@ -592,7 +592,7 @@ class Broker:
         self._log.synced(sync)
 
     def retired(self, retirement: Retirement, now_ms: int) -> bool:
-        """Take over a retirement that has run: what is needed is kept, or what nobody reads is gone.
+        """Take over a retirement that has run: a keep file, or a deletion of segments.
 
         Return False while more is to be done: call again, after other calls. Raise OSError.
         """

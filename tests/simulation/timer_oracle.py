@@ -190,7 +190,7 @@ class Oracle:
             is_in_gap = any(gap.first_offset <= offset < gap.end_offset for gap in gaps)
             return offset >= end_offset or is_in_gap
 
-        self.outlived |= {
+        self.outlived = {offset for offset in self.outlived if not is_gone(offset)} | {
             offset
             for offset, timer in self.timers.items()
             if not is_gone(offset) and self._is_outlived(timer, is_gone)
@@ -211,6 +211,7 @@ class Oracle:
         self.verdicts = {offset: text for offset, text in self.verdicts.items() if not is_gone(offset)}
 
     def _is_outlived(self, timer: Timer, is_gone: Callable[[int], bool]) -> bool:
+        """Whether replacements of a timer that are gone were replaced in turn by one that is not."""
         first_offset, offset = timer.ended_offset, timer.ended_offset
         while timer.ended in ("MOVED", "REPLACED") and is_gone(offset):
             timer = self.timers[offset]

@@ -9,8 +9,9 @@ from commitlog import limits
 from commitlog.message import Message
 
 TAILS = (1, 4, limits.TAIL_ENTRIES_MAX)
-CUTS = (1, limits.CUT_QUEUES_MAX)
 """How many entries of a queue a world's brokers gather before a file has them, by the seed."""
+CUTS = (1, limits.CUT_QUEUES_MAX)
+"""How many queues a cut of the log looks at in one call, by the seed."""
 
 
 def some_properties(number: int) -> dict[str, str]:

@@ -12,6 +12,7 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -380,16 +381,16 @@ def test_a_synced_write_that_fails_says_so_once_and_names_its_file(
 def test_a_sync_that_failed_is_told_though_another_file_could_not_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever hears of the other error only syncs all once more, and believes that."""
+    """After the other error alone a caller syncs all files again, and trusts the result."""
     disk = RealDisk(tmp_path)
     for path in ("first", "second"):
         disk.write(path, 0, b"x")
     opened = os.open
 
-    def open_file(path: object, flags: int, mode: int = 0o777) -> int:
+    def open_file(path: Any, flags: int, mode: int = 0o777) -> int:
         if str(path).endswith("first"):
             raise OSError(errno.EMFILE, "Too many open files", str(path))
-        return opened(path, flags, mode)  # type: ignore[arg-type]
+        return opened(path, flags, mode)
 
     def sync(descriptor: int) -> None:
         raise OSError(errno.EIO, "Input/output error")

@@ -14,7 +14,7 @@ NOW_MS = 1_763_700_900_000
 
 
 class Walked(dict[Any, Any]):
-    """A dictionary that counts how often somebody walks over all of it."""
+    """A dictionary that counts its full iterations."""
 
     walks = 0
 
