@@ -9,6 +9,7 @@ there. Memory: the files are mapped, not read; the tails, and two integers per q
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from typing import Final
 
 from commitlog import layout, snapshot
 from commitlog.inner_batch import message_count
+from commitlog.kinds import RETENTION_TOPIC
 from commitlog.limits import QUEUE_FILE_ENTRIES
+from commitlog.record import Record
 from commitlog.recovery import Damage, Found
 from commitlog.view import whole
 from consumequeue import entry
@@ -124,6 +127,8 @@ class QueueCheck:
     def see(self, found: Found) -> None:
         """Compare the next record of the log with its entry."""
         record = found.record
+        if record.topic == RETENTION_TOPIC:
+            self._cut(record)
         if not is_indexed(record) or not self._present:
             return
         queue = self._queue(record.topic, record.queue_id)
@@ -131,6 +136,15 @@ class QueueCheck:
         for queue_offset in range(record.queue_offset, record.queue_offset + message_count(record)):
             queue.compare(queue_offset, entry_of(record, found.record_bytes, queue_offset))
             self.entry_count += 1
+
+    def _cut(self, record: Record) -> None:
+        """Expect no entries that retention has taken since the newest snapshot; their files may be gone."""
+        for topic, queue_id, min_offset in json.loads(record.body).get("queues") or ():
+            stored = self._stored.get((topic, queue_id))
+            if stored is not None and stored.min_offset < min_offset:
+                risen = stored._replace(min_offset=min(min_offset, stored.end_offset))
+                self._stored[topic, queue_id] = risen
+                self._queue(topic, queue_id).files.needed_from = risen.min_offset
 
     def lost(self, damaged: list[Damage]) -> list[LostEntry]:
         """Return the entries that point into damage; ask when every record was seen."""

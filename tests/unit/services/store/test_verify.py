@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 
 from commitlog import layout, limits
+from commitlog.retention import RetentionPolicy
+from consumequeue import queue
+from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import Broker
-from services.store import repair
+from services.store import repair, verify_queues
 from services.store.dump import log_lines
 from services.store.opening import look_at, open_store
 from services.store.verify import Verdict, verify
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.store.conftest import SETTINGS, START_MS, Shop
+from tests.unit.services.test_retention import Bench
 
 NOW_MS = 1_763_700_900_000
 
@@ -122,3 +126,22 @@ def test_records_behind_the_published_end_and_a_torn_one_are_no_damage(shop: Any
     verdict = verify(look_at(disk, "store"), NOW_MS)
     assert verdict.is_sound
     assert ["the next start cuts them" in one.what for one in verdict.findings] == [True]
+
+
+def test_files_of_queues_that_retention_has_deleted_since_the_newest_snapshot_are_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cut deletes them long before the next snapshot, which 64 MiB of log or a stop bring."""
+    for module in (queue, verify_queues):
+        monkeypatch.setattr(module, "_FILE_BYTES", 4 * ENTRY_BYTES)
+    bench = Bench(tail_entries_max=1)
+    for _ in range(120):
+        bench.send()
+        bench.broker.store.dispatch.write()
+    three = RetentionPolicy(log_bytes_max=3 * bench.broker.segment_bytes, group_pin_ms=0)
+    bench.reopen(replace(bench.settings, retention=three))
+    bench.advance(10_000)
+    assert f"{0:020}" not in bench.disk.list("consumequeue/t/0")
+    assert [one for one in verify(look_at(bench.disk, "x"), bench.now_ms).findings if one.is_damage] == []
+    bench.reopen(bench.settings)
+    assert bench.broker.made_anew == []
