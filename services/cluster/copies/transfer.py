@@ -51,7 +51,10 @@ from typing import Any, Final, Protocol
 from commitlog import imported, layout, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.snapshot import Snapshot
 from consumequeue import keyindex
+from consumequeue.queue import stored_queues
+from services.broker import derived
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
 from services.cluster.peers import SECRET, OtherCertificate, connected_to
@@ -91,12 +94,20 @@ class FetchedCopy:
 
     def fold(self) -> Fold:
         """Return the fold of its checkpoint; raise `CopyRefused`."""
-        path = snapshot.path_of(self.end)
-        kept = f"{layout.FETCHED}/{self._numbers.get(path)}"
-        found = snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
+        found = self._snapshot()
         if found is None or SHARED not in found.parts:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
         return Fold.thaw(found.parts[SHARED])
+
+    def format_version(self) -> int:
+        """Return the version of a store with its snapshot, by whether that keeps tails of queues."""
+        found = self._snapshot()
+        stored = stored_queues(found.parts.get(derived.QUEUES)) if found is not None else ()
+        return store_format.VERSION if any(one.tail for one in stored) else store_format.WITHOUT_TAILS
+
+    def _snapshot(self) -> Snapshot | None:
+        kept = f"{layout.FETCHED}/{self._numbers.get(snapshot.path_of(self.end))}"
+        return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
     def same_bytes_before(self, end: int, bytes_max: int) -> bool:
         """Return whether its log and this store's have the same bytes before `end`, at least one record's.
@@ -205,10 +216,11 @@ def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> No
         paths.append(header["path"])
     if header["files"] != len(paths):
         raise CopyRefused(f"The copy has {len(paths)} files, and {header['files']} were sent.")
-    require(FetchedCopy(disk, paths, header["end"]))
+    copy = FetchedCopy(disk, paths, header["end"])
+    require(copy)
     for path, content in (
         (layout.DURABLE, layout.durable_lines(header["end"])),
-        (layout.FORMAT, store_format.encode(header["segment_bytes"], store_format.WITHOUT_TAILS)),
+        (layout.FORMAT, store_format.encode(header["segment_bytes"], copy.format_version())),
     ):
         _write(disk, f"{layout.FETCHED}/{len(paths)}", content)
         paths.append(path)
