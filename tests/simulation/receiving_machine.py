@@ -20,7 +20,7 @@ from typing import Any
 from commitlog.disk import SyncFailed
 from commitlog.flush import Flush
 from commitlog.layout import SNAPSHOTS
-from commitlog.recovery import LogScan
+from commitlog.recovery import LogScan, trusted_until
 from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
 from services.broker.group_values import From, GroupPolicy
@@ -219,11 +219,11 @@ class Machine:
             self.broker.housekeeping.see_to_room()
 
     def fail_to_flush(self) -> None:
-        """A sync fails: the core is discarded and rebuilt from what is surely on disk."""
+        """A sync fails, others end well: the core is discarded and rebuilt from what is surely on disk."""
         self.take_flush()
         if self.flying:
             for flush in self.flying:
-                self.disk.failing_syncs = 1
+                self.disk.failing_syncs = self.chance.choice([0, 1])
                 with contextlib.suppress(OSError):
                     flush.write()
             self.disk.well()
@@ -236,6 +236,8 @@ class Machine:
 
     def _reopen(self, acknowledged_offset: int | None) -> None:
         told_offset = self.broker.durable_offset
+        if acknowledged_offset is not None:
+            acknowledged_offset = trusted_until(self.disk, acknowledged_offset)
         self.flying.clear()
         self.retirements = []
         if self.may_go_back:

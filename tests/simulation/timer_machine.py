@@ -21,7 +21,7 @@ from commitlog.kinds import TIMER_TOPIC, VERB_TOPIC, End, endings
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
 from commitlog.message import Message
 from commitlog.record import Record
-from commitlog.recovery import LogScan
+from commitlog.recovery import LogScan, trusted_until
 from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
@@ -299,11 +299,11 @@ class Machine:
             self.broker.housekeeping.see_to_room()
 
     def fail_to_flush(self) -> None:
-        """A sync fails: the core is discarded and rebuilt from what is surely on disk."""
+        """A sync fails, others end well: the core is discarded and rebuilt from what is surely on disk."""
         self.take_flush()
         if self.flying:
             for flush in self.flying:
-                self.disk.failing_syncs = 1
+                self.disk.failing_syncs = self.chance.choice([0, 1])
                 with contextlib.suppress(OSError):
                     flush.write()
             self.disk.well()
@@ -311,6 +311,8 @@ class Machine:
 
     def _reopen(self, acknowledged_offset: int | None) -> None:
         told_offset = self.broker.durable_offset
+        if acknowledged_offset is not None:
+            acknowledged_offset = trusted_until(self.disk, acknowledged_offset)
         self.flying.clear()
         self.jobs.clear()
         self.retirements = []
