@@ -14,8 +14,12 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Final
 
 from tidewheel.errors import ConfigurationError, TidewheelError
+
+NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""What the operating system says of a disk, or a quota, that is full."""
 
 
 class StoreError(TidewheelError):
@@ -79,6 +83,6 @@ def disk_error(error: OSError, doing: str, then: str) -> StoreError:
     """
     place = f" at {os.fspath(error.filename)!s}" if error.filename is not None else ""
     reason = f"{doing}{place} failed: {error.strerror or error} (errno {error.errno})."
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM:
         return NoRoom(f"{reason} Free some space. {then}")
     return DiskFailed(f"{reason} The system's log (dmesg) says more. {then}")

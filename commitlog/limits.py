@@ -46,6 +46,7 @@ QUEUE_FILE_ENTRIES = 300_000
 TAIL_ENTRIES_MAX = 256  # of a queue in memory and in snapshots only: 5 KiB, more goes to its file
 TAILS_BYTES_MAX = 32 * 1024 * 1024  # of all queues, besides tails of few entries
 CUT_QUEUES_MAX = 100  # looked at in one turn by a cut of the log: 14 to 34 ms where all have entries in files
+CUT_QUEUE_BYTES = 64 * 1024  # of a file that was not compared yet: they cost as much as a queue
 CUT_ROWS_PER_RECORD_MAX = 5_000  # of what groups missed, in a record of retention
 FILES_OPEN_MAX = 2_048  # of a store; a broker's connections need descriptors, too
 FLUSHES_IN_FLIGHT_MAX = 3

@@ -5,7 +5,8 @@ records (type 12) get none. What only an imported log holds: an inner batch gets
 messages, and queue offsets that begin anew (the topic was deleted and made again) replace the earlier ones.
 
 A queue's entries are in memory until they are many (`consumequeue.tails`); a worker writes them (`take`).
-What it could not write stays, since all of it can be made again. One such write is under way at a time.
+What it could not write stays, since all of it can be made again; a file that the disk refuses is told, and
+keeps no other queue from its own. One such write is under way at a time.
 
     dispatch --> in a queue's tail --> many: take --> a worker writes --> written: let go of in memory
                        ^                                   |
@@ -29,20 +30,23 @@ it with its CRC, 10 ms for 6 MB.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.disk import Disk
-from commitlog.errors import StoreDamaged
+from commitlog.errors import NO_ROOM, StoreDamaged
 from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
 from consumequeue.entry import Entry, lite_code, tags_code
 from consumequeue.queue import (
+    UNKNOWN,
     ConsumeQueue,
     FoundDamaged,
     QueueWrite,
@@ -75,14 +79,23 @@ class EntriesToWrite:
     """Entries of durable records, by queue, for a worker to write."""
 
     writes: list[tuple[ConsumeQueue, QueueWrite]]
-    written_count: int = 0
+    written: list[tuple[ConsumeQueue, QueueWrite]] = field(default_factory=list)
+    failed: dict[ConsumeQueue, OSError] = field(default_factory=dict)
+    """The queues whose files the disk refuses."""
 
     def write(self, disk: Disk) -> None:
-        """Write the entries in order, unsynced, as far as there is room."""
-        with suppress(OSError):
-            for _, one in self.writes:
+        """Write the entries in order, unsynced, as far as there is room, and pass over files that fail."""
+        for queue, one in self.writes:
+            if queue in self.failed:
+                continue
+            try:
                 disk.write(*one)
-                self.written_count += 1
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    return
+                self.failed[queue] = error
+            else:
+                self.written.append((queue, one))
 
 
 class Dispatch:
@@ -178,47 +191,69 @@ class Dispatch:
         return self._taken
 
     def written(self) -> bool:
-        """Let go of what was taken and written; what there was no room for stays. Return whether none is."""
+        """Let go of what was taken and written; what could not be written stays. Return whether none is."""
         assert self._taken is not None, "nothing was taken to be written"
         taken, self._taken = self._taken, None
-        assert taken.written_count <= len(taken.writes), "more was written than was taken"
-        for queue, one in taken.writes[: taken.written_count]:
+        assert len(taken.written) <= len(taken.writes), "more was written than was taken"
+        for queue, one in taken.written:
             self._frozen.before_change(queue.key)
             queue.written(one)
             # From here on, not before: a checkpoint that began meanwhile may have synced the file too early.
             self._unsynced[one.path] = None
             self._tails.look(queue)
-        return taken.written_count == len(taken.writes)
+        for queue, error in taken.failed.items():
+            self._tails.look(queue)  # behind the others of its size
+            self._tell_unwritten(queue, error)
+        return len(taken.written) == len(taken.writes)
 
     def trim(self, log_first_offset: int) -> None:
         """Delete the entries that point below an offset up to which the log was deleted."""
-        self.rise(self.minimums(log_first_offset, self._queues))
+        self.rise(*self.minimums(log_first_offset, self._queues))
         self.delete_unneeded()
 
     def keys(self) -> list[tuple[str, int]]:
         """Return (topic, queue id) of all queues of this moment."""
         return [*self._queues]
 
-    def minimums(self, log_offset: int, keys: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
-        """Return (topic, queue id, first offset at or above) of queues with entries below a log offset."""
+    def take_some(self, keys: deque[tuple[str, int]], count: int) -> list[tuple[str, int]]:
+        """Take so many queues (topic, queue id) from the left of `keys` that looking into them is bounded.
+
+        `count` of them, or fewer where files are large that were not compared yet.
+        """
+        taken: list[tuple[str, int]] = []
+        while keys and count > 0:
+            taken.append(keys.popleft())
+            count -= 1 + self._queues[taken[-1]].unread_bytes // limits.CUT_QUEUE_BYTES
+        return taken
+
+    def minimums(
+        self, log_offset: int, keys: Iterable[tuple[str, int]]
+    ) -> tuple[list[tuple[str, int, int]], list[int]]:
+        """Return (topic, queue id, first offset at or above) of queues with entries below a log offset.
+
+        And where in the log the entries at these offsets point, `UNKNOWN` where that is not known.
+        """
         if log_offset <= 0:
-            return []
+            return [], []
         looked_at = ((key, self._queues[key]) for key in keys)
-        firsts = ((*key, self._first_from(queue, log_offset), queue) for key, queue in looked_at)
-        return [
-            (topic, queue_id, first) for topic, queue_id, first, queue in firsts if first > queue.min_offset
-        ]
+        firsts = ((key, queue, self._first_from(queue, log_offset)) for key, queue in looked_at)
+        risen = [(key, queue, first) for key, queue, first in firsts if first > queue.min_offset]
+        return [(*key, first) for key, _, first in risen], [queue.place(first) for _, queue, first in risen]
 
     def _first_from(self, queue: ConsumeQueue, log_offset: int) -> int:
         if not queue.knows_begin:
             self._frozen.before_change(queue.key)
         return queue.first_from(log_offset)
 
-    def rise(self, minimums: Iterable[tuple[str, int, int]]) -> None:
-        """Let queues begin at the offsets of (topic, queue id, offset) from now on."""
-        for topic, queue_id, min_offset in minimums:
+    def rise(self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()) -> None:
+        """Let queues begin at the offsets of (topic, queue id, offset) from now on.
+
+        `begins_at` says where the entries there point, if that is known: log offsets, as `minimums` returns.
+        """
+        places = chain(begins_at, repeat(UNKNOWN))
+        for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
             self._frozen.before_change((topic, queue_id))
-            self.queue(topic, queue_id).rise(min_offset)
+            self.queue(topic, queue_id).rise(min_offset, place)
 
     def delete_unneeded(self) -> None:
         """Delete the files in which no queue has entries any more."""
@@ -247,21 +282,21 @@ class Dispatch:
         self._frozen = DeferredRows(self._queues, ConsumeQueue.taken, lambda key, now: (*key, *row(now)))
         return self._frozen
 
-    @property
     def wants_mark(self) -> bool:
-        """Whether the next checkpoint is to write the mark: of files that have none, and none is damaged.
+        """Return whether a checkpoint is to write the mark: of files that have none, and none is damaged.
 
         A mark that was there and is not there now was taken away, perhaps since the checkpoint began.
         """
         return self.made_at is None and not self._is_damaged
 
-    def adopt(self, frozen: Any, made_at: int = MADE_BEFORE) -> bool:
+    def adopt(self, frozen: Any, made_at: int = MADE_BEFORE, read_topics: Set[str] = frozenset()) -> bool:
         """Take over the queues of an earlier run; return False, with no queues at all, if they are not whole.
 
         Files that were being made anew when the power went may have holes, and in others damage was met; then
         their mark is missing, or names other files than those of the snapshot. `frozen` is None in the first
         snapshot of an import, which is written before there are queues: those that are there were made by a
-        start that did not come to its own snapshot.
+        start that did not come to its own snapshot. Only files of `read_topics`, which the start reads, are
+        looked at.
         """
         assert not self._queues, "a store that has queues adopts no others"
         stored = [*stored_queues(frozen)]
@@ -274,6 +309,9 @@ class Dispatch:
             queue.adopt(one.crcs, one.tail, one.min_offset, one.begins_at)
             self._queues[queue.key] = queue
             self._tails.look(queue)
+        if not all(queue.is_sound() for key, queue in self._queues.items() if key[0] in read_topics):
+            self.drop()
+            return False
         return True
 
     def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
@@ -292,6 +330,13 @@ class Dispatch:
 
     def _queue(self, topic: str, queue_id: int, written_count: int = 0) -> ConsumeQueue:
         return ConsumeQueue(self._disk, topic, queue_id, written_count, self._found_damaged)
+
+    def _tell_unwritten(self, queue: ConsumeQueue, error: OSError) -> None:
+        path = queue.unwritten()[0].path
+        why = error.strerror or error
+        self._tell_damaged(
+            path, f"{path} cannot be written ({why}): entries stay in memory and in snapshots until it can."
+        )
 
     def _found_damaged(self, path: str, what: str) -> None:
         self._is_damaged = True

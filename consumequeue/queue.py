@@ -12,6 +12,8 @@ Rules:
 - The first read of a file in this process compares all of it with its CRC; what differs, or is short, is
   damage: it is told, nothing of that file is read, and the next start makes the queues anew.
 - Later a file is compared again when an entry of it is a gap, or leads to no record of the queue (`vet`).
+- A file that the disk cannot read is damage, too: it can be made anew, and a broker that stopped for it would
+  serve nothing.
 
 Cost: an entry is 20 bytes; the first read of a file up to 6 MB; a search by log offset some 20 reads. A queue
 takes 500 bytes of memory, one entry and its place in `Dispatch` included. Weak spots: what is damaged on disk
@@ -31,6 +33,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from commitlog.bulk import Flags, Integers
+from commitlog.descriptors import OUT_OF_DESCRIPTORS
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
@@ -41,7 +44,7 @@ from consumequeue.entry import ENTRY_BYTES, Entries, Entry
 _READ_AHEAD_COUNT: Final = 64
 _MATCHED_AT_FIRST: Final = 64
 _MATCHED_TIMES: Final = 8
-_UNKNOWN: Final = -2
+UNKNOWN: Final = -2
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 _ADVICE: Final = "The queues are made anew from the log at the next start: restart the broker."
 
@@ -113,7 +116,7 @@ class ConsumeQueue:
         self._vetted: dict[int, tuple[int, bool]] | None = None
         """By first byte of a file: the CRC with which it was last compared, and whether it matched."""
         self.min_offset = 0
-        self._begins_at = _UNKNOWN
+        self._begins_at = UNKNOWN
         # In bytes: Python's collector does not count objects that take the place of others, so a look at many
         # queues would leave it more of them than it should examine in one go.
         self._read_ahead = b""
@@ -211,7 +214,7 @@ class ConsumeQueue:
         path, wanted_bytes = self._path(position - inside), min(length, _FILE_BYTES - inside)
         if self._unread and queue_offset >= self.min_offset:
             self._check(position - inside)
-        found = self._disk.read(path, inside, wanted_bytes)
+        found = self._read(path, inside, wanted_bytes)
         if len(found) < wanted_bytes and queue_offset >= self.min_offset:
             found = found[: len(found) // ENTRY_BYTES * ENTRY_BYTES]
             what = f"{path} is missing or cut short: the entry at queue offset {{}} is gone. {_ADVICE}"
@@ -221,6 +224,17 @@ class ConsumeQueue:
                 raise StoreDamaged(what)
         # A read ends with its file, or early where the file is damaged: what is gathered lies elsewhere then.
         return found + gathered if len(found) == length else found
+
+    def _read(self, path: str, position: int, length: int) -> bytes:
+        """Return bytes of a file; report and raise `StoreDamaged` where the disk cannot read them."""
+        try:
+            return self._disk.read(path, position, length)
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:
+                raise
+            what = f"{path} cannot be read ({error.strerror or error}). {_ADVICE}"
+            self._found_damaged(path, what)
+            raise StoreDamaged(what) from error
 
     def _check(self, first_byte: int) -> None:
         """Compare a file of an earlier run with its CRC before the first read; raise `StoreDamaged`."""
@@ -250,15 +264,21 @@ class ConsumeQueue:
 
     def _what(self, first_byte: int, queue_offset: int) -> str:
         """Return what is wrong with a file that does not match its CRC."""
-        path = self._path(first_byte)
-        is_short = self._disk.size(path) < self._length(first_byte)
-        how = "is missing or cut short" if is_short else "does not match its CRC"
+        path, how = self._path(first_byte), "cannot be read"
+        with suppress(OSError):
+            is_short = self._disk.size(path) < self._length(first_byte)
+            how = "is missing or cut short" if is_short else "does not match its CRC"
         return f"{path} {how}; met at queue offset {queue_offset}. {_ADVICE}"
 
     def _matches(self, first_byte: int, crc: int) -> bool:
         """Return whether a file is as long as it should be, and matches its CRC as far as entries count."""
         length = self._length(first_byte)
-        stored = self._disk.read(self._path(first_byte), 0, length)
+        try:
+            stored = self._disk.read(self._path(first_byte), 0, length)
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:
+                raise
+            return False
         return len(stored) == length and zlib.crc32(stored) == crc
 
     def _length(self, first_byte: int) -> int:
@@ -325,7 +345,7 @@ class ConsumeQueue:
         last = end // _FILE_BYTES * _FILE_BYTES
         is_sound = last not in self._unread or self.vet(last // ENTRY_BYTES)
         self._written_count = queue_offset
-        self.min_offset, self._begins_at = min(self.min_offset, queue_offset), _UNKNOWN
+        self.min_offset, self._begins_at = min(self.min_offset, queue_offset), UNKNOWN
         self._read_ahead = b""
         for name in self._disk.list(self._folder):
             if int(name) > last:
@@ -371,19 +391,35 @@ class ConsumeQueue:
     @property
     def knows_begin(self) -> bool:
         """Whether it is known where the first entry points; `first_from` notes it."""
-        return self._begins_at != _UNKNOWN
+        return self._begins_at != UNKNOWN
 
     def _begin(self) -> int:
         """Return where the first entry points; known, so that a cut reads no file that it does not change."""
-        if self._begins_at == _UNKNOWN:
+        if self._begins_at == UNKNOWN:
             self._begins_at = self._physical_offset(self.min_offset)
         return self._begins_at
 
-    def rise(self, min_offset: int) -> None:
-        """Let the queue begin at `min_offset`, at most at its end, and never lower than before."""
+    @property
+    def unread_bytes(self) -> int:
+        """How much is read and compared at the first read where the queue begins."""
+        first_byte = self.min_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
+        return self._length(first_byte) if first_byte in self._unread else 0
+
+    def place(self, queue_offset: int) -> int:
+        """Return where in the log an entry points; `UNKNOWN` for none, and in a damaged file."""
+        with suppress(StoreDamaged):
+            if queue_offset < self.end_offset:
+                return self._physical_offset(queue_offset)
+        return UNKNOWN
+
+    def rise(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
+        """Let the queue begin at `min_offset`, at most at its end, and never lower than before.
+
+        `begins_at` is where the entry there points, if that is known (`place`): then no start looks for it.
+        """
         risen = max(self.min_offset, min(min_offset, self.end_offset))
         if risen != self.min_offset:
-            self.min_offset, self._begins_at = risen, _UNKNOWN
+            self.min_offset, self._begins_at = risen, begins_at if risen == min_offset else UNKNOWN
         assert self.min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     @property
@@ -428,7 +464,7 @@ class ConsumeQueue:
         """Begin a queue whose first records the log no longer has: its file begins with a hole, all gaps."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self.min_offset = queue_offset
-        self._begins_at = _UNKNOWN
+        self._begins_at = UNKNOWN
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
         if inside:
             first_byte = queue_offset * ENTRY_BYTES - inside
@@ -454,7 +490,7 @@ def kept(taken: TakenQueue) -> Row:
     """Return what a snapshot keeps of a queue; in any thread.
 
     Entries in files, (first byte, CRC-32) of each file, where it begins, the tail in base64, and where in the
-    log its first entry points, `_UNKNOWN` where that was not looked for.
+    log its first entry points, `UNKNOWN` where that was not looked for.
     """
     tail = b64encode(taken.tail).decode()
     return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at
@@ -501,7 +537,7 @@ def stored_queues(rows: Any) -> Iterator[StoredQueue]:
     for topic, queue_id, written_count, crcs, *more in rows or ():
         # Older rows do not say where the queue begins: where its oldest file does.
         min_offset = more[0] if more else min((at for at, _ in crcs), default=0) // ENTRY_BYTES
-        tail, begins_at = (b64decode(more[1]), more[2]) if len(more) > 1 else (b"", _UNKNOWN)
+        tail, begins_at = (b64decode(more[1]), more[2]) if len(more) > 1 else (b"", UNKNOWN)
         yield StoredQueue(intern(topic), queue_id, written_count, crcs, min_offset, tail, begins_at)
 
 
@@ -537,10 +573,14 @@ def _is_in(codes: Integers, wanted: Integers) -> Flags:
 
 
 def files_of(stored: StoredQueue) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, length in bytes, CRC-32) of the files that hold a queue's entries from its beginning."""
+    """Yield (path, length in bytes, CRC-32) of the files that hold a queue's entries from its beginning.
+
+    And of its last file, whatever it holds: its CRC goes on with the entries that come.
+    """
+    last = max((first_byte for first_byte, _ in stored.crcs), default=0)
     for first_byte, crc in stored.crcs:
         length = min(_FILE_BYTES, stored.written_count * ENTRY_BYTES - first_byte)
-        if first_byte + length > stored.min_offset * ENTRY_BYTES:
+        if first_byte == last or first_byte + length > stored.min_offset * ENTRY_BYTES:
             yield _path_of(stored.topic, stored.queue_id, first_byte), length, crc
 
 

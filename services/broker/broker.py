@@ -45,6 +45,7 @@ from commitlog.kinds import (
     TOPIC_TOPIC,
 )
 from commitlog.log import CommitLog
+from commitlog.message import MessageType
 from commitlog.record import TYPE_COMMIT, Record, decode
 from commitlog.recovery import Damage, Found, LogScan
 from commitlog.retention import Retirement
@@ -381,7 +382,7 @@ class Broker:
         self._has_new_plan = True
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
-        others = self._tick_timers(now_ms)
+        others = self._tick_timers(now_ms) + self._look_on(now_ms)
         for purpose, subject in self._scheduler.advance(now_ms, limits.SCHEDULER_PER_TICK_MAX):
             if purpose is Purpose.LEASE:
                 woken[self.receiving.expire(subject, now_ms)] = None
@@ -415,7 +416,7 @@ class Broker:
         moments = [self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
         if self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more():
             return self._ticked_ms
-        if self.mending.is_wanted:
+        if self.mending.is_wanted or self.housekeeping.has_more:
             return self._ticked_ms
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -562,7 +563,8 @@ class Broker:
         """Learn that a checkpoint is on disk."""
         self._has_new_plan = True
         self.written_offset = checkpoint.snapshot.offset
-        self.store.dispatch.made_at = checkpoint.queues_made_at
+        if checkpoint.is_marked:
+            self.store.dispatch.made_at = checkpoint.queues_made_at
         self.shared_in_checkpoint = checkpoint.snapshot.parts.get(SHARED)
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)
@@ -617,7 +619,8 @@ class Broker:
             if name in start.parts or name not in LATER_PARTS:
                 part.thaw(start.parts[name])
         others = snapshot.others(self._disk, start)
-        self.made_anew = derived.adopt(self.store, self._disk, start, others)
+        read_topics = {one.name for one in self.topics.all() if one.message_type is MessageType.LITE}
+        self.made_anew = derived.adopt(self.store, self._disk, start, others, read_topics)
         others_files = [one.parts[TIMER_FILES] for one in others]
         self.lost = self.timers.adopt(start.parts[TIMER_FILES], others_files, now_ms)
         log = self._log
@@ -654,6 +657,14 @@ class Broker:
             job.run(self._disk)
             self.read_ahead(job)
             job = None if self.timers.partitions.head_due_ms() is not None else self._look_ahead(now_ms)
+
+    def _look_on(self, now_ms: int) -> list[Effect]:
+        """Go on with a look of retention that was begun in an earlier tick."""
+        if not self.housekeeping.has_more:
+            return []
+        is_checkpointing = not self.timers.partitions.is_settled
+        retirement = self.housekeeping.look_on(now_ms, is_checkpointing=is_checkpointing)
+        return [] if retirement is None else [Retire(retirement)]
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
         is_checkpointing = not self.timers.partitions.is_settled

@@ -24,8 +24,10 @@ So every entry is only a hint, and looked at anew when its turn comes.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 from commitlog import properties
+from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue.in_flight import Lease
 from services.broker.dead_letters import DeadLetters
@@ -145,8 +147,10 @@ class Burying:
     def _record(self, key: GroupQueue, offset: int) -> Record | None:
         """Return the record of a message; None if retention or damage has taken it."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
-        is_there = queue.min_offset <= offset < queue.end_offset
-        return self._reading.record(queue, offset, queue.entry(offset)) if is_there else None
+        with suppress(StoreDamaged):
+            if queue.min_offset <= offset < queue.end_offset:
+                return self._reading.record(queue, offset, queue.entry(offset))
+        return None
 
     def _mark_lite_ready(self, key: GroupQueue, lite_topic: str) -> None:
         """Let the next message of a lite topic go out, if this one was of any (not empty)."""

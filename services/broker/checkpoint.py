@@ -1,6 +1,8 @@
 """A moment at which everything appended is durable, made into a new place to start from.
 
-Order of durability: the log first, then the derived files, then the snapshot that names them.
+Order of durability: the log first, then the derived files, then the snapshot that names them, and last the
+mark by which a start believes the files of queues: before that snapshot it would stand beside an older one,
+which may have the same log offset and name other files.
 
     begun   the loop copies references; nothing of it is written yet
     take    the loop takes the rows of large tables, some at a time; what changes first is taken first
@@ -11,12 +13,14 @@ A tool, whose core does not go on meanwhile, writes at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from commitlog import snapshot, store_format
-from commitlog.disk import Disk
+from commitlog.disk import Disk, SyncFailed
 from commitlog.flush import Sync
+from commitlog.layout import QUEUES_WHOLE
 from commitlog.snapshot import Snapshot
 from consumequeue import dispatch
 from consumequeue.run_store import RunsToWrite
@@ -24,7 +28,7 @@ from services.broker import derived
 from services.broker.timer_files import TIMER_FILES, TimersToWrite
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, eq=False)
 class Checkpoint:
     """What a checkpoint writes, and the keep files that it deletes afterwards.
 
@@ -35,12 +39,14 @@ class Checkpoint:
     log_sync: Sync | None
     queue_paths: list[str]
     queues_made_at: int
-    wants_mark: bool
+    wants_mark: Callable[[], bool]
     is_for_before: bool
     keys: RunsToWrite
     timers: TimersToWrite
     snapshot: Snapshot
     unneeded_paths: list[str]
+    is_marked: bool = False
+    """Whether the files of queues have their mark."""
 
     def take(self, count: int) -> bool:
         """Take up to `count` rows of the state at the checkpoint's moment; return whether all are taken."""
@@ -49,6 +55,23 @@ class Checkpoint:
             if count <= 0:
                 break
         return not self.snapshot.deferred()
+
+    def _mark(self, disk: Disk) -> None:
+        """Have starts believe the files of queues; raise `SyncFailed`. Without a mark they are made anew.
+
+        The loop may meet damage meanwhile, and take the mark away before it is written.
+        """
+        if not self.wants_mark():
+            return
+        try:
+            dispatch.mark(disk, self.queues_made_at)
+            self.is_marked = self.wants_mark()
+            if not self.is_marked:
+                disk.delete(QUEUES_WHOLE)
+        except SyncFailed:
+            raise
+        except OSError:  # the snapshot counts; the next checkpoint tries to mark them again
+            self.is_marked = False
 
     def write(self, disk: Disk) -> None:
         """Write and sync; in a worker once all rows are taken. Raise OSError, which costs only time."""
@@ -62,8 +85,6 @@ class Checkpoint:
         else:
             store_format.raise_to_tails(disk)
         disk.sync_many([*paths])
-        if self.wants_mark:
-            dispatch.mark(disk, self.queues_made_at)
         self.keys.write(disk)
         self.timers.write(disk)
         files = {
@@ -73,6 +94,7 @@ class Checkpoint:
         }
         is_another = self.snapshot.offset not in snapshot.offsets(disk)
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
+        self._mark(disk)
         # A snapshot of the same log offset takes the newer one's place, and the older one stays, which may
         # name files that the other two do not: the next checkpoint deletes what no snapshot names then.
         if not is_another:

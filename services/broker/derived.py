@@ -6,7 +6,7 @@ behind the snapshot is put into both when the start replays it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Final
 
 from commitlog import limits
@@ -28,14 +28,18 @@ def freeze(store: Store) -> dict[str, Any]:
     return {QUEUES: store.dispatch.freeze(for_before=store.is_for_before)}
 
 
-def adopt(store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot]) -> list[str]:
+def adopt(
+    store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot], read_topics: Set[str]
+) -> list[str]:
     """Take over queues and key index up to a snapshot; return what had to be made anew, and why.
 
-    The files of the key index that other snapshots name are kept for those. Raise OSError.
+    The files of the key index that other snapshots name are kept for those. The start reads the queues of
+    `read_topics`: their files are compared here, while queues can be made anew. Raise OSError.
     """
     missing: list[Callable[[Found], object]] = []
     reasons: list[str] = []
-    if not store.dispatch.adopt(start.parts[QUEUES], start.parts.get(QUEUES_MADE_AT, MADE_BEFORE)):
+    made_at = start.parts.get(QUEUES_MADE_AT, MADE_BEFORE)
+    if not store.dispatch.adopt(start.parts[QUEUES], made_at, read_topics):
         missing.append(lambda found: store.dispatch.dispatch(found.record, found.record_bytes))
         reasons.append("the consume queues: their files are not whole")
     why_not = store.keys.adopt(start.parts.get(KEYS), [other.parts.get(KEYS) for other in others])

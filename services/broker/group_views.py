@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from commitlog import limits
+from commitlog.errors import StoreDamaged
 from consumequeue.queue import ConsumeQueue
 from services.broker.burying import Burying
 from services.broker.errors import GroupExists, GroupNotFound
@@ -183,8 +185,17 @@ class GroupViews:
             in_flight=flight.leased_count,
             waiting=flight.waiting_count,
             done_above=flight.offsets.done_above_count,
-            oldest_ms=self._reading.store_ms(key.topic, key.queue_id, committed_offset),
+            oldest_ms=self._oldest_ms(key, committed_offset),
         )
+
+    def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
+        """Return when the next message of a group was stored; None for none, and in a damaged queue.
+
+        One of 80,000 queues must not take away the view, and the metrics, of all others.
+        """
+        with suppress(StoreDamaged):
+            return self._reading.store_ms(key.topic, key.queue_id, committed_offset)
+        return None
 
     def _moves(self, name: str, topic: str, start: Start) -> list[Move]:
         return [

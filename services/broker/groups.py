@@ -28,15 +28,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from commitlog import limits
 from commitlog.deferred_rows import NOTHING, DeferredRows
+from commitlog.errors import StoreDamaged
 from commitlog.kinds import GROUP_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
-from commitlog.retention import SegmentAge
 from commitlog.snapshot import RowsByName
 from consumequeue import acks, lease_records
 from consumequeue.attempts import Failure
@@ -375,18 +376,26 @@ class Groups:
             for group in self._members.get(topic, ()):
                 yield GroupQueue(group, topic, queue_id), min_offset
 
-    def lowest_wanted_offset(self, young_from_ms: int, ages: list[SegmentAge]) -> int | None:
-        """Return the lowest log offset that a lagging group waits for, of those in segments young enough."""
-        young_offset = next((one.first_offset for one in ages if one.last_store_ms >= young_from_ms), None)
-        if young_offset is None:
-            return None
-        wanted = (self._wanted_offset(queue, committed) for _, queue, committed in self.committed_offsets())
-        pinning = [offset for offset in wanted if offset is not None and offset >= young_offset]
-        return min(pinning, default=None)
+    def lowest_wanted_offset(self, keys: Iterable[tuple[str, int]], young_offset: int) -> int | None:
+        """Return the lowest log offset from `young_offset` on that a group waits for in queues (topic, id).
+
+        A damaged file does not tell: then it is `young_offset`.
+        """
+        queues = ((*key, self._store.dispatch.look(*key)) for key in keys)
+        wanted = (
+            self._wanted_offset(queue, committed, young_offset)
+            for _, queue, committed in self._committed(queues)
+        )
+        return min((offset for offset in wanted if offset >= young_offset), default=None)
 
     def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
         """Yield every queue of every topic that a group receives, with the group's committed offset there."""
-        for topic, queue_id, queue in self._store.dispatch.queues():
+        return self._committed(self._store.dispatch.queues())
+
+    def _committed(
+        self, queues: Iterable[tuple[str, int, ConsumeQueue]]
+    ) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
+        for topic, queue_id, queue in queues:
             for group in self._members.get(topic, ()):
                 key = GroupQueue(group, topic, queue_id)
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
@@ -436,8 +445,13 @@ class Groups:
                 "tidewheel group delete NAME --yes."
             )
 
-    def _wanted_offset(self, queue: ConsumeQueue, committed_offset: int) -> int | None:
-        return queue.entry(committed_offset).physical_offset if committed_offset < queue.end_offset else None
+    def _wanted_offset(self, queue: ConsumeQueue, committed_offset: int, unknown_offset: int) -> int:
+        """Return where the next message of a group lies in the log; -1 where it has none left."""
+        if committed_offset >= queue.end_offset:
+            return -1
+        with suppress(StoreDamaged):
+            return queue.entry(committed_offset).physical_offset
+        return unknown_offset
 
     def _made(self, key: GroupQueue) -> GroupOffsets:
         """Return the group's offsets on a queue, to be changed; untouched they are no part of the state."""

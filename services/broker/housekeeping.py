@@ -21,10 +21,11 @@ may have been deleted; what is missing beyond is damage.
 Who runs the broker may stop new messages for another reason (`stopped`); then the same goes on.
 
 The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in a cut "queues", a list of
-[topic, queue, its lowest offset from now on], and "skipped", a list of [group, topic, queue, count]: so many
-messages were still wanted by a group that lagged too long. There is a record for each
-`limits.CUT_QUEUES_MAX` queues that are looked at, so that thousands do not hold the loop at once; other
-records may lie between. The last is done and cuts the log. Older versions wrote no "queues": the segments
+[topic, queue, its lowest offset from now on], "places", where in the log each of these offsets lies, and
+"skipped", a list of [group, topic, queue, count]: so many messages were still wanted by a group that lagged
+too long. Queues are looked at some at a time, so that thousands do not hold the loop at once: before a cut
+for what groups wait for, and for the cut, with a record for each time; other records may lie between. The
+last is done and cuts the log. Older versions wrote no "places", and before that no "queues": the segments
 were gone when such a record was written, and a start goes by those that are there.
 
 Weak spot: room is measured once in `housekeeping_ms`. Writes that take the last tenth of the disk in less
@@ -34,9 +35,9 @@ fill it; then the reserve is spent, and nothing is lost but the room.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import deque
 from contextlib import suppress
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any, Final
 
 from commitlog import layout, limits, retention, snapshot
@@ -55,6 +56,19 @@ from services.broker.transactions import Transactions
 from tidewheel.errors import Busy
 
 DISK_USED_REFUSE: Final = 0.90
+_NOWHERE: Final = 1 << 62
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A look at what groups wait for: the queues that are left, and the lowest log offset found so far.
+
+    Of messages below `young_offset` groups have lagged too long.
+    """
+
+    keys: deque[tuple[str, int]]
+    young_offset: int
+    offset: int = _NOWHERE
 
 
 class Housekeeping:
@@ -79,8 +93,9 @@ class Housekeeping:
         self._cut_queues_max = settings.cut_queues_max
         self._statistics = statistics
         self._running: Retirement | None = None
-        self._uncut: Iterator[tuple[str, int]] | None = None
+        self._uncut: deque[tuple[str, int]] | None = None
         """The queues that the running cut has still to look at."""
+        self._waiting: Waiting | None = None
         self._deletable_offset = 0
         """Up to here nothing reads the log any more, as a durable record says; 0: that was deleted."""
         self._wished_offset = 0
@@ -127,12 +142,36 @@ class Housekeeping:
         from the log, for the core does not know of that snapshot yet.
         """
         self.see_to_room()
-        if self._running is None and not is_checkpointing:
-            # A cut that another leader has decided, its snapshots may cover, and those of this node not yet.
-            is_covered = self._deletable_offset > 0 and self._is_covered(self._deletable_offset, now_ms)
-            self._running = (self._deletion() if is_covered else None) or self._keeping(now_ms)
-            return self._running
-        return None
+        self._waiting = None
+        if self._running is not None or is_checkpointing:
+            return None
+        # A cut that another leader has decided, its snapshots may cover, and those of this node not yet.
+        is_covered = self._deletable_offset > 0 and self._is_covered(self._deletable_offset, now_ms)
+        self._running = self._deletion() if is_covered else None
+        if self._running is None:
+            self._waiting = self._waiting_in_all(now_ms)
+            return self.look_on(now_ms)
+        return self._running
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a look is under way: call `look_on`."""
+        return self._waiting is not None
+
+    def look_on(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
+        """Look into some more queues for what groups wait for; return what is to be kept, once into all."""
+        if is_checkpointing:
+            self._waiting = None  # see `look`, which begins anew
+        if (waiting := self._waiting) is None:
+            return None
+        keys = self._store.dispatch.take_some(waiting.keys, self._cut_queues_max)
+        found = self._groups.lowest_wanted_offset(keys, waiting.young_offset)
+        waiting.offset = min(waiting.offset, _NOWHERE if found is None else found)
+        if waiting.keys:
+            return None
+        self._waiting = None
+        self._running = self._keeping(waiting.offset, now_ms)
+        return self._running
 
     def _deletion(self) -> Deletion | None:
         """Return the deletion of what a published record, perhaps one of before a start, has cut off."""
@@ -142,8 +181,19 @@ class Housekeeping:
         self._store.dispatch.delete_unneeded()
         return Deletion(self._deletable_offset, self._store.log.unsynced_segments())
 
-    def _keeping(self, now_ms: int) -> Keeping | None:
-        log, cut_offset = self._store.log, self._cut_offset(now_ms)
+    def _waiting_in_all(self, now_ms: int) -> Waiting | None:
+        """Return a look at what groups wait for, in all queues; None where it would not matter."""
+        if self._cut_offset(None, now_ms) <= self._store.log.first_offset:
+            return None
+        young_ms = now_ms - self._policy.group_pin_ms
+        ages = (one for one in self._store.segment_ages() if one.last_store_ms >= young_ms)
+        young = next(ages, None)
+        keys = deque(self._store.dispatch.keys() if young is not None else ())
+        return Waiting(keys, 0 if young is None else young.first_offset)
+
+    def _keeping(self, pinned_offset: int, now_ms: int) -> Keeping | None:
+        log = self._store.log
+        cut_offset = self._cut_offset(None if pinned_offset == _NOWHERE else pinned_offset, now_ms)
         if cut_offset <= log.first_offset or not self._is_covered(cut_offset, now_ms):
             return None
         return self._keeping_below(cut_offset, log.end_offset)
@@ -173,14 +223,15 @@ class Housekeeping:
         log, dispatch = self._store.log, self._store.dispatch
         assert log.first_offset < done.cut_offset <= log.end_offset, "a cut goes forward, within the log"
         if self._uncut is None:
-            self._uncut = iter(dispatch.keys())  # a queue that comes later begins above the cut
+            self._uncut = deque(dispatch.keys())  # a queue that comes later begins above the cut
         self._groups.open_records.close()  # a lease of before the cut comes before it in the log
-        keys = [*islice(self._uncut, self._cut_queues_max)]
-        queues = dispatch.minimums(done.cut_offset, keys)
+        queues, places = dispatch.minimums(
+            done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max)
+        )
         skipped = self._groups.missed(queues)
         for group, topic, _, count in skipped:
             self._statistics.skipped[(topic, group)] += count
-        is_last = len(keys) < self._cut_queues_max
+        is_last = not self._uncut
         if is_last:
             self._uncut = None
             log.keep.add(done.cut_offset, done.places)
@@ -188,7 +239,8 @@ class Housekeeping:
         record_count = max(-(-len(skipped) // count_max), 1 if is_last or queues else 0)
         for number in range(record_count):
             rows = skipped[number * count_max : (number + 1) * count_max]
-            part = {"queues": [] if number else queues, "skipped": rows}
+            part = {"queues": queues, "places": places, "skipped": rows}
+            queues, places = [], []
             is_done = is_last and number == record_count - 1
             self._append({"cut_offset": done.cut_offset, "done": is_done} | part, now_ms)
         return is_last
@@ -218,7 +270,7 @@ class Housekeeping:
         said = json.loads(record.body)
         self._store.may_begin_at = max(self._store.may_begin_at, said["cut_offset"])
         if "queues" in said:
-            self._store.dispatch.rise(said["queues"])
+            self._store.dispatch.rise(said["queues"], said.get("places", ()))
             self._groups.skip(said["queues"])
             if said["done"]:
                 self._store.cut(said["cut_offset"])
@@ -275,14 +327,9 @@ class Housekeeping:
             with suppress(OSError):
                 self._disk.delete(layout.RESERVE)
 
-    def _cut_offset(self, now_ms: int) -> int:
-        ages = self._store.segment_ages()
-        policy, disk_used, segment_bytes = self._policy, self.disk_used, self._store.log.segment_bytes
-        cut_offset = retention.cut_offset(ages, segment_bytes, policy, disk_used, None, now_ms)
-        if cut_offset <= self._store.log.first_offset:
-            return cut_offset  # without a look at what groups wait for, which is one at all queues
-        pinned_offset = self._groups.lowest_wanted_offset(now_ms - policy.group_pin_ms, ages)
-        return retention.cut_offset(ages, segment_bytes, policy, disk_used, pinned_offset, now_ms)
+    def _cut_offset(self, pinned_offset: int | None, now_ms: int) -> int:
+        ages, segment_bytes = self._store.segment_ages(), self._store.log.segment_bytes
+        return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
     def _is_covered(self, cut_offset: int, now_ms: int) -> bool:
         """Return whether both kept snapshots lie behind `cut_offset`; ask for the one that is missing."""

@@ -7,6 +7,9 @@ and is gone when retention has deleted the last.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from commitlog.errors import StoreDamaged
 from commitlog.message import Message, MessageType
 from consumequeue.entry import lite_code
 from consumequeue.lite_index import LiteIndex
@@ -66,7 +69,8 @@ class LiteTopics:
     def trim(self) -> None:
         """Let the indexes that have become long forget what all groups have done."""
         for (topic, queue_id), index in self._indexes.items():
-            index.read_on()
+            with suppress(StoreDamaged):  # told by the queue; whoever receives meets it, and is told
+                index.read_on()
             if index.is_long:
                 lowest = self._groups.lowest_open(topic, queue_id)
                 index.trim(

@@ -14,7 +14,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.layout import QUEUES_WHOLE
 from commitlog.record import Record
 from consumequeue import entry, queue
-from consumequeue.dispatch import Dispatch, is_marked, mark
+from consumequeue.dispatch import Dispatch, files_named, is_marked, mark
 from consumequeue.entry import Entry
 from consumequeue.queue import ConsumeQueue
 from tests.memory_disk import MemoryDisk
@@ -218,7 +218,7 @@ def test_damage_takes_the_mark_away_by_which_a_start_believes_files() -> None:
     assert again.adopt(frozen)
     with pytest.raises(StoreDamaged):
         again.queue("t", 0).get(0, 1)
-    assert (told, again.wants_mark, disk.size(QUEUES_WHOLE)) == ([disk_path(0)], False, -1)
+    assert (told, again.wants_mark(), disk.size(QUEUES_WHOLE)) == ([disk_path(0)], False, -1)
     assert not Dispatch(disk).adopt(frozen)
 
 
@@ -336,3 +336,23 @@ def test_a_mark_that_was_torn_is_none() -> None:
     assert is_marked(disk, 12_345)
     disk.truncate(QUEUES_WHOLE, 3)
     assert not any(is_marked(disk, made_at) for made_at in (12_345, 123, 0))
+
+
+def test_a_queue_whose_entries_are_all_cut_goes_on_in_a_copy_of_the_files_that_a_snapshot_names() -> None:
+    """Another node gets those files only (`copying_derived`); here the queue was idle, and is used again."""
+    disk, copy = MemoryDisk(), MemoryDisk()
+    sender = Dispatch(disk, tail_entries_max=4)
+    for place in range(4):
+        sender.dispatch_runs([(("t", 0), place, entry.encode(Entry(100 + place, 9, 0)))])
+    sender.write()
+    sender.trim(1_000)
+    frozen = [*sender.freeze()]
+    for path, length, _ in files_named(frozen):
+        copy.write(path, 0, disk.read(path, 0, length))
+    mark(copy, 1)
+    receiver = Dispatch(copy, tail_entries_max=4)
+    assert receiver.adopt(frozen, 1)
+    for place in range(4, 8):
+        receiver.dispatch_runs([(("t", 0), place, entry.encode(Entry(1_000 + place, 9, 0)))])
+    receiver.write()
+    assert receiver.queue("t", 0).get(4, 4) == [Entry(1_000 + place, 9, 0) for place in range(4, 8)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errno import ENOSPC
+from errno import EACCES, ENOSPC
 from random import Random
 
 import pytest
@@ -126,7 +126,7 @@ class Counting(MemoryDisk):
 
 
 def cut(disk: Disk, dispatch: Dispatch, log_offset: int) -> None:
-    dispatch.rise(dispatch.minimums(log_offset, dispatch.keys()))
+    dispatch.rise(*dispatch.minimums(log_offset, dispatch.keys()))
     dispatch.delete_unneeded()
 
 
@@ -143,3 +143,22 @@ def test_a_cut_of_the_log_looks_only_at_queues_that_begin_below_it() -> None:
     cut(disk, dispatch, 2_002)
     assert disk.asked < 40
     assert [dispatch.queue("t", number).min_offset for number in range(4)] == [4, 4, 2, 0]
+
+
+class OneFolderRefuses(MemoryDisk):
+    """A disk with a folder that cannot be written: its owner is another, a sector is bad."""
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        if path.startswith("consumequeue/refused/"):
+            raise OSError(EACCES, "Permission denied", path)
+        super().write(path, position, data)
+
+
+def test_a_queue_whose_file_cannot_be_written_keeps_no_other_from_its_file() -> None:
+    dispatch = Dispatch(OneFolderRefuses(), tail_entries_max=4)
+    for place in range(100):
+        for topic in ("refused", "other"):
+            dispatch.dispatch_runs([((topic, 0), place, ONE)])
+        dispatch.write()
+    assert dispatch.queue("refused", 0).tail_bytes == 100 * ENTRY_BYTES
+    assert dispatch.queue("other", 0).tail_bytes < 8 * ENTRY_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from errno import EIO
 from typing import Any
 from unittest.mock import patch
 
@@ -600,3 +601,105 @@ def test_groups_are_not_looked_at_where_no_segment_may_go(settings: BrokerSettin
     bench.advance(20_000)
     with patch.object(bench.broker.groups, "committed_offsets", side_effect=AssertionError("it looked")):
         bench.advance(20_000)
+
+
+def kept_on_disk(bench: Bench) -> None:
+    """Write all that queues have in memory to their files, and a snapshot that names these."""
+    bench.broker.store.dispatch.write()
+    checkpoint = bench.broker.checkpoint(bench.now_ms)
+    checkpoint.write(bench.disk)
+    bench.broker.checkpointed(checkpoint)
+
+
+def test_housekeeping_goes_on_where_the_file_of_a_queue_that_a_group_waits_in_is_damaged() -> None:
+    """What a tick raises ends the process: a start does not look at the files any more, a tick does."""
+    bench = Bench(tail_entries_max=1)
+    bench.receive("lagging")
+    for _ in range(100):
+        bench.send()
+    kept_on_disk(bench)
+    bench.disk.flip_bit(f"consumequeue/t/0/{0:020}", 30 * 8)
+    six = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=3_600_000)
+    bench.reopen(replace(KEEP_ALL, tail_entries_max=1, retention=six))
+    bench.advance(10_000)
+    assert [one.part for one in bench.broker.damage] == ["queue"]
+
+
+class Asked(MemoryDisk):
+    """A disk that knows which files of queues were read, and one whose file cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_paths: set[str] = set()
+        self.unreadable = "none"
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        if path.startswith("consumequeue/"):
+            self.read_paths.add(path)
+            if path.startswith(self.unreadable):
+                raise OSError(EIO, "Input/output error", path)
+        return super().read(path, position, length)
+
+
+def cut_with_files() -> tuple[Bench, Asked]:
+    """Return a bench whose log is cut, with all entries of its queues in files, and a snapshot then."""
+    bench, disk = Bench(), Asked()
+    bench.disk, six = disk, RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=0)
+    bench.reopen(replace(KEEP_ALL, tail_entries_max=1, retention=six))
+    for number in range(400):
+        bench.send(topic=f"t{number % 10}")
+    bench.broker.store.dispatch.write()
+    bench.advance(10_000)
+    assert bench.broker.gauges().log_first_offset > 0
+    bench.send(topic="other")
+    kept_on_disk(bench)
+    return bench, disk
+
+
+def test_a_start_behind_a_cut_opens_no_file_of_a_queue() -> None:
+    bench, disk = cut_with_files()
+    disk.read_paths.clear()
+    bench.reopen(bench.settings)
+    assert len(disk.read_paths) == 0
+
+
+def test_a_start_behind_a_cut_works_where_the_file_of_a_queue_cannot_be_read() -> None:
+    """A bad sector in a file that can be made anew: else no start works until somebody deletes it."""
+    bench, disk = cut_with_files()
+    disk.unreadable = "consumequeue/t0/"
+    bench.reopen(bench.settings)
+    assert bench.broker.gauges().log_first_offset > 0
+
+
+def test_one_tick_does_not_read_the_files_of_all_queues_that_a_group_lags_in() -> None:
+    """With 80,000 queues that holds the loop for some 10 s; a cut looks at some queues at a time."""
+    bench, disk = Bench(tail_entries_max=1), Asked()
+    bench.disk = disk
+    bench.reopen(bench.settings)
+    for number in range(200):
+        bench.send(topic=f"t{number % 10}")
+    for number in range(10):
+        bench.broker.receiving.receive("g", f"t{number}", EVERYTHING, 1, 20_000, "c", False, bench.now_ms)
+    bench.flush()
+    kept_on_disk(bench)
+    six = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=3_600_000)
+    bench.reopen(replace(KEEP_ALL, tail_entries_max=1, cut_queues_max=5, retention=six))
+    disk.read_paths.clear()
+    bench.broker.tick(bench.now_ms + 1_000)
+    assert len(disk.read_paths) <= 5
+
+
+def test_a_tick_works_where_the_file_of_a_queue_that_a_group_lags_in_cannot_be_read() -> None:
+    """What a tick raises lets the core go: then nothing is served at all, for a file made anew at need."""
+    bench, disk = Bench(tail_entries_max=1), Asked()
+    bench.disk = disk
+    bench.reopen(bench.settings)
+    bench.receive("lagging")
+    for _ in range(100):
+        bench.send()
+    kept_on_disk(bench)
+    six = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=3_600_000)
+    bench.reopen(replace(KEEP_ALL, tail_entries_max=1, retention=six))
+    disk.unreadable = "consumequeue/t/1/"
+    bench.advance(10_000)
+    bench.send()

@@ -183,3 +183,21 @@ def test_many_are_buried_as_fast_as_the_disk_takes_them_and_no_faster(
         bench.flush()
     assert dead_letter_ids(bench) == [f"M{number}" for number in range(1, 10)]
     assert bench.broker.groups.lag() == {("t", "g"): 0}
+
+
+def test_a_burial_waits_where_the_file_of_its_queue_is_damaged() -> None:
+    """What a tick raises ends the process; the lease of a message group outlives a start."""
+    bench = Bench(replace(SETTINGS, tail_entries_max=1, attempts_max=1, queue_count=1))
+    bench.send("a")
+    bench.receive()
+    bench.broker.store.dispatch.write()
+    checkpoint = bench.broker.checkpoint(bench.now_ms)
+    checkpoint.write(bench.disk)
+    bench.broker.checkpointed(checkpoint)
+    bench.disk.flip_bit(f"consumequeue/t/0/{0:020}", 4 * 8)
+    bench.reopen()
+    bench.advance(LEASE_MS)
+    assert [one.part for one in bench.broker.damage] == ["queue"]
+    bench.reopen()
+    bench.advance(LEASE_MS)
+    assert dead_letter_ids(bench) == ["M1"]

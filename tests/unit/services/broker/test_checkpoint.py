@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from errno import ENOSPC
+from unittest.mock import patch
+
+import pytest
 
 from commitlog import layout, snapshot
+from commitlog.errors import StoreDamaged
+from commitlog.message import Message, MessageType
+from commitlog.snapshot import Snapshot
 from consumequeue.queue import QueueWrite
 from services.broker.broker import Broker
 from tests.memory_disk import Fault
@@ -150,3 +156,50 @@ def test_a_checkpoint_that_failed_leaves_its_files_to_the_next_one_to_sync() -> 
     store.crash()
     assert store.broker.made_anew == []
     assert [one.message_id for one in store.delivered()] == ["first"]
+
+
+def test_files_of_queues_made_anew_are_not_taken_for_those_of_a_snapshot_of_the_same_offset() -> None:
+    """Nothing came since the snapshot, so its offset names the old files and the new ones."""
+    store = Store(tail_entries_max=4, segment_bytes=1 << 20)
+    for name in ("a", "b"):
+        store.broker.topics.create(name, MessageType.NORMAL, 1, store.now_ms)
+    for number in range(995):  # a start that makes queues anew writes them after 1,000 records
+        store.broker.sending.send(Message(topic="a", body=b"x", message_id=f"a{number}"), store.now_ms)
+    for number in range(6):
+        store.broker.sending.send(Message(topic="b", body=b"x", message_id=f"b{number}"), store.now_ms)
+    store.flush()
+    store.broker.store.dispatch.write()
+    store.checkpoint()
+    store.disk.flip_bit(f"consumequeue/b/0/{0:020}", 4 * 8)
+    store.broker = Broker.open(store.disk, store.settings, store.now_ms)
+    with pytest.raises(StoreDamaged):
+        store.broker.finding.read("b", 0, 0, 9)
+    store.broker = Broker.open(store.disk, store.settings, store.now_ms)
+    assert store.broker.made_anew != []
+    checkpoint = store.broker.checkpoint(store.now_ms)
+    with (
+        patch.object(Snapshot, "write", side_effect=OSError(ENOSPC, "no room")),
+        pytest.raises(OSError, match="room"),
+    ):
+        checkpoint.write(store.disk)
+    store.broker = Broker.open(store.disk, store.settings, store.now_ms)
+    assert [one.message.message_id for one in store.broker.finding.read("b", 0, 0, 9)] == [
+        f"b{number}" for number in range(6)
+    ]
+
+
+def test_damage_that_is_met_while_the_first_mark_is_written_has_the_next_start_make_the_queues_anew() -> None:
+    """What is told of a damaged file is to restart the broker: once is enough."""
+    store = Store()
+    store.broker.topics.create("t", MessageType.NORMAL, 1, store.now_ms)
+    store.send("first", None)
+    store.broker.store.dispatch.write()
+    checkpoint = store.broker.checkpoint(store.now_ms)  # its worker comes later
+    path = f"consumequeue/t/0/{0:020}"
+    store.disk.write(path, 0, bytes(store.disk.size(path)))
+    store.broker.finding.read("t", 0, 0, 9)
+    assert [one.part for one in store.broker.damage] == ["queue"]
+    checkpoint.write(store.disk)
+    store.broker.checkpointed(checkpoint)
+    store.broker = Broker.open(store.disk, store.settings, store.now_ms)
+    assert [one.message.message_id for one in store.broker.finding.read("t", 0, 0, 9)] == ["first"]

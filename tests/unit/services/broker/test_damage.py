@@ -173,6 +173,21 @@ def test_a_queue_whose_file_is_damaged_keeps_no_other_from_being_received() -> N
     assert len(bench.broker.finding.read("t", 3, 0, 9)) == count > 0, "the next start makes the queues anew"
 
 
+def test_a_queue_whose_file_is_damaged_takes_no_other_from_the_view_of_a_group() -> None:
+    bench = Bench(tail_entries_max=1)
+    bench.broker.receiving.receive("g", "t", EVERYTHING, 1, 20_000, "c", False, NOW_MS)
+    for _ in range(8):
+        bench.send()
+    bench.broker.store.dispatch.write()
+    bench.broker.checkpoint(NOW_MS).write(bench.disk)
+    bench.reopen(bench.settings)
+    (name,) = bench.disk.list("consumequeue/t/3")
+    bench.disk.flip_bit(f"consumequeue/t/3/{name}", 9)
+    (view,) = bench.broker.group_views.all()
+    assert [one.oldest_ms is None for one in view.queues] == [one.queue_id == 3 for one in view.queues]
+    assert [one.part for one in bench.broker.damage] == ["queue"]
+
+
 def test_damage_met_while_a_checkpoint_is_written_has_the_next_start_make_the_queues_anew() -> None:
     bench = Bench(tail_entries_max=1)
     for _ in range(8):

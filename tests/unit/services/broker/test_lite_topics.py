@@ -553,3 +553,16 @@ def test_the_stored_property_is_that_of_rocketmq(bench: Bench) -> None:
     assert properties.value_of(properties.encode_message(message), "__LITE_TOPIC") == "a"
     with pytest.raises(IllegalProperty):
         bench.send("a", properties={"__LITE_TOPIC": "b"})
+
+
+def test_a_start_works_where_the_file_of_a_queue_of_lite_topics_is_damaged() -> None:
+    bench = Bench(replace(SETTINGS, queue_count=1, tail_entries_max=1))
+    bench.send("a")
+    bench.broker.store.dispatch.write()
+    checkpoint = bench.broker.checkpoint(bench.now_ms)
+    checkpoint.write(bench.disk)
+    bench.broker.checkpointed(checkpoint)
+    bench.disk.flip_bit(f"consumequeue/t/0/{0:020}", 4 * 8)
+    bench.reopen()
+    bench.subscribe("a", start=LiteFrom.MIN)
+    assert [one.message.message_id for one in bench.receive()] == ["M1"]
