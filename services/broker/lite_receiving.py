@@ -15,6 +15,7 @@ message.
 from __future__ import annotations
 
 from commitlog import properties
+from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue.entry import lite_code
 from consumequeue.in_flight import InFlight
@@ -51,19 +52,29 @@ class LiteReceiving:
         self._lending, self._reading, self._dead_letters = lending, reading, dead_letters
 
     def scan(self, topic: Topic, state: ReceiveState) -> None:
-        """Lease what the ready lite topics of a client have for the client."""
+        """Lease what the ready lite topics of a client have for the client.
+
+        Raise `StoreDamaged` if only that was found; a lite topic whose queue is damaged stays ready.
+        """
         subscription = self.subscriptions.find(Subscriber(state.group, state.topic, state.client_id))
         if subscription is None:
             return
         subscription.heard_ms = state.now_ms
+        damaged: StoreDamaged | None = None
         for _ in range(len(subscription.ready)):
             if state.is_over or state.is_crowded:
-                return
+                break
             lite_topic, _ = subscription.ready.popitem(last=False)
             assert lite_topic in subscription.lite_topics, "a lite topic is ready that nobody subscribes to"
             key = GroupQueue(state.group, state.topic, queue_of(lite_topic, topic))
-            if self._has_more(key, lite_topic, subscription, state):
+            try:
+                has_more = self._has_more(key, lite_topic, subscription, state)
+            except StoreDamaged as error:  # of this queue's files; others, and what was leased, are sound
+                damaged, has_more = error, True
+            if has_more:
                 subscription.ready[lite_topic] = None
+        if damaged is not None and not state.deliveries:
+            raise damaged
 
     def _has_more(
         self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState

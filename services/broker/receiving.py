@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
@@ -255,15 +256,15 @@ class Receiving:
     ) -> int:
         """Move a leased message to the group's dead letters; return what must be durable first.
 
-        The caller's reason becomes a part of the dead letter's.
+        The caller's reason becomes a part of the dead letter's. Raise `StoreDamaged`, and the lease stands.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._held(group, topic, handle)
-        self._end(lease.generation)
         queue, offset = self._store.dispatch.look(topic, key.queue_id), lease.queue_offset
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
+        self._end(lease.generation)  # what cannot be read leaves the lease, which then runs out
         if record is None:  # retention or damage has taken the message: nothing is left to keep
             return self._groups.finish(key, [offset], now_ms)
         attempts = self._groups.look(key).attempts(offset)
@@ -584,7 +585,9 @@ class Receiving:
             return None
         if flight.offsets.is_done(offset) or flight.is_leased(offset):
             return None
-        record = self._reading.record(queue, offset, queue.entry(offset))
+        record: Record | None = None
+        with suppress(StoreDamaged):  # the other handles of the call are answered all the same
+            record = self._reading.record(queue, offset, queue.entry(offset))
         if record is None or record.physical_offset != receipt.physical_offset:
             return None
         return None if properties.value_of(record.properties, properties.MESSAGE_GROUP) else (key, offset)

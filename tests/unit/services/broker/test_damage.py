@@ -21,7 +21,7 @@ from services.broker.damage import FoundDamage
 from services.broker.settings import BrokerSettings
 from services.broker.values import Damaged, HalfFilter, TimerFilter, TimerName
 from tests.memory_disk import MemoryDisk
-from tests.unit.services.test_retention import KEEP_ONE, NOW_MS, Bench
+from tests.unit.services.test_retention import KEEP_ONE, NOW_MS, Asked, Bench, kept_on_disk
 
 ROOT: Final = Path(__file__).parents[4] / "services"
 ROOMS: Final = ("broker", "live", "ops", "rpc")
@@ -204,6 +204,49 @@ def test_damage_met_while_a_checkpoint_is_written_has_the_next_start_make_the_qu
     bench.broker.checkpointed(checkpoint)
     bench.reopen(bench.settings)
     assert bench.broker.made_anew != []
+
+
+def test_an_acknowledgement_counts_beside_one_of_a_queue_whose_file_is_damaged() -> None:
+    """The lease of the first was taken and its timer stayed: then the next tick ended the process."""
+    bench = Bench(tail_entries_max=1)
+    for _ in range(2):
+        bench.send()
+    before = bench.receive()
+    bench.flush()
+    kept_on_disk(bench)
+    bench.reopen(bench.settings)
+    bench.broker.epoch.raise_to(1, bench.now_ms, "node", 0)
+    bench.flush()
+    receive = partial(bench.broker.receiving.receive, "g", "t", EVERYTHING, 1, 20_000, "c", False, NOW_MS)
+    (again,) = receive().deliveries
+    (other,) = [one for one in before if one.message.message_id != again.message.message_id]
+    (name,) = bench.disk.list(folder := f"consumequeue/t/{other.record.queue_id}")
+    bench.disk.flip_bit(f"{folder}/{name}", 9)
+    handles = [again.receipt_handle, other.receipt_handle]
+    answers = bench.broker.receiving.ack_many("g", "t", handles, bench.now_ms)
+    assert [isinstance(one, int) for one in answers] == [True, False]
+    bench.flush()
+    bench.advance(60_000)
+    bench.reopen(bench.settings)
+    assert [one.message.message_id for one in bench.receive()] == [other.message.message_id]
+
+
+def test_a_message_that_is_given_up_while_its_queue_cannot_be_read_comes_again() -> None:
+    """Its lease was ended before the read, and the message stayed leased to nobody until a restart."""
+    bench, disk = Bench(tail_entries_max=1), Asked()
+    bench.disk = disk
+    bench.reopen(bench.settings)
+    bench.send()
+    (one,) = bench.receive()
+    bench.broker.store.dispatch.write()
+    bench.broker.store.dispatch.queue("t", one.record.queue_id)._read_ahead = b""  # as others' reads leave it
+    disk.unreadable = f"consumequeue/t/{one.record.queue_id}/"
+    with pytest.raises(StoreDamaged):
+        bench.broker.receiving.forward_to_dead_letter("g", "t", one.receipt_handle, bench.now_ms)
+    bench.flush()
+    disk.unreadable = "none"
+    bench.advance(60_000)
+    assert one.message.message_id in [again.message.message_id for again in bench.receive()]
 
 
 DAMAGED_COUNT: Final = 400

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commitlog import limits, properties
+from commitlog.errors import StoreDamaged
 from commitlog.message import Message, MessageType
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
@@ -19,9 +20,11 @@ from services.broker.errors import (
 )
 from services.broker.group_values import From, GroupPolicy, Start
 from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
+from services.broker.lite_topics import queue_of
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Subscriber
 from tests.memory_disk import MemoryDisk
+from tests.unit.services.test_retention import Asked
 from tests.unit.services.woken import woken
 from tidewheel.errors import ClientMistake, InvalidReceiptHandle
 
@@ -566,3 +569,23 @@ def test_a_start_works_where_the_file_of_a_queue_of_lite_topics_is_damaged() -> 
     bench.reopen()
     bench.subscribe("a", start=LiteFrom.MIN)
     assert [one.message.message_id for one in bench.receive()] == ["M1"]
+
+
+def test_a_queue_of_lite_topics_that_cannot_be_read_takes_no_other_and_comes_when_it_can() -> None:
+    """What was leased of another queue in that receive was lost with it, and counted as an attempt."""
+    bench = Bench(replace(SETTINGS, tail_entries_max=1))
+    disk = bench.disk = Asked()
+    bench.broker = Broker.open(disk, bench.settings, bench.now_ms)
+    topic = bench.broker.topics.create("t", MessageType.LITE, 2, bench.now_ms)
+    bench.flush()
+    first, second = ({queue_of(name, topic): name for name in "abcdefgh"}[queue_id] for queue_id in (0, 1))
+    bench.subscribe(first, second)
+    bench.send(first)
+    bench.send(second)
+    bench.broker.store.dispatch.write()
+    disk.unreadable = "consumequeue/t/1/"
+    assert bench.ids() == ["M1"]
+    with pytest.raises(StoreDamaged):
+        bench.receive()
+    disk.unreadable = "none"
+    assert bench.ids() == ["M2"]
