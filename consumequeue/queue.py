@@ -11,7 +11,8 @@ Rules:
 - A start opens no file. The bytes of a file behind `written_count` are void, and are written over.
 - The first read of a file in this process compares all of it with its CRC; what differs, or is short, is
   damage: it is told, nothing of that file is read, and the next start makes the queues anew.
-- Later a file is compared again when an entry of it is a gap, or leads to no record of the queue (`vet`).
+- Later a file is compared again when an entry of it is a gap, or leads to no record of the queue (`vet`);
+  nothing is passed over for such an entry of a damaged file, since the log may have the record.
 - A file that the disk cannot read is damage, too: it can be made anew, and a broker that stopped for it would
   serve nothing.
 
@@ -186,13 +187,16 @@ class ConsumeQueue:
         """Return the first of `count` offsets from `queue_offset` on whose tag has one of these hashes.
 
         The hashes ascend. Where none has, return the offset behind the entries that were looked at, at least
-        one.
+        one. Raise `StoreDamaged` where gaps are passed over and damage has made them.
         """
         # In blocks that grow: a call costs what it passes over, also where one of some entries matches.
         block, at, end = _MATCHED_AT_FIRST, queue_offset, queue_offset + count
         while True:
             rows = self.rows(at, min(block, end - at))
             hits = np.flatnonzero(_is_in(rows["tags_code"], tags_codes))
+            gaps = np.flatnonzero(rows["record_bytes"][: hits[0] if len(hits) else None] == 0)
+            if len(gaps):
+                self.require_sound(at + int(gaps[0]))
             if len(hits):
                 return at + int(hits[0])
             at, block = at + len(rows), block * _MATCHED_TIMES
@@ -261,6 +265,16 @@ class ConsumeQueue:
             if not is_sound:
                 self._found_damaged(self._path(first), self._what(first, queue_offset))
         return vetted[1]
+
+    def require_sound(self, queue_offset: int) -> None:
+        """Raise `StoreDamaged` unless `vet` finds the file of an entry sound.
+
+        Called before an entry that leads to no record counts as done: the log may have the record.
+        """
+        if not self.vet(queue_offset):
+            raise StoreDamaged(
+                self._what(queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES, queue_offset)
+            )
 
     def _what(self, first_byte: int, queue_offset: int) -> str:
         """Return what is wrong with a file that does not match its CRC."""

@@ -15,7 +15,7 @@ import pytest
 from commitlog import limits
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from services.broker.broker import Broker
 from services.broker.damage import FoundDamage
 from services.broker.settings import BrokerSettings
@@ -150,8 +150,36 @@ def test_a_receive_that_meets_a_damaged_queue_file_has_it_told() -> None:
     for queue_id in range(8):
         for name in bench.disk.list(path := f"consumequeue/t/{queue_id}"):
             bench.disk.write(f"{path}/{name}", 0, bytes(20))
-    bench.broker.receiving.receive("g", "t", EVERYTHING, 9, 20_000, "c", False, NOW_MS)
+    with pytest.raises(StoreDamaged):
+        bench.broker.receiving.receive("g", "t", EVERYTHING, 9, 20_000, "c", False, NOW_MS)
     assert {one.part for one in bench.broker.damage} == {"queue"}
+
+
+@pytest.mark.parametrize("wanted", [EVERYTHING, parse_tags("a")])
+@pytest.mark.parametrize("is_zeroed", [True, False])
+def test_nothing_is_passed_over_for_what_damage_has_left_of_a_file(wanted: Filter, is_zeroed: bool) -> None:
+    """The log has the messages, and the next start makes the queues anew: a group must get them then."""
+    bench = Bench(tail_entries_max=1)
+    for _ in range(3):
+        bench.send(tag="a")
+    bench.broker.store.dispatch.write()
+    for queue_id in range(8):
+        for name in bench.disk.list(path := f"consumequeue/t/{queue_id}"):
+            if is_zeroed:
+                bench.disk.write(f"{path}/{name}", 0, bytes(20))
+            else:  # where in the log the record lies
+                bench.disk.flip_bit(f"{path}/{name}", 5 * 8)
+
+    def receive() -> list[str]:
+        got = bench.broker.receiving.receive("g", "t", wanted, 9, 20_000, "c", False, NOW_MS)
+        return sorted(one.message.message_id for one in got.deliveries)
+
+    with pytest.raises(StoreDamaged):
+        receive()
+    bench.flush()
+    assert {one.part for one in bench.broker.damage} == {"queue"}
+    bench.reopen(bench.settings)
+    assert receive() == ["M1", "M2", "M3"]
 
 
 def test_a_queue_whose_file_is_damaged_keeps_no_other_from_being_received() -> None:
