@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.deferred_rows import NOTHING, DeferredRows
-from commitlog.disk import Disk
+from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import NO_ROOM, StoreDamaged
 from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
@@ -54,6 +54,7 @@ from consumequeue.queue import (
     TakenQueue,
     files_of,
     ignore_damage,
+    is_of_others,
     kept,
     kept_before,
     stored_queues,
@@ -84,14 +85,19 @@ class EntriesToWrite:
     """The queues whose files the disk refuses."""
 
     def write(self, disk: Disk) -> None:
-        """Write the entries in order, unsynced, as far as there is room, and pass over files that fail."""
+        """Write the entries in order, unsynced, as far as there is room, and pass over files that fail.
+
+        Raise `SyncFailed`, which is of another file.
+        """
         for queue, one in self.writes:
             if queue in self.failed:
                 continue
             try:
                 disk.write(*one)
+            except SyncFailed:
+                raise
             except OSError as error:
-                if error.errno in NO_ROOM:
+                if error.errno in NO_ROOM or is_of_others(error):
                     return
                 self.failed[queue] = error
             else:
@@ -332,7 +338,9 @@ class Dispatch:
         return ConsumeQueue(self._disk, topic, queue_id, written_count, self._found_damaged)
 
     def _tell_unwritten(self, queue: ConsumeQueue, error: OSError) -> None:
-        path = queue.unwritten()[0].path
+        if not (writes := queue.unwritten()):  # `delete_unneeded` has written them meanwhile
+            return
+        path = writes[0].path
         why = error.strerror or error
         self._tell_damaged(
             path, f"{path} cannot be written ({why}): entries stay in memory and in snapshots until it can."

@@ -35,7 +35,7 @@ import numpy as np
 
 from commitlog.bulk import Flags, Integers
 from commitlog.descriptors import OUT_OF_DESCRIPTORS
-from commitlog.disk import Disk
+from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
 from commitlog.limits import QUEUE_FILE_ENTRIES
@@ -56,6 +56,14 @@ FoundDamaged = Callable[[str, str], None]
 
 def ignore_damage(path: str, what: str) -> None:
     """Take no notice: for tools, which prove the files themselves."""
+
+
+def is_of_others(error: OSError) -> bool:
+    """Return whether what failed says nothing of the file that was to be opened.
+
+    The process is out of descriptors, or another file was synced before its own was closed, and that failed.
+    """
+    return error.errno in OUT_OF_DESCRIPTORS or isinstance(error, SyncFailed)
 
 
 class QueueWrite(NamedTuple):
@@ -234,7 +242,7 @@ class ConsumeQueue:
         try:
             return self._disk.read(path, position, length)
         except OSError as error:
-            if error.errno in OUT_OF_DESCRIPTORS:
+            if is_of_others(error):
                 raise
             what = f"{path} cannot be read ({error.strerror or error}). {_ADVICE}"
             self._found_damaged(path, what)
@@ -290,7 +298,7 @@ class ConsumeQueue:
         try:
             stored = self._disk.read(self._path(first_byte), 0, length)
         except OSError as error:
-            if error.errno in OUT_OF_DESCRIPTORS:
+            if is_of_others(error):
                 raise
             return False
         return len(stored) == length and zlib.crc32(stored) == crc

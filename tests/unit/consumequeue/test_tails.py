@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from errno import EACCES, ENOSPC
+from errno import EACCES, EIO, EMFILE, ENFILE, ENOSPC
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.disk import Disk
+from commitlog.disk import Disk, SyncFailed
 from consumequeue import entry, tails
 from consumequeue.dispatch import Dispatch
 from consumequeue.entry import ENTRY_BYTES, Entry
@@ -162,3 +162,65 @@ def test_a_queue_whose_file_cannot_be_written_keeps_no_other_from_its_file() -> 
         dispatch.write()
     assert dispatch.queue("refused", 0).tail_bytes == 100 * ENTRY_BYTES
     assert dispatch.queue("other", 0).tail_bytes < 8 * ENTRY_BYTES
+
+
+class Failing(MemoryDisk):
+    """A disk that reads and writes no file while there is an error."""
+
+    error: OSError | None = None
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return super().read(path, position, length)
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+        super().write(path, position, data)
+
+
+def failing() -> tuple[Dispatch, Failing, list[str]]:
+    """Return a queue of two entries in a file and six in memory, its disk, and what is told of damage."""
+    disk, told = Failing(), list[str]()
+    dispatch = Dispatch(disk, 0, lambda path, what: told.append(path), tail_entries_max=1)
+    dispatch.dispatch_runs([(("t", 0), 0, 2 * ONE)])
+    dispatch.write()
+    dispatch.dispatch_runs([(("t", 0), 2, 6 * ONE)])
+    return dispatch, disk, told
+
+
+@pytest.mark.parametrize("number", [EMFILE, ENFILE])
+def test_a_file_is_not_damaged_because_the_process_has_no_descriptors(number: int) -> None:
+    dispatch, disk, told = failing()
+    disk.error = OSError(number, "Too many open files")
+    dispatch.write()
+    assert told == []
+    disk.error = None
+    dispatch.write()
+    assert dispatch.queue("t", 0).tail_bytes == 0
+
+
+def test_a_sync_of_another_file_that_failed_is_told_to_who_opens_one() -> None:
+    """The file that was used least is synced and closed for it; nobody would learn of that failure again."""
+    dispatch, disk, told = failing()
+    disk.error = SyncFailed(EIO, "Input/output error", "commitlog/0")
+    for act in (dispatch.write, lambda: dispatch.queue("t", 0).get(0, 1)):
+        with pytest.raises(SyncFailed):
+            act()
+    assert told == []
+
+
+def test_a_write_may_fail_of_a_queue_that_is_written_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the cut that deletes its file: the process ended at the sentence that was to tell of the write."""
+    monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
+    dispatch, disk, told = failing()
+    taken = dispatch.take()
+    assert taken is not None
+    disk.error = OSError(EIO, "Input/output error")
+    taken.write(disk)
+    disk.error = None
+    dispatch.rise([("t", 0, 7)])
+    dispatch.delete_unneeded()
+    assert not dispatch.written()
+    assert told == []
