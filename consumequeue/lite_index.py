@@ -46,6 +46,11 @@ class LiteIndex:
         self.read_on()
         return len(self._offsets)
 
+    @property
+    def known_count(self) -> int:
+        """The number of lite topics whose messages were taken in so far."""
+        return len(self._offsets)
+
     def __contains__(self, code: int) -> bool:
         return code in self._offsets
 

@@ -47,10 +47,14 @@ class LiteTopics:
         return queue_id
 
     def count(self, topic: Topic) -> int:
-        """Return how many lite topics there are under a topic."""
+        """Return how many lite topics there are under a topic; of a damaged queue those known so far."""
         if topic.message_type is not MessageType.LITE:
             return 0
-        return sum(len(self.index(topic.name, queue_id)) for queue_id in range(topic.queue_count))
+        indexes = [self.index(topic.name, queue_id) for queue_id in range(topic.queue_count)]
+        for index in indexes:
+            with suppress(StoreDamaged):  # told by the queue; it keeps no message from the other queues
+                index.read_on()
+        return sum(index.known_count for index in indexes)
 
     def index(self, topic: str, queue_id: int) -> LiteIndex:
         """Return where the messages of each lite topic lie in a queue."""

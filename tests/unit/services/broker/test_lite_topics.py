@@ -589,3 +589,28 @@ def test_a_queue_of_lite_topics_that_cannot_be_read_takes_no_other_and_comes_whe
         bench.receive()
     disk.unreadable = "none"
     assert bench.ids() == ["M2"]
+
+
+def test_a_core_begins_where_the_file_of_a_queue_of_lite_topics_was_damaged_since_it_was_recovered() -> None:
+    """A node that follows for hours before it leads: what its `begin` raised ended the lead, or the node."""
+    bench = Bench(replace(SETTINGS, tail_entries_max=1))
+    topic = bench.broker.topics.get("t")
+    first, second, other = (
+        next(name for name in names if queue_of(name, topic) == queue_id)
+        for names, queue_id in (("abcdefgh", 0), ("abcdefgh", 1), ("ijklmnop", 1))
+    )
+    bench.send(first)
+    bench.send(second)
+    bench.broker.store.dispatch.write()
+    checkpoint = bench.broker.checkpoint(bench.now_ms)
+    checkpoint.write(bench.disk)
+    bench.broker = Broker.recover(bench.disk, bench.settings, bench.now_ms)
+    bench.disk.flip_bit(f"consumequeue/t/0/{0:020}", 4 * 8)
+    bench.broker.begin(bench.now_ms)
+    assert [one.part for one in bench.broker.damage] == ["queue"]
+    bench.send(first)
+    bench.send(other)
+    bench.reopen()
+    assert bench.broker.made_anew != []
+    bench.subscribe(first, second, other)
+    assert sorted(bench.finish()) == ["M1", "M2", "M3", "M4"]
