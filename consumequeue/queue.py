@@ -28,6 +28,7 @@ from base64 import b64decode, b64encode
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import dropwhile
 from sys import intern
 from typing import Any, Final, NamedTuple
 
@@ -307,13 +308,21 @@ class ConsumeQueue:
         """Return how many bytes of a file are entries that count."""
         return min(_FILE_BYTES, self._written_count * ENTRY_BYTES - first_byte)
 
-    def is_sound(self) -> bool:
-        """Return whether all files are whole that hold entries from `min_offset` on."""
-        return all(
-            self._matches(first_byte, crc)
-            for first_byte, crc in self._crcs.items()
-            if first_byte + self._length(first_byte) > self.min_offset * ENTRY_BYTES
-        )
+    def is_sound(self, *, may_be_cut: bool = False) -> bool:
+        """Return whether all files are whole that hold entries from `min_offset` on.
+
+        `may_be_cut`: a cut that is not known yet may have deleted the oldest.
+        """
+        begins_at = self.min_offset * ENTRY_BYTES
+        needed = sorted(one for one in self._crcs if one + self._length(one) > begins_at)
+        if may_be_cut:
+            needed = [*dropwhile(self._is_gone, needed)]
+        return all(self._matches(one, self._crcs[one]) for one in needed)
+
+    def _is_gone(self, first_byte: int) -> bool:
+        with suppress(OSError):
+            return self._disk.size(self._path(first_byte)) < 0
+        return False
 
     def holds(self, physical_offset: int) -> bool:
         """Return whether a record of this queue begins at a log offset; about 20 reads, as offsets ascend."""

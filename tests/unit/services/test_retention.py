@@ -14,10 +14,11 @@ import pytest
 from commitlog import layout, limits, retention, snapshot
 from commitlog.disk import SyncFailed
 from commitlog.kinds import RETENTION_TOPIC
-from commitlog.message import Message
+from commitlog.message import Message, MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.recovery import LogScan
 from commitlog.retention import Deletion, RetentionPolicy, Retirement, SegmentAge
+from consumequeue.entry import ENTRY_BYTES
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
@@ -703,3 +704,27 @@ def test_a_tick_works_where_the_file_of_a_queue_that_a_group_lags_in_cannot_be_r
     disk.unreadable = "consumequeue/t/1/"
     bench.advance(10_000)
     bench.send()
+
+
+def test_a_crash_behind_a_cut_has_no_queue_made_anew_where_there_are_lite_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cut has deleted files that the snapshot names; its record is read after files are compared."""
+    monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
+    bench = Bench(tail_entries_max=1)
+    bench.broker.topics.create("lite", MessageType.LITE, 1, bench.now_ms)
+    for number in range(120):
+        bench.send(topic="lite", lite_topic=f"l{number % 3}")
+        bench.broker.store.dispatch.write()
+    three = RetentionPolicy(log_bytes_max=3 * SEGMENT_BYTES, group_pin_ms=0)
+    bench.reopen(replace(bench.settings, retention=three))
+    bench.advance(10_000)
+    assert f"{0:020}" not in bench.disk.list("consumequeue/lite/0")
+    bench.reopen(bench.settings)
+    assert bench.broker.made_anew == []
+    assert [*bench.broker.damage] == []
+    (name, *_) = bench.disk.list("consumequeue/lite/0")
+    kept_on_disk(bench)
+    bench.disk.flip_bit(f"consumequeue/lite/0/{name}", 9)
+    bench.reopen(bench.settings)
+    assert bench.broker.made_anew != []
