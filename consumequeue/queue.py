@@ -351,7 +351,7 @@ class ConsumeQueue:
         if first_byte + inside != self._written_count * ENTRY_BYTES:
             return
         assert self._tail.startswith(one.entries), f"{one.path}: others were written than gathered"
-        before = self._crcs.get(first_byte, 0)
+        before = _crc_before(self._crcs, first_byte, inside)
         self._crcs = self._crcs | {first_byte: zlib.crc32(one.entries, before)}
         if self._vetted is not None and self._vetted.get(first_byte) == (before, True):
             self._vetted[first_byte] = self._crcs[first_byte], True
@@ -492,14 +492,10 @@ class ConsumeQueue:
         assert min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     def _begin_at(self, queue_offset: int) -> None:
-        """Begin a queue whose first records the log no longer has: its file begins with a hole, all gaps."""
+        """Begin a queue whose first records the log no longer has: its file will begin with gaps."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self.min_offset = queue_offset
         self._begins_at = UNKNOWN
-        inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
-        if inside:
-            first_byte = queue_offset * ENTRY_BYTES - inside
-            self._crcs = self._crcs | {first_byte: zlib.crc32(bytes(inside))}
 
     def _physical_offset(self, queue_offset: int) -> int:
         """Return where an entry points; raise `StoreDamaged`."""
@@ -533,9 +529,15 @@ def kept_before(taken: TakenQueue) -> tuple[int, list[tuple[int, int]], int]:
     The CRCs are as they will be when what `writes_of` returns has been written; in any thread.
     """
     crcs = taken.crcs.copy()
-    for first_byte, _, part in _parts(taken.written_count, taken.tail):
-        crcs[first_byte] = zlib.crc32(part, crcs.get(first_byte, 0))
+    for first_byte, inside, part in _parts(taken.written_count, taken.tail):
+        crcs[first_byte] = zlib.crc32(part, _crc_before(crcs, first_byte, inside))
     return taken.written_count + len(taken.tail) // ENTRY_BYTES, [*crcs.items()], taken.min_offset
+
+
+def _crc_before(crcs: dict[int, int], first_byte: int, inside: int) -> int:
+    """Return the CRC of a file up to byte `inside`; one that is not there yet will begin with a hole."""
+    crc = crcs.get(first_byte)
+    return zlib.crc32(bytes(inside)) if crc is None else crc
 
 
 class StoredQueue(NamedTuple):

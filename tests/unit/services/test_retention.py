@@ -18,10 +18,12 @@ from commitlog.message import Message, MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.recovery import LogScan
 from commitlog.retention import Deletion, RetentionPolicy, Retirement, SegmentAge
+from consumequeue.dispatch import files_named
 from consumequeue.entry import ENTRY_BYTES
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
+from services.broker.derived import QUEUES
 from services.broker.errors import DiskFull
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
@@ -728,3 +730,32 @@ def test_a_crash_behind_a_cut_has_no_queue_made_anew_where_there_are_lite_topics
     bench.disk.flip_bit(f"consumequeue/lite/0/{name}", 9)
     bench.reopen(bench.settings)
     assert bench.broker.made_anew != []
+
+
+def test_a_snapshot_names_no_file_of_a_queue_that_was_made_anew_and_has_none_yet() -> None:
+    """A copy for another node, which cannot find such a file, was sent without all files of queues."""
+    bench = Bench()
+    six = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=0)
+    bench.reopen(replace(bench.settings, retention=six))
+    for _ in range(200):
+        bench.send()
+    bench.advance(10_000)
+    kept_on_disk(bench)
+    bench.disk.delete(layout.QUEUES_WHOLE)
+    bench.reopen(bench.settings)
+    assert bench.broker.made_anew != []
+    assert any(queue.min_offset for _, _, queue in bench.broker.store.dispatch.queues())
+    bench.send()
+    kept_on_disk(bench)
+    start = snapshot.newest(bench.disk)
+    assert start is not None
+    named = [path for path, _, _ in files_named(start.parts[QUEUES])]
+    assert [path for path in named if bench.disk.size(path) < 0] == []
+    bench.reopen(replace(bench.settings, tail_entries_max=1))  # now they get their files
+    for _ in range(16):
+        bench.send()
+    kept_on_disk(bench)
+    assert bench.disk.list("consumequeue/t")
+    bench.reopen(bench.settings)
+    assert bench.broker.made_anew == []
+    assert all(queue.is_sound() for _, _, queue in bench.broker.store.dispatch.queues())
