@@ -562,6 +562,14 @@ class StoredQueue(NamedTuple):
         return self.written_count + len(self.tail) // ENTRY_BYTES
 
 
+def keeps_tail(row: Any) -> bool:
+    """Return whether a row of a snapshot has a place for a tail: programs of before cannot read it.
+
+    Also where the tail is empty: they take each member of a row for something.
+    """
+    return len(row) > len(StoredQueue._fields) - 2
+
+
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
     """Yield the queues of a snapshot's rows, of this form or that of before; nothing of None.
 

@@ -53,7 +53,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.snapshot import Snapshot
 from consumequeue import keyindex
-from consumequeue.queue import stored_queues
+from consumequeue.queue import keeps_tail
 from services.broker import derived
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
@@ -100,10 +100,10 @@ class FetchedCopy:
         return Fold.thaw(found.parts[SHARED])
 
     def format_version(self) -> int:
-        """Return the version of a store with its snapshot, by whether that keeps tails of queues."""
+        """Return the version of a store with its snapshot, by whether its rows have a place for tails."""
         found = self._snapshot()
-        stored = stored_queues(found.parts.get(derived.QUEUES)) if found is not None else ()
-        return store_format.VERSION if any(one.tail for one in stored) else store_format.WITHOUT_TAILS
+        rows = found.parts.get(derived.QUEUES) or () if found is not None else ()
+        return store_format.VERSION if any(map(keeps_tail, rows)) else store_format.WITHOUT_TAILS
 
     def _snapshot(self) -> Snapshot | None:
         kept = f"{layout.FETCHED}/{self._numbers.get(snapshot.path_of(self.end))}"

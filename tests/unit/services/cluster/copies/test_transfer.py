@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -335,13 +336,15 @@ def test_a_store_that_is_half_moved_can_be_thrown_away(store: Path) -> None:
     disk.close()
 
 
+@pytest.mark.parametrize("tail_entries_max", [256, 1])
 def test_a_copy_whose_snapshot_keeps_tails_of_queues_says_so_in_its_format(
-    engine: MemoryEngine, tmp_path: Path
+    engine: MemoryEngine, tmp_path: Path, tail_entries_max: int
 ) -> None:
-    """Else a program that knows no tails opens it, until the next checkpoint."""
+    """Else a program that knows no tails opens it, until the next checkpoint; also if all are empty."""
     root = tmp_path / "of now"
     root.mkdir()
-    replica = Replica.open(RealDisk(root), SETTINGS, 0, CLUSTER)
+    settings = replace(SETTINGS, tail_entries_max=tail_entries_max)
+    replica = Replica.open(RealDisk(root), settings, 0, CLUSTER)
     read_on(replica, engine)
     replica.fold.finalized = FILES_OF_NOW  # as an operator's `tidewheel cluster set-version` has it
     candidate = Candidate(replica.fold, b"who leads epoch1", {"node": "a"})
@@ -352,13 +355,14 @@ def test_a_copy_whose_snapshot_keeps_tails_of_queues_says_so_in_its_format(
     replica.lead(engine, 0, lambda: 0)
     replica.core.sending.send(Message(topic="t", body=b"x", message_id="M"), 0)
     flush(replica)
+    replica.core.store.dispatch.write()
     replica.checkpoint(0)
     disk = MemoryDisk()
     transfer.receive(io.BytesIO(sent(root)), disk)
     assert transfer.take_over(disk)
     start = snapshot.newest(disk)
     assert start is not None
-    assert any(one.tail for one in stored_queues(start.parts[QUEUES]))
+    assert any(one.tail for one in stored_queues(start.parts[QUEUES])) == (tail_entries_max > 1)
     found = store_format.read(disk)
     assert found is not None
     assert found.version == store_format.VERSION
