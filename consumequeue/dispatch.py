@@ -370,8 +370,17 @@ def mark_of(made_at: int) -> bytes:
 
 
 def is_marked(disk: Disk, made_at: int) -> bool:
-    """Return whether the files on disk are whole, and those that began with the snapshot at a log offset."""
-    return disk.size(QUEUES_WHOLE) >= 0 and disk.read(QUEUES_WHOLE, 0, _MARK_BYTES_MAX) == mark_of(made_at)
+    """Return whether the files on disk are whole, and those that began with the snapshot at a log offset.
+
+    A mark that the disk cannot read is none: all that it vouches for can be made anew.
+    """
+    try:
+        is_there = disk.size(QUEUES_WHOLE) >= 0
+        return is_there and disk.read(QUEUES_WHOLE, 0, _MARK_BYTES_MAX) == mark_of(made_at)
+    except OSError as error:
+        if is_of_others(error):
+            raise
+        return False
 
 
 def mark(disk: Disk, made_at: int) -> None:

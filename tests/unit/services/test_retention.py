@@ -759,3 +759,27 @@ def test_a_snapshot_names_no_file_of_a_queue_that_was_made_anew_and_has_none_yet
     bench.reopen(bench.settings)
     assert bench.broker.made_anew == []
     assert all(queue.is_sound() for _, _, queue in bench.broker.store.dispatch.queues())
+
+
+def test_a_start_makes_the_queues_anew_where_their_mark_cannot_be_read() -> None:
+    """A bad sector in a file of ten bytes: else no start works until somebody deletes it."""
+    bench, disk = Bench(tail_entries_max=1), Unmarked()
+    bench.disk = disk
+    bench.reopen(bench.settings)
+    bench.send()
+    kept_on_disk(bench)
+    disk.is_unreadable = True
+    bench.reopen(bench.settings)
+    assert bench.broker.made_anew != []
+    assert [one.message.message_id for one in bench.receive()] == ["M1"]
+
+
+class Unmarked(MemoryDisk):
+    """A disk that cannot read the mark of the files of queues."""
+
+    is_unreadable = False
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        if self.is_unreadable and path == layout.QUEUES_WHOLE:
+            raise OSError(EIO, "Input/output error", path)
+        return super().read(path, position, length)
