@@ -123,6 +123,8 @@ class Dispatch:
         """Paths of files that were written since the last checkpoint."""
         self._frozen: DeferredRows[tuple[str, int], ConsumeQueue] = NOTHING
         self._taken: EntriesToWrite | None = None
+        self._began_at: dict[tuple[str, int], int] = {}
+        """Queues made anew that begin later than they did, and the offsets where they did, as records say."""
         self._is_damaged = False
         """Whether a file was found damaged: no checkpoint says that the files are whole."""
         self.made_at: int | None = None
@@ -212,11 +214,6 @@ class Dispatch:
             self._tell_unwritten(queue, error)
         return len(taken.written) == len(taken.writes)
 
-    def trim(self, log_first_offset: int) -> None:
-        """Delete the entries that point below an offset up to which the log was deleted."""
-        self.rise(*self.minimums(log_first_offset, self._queues))
-        self.delete_unneeded()
-
     def keys(self) -> list[tuple[str, int]]:
         """Return (topic, queue id) of all queues of this moment."""
         return [*self._queues]
@@ -259,7 +256,20 @@ class Dispatch:
         places = chain(begins_at, repeat(UNKNOWN))
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
             self._frozen.before_change((topic, queue_id))
-            self.queue(topic, queue_id).rise(min_offset, place)
+            queue = self.queue(topic, queue_id)
+            queue.rise(min_offset, place)
+            if queue.key in self._began_at:
+                self._began_at[queue.key] = min_offset
+                if min_offset >= queue.min_offset:
+                    del self._began_at[queue.key]
+
+    def take_risen_anew(self) -> list[tuple[str, int, int, int]]:
+        """Return (topic, queue id, offset, later offset) of queues which no record says to begin later.
+
+        A file of theirs was damaged when the log was cut. Now they begin at the first record that it has.
+        """
+        began, self._began_at = self._began_at, {}
+        return [(*key, min_offset, self._queues[key].min_offset) for key, min_offset in began.items()]
 
     def delete_unneeded(self) -> None:
         """Delete the files in which no queue has entries any more."""
@@ -331,6 +341,8 @@ class Dispatch:
         for one in stored_queues(frozen):
             queue = self.queue(one.topic, one.queue_id)
             queue.pad_to(max(one.end_offset, queue.end_offset), log_offset)
+            if queue.min_offset > one.min_offset:
+                self._began_at[queue.key] = one.min_offset
             queue.rise(one.min_offset)
             assert queue.end_offset >= one.end_offset, f"{queue.key} gives offsets out again"
             self._tails.look(queue)
@@ -359,6 +371,7 @@ class Dispatch:
         self._queues.clear()
         self._tails.clear()
         self._unsynced.clear()
+        self._began_at.clear()
         self._frozen, self._is_damaged, self.made_at = NOTHING, False, None
         self._disk.delete(QUEUES_WHOLE)
         self._disk.delete(CONSUMEQUEUE)

@@ -64,10 +64,10 @@ class GroupOffsets:
         return self._done.behind(max(offset, self.committed_offset))
 
     def open_count(self, min_offset: int, end_offset: int) -> int:
-        """Return how many offsets of a queue are not done; below `min_offset` all is gone, done or not."""
+        """Return how many offsets from `min_offset` up to before `end_offset` are not done."""
         first = max(min_offset, self.committed_offset)
-        done = (max(0, at + count - max(at, first)) for at, count in self._done)
-        return end_offset - first - sum(done)
+        done = (max(0, min(at + count, end_offset) - max(at, first)) for at, count in self._done)
+        return max(0, end_offset - first - sum(done))
 
     def attempts(self, offset: int) -> Attempts:
         """Return the attempts that records tell of: those that ended, and that of a FIFO lease."""
@@ -107,11 +107,6 @@ class GroupOffsets:
             return
         failure = Failure(entry.at_ms, entry.cause, entry.client_id) if entry.cause else None
         self._attempts[offset] = Attempts(entry.attempts, known.first, known.last).failed(failure)
-
-    def open_count_below(self, queue_offset: int) -> int:
-        """Return the number of offsets below `queue_offset` that are not done."""
-        done = (min(at + count, queue_offset) - at for at, count in self._done if at < queue_offset)
-        return max(0, queue_offset - self.committed_offset - sum(done))
 
     def skip_to(self, queue_offset: int) -> None:
         """Finish everything below `queue_offset`, which is gone; a lease on it stands until it ends."""

@@ -432,9 +432,8 @@ class ConsumeQueue:
 
     @property
     def unread_bytes(self) -> int:
-        """How much is read and compared at the first read where the queue begins."""
-        first_byte = self.min_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
-        return self._length(first_byte) if first_byte in self._unread else 0
+        """The bytes of its files that were not compared yet; each file is, as a whole, at its first read."""
+        return sum(self._length(first_byte) for first_byte in self._unread)
 
     def place(self, queue_offset: int) -> int:
         """Return where in the log an entry points; `UNKNOWN` for none, and in a damaged file."""

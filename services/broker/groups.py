@@ -354,11 +354,19 @@ class Groups:
             for lease in flight.leases():
                 yield key, lease
 
-    def missed(self, minimums: Iterable[tuple[str, int, int]]) -> list[list[Any]]:
-        """Return what groups still want below (topic, queue id, offset): [group, topic, queue id, count]."""
+    def missed(self, rises: Iterable[tuple[str, int, int, int]]) -> list[list[Any]]:
+        """Return what groups still want of queues: [group, topic, queue id, count].
+
+        From one offset up to before the next, of (topic, queue id, offset, next offset).
+        """
+        keys = (
+            (GroupQueue(group, topic, queue_id), first, end)
+            for topic, queue_id, first, end in rises
+            for group in self._members.get(topic, ())
+        )
         counts = (
-            [*key, (self._offsets.get(key) or GroupOffsets()).open_count_below(min_offset)]
-            for key, min_offset in self._begun(minimums)
+            [*key, (self._offsets.get(key) or GroupOffsets()).open_count(first, end)]
+            for key, first, end in keys
         )
         return [row for row in counts if row[-1]]
 
@@ -376,28 +384,26 @@ class Groups:
             for group in self._members.get(topic, ()):
                 yield GroupQueue(group, topic, queue_id), min_offset
 
-    def lowest_wanted_offset(self, keys: Iterable[tuple[str, int]], young_offset: int) -> int | None:
-        """Return the lowest log offset from `young_offset` on that a group waits for in queues (topic, id).
+    def receivers(self, topic: str, queue_id: int) -> list[GroupQueue]:
+        """Return the groups that receive a topic, each with this queue of it."""
+        return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
-        A damaged file does not tell: then it is `young_offset`.
+    def wanted_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
+        """Return where the next message of a group lies in the log; -1 where it has none left.
+
+        A damaged file does not tell: then it is `unknown_offset`.
         """
-        queues = ((*key, self._store.dispatch.look(*key)) for key in keys)
-        wanted = (
-            self._wanted_offset(queue, committed, young_offset)
-            for _, queue, committed in self._committed(queues)
-        )
-        return min((offset for offset in wanted if offset >= young_offset), default=None)
+        committed_offset = max(self.committed_offset(key), queue.min_offset)
+        if committed_offset >= queue.end_offset:
+            return -1
+        with suppress(StoreDamaged):
+            return queue.entry(committed_offset).physical_offset
+        return unknown_offset
 
     def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
         """Yield every queue of every topic that a group receives, with the group's committed offset there."""
-        return self._committed(self._store.dispatch.queues())
-
-    def _committed(
-        self, queues: Iterable[tuple[str, int, ConsumeQueue]]
-    ) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
-        for topic, queue_id, queue in queues:
-            for group in self._members.get(topic, ()):
-                key = GroupQueue(group, topic, queue_id)
+        for topic, queue_id, queue in self._store.dispatch.queues():
+            for key in self.receivers(topic, queue_id):
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
@@ -444,14 +450,6 @@ class Groups:
                 f"There are {count} {what}. Delete those that nobody uses: tidewheel group ls, then "
                 "tidewheel group delete NAME --yes."
             )
-
-    def _wanted_offset(self, queue: ConsumeQueue, committed_offset: int, unknown_offset: int) -> int:
-        """Return where the next message of a group lies in the log; -1 where it has none left."""
-        if committed_offset >= queue.end_offset:
-            return -1
-        with suppress(StoreDamaged):
-            return queue.entry(committed_offset).physical_offset
-        return unknown_offset
 
     def _made(self, key: GroupQueue) -> GroupOffsets:
         """Return the group's offsets on a queue, to be changed; untouched they are no part of the state."""

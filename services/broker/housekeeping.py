@@ -25,8 +25,10 @@ The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in 
 "skipped", a list of [group, topic, queue, count]: so many messages were still wanted by a group that lagged
 too long. Queues are looked at some at a time, so that thousands do not hold the loop at once: before a cut
 for what groups wait for, and for the cut, with a record for each time; other records may lie between. The
-last is done and cuts the log. Older versions wrote no "places", and before that no "queues": the segments
-were gone when such a record was written, and a start goes by those that are there.
+last is done and cuts the log. A queue with a damaged file is left out; the next start makes it anew, finds
+where it begins, and says so in such a record with a "cut_offset" of 0. Older versions wrote no "places", and
+before that no "queues": the segments were gone when such a record was written, and a start goes by those that
+are there.
 
 Weak spot: room is measured once in `housekeeping_ms`. Writes that take the last tenth of the disk in less
 fill it; then the reserve is spent, and nothing is lost but the room.
@@ -36,9 +38,10 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 from commitlog import layout, limits, retention, snapshot
 from commitlog.disk import Disk
@@ -47,7 +50,7 @@ from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.retention import Deletion, Keeping, Retirement
 from commitlog.segments import Segments
 from services.broker.errors import DiskFull
-from services.broker.groups import Groups
+from services.broker.groups import GroupQueue, Groups
 from services.broker.scheduler import Purpose, Scheduler
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
@@ -57,6 +60,8 @@ from tidewheel.errors import Busy
 
 DISK_USED_REFUSE: Final = 0.90
 _NOWHERE: Final = 1 << 62
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +73,20 @@ class Waiting:
 
     keys: deque[tuple[str, int]]
     young_offset: int
+    groups: deque[GroupQueue] = field(default_factory=deque)
+    """Those of the queue before that are left."""
     offset: int = _NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """What a record of retention says of some queues: their lowest offsets, what groups missed below them."""
+
+    queues: list[tuple[str, int, int]]
+    """(topic, queue id, lowest offset)."""
+    places: list[int]
+    skipped: list[list[Any]]
+    """[group, topic, queue id, count]."""
 
 
 class Housekeeping:
@@ -96,6 +114,8 @@ class Housekeeping:
         self._uncut: deque[tuple[str, int]] | None = None
         """The queues that the running cut has still to look at."""
         self._waiting: Waiting | None = None
+        self._risen: deque[Rise] = deque()
+        """What a start has found risen, and no record says yet."""
         self._deletable_offset = 0
         """Up to here nothing reads the log any more, as a durable record says; 0: that was deleted."""
         self._wished_offset = 0
@@ -142,6 +162,8 @@ class Housekeeping:
         from the log, for the core does not know of that snapshot yet.
         """
         self.see_to_room()
+        while self._risen:
+            self._record(self._risen.popleft(), 0, now_ms, is_last=False)
         self._waiting = None
         if self._running is not None or is_checkpointing:
             return None
@@ -164,14 +186,30 @@ class Housekeeping:
             self._waiting = None  # see `look`, which begins anew
         if (waiting := self._waiting) is None:
             return None
-        keys = self._store.dispatch.take_some(waiting.keys, self._cut_queues_max)
-        found = self._groups.lowest_wanted_offset(keys, waiting.young_offset)
-        waiting.offset = min(waiting.offset, _NOWHERE if found is None else found)
-        if waiting.keys:
+        left = self._cut_queues_max
+        while left > 0 and (waiting.groups or waiting.keys):
+            left -= self._look_into_one(waiting)
+        if waiting.groups or waiting.keys:
             return None
         self._waiting = None
         self._running = self._keeping(waiting.offset, now_ms)
         return self._running
+
+    def _look_into_one(self, waiting: Waiting) -> int:
+        """Look for what one more group waits for, or begin with one more queue; return what it cost.
+
+        As much as a queue, and what was read and compared of its files by `CUT_QUEUE_BYTES`.
+        """
+        if not waiting.groups:
+            waiting.groups.extend(self._groups.receivers(*waiting.keys.popleft()))
+            return 1
+        key = waiting.groups.popleft()
+        queue = self._store.dispatch.look(key.topic, key.queue_id)
+        unread_bytes = queue.unread_bytes
+        found = self._groups.wanted_offset(key, queue, waiting.young_offset)
+        if found >= waiting.young_offset:
+            waiting.offset = min(waiting.offset, found)
+        return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES
 
     def _deletion(self) -> Deletion | None:
         """Return the deletion of what a published record, perhaps one of before a start, has cut off."""
@@ -228,22 +266,36 @@ class Housekeeping:
         queues, places = dispatch.minimums(
             done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max)
         )
-        skipped = self._groups.missed(queues)
-        for group, topic, _, count in skipped:
-            self._statistics.skipped[(topic, group)] += count
+        rise = self._rise(queues, places)
         is_last = not self._uncut
         if is_last:
             self._uncut = None
             log.keep.add(done.cut_offset, done.places)
-        count_max = limits.CUT_ROWS_PER_RECORD_MAX
-        record_count = max(-(-len(skipped) // count_max), 1 if is_last or queues else 0)
+        self._record(rise, done.cut_offset, now_ms, is_last=is_last)
+        return is_last
+
+    def _rise(self, queues: list[tuple[str, int, int]], places: list[int]) -> Rise:
+        """Return what is to be recorded of queues that are to begin at (topic, queue id, offset)."""
+        look = self._store.dispatch.look
+        rises = [(topic, at, look(topic, at).min_offset, min_offset) for topic, at, min_offset in queues]
+        return Rise(queues, places, self._missed(rises))
+
+    def _missed(self, rises: Iterable[tuple[str, int, int, int]]) -> list[list[Any]]:
+        """Count and return what groups still wanted of (topic, queue id, offset, later offset)."""
+        skipped = self._groups.missed(rises)
+        for group, topic, _, count in skipped:
+            self._statistics.skipped[(topic, group)] += count
+        return skipped
+
+    def _record(self, rise: Rise, cut_offset: int, now_ms: int, *, is_last: bool) -> None:
+        count_max, queues, places = limits.CUT_ROWS_PER_RECORD_MAX, rise.queues, rise.places
+        record_count = max(-(-len(rise.skipped) // count_max), 1 if is_last or queues else 0)
         for number in range(record_count):
-            rows = skipped[number * count_max : (number + 1) * count_max]
+            rows = rise.skipped[number * count_max : (number + 1) * count_max]
             part = {"queues": queues, "places": places, "skipped": rows}
             queues, places = [], []
             is_done = is_last and number == record_count - 1
-            self._append({"cut_offset": done.cut_offset, "done": is_done} | part, now_ms)
-        return is_last
+            self._append({"cut_offset": cut_offset, "done": is_done} | part, now_ms)
 
     def keep_before(self, record: Record) -> None:
         """Keep what is needed below another broker's cut, before the cut is applied; raise OSError."""
@@ -286,14 +338,29 @@ class Housekeeping:
     def follow(self) -> None:
         """Move queues and groups up to the log's start, when that is known; find what was to be deleted.
 
-        Stores of older versions have snapshots and records that do not tell the lowest offsets of queues.
+        A cut leaves out a queue whose file is damaged, and the start makes it anew. Stores of older versions
+        have snapshots and records that do not tell the lowest offsets of queues. The next look says it in
+        records.
         """
         log, dispatch = self._store.log, self._store.dispatch
-        dispatch.trim(log.first_offset)
+        for some in self._in_steps(dispatch.take_risen_anew()):
+            rows = [(topic, queue_id, min_offset) for topic, queue_id, _, min_offset in some]
+            places = [dispatch.look(topic, at).place(min_offset) for topic, at, min_offset in rows]
+            self._risen.append(Rise(rows, places, self._missed(some)))
+        for keys in self._in_steps(dispatch.keys()):
+            rows, places = dispatch.minimums(log.first_offset, keys)
+            if rows:
+                self._risen.append(self._rise(rows, places))
+                dispatch.rise(rows, places)
+        dispatch.delete_unneeded()
         begun = ((topic, queue_id, queue.min_offset) for topic, queue_id, queue in dispatch.queues())
         self._groups.skip([one for one in begun if one[2]])
         if any(first < log.first_offset for first in layout.segment_offsets(self._disk)):
             self._deletable_offset = log.first_offset
+
+    def _in_steps(self, rows: list[T]) -> Iterator[list[T]]:
+        count = self._cut_queues_max
+        return (rows[first : first + count] for first in range(0, len(rows), count))
 
     def reserve_is_gone(self) -> None:
         """Take in that the disk was full, and the reserve made room for a segment."""

@@ -345,7 +345,8 @@ def test_a_queue_whose_entries_are_all_cut_goes_on_in_a_copy_of_the_files_that_a
     for place in range(4):
         sender.dispatch_runs([(("t", 0), place, entry.encode(Entry(100 + place, 9, 0)))])
     sender.write()
-    sender.trim(1_000)
+    sender.rise(*sender.minimums(1_000, sender.keys()))
+    sender.delete_unneeded()
     frozen = [*sender.freeze()]
     for path, length, _ in files_named(frozen):
         copy.write(path, 0, disk.read(path, 0, length))

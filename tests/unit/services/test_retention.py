@@ -18,6 +18,7 @@ from commitlog.message import Message, MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.recovery import LogScan
 from commitlog.retention import Deletion, RetentionPolicy, Retirement, SegmentAge
+from consumequeue import queue as queue_module
 from consumequeue.dispatch import files_named
 from consumequeue.entry import ENTRY_BYTES
 from consumequeue.filter import EVERYTHING
@@ -25,6 +26,7 @@ from consumequeue.receipts import decode
 from services.broker.broker import Broker
 from services.broker.derived import QUEUES
 from services.broker.errors import DiskFull
+from services.broker.group_values import From, Start
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     Delivery,
@@ -366,6 +368,99 @@ def test_a_cut_that_ends_after_some_queues_is_carried_on_and_counts_nothing_twic
             missed[queue_id] += count
     for queue_id in range(4):
         assert missed[queue_id] == bench.broker.finding.queue_range("t", queue_id)[0]
+
+
+def test_a_group_that_joined_after_a_cut_missed_nothing_of_it() -> None:
+    """It begins where the queues do, and the next cut counts from there on."""
+    bench = Bench()
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+    bench.advance(10_000)
+    assert bench.broker.gauges().log_first_offset > 0
+    bench.broker.groups.join("late", "t", {}, bench.now_ms)
+    begins = sum(bench.broker.finding.queue_range("t", queue_id)[0] for queue_id in range(4))
+    for _ in range(40):
+        bench.send()
+    bench.advance(10_000)
+    missed = sum(bench.broker.finding.queue_range("t", queue_id)[0] for queue_id in range(4)) - begins
+    assert bench.broker.statistics.skipped[("t", "late")] == missed > 0
+    assert len(bench.receive("late")) == 80 - begins - missed
+
+
+def test_what_a_group_misses_of_a_damaged_queue_is_recorded_at_the_next_start() -> None:
+    """A cut cannot say it, since the queue's file does not tell where in the log its entries lie."""
+    bench = Bench(tail_entries_max=1)
+    bench.receive("lagging")
+    for _ in range(100):
+        bench.send()
+    kept_on_disk(bench)
+    bench.disk.flip_bit(f"consumequeue/t/0/{0:020}", 30 * 8)
+    six = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=0)
+    bench.reopen(replace(KEEP_ALL, tail_entries_max=1, retention=six))
+    bench.advance(10_000)
+    assert bench.broker.gauges().log_first_offset > 0
+    before = sum(row[-1] for one in cuts(bench) for row in one["skipped"])
+    assert {row[2] for one in cuts(bench) for row in one["skipped"]} == {1, 2, 3}
+    bench.reopen(bench.settings)
+    bench.advance(1_000)
+    found = cuts(bench)[-1]
+    assert (found["cut_offset"], found["done"]) == (0, False)
+    assert [row[2] for row in found["skipped"]] == [0]
+    begins = bench.broker.finding.queue_range("t", 0)[0]
+    assert found["queues"] == [["t", 0, begins]]
+    assert found["skipped"] == [["lagging", "t", 0, begins]]
+    assert bench.broker.statistics.skipped[("t", "lagging")] == begins > 0
+    got = 0
+    while some := bench.receive("lagging"):
+        got += len(some)
+        for one in some:
+            bench.broker.receiving.ack("lagging", "t", one.receipt_handle, bench.now_ms)
+        bench.flush()
+    assert got + before + begins == 100
+    count = len(cuts(bench))
+    bench.reopen(bench.settings)
+    bench.advance(1_000)
+    assert len(cuts(bench)) == count, "it is said once"
+
+
+class Counting(MemoryDisk):
+    """A disk that counts the bytes that are read of files of queues."""
+
+    queue_bytes = 0
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        self.queue_bytes += length if path.startswith("consumequeue/") else 0
+        return super().read(path, position, length)
+
+
+def test_one_turn_of_a_look_compares_few_files_of_lagging_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where they wait for what lies in later files than those in which the queues begin."""
+    monkeypatch.setattr(queue_module, "_FILE_BYTES", 64 * ENTRY_BYTES)
+    monkeypatch.setattr(limits, "CUT_QUEUE_BYTES", 64)
+    bench, disk = Bench(tail_entries_max=1), Counting()
+    bench.disk = disk
+    bench.reopen(replace(bench.settings, queue_count=1))
+    for number in range(1000):
+        bench.send(topic=f"t{number % 10}")
+    bench.broker.store.dispatch.write()
+    for number in range(10):
+        bench.broker.group_views.create("g", f"t{number}", Start(From.OFFSET, 70), bench.now_ms)
+    bench.flush()
+    kept_on_disk(bench)
+    six = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=3_600_000)
+    bench.reopen(replace(bench.settings, cut_queues_max=10, retention=six))
+    for number in range(10):
+        bench.broker.finding.read(f"t{number}", 0, 0, 1)
+    turns = 0
+    bench.now_ms += 1_000
+    disk.queue_bytes = 0
+    while (before := disk.queue_bytes) == 0 or bench.broker.housekeeping.has_more:
+        bench.carry_out(bench.broker.tick(bench.now_ms))
+        assert disk.queue_bytes - before <= 64 * ENTRY_BYTES + 10 * ENTRY_BYTES, "one file, some entries"
+        turns += 1
+    assert turns >= 10
+    assert disk.queue_bytes > 10 * 30 * ENTRY_BYTES, "all that groups wait for was looked at"
 
 
 class Unnamed(MemoryDisk):
