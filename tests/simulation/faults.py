@@ -31,6 +31,7 @@ from typing import Final
 
 from commitlog import layout, snapshot, store_format
 from commitlog.recovery import Damage, LogScan
+from consumequeue.queue import CONSUMEQUEUE
 from services.broker.broker import Broker
 from services.store.findings import Finding
 from services.store.verify import Verdict
@@ -134,6 +135,24 @@ class Faults:
                 or (is_deleted and path.startswith(layout.SNAPSHOTS))
                 or kind in _LATER
             )
+
+    def damage_queue(self, probability: float, *, by_bits: bool = False) -> None:
+        """Perhaps a file of a queue of users is not what it was, while the broker runs or before it starts.
+
+        `by_bits`: a bit of it is flipped, and no operation of the disk takes place.
+        """
+        folder = f"{CONSUMEQUEUE}/"
+        paths = [one for one in self._disk.paths() if one.startswith(folder) and folder + "%" not in one]
+        if self._is_over or not paths or self._chance.random() >= probability:
+            return
+        path = self._chance.choice(paths)
+        if (size := self._disk.size(path)) <= 0:
+            return
+        self.hit.add(path)
+        if by_bits:
+            self._disk.flip_bit(path, self._chance.randrange(size * 8))
+        else:
+            self._hit(path)
 
     def told_by(self, broker: Broker) -> str:
         """What was damaged, which the start must have told unless it is whole all the same; notes gaps."""

@@ -64,7 +64,12 @@ class Machine:
             self.settings = replace(self.settings, group_start=From.LATEST)
         self.faults = Faults(self.chance, self.disk)
         self.may_go_back = seed % 7 == 3
+        self.is_acting = False
+        """Whether clients act on the broker now; else something is looked at that has no end half way."""
+        self.queue_damage = 0.02 if seed % 3 == 0 else 0.0
+        """How likely a file of a queue is damaged in a step, and ten times that before a start."""
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
+        self._watch_queues()
         self.oracle = Oracle()
         self.followed = 0
         self.flying: list[Flush] = []
@@ -202,21 +207,40 @@ class Machine:
         """The process is gone, and perhaps the power; it starts again."""
         self.faults.end_process(is_cut=is_cut)
         self.faults.damage()
+        self.faults.damage_queue(10 * self.queue_damage)
         self._reopen(None)
 
     def endure(self, act: Callable[[], object]) -> None:
         """Does something in which the process may die, or a disk operation fail."""
+        if self.has_found_damage:
+            self.die()
         self.faults.threaten()
+        self.faults.damage_queue(self.queue_damage, by_bits=True)
+        self.is_acting = True
         try:
             act()
         except Death:
             self.die()
         except OSError:
             self._reopen(self.broker.durable_offset)
+        self.is_acting = False
         self.faults.relent()
         if not self.broker.housekeeping.has_reserve:
             self.disk.well()
             self.broker.housekeeping.see_to_room()
+
+    def carry_out(self, act: Callable[[], object]) -> None:
+        """Does something to its end, from the start again where a file of a queue is found damaged."""
+        while True:
+            self.is_acting = True
+            try:
+                act()
+            except Death:
+                assert self.has_found_damage, "the disk is well"
+                self.die()
+            else:
+                self.is_acting = False
+                return
 
     def fail_to_flush(self) -> None:
         """A sync fails, others end well: the core is discarded and rebuilt from what is surely on disk."""
@@ -244,7 +268,9 @@ class Machine:
             self.now_ms -= self.chance.choice([0, 0, 77, 5_003, 60_007])
         acknowledged_offset = self.faults.starts_that_die(self._judged, acknowledged_offset)
         copies = [deepcopy(self.disk) for _ in range(2)] if self.chance.random() < 0.2 else []
+        self.is_acting = False
         self.broker = self._judged(acknowledged_offset)
+        self._watch_queues()
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         frozen = self.broker.groups.freeze()
         self.follow()
@@ -258,6 +284,21 @@ class Machine:
         broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
         assert not self.faults.lost(broker, self.broker.durable_offset)
         return broker
+
+    def _watch_queues(self) -> None:
+        """Where a file of a queue is found damaged the process ends, as what it said tells the operator to.
+
+        What the core has done before it found the damage is judged, and nothing that it does with it.
+        """
+        self.has_found_damage = False
+        if self.queue_damage:
+            self.broker.store.dispatch._tell_damaged = self._found_damaged
+
+    def _found_damaged(self, path: str, what: str) -> None:
+        assert path in self.faults.hit or "cannot be written" in what, f"{path} is as it was written: {what}"
+        self.has_found_damage = True
+        if self.is_acting:
+            raise Death(what)
 
     def _fold_again(self, same: Disk, bare: Disk, frozen: Any, acknowledged_offset: int | None) -> None:
         """The fold is the same whenever it is made, and with or without snapshots."""
