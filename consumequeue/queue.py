@@ -11,19 +11,24 @@ Rules:
 - A start opens no file. The bytes of a file behind `written_count` are void, and are written over.
 - The first read of a file in this process compares all of it with its CRC; what differs, or is short, is
   damage: it is told, nothing of that file is read, and the next start makes the queues anew.
-- Later a file is compared again when an entry of it is a gap, or leads to no record of the queue (`vet`);
-  nothing is passed over for such an entry of a damaged file, since the log may have the record.
-- A file that the disk cannot read is damage, too: it can be made anew, and a broker that stopped for it would
-  serve nothing.
+- A file is compared again whenever an entry of it is a gap, or leads to no record of the queue (`vet`): it
+  may have been damaged since. Nothing is passed over for such an entry of a damaged file, since the log may
+  have the record. Only the first time all of the file is read; its blocks get CRCs then, by which the block
+  of an entry is compared later. So a damaged log costs 5 KB read for each of its records that is met.
+- A file that the disk cannot read, or that is short, is damage, too: it can be made anew, and a broker that
+  stopped for it would serve nothing.
+- A file that was found damaged is told once, and not read again: its queue is refused until the next start.
 
 Cost: an entry is 20 bytes; the first read of a file up to 6 MB; a search by log offset some 20 reads. A queue
-takes 500 bytes of memory, one entry and its place in `Dispatch` included. Weak spots: what is damaged on disk
-is found at its first read, not by the start; on a full disk tails grow without a limit.
+takes 500 bytes of memory, one entry and its place in `Dispatch` included; the CRCs of blocks 5 KB for each
+file that was compared again. Weak spots: what is damaged on disk is found at its first read, not by the
+start; a hash of a tag that goes wrong later is not found; on a full disk tails grow without a limit.
 """
 
 from __future__ import annotations
 
 import zlib
+from array import array
 from base64 import b64decode, b64encode
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -48,6 +53,7 @@ _MATCHED_AT_FIRST: Final = 64
 _MATCHED_TIMES: Final = 8
 UNKNOWN: Final = -2
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
+_BLOCK_BYTES: Final = 250 * ENTRY_BYTES
 _ADVICE: Final = "The queues are made anew from the log at the next start: restart the broker."
 
 
@@ -85,7 +91,31 @@ class TakenQueue(NamedTuple):
     begins_at: int
 
 
+class _Blocks(NamedTuple):
+    """The first bytes of a file, so many, when they matched its CRC: the CRC-32 of each block of them."""
+
+    length: int
+    crcs: array[int]
+
+    @classmethod
+    def of(cls, stored: bytes) -> _Blocks:
+        """Return the blocks of what a file holds."""
+        blocks = (stored[at : at + _BLOCK_BYTES] for at in range(0, len(stored), _BLOCK_BYTES))
+        return cls(len(stored), array("I", map(zlib.crc32, blocks)))
+
+    def span(self, inside: int) -> tuple[int, int]:
+        """Return position and length of the block in which byte `inside` of the file lies."""
+        position = inside // _BLOCK_BYTES * _BLOCK_BYTES
+        return position, min(_BLOCK_BYTES, self.length - position)
+
+    def holds(self, inside: int, block: bytes) -> bool:
+        """Return whether a block is as it was when the file matched its CRC."""
+        return self.span(inside)[1] == len(block) and self.crcs[inside // _BLOCK_BYTES] == zlib.crc32(block)
+
+
 _NO_FILES: Final[dict[int, int]] = {}
+_NO_BLOCKS: Final[dict[int, _Blocks]] = {}
+_NO_DAMAGE: Final[dict[int, str]] = {}
 
 
 class ConsumeQueue:
@@ -93,14 +123,15 @@ class ConsumeQueue:
 
     __slots__ = (
         "_begins_at",
+        "_blocks",
         "_crcs",
+        "_damaged",
         "_disk",
         "_found_damaged",
         "_read_ahead",
         "_read_ahead_from",
         "_tail",
         "_unread",
-        "_vetted",
         "_written_count",
         "key",
         "min_offset",
@@ -123,8 +154,10 @@ class ConsumeQueue:
         """Of each file, by its first byte; replaced, never changed: checkpoints share it."""
         self._unread: tuple[int, ...] = ()
         """First bytes of the files of an earlier run that were not compared with their CRC yet."""
-        self._vetted: dict[int, tuple[int, bool]] | None = None
-        """By first byte of a file: the CRC with which it was last compared, and whether it matched."""
+        self._damaged = _NO_DAMAGE
+        """By first byte, what is wrong with files that were found damaged; replaced, never changed."""
+        self._blocks = _NO_BLOCKS
+        """By first byte, of files that were compared for an entry without a record; likewise."""
         self.min_offset = 0
         self._begins_at = UNKNOWN
         # In bytes: Python's collector does not count objects that take the place of others, so a look at many
@@ -205,7 +238,7 @@ class ConsumeQueue:
             hits = np.flatnonzero(_is_in(rows["tags_code"], tags_codes))
             gaps = np.flatnonzero(rows["record_bytes"][: hits[0] if len(hits) else None] == 0)
             if len(gaps):
-                self.require_sound(at + int(gaps[0]))
+                self._require_gaps_sound(at + gaps)
             if len(hits):
                 return at + int(hits[0])
             at, block = at + len(rows), block * _MATCHED_TIMES
@@ -224,66 +257,83 @@ class ConsumeQueue:
             return gathered
         position, length = queue_offset * ENTRY_BYTES, in_files * ENTRY_BYTES
         inside = position % _FILE_BYTES
-        path, wanted_bytes = self._path(position - inside), min(length, _FILE_BYTES - inside)
-        if self._unread and queue_offset >= self.min_offset:
-            self._check(position - inside)
-        found = self._read(path, inside, wanted_bytes)
-        if len(found) < wanted_bytes and queue_offset >= self.min_offset:
-            found = found[: len(found) // ENTRY_BYTES * ENTRY_BYTES]
-            what = f"{path} is missing or cut short: the entry at queue offset {{}} is gone. {_ADVICE}"
-            what = what.format(queue_offset + len(found) // ENTRY_BYTES)
-            self._found_damaged(path, what)
-            if not found:
-                raise StoreDamaged(what)
-        # A read ends with its file, or early where the file is damaged: what is gathered lies elsewhere then.
+        first_byte, wanted_bytes = position - inside, min(length, _FILE_BYTES - inside)
+        is_needed = queue_offset >= self.min_offset
+        self._refuse_damaged(first_byte)
+        if self._unread and is_needed:
+            self._check(first_byte)
+        found = self._read(first_byte, inside, wanted_bytes)
+        if len(found) < wanted_bytes and is_needed:
+            raise self._damage(first_byte, self._what(first_byte, queue_offset + len(found) // ENTRY_BYTES))
+        # A read ends with its file: what is gathered lies elsewhere then.
         return found + gathered if len(found) == length else found
 
-    def _read(self, path: str, position: int, length: int) -> bytes:
+    def _read(self, first_byte: int, position: int, length: int) -> bytes:
         """Return bytes of a file; report and raise `StoreDamaged` where the disk cannot read them."""
+        path = self._path(first_byte)
         try:
             return self._disk.read(path, position, length)
         except OSError as error:
             if is_of_others(error):
                 raise
             what = f"{path} cannot be read ({error.strerror or error}). {_ADVICE}"
-            self._found_damaged(path, what)
-            raise StoreDamaged(what) from error
+            raise self._damage(first_byte, what) from error
+
+    def _damage(self, first_byte: int, what: str) -> StoreDamaged:
+        """Note that a file is damaged, and report it; return the error that tells of it."""
+        self._damaged = self._damaged | {first_byte: what}
+        self._unread = tuple(one for one in self._unread if one != first_byte)
+        self._found_damaged(self._path(first_byte), what)
+        return StoreDamaged(what)
+
+    def _refuse_damaged(self, first_byte: int) -> None:
+        """Raise `StoreDamaged` for a file that was found damaged before."""
+        if first_byte in self._damaged:
+            raise StoreDamaged(self._damaged[first_byte])
 
     def _check(self, first_byte: int) -> None:
         """Compare a file of an earlier run with its CRC before the first read; raise `StoreDamaged`."""
-        if first_byte not in self._unread:
-            return
-        if not self.vet(first_byte // ENTRY_BYTES):
-            raise StoreDamaged(self._what(first_byte, first_byte // ENTRY_BYTES))
+        if first_byte in self._unread:
+            self._read_all(first_byte, first_byte // ENTRY_BYTES)
+
+    def _read_all(self, first_byte: int, queue_offset: int) -> bytes:
+        """Return a file's bytes; raise `StoreDamaged`, met at a queue offset, unless they match its CRC."""
+        stored = self._read(first_byte, 0, self._length(first_byte))
+        if len(stored) != self._length(first_byte) or zlib.crc32(stored) != self._crcs[first_byte]:
+            raise self._damage(first_byte, self._what(first_byte, queue_offset))
         self._unread = tuple(one for one in self._unread if one != first_byte)
+        return stored
 
     def vet(self, queue_offset: int) -> bool:
-        """Return whether the file of an entry matches its CRC; report it if not. A tail is sound.
-
-        Reads the file, up to 6 MB, unless it was compared since entries were last written to it.
-        """
-        first = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
-        crc = self._crcs.get(first)
-        if queue_offset >= self._written_count or crc is None:
+        """Return whether `require_sound` raises nothing."""
+        with suppress(StoreDamaged):
+            self.require_sound(queue_offset)
             return True
-        if self._vetted is None:
-            self._vetted = {}
-        if (vetted := self._vetted.get(first)) is None or vetted[0] != crc:
-            is_sound = self._matches(first, crc)
-            vetted = self._vetted[first] = crc, is_sound
-            if not is_sound:
-                self._found_damaged(self._path(first), self._what(first, queue_offset))
-        return vetted[1]
+        return False
 
     def require_sound(self, queue_offset: int) -> None:
-        """Raise `StoreDamaged` unless `vet` finds the file of an entry sound.
+        """Raise `StoreDamaged`, which is reported, unless an entry is as it was written. A tail is.
 
-        Called before an entry that leads to no record counts as done: the log may have the record.
+        Called before an entry that leads to no record counts as done: the log may have the record. Reads a
+        block of the file; all of it, up to 6 MB, at the first call since this entry was written.
         """
-        if not self.vet(queue_offset):
-            raise StoreDamaged(
-                self._what(queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES, queue_offset)
-            )
+        inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
+        first_byte = queue_offset * ENTRY_BYTES - inside
+        if queue_offset >= self._written_count or first_byte not in self._crcs:
+            return
+        self._refuse_damaged(first_byte)
+        known = self._blocks.get(first_byte)
+        if known is None or inside >= known.length:
+            self._blocks = self._blocks | {first_byte: _Blocks.of(self._read_all(first_byte, queue_offset))}
+        elif not known.holds(inside, self._read(first_byte, *known.span(inside))):
+            raise self._damage(first_byte, self._what(first_byte, queue_offset))
+
+    def _require_gaps_sound(self, queue_offsets: Integers) -> None:
+        """Raise `StoreDamaged` unless gaps of one file are sound; those of a block are compared in one go."""
+        stored = queue_offsets[queue_offsets < self._written_count]
+        _, firsts = np.unique(stored * ENTRY_BYTES % _FILE_BYTES // _BLOCK_BYTES, return_index=True)
+        for queue_offset in stored[firsts].tolist():
+            self.require_sound(queue_offset)
 
     def _what(self, first_byte: int, queue_offset: int) -> str:
         """Return what is wrong with a file that does not match its CRC."""
@@ -353,8 +403,6 @@ class ConsumeQueue:
         assert self._tail.startswith(one.entries), f"{one.path}: others were written than gathered"
         before = _crc_before(self._crcs, first_byte, inside)
         self._crcs = self._crcs | {first_byte: zlib.crc32(one.entries, before)}
-        if self._vetted is not None and self._vetted.get(first_byte) == (before, True):
-            self._vetted[first_byte] = self._crcs[first_byte], True
         del self._tail[: len(one.entries)]
         self._written_count += len(one.entries) // ENTRY_BYTES
 
@@ -374,7 +422,9 @@ class ConsumeQueue:
         assert queue_offset <= self._written_count, f"{self._folder}: nothing lies at {queue_offset}"
         end = queue_offset * ENTRY_BYTES
         last = end // _FILE_BYTES * _FILE_BYTES
-        is_sound = last not in self._unread or self.vet(last // ENTRY_BYTES)
+        with suppress(StoreDamaged):
+            self._check(last)
+        what = self._damaged.get(last)
         self._written_count = queue_offset
         self.min_offset, self._begins_at = min(self.min_offset, queue_offset), UNKNOWN
         self._read_ahead = b""
@@ -383,10 +433,13 @@ class ConsumeQueue:
                 self._disk.delete(f"{self._folder}/{name}")
         if self._disk.size(self._path(last)) > end - last:
             self._disk.truncate(self._path(last), end - last)
-        self._crcs = {at: crc for at, crc in self._crcs.items() if at < last}
+        for at in [at for at in self._crcs if at >= last]:
+            self._forget(at)
         if end > last:
             crc = zlib.crc32(self._disk.read(self._path(last), 0, end - last))
-            self._crcs[last] = crc if is_sound else ~crc & 0xFFFFFFFF  # damage does not become sound by a cut
+            if what is not None:  # damage does not become sound by a cut
+                crc, self._damaged = ~crc & 0xFFFFFFFF, self._damaged | {last: what}
+            self._crcs = self._crcs | {last: crc}
         return [*paths, self._path(last)]
 
     def taken(self) -> TakenQueue | None:
@@ -478,8 +531,15 @@ class ConsumeQueue:
         for at in [at for at in self._crcs if at < first]:
             with suppress(OSError):  # it is tried again when more of the log goes
                 self._disk.delete(self._path(at))
-                self._crcs = {one: crc for one, crc in self._crcs.items() if one != at}
+                self._forget(at)
         return paths
+
+    def _forget(self, first_byte: int) -> None:
+        """Forget what is known of a file that is deleted or changed."""
+        self._crcs = {at: crc for at, crc in self._crcs.items() if at != first_byte}
+        self._blocks = {at: blocks for at, blocks in self._blocks.items() if at != first_byte}
+        self._damaged = {at: what for at, what in self._damaged.items() if at != first_byte}
+        self._unread = tuple(at for at in self._unread if at != first_byte)
 
     def adopt(self, crcs: Iterable[tuple[int, int]], tail: bytes, min_offset: int, begins_at: int) -> None:
         """Take over what a snapshot kept of an earlier run; no file is looked at."""

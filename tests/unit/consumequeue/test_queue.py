@@ -7,8 +7,12 @@ import json
 import zlib
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from commitlog.errors import StoreDamaged
 from commitlog.layout import QUEUES_WHOLE
@@ -296,6 +300,49 @@ def test_damage_in_a_file_that_is_cut_is_told_and_stays_damage() -> None:
     assert told == [disk_path(0)]
     with pytest.raises(StoreDamaged):
         again.get(0, 1)
+
+
+@pytest.mark.parametrize("rotten", range(3, 9))
+def test_gaps_are_passed_over_only_where_each_of_them_is_sound(
+    rotten: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "_BLOCK_BYTES", 2 * entry.ENTRY_BYTES)
+    disk = MemoryDisk()
+    made = ConsumeQueue(disk, "t", 0)
+    made.put(0, Entry(0, 100, 7))
+    for number in range(3, 10):  # behind two gaps of the log
+        made.put(number, Entry(100 * number, 100, 7))
+    made.write()
+    wanted = np.array([8])
+    assert made.next_match(0, wanted, 10) == 10
+    disk.write(disk_path(0), rotten * entry.ENTRY_BYTES, bytes(entry.ENTRY_BYTES))
+    with pytest.raises(StoreDamaged):
+        made.next_match(0, wanted, 10)
+
+
+Steps = st.lists(st.tuples(st.sampled_from(["put", "write", "ask", "rot"]), st.integers(0, 30)))
+
+
+@given(steps=Steps)
+def test_no_entry_counts_as_sound_that_differs_from_what_was_written(steps: list[tuple[str, int]]) -> None:
+    with patch.multiple(queue, _FILE_BYTES=5 * entry.ENTRY_BYTES, _BLOCK_BYTES=2 * entry.ENTRY_BYTES):
+        disk = MemoryDisk()
+        made, rotten = ConsumeQueue(disk, "t", 0), set[int]()
+        for step, number in steps:
+            written = made._written_count
+            place = number % max(1, written)
+            match step:
+                case "put":
+                    made.put(made.end_offset, Entry(100 * made.end_offset, 100, number))
+                case "write":
+                    made.write()
+                case "ask" if not made.vet(place):
+                    assert any(one // 5 == place // 5 for one in rotten)
+                case "ask":
+                    assert place not in rotten
+                case "rot" if place < written and place not in rotten:
+                    disk.flip_bit(disk_path(place // 5 * 5), 8 * entry.ENTRY_BYTES * (place % 5) + number)
+                    rotten.add(place)
 
 
 def test_entries_that_are_written_beside_a_checkpoint_are_synced_by_the_next() -> None:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import pytest
 
-from commitlog import limits
+from commitlog import layout, limits
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from services.broker.broker import Broker
 from services.broker.damage import FoundDamage
 from services.broker.settings import BrokerSettings
-from services.broker.values import Damaged, HalfFilter, TimerFilter, TimerName
+from services.broker.values import Damaged, HalfFilter, SendReceipt, TimerFilter, TimerName
 from tests.memory_disk import MemoryDisk
-from tests.unit.services.test_retention import KEEP_ONE, NOW_MS, Asked, Bench, kept_on_disk
+from tests.unit.services.test_retention import KEEP_ONE, NOW_MS, SEGMENT_BYTES, Asked, Bench, kept_on_disk
 
 ROOT: Final = Path(__file__).parents[4] / "services"
 ROOMS: Final = ("broker", "live", "ops", "rpc")
@@ -273,8 +276,124 @@ def test_a_message_that_is_given_up_while_its_queue_cannot_be_read_comes_again()
         bench.broker.receiving.forward_to_dead_letter("g", "t", one.receipt_handle, bench.now_ms)
     bench.flush()
     disk.unreadable = "none"
+    bench.reopen(bench.settings)
     bench.advance(60_000)
     assert one.message.message_id in [again.message.message_id for again in bench.receive()]
+
+
+class Counting(Asked):
+    """A disk that counts reads of the files of queues, and what is done to the mark of these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[int] = []
+        self.deleted: list[str] = []
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        if path.startswith("consumequeue/"):
+            self.reads.append(length)
+        return super().read(path, position, length)
+
+    def delete(self, path: str) -> None:
+        self.deleted.append(path)
+        super().delete(path)
+
+
+def one_queue(count: int) -> tuple[Bench, Counting, list[SendReceipt]]:
+    """Return a bench with so many messages in one queue, whose entries are all in one file."""
+    bench, disk = Bench(), Counting()
+    bench.disk = disk
+    bench.reopen(replace(bench.settings, queue_count=1, tail_entries_max=1))
+    sent = [bench.send(body=b"x" * 50) for _ in range(count)]
+    bench.broker.store.dispatch.write()
+    return bench, disk, sent
+
+
+def hurt_record(bench: Bench, sent: SendReceipt) -> None:
+    """Flip a bit of a record in the log."""
+    base, position = divmod(sent.physical_offset, SEGMENT_BYTES)
+    bench.disk.flip_bit(layout.segment_path(base * SEGMENT_BYTES), 8 * (position + 20))
+
+
+def received(bench: Bench, group: str) -> list[str]:
+    """Return the ids of all messages that a group gets until a file of its queue is found damaged."""
+    ids: list[str] = []
+    with suppress(StoreDamaged):
+        while some := bench.receive(group):
+            ids += [one.message.message_id for one in some]
+    bench.flush()
+    return ids
+
+
+QUEUE_FILE: Final = f"consumequeue/t/0/{0:020}"
+
+
+@pytest.mark.parametrize("place", [1, 249, 250, 400, 599])
+@pytest.mark.parametrize("is_zeroed", [True, False])
+def test_nothing_is_passed_over_for_an_entry_that_was_damaged_after_its_file_was_compared(
+    place: int, is_zeroed: bool
+) -> None:
+    """The file was compared once: then the log was told as damaged, and the message never came."""
+    bench, disk, sent = one_queue(600)
+    hurt_record(bench, sent[0])
+    assert len(received(bench, "before")) == 599
+    if is_zeroed:
+        disk.write(QUEUE_FILE, 20 * place, bytes(20))
+    else:
+        disk.flip_bit(QUEUE_FILE, 8 * (20 * place + 5))
+    bench.broker.store.dispatch.queue("t", 0)._read_ahead = b""  # as others' reads leave it
+    got = received(bench, "g")
+    assert [one.part for one in bench.broker.damage] == ["log", "queue"]
+    bench.reopen(bench.settings)
+    got += received(bench, "g")
+    assert {*got} == {f"M{number}" for number in range(2, 601)}
+
+
+def test_damage_of_the_log_is_passed_over_and_has_a_file_of_its_queue_read_once() -> None:
+    bench, disk, sent = one_queue(600)
+    for one in sent[100:500]:
+        hurt_record(bench, one)
+    disk.reads.clear()
+    assert received(bench, "g") == [f"M{number}" for number in (*range(1, 101), *range(501, 601))]
+    assert {one.part for one in bench.broker.damage} == {"log"}
+    assert [length for length in disk.reads if length > 5_000] == [600 * 20]
+    assert len(disk.reads) < 1_000
+
+
+DAMAGES: Final = [*product(("unreadable", "short", "missing"), (True, False)), ("differs", True)]
+
+
+@pytest.mark.parametrize(("how", "is_of_earlier_run"), DAMAGES)
+def test_a_file_that_is_damaged_is_told_once_and_not_read_again_until_it_is_made_anew(
+    how: str, is_of_earlier_run: bool
+) -> None:
+    """Each receive read the bad sector again, and took the mark away again, with a sync of its folder."""
+    bench, disk, _ = one_queue(3)
+    kept_on_disk(bench)
+    if is_of_earlier_run:
+        bench.reopen(bench.settings)
+    match how:
+        case "unreadable":
+            disk.unreadable = QUEUE_FILE
+        case "short":
+            disk.truncate(QUEUE_FILE, 59)
+        case "missing":
+            disk.delete(QUEUE_FILE)
+        case "differs":
+            disk.flip_bit(QUEUE_FILE, 5)
+    disk.reads.clear()
+    disk.deleted.clear()
+    for _ in range(3):
+        with pytest.raises(StoreDamaged, match=QUEUE_FILE):
+            bench.receive()
+        assert not bench.broker.store.dispatch.queue("t", 0).vet(2)
+        with pytest.raises(StoreDamaged, match=QUEUE_FILE):
+            bench.broker.finding.read("t", 0, 0, 9)
+    assert (len(disk.reads), disk.deleted) == (1, [layout.QUEUES_WHOLE])
+    assert [one.path for one in bench.broker.damage] == [QUEUE_FILE]
+    disk.unreadable = "none"
+    bench.reopen(bench.settings)
+    assert received(bench, "g") == ["M1", "M2", "M3"]
 
 
 DAMAGED_COUNT: Final = 400
