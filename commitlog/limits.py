@@ -45,6 +45,7 @@ SEGMENT_BYTES_MIN = 8 * 1024 * 1024  # what the broker chooses at least; two of 
 QUEUE_FILE_ENTRIES = 300_000
 TAIL_ENTRIES_MAX = 256  # of a queue in memory and in snapshots only: 5 KiB, more goes to its file
 TAILS_BYTES_MAX = 32 * 1024 * 1024  # of all queues, besides tails of few entries
+REFUSED_TAIL_BYTES_MAX = 256 * 1024  # of a queue whose file cannot be written, before its tail is let go of
 CUT_QUEUES_MAX = 100  # which a cut of the log looks at in one turn: 14 to 34 ms with all entries in files
 CUT_QUEUE_BYTES = 64 * 1024  # of a file that was not compared yet: they cost as much as a queue
 CUT_ROWS_PER_RECORD_MAX = 5_000  # of what groups missed, in a record of retention

@@ -5,12 +5,15 @@ records (type 12) get none. What only an imported log holds: an inner batch gets
 messages, and queue offsets that begin anew (the topic was deleted and made again) replace the earlier ones.
 
 A queue's entries are in memory until they are many (`consumequeue.tails`); a worker writes them (`take`).
-What it could not write stays, since all of it can be made again; a file that the disk refuses is told, and
-keeps no other queue from its own. One such write is under way at a time.
+What it could not write stays, since all of it can be made again. A file that the disk refuses is damage: it
+is told, and keeps no other queue from its own; the tail is tried again, and let go of where it grows too
+long. One such write is under way at a time.
 
     dispatch --> in a queue's tail --> many: take --> a worker writes --> written: let go of in memory
                        ^                                   |
-                       +---------- the disk is full -------+
+                       +--- the disk is full, or refuses --+
+                       |
+                       +--> too long: let go of, reads of its file raise `StoreDamaged`
 
 A checkpoint takes the queues, each with its tail, in slices (`commitlog.deferred_rows`): a queue is taken
 before it changes. Its worker syncs the files that were written since the last one, and no other file.
@@ -68,6 +71,7 @@ MADE_BEFORE: Final = 0
 """The offset of snapshots and marks of before, which name none."""
 _MARK_OF_BEFORE: Final = b"yes\n"
 _MARK_BYTES_MAX: Final = 32
+_ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 
 
 def is_indexed(record: Record) -> bool:
@@ -193,7 +197,10 @@ class Dispatch:
 
     def take(self) -> EntriesToWrite | None:
         """Return the tails that go to files, to be written before `written`; None for none or in a write."""
-        if self._taken is not None or not (queues := self._tails.to_write()):
+        if self._taken is not None:
+            return None
+        self._let_go()
+        if not (queues := self._tails.to_write()):
             return None
         self._taken = EntriesToWrite([(queue, one) for queue in queues for one in queue.unwritten()])
         return self._taken
@@ -208,10 +215,10 @@ class Dispatch:
             queue.written(one)
             # From here on, not before: a checkpoint that began meanwhile may have synced the file too early.
             self._unsynced[one.path] = None
-            self._tails.look(queue)
+            self._tails.accept(queue)
         for queue, error in taken.failed.items():
-            self._tails.look(queue)  # behind the others of its size
-            self._tell_unwritten(queue, error)
+            if self._tails.refuse(queue):
+                self._tell_unwritten(queue, error)
         return len(taken.written) == len(taken.writes)
 
     def keys(self) -> list[tuple[str, int]]:
@@ -355,9 +362,19 @@ class Dispatch:
             return
         path = writes[0].path
         why = error.strerror or error
-        self._tell_damaged(
-            path, f"{path} cannot be written ({why}): entries stay in memory and in snapshots until it can."
+        self._found_damaged(
+            path,
+            f"{path} cannot be written ({why}): entries stay in memory until it can, or, where they grow too "
+            f"many, reads of it fail. {_ADVICE}",
         )
+
+    def _let_go(self) -> None:
+        """Let go of tails that are too long, whose files the disk refuses; no write is under way."""
+        for queue in self._tails.to_let_go():
+            self._frozen.before_change(queue.key)
+            for path in queue.let_go():
+                self._found_damaged(path, f"{path} has no entries that could not be written. {_ADVICE}")
+            self._tails.look(queue)
 
     def _found_damaged(self, path: str, what: str) -> None:
         self._is_damaged = True

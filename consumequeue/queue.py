@@ -406,6 +406,21 @@ class ConsumeQueue:
         del self._tail[: len(one.entries)]
         self._written_count += len(one.entries) // ENTRY_BYTES
 
+    def let_go(self) -> list[str]:
+        """Forget what is gathered, which no file has: until the next start its files are read no more.
+
+        Their CRCs go on as if they had it, so a read compares them, and raises `StoreDamaged`. Return their
+        paths.
+        """
+        writes = self.unwritten()
+        for one in writes:
+            self.written(one)
+            first_byte = int(one.path[-OFFSET_DIGITS:])
+            if self._vetted is not None:
+                self._vetted.pop(first_byte, None)
+            self._unread = (*(at for at in self._unread if at != first_byte), first_byte)
+        return [one.path for one in writes]
+
     def unwritten(self) -> list[QueueWrite]:
         """Return what is gathered and not in the files yet, which stays gathered."""
         return [

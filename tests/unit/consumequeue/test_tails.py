@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from errno import EACCES, EIO, EMFILE, ENFILE, ENOSPC
 from random import Random
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commitlog import limits
 from commitlog.disk import Disk, SyncFailed
+from commitlog.errors import StoreDamaged
 from consumequeue import entry, tails
 from consumequeue.dispatch import Dispatch
 from consumequeue.entry import ENTRY_BYTES, Entry
@@ -162,6 +166,159 @@ def test_a_queue_whose_file_cannot_be_written_keeps_no_other_from_its_file() -> 
         dispatch.write()
     assert dispatch.queue("refused", 0).tail_bytes == 100 * ENTRY_BYTES
     assert dispatch.queue("other", 0).tail_bytes < 8 * ENTRY_BYTES
+
+
+class Refusing(MemoryDisk):
+    """A disk that writes no file whose path begins so."""
+
+    refused: tuple[str, ...] = ()
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        if path.startswith(self.refused):
+            raise OSError(EIO, "Input/output error", path)
+        super().write(path, position, data)
+
+
+def refusing(*topics: str) -> tuple[Dispatch, Refusing, list[str]]:
+    """Return queues on a disk that refuses those of some topics, and what is told of damage."""
+    disk, told = Refusing(), list[str]()
+    disk.refused = tuple(f"consumequeue/{topic}/" for topic in topics)
+    dispatch = Dispatch(disk, 0, lambda path, what: told.append(path))
+    return dispatch, disk, told
+
+
+def put(dispatch: Dispatch, topic: str, count: int) -> None:
+    first = dispatch.queue(topic, 0).end_offset
+    encoded = b"".join(entry.encode(numbered(topic, first + one)) for one in range(count))
+    dispatch.dispatch_runs([((topic, 0), first, encoded)])
+
+
+def numbered(topic: str, number: int) -> Entry:
+    return Entry(100 * number + int(topic[1:] or 0), 100, number)
+
+
+def all_tails(dispatch: Dispatch) -> int:
+    return sum(queue.tail_bytes for _, _, queue in dispatch.queues())
+
+
+def test_a_queue_whose_file_is_refused_leaves_the_others_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stood first among the full ones, so no other was ever written."""
+    monkeypatch.setattr(limits, "TAILS_BYTES_MAX", 64 * 1024)
+    dispatch, _, told = refusing("r")
+    put(dispatch, "r", 256)
+    dispatch.write()
+    for number in range(1_000):
+        put(dispatch, f"t{number}", 100)
+        dispatch.write()
+    assert all_tails(dispatch) <= 2 * 64 * 1024
+    assert told == [f"consumequeue/r/0/{0:020}"]  # which takes the mark away, and syncs a folder
+
+
+def test_a_refused_queue_has_a_bounded_tail_and_what_it_let_go_of_is_not_passed_over() -> None:
+    dispatch, disk, told = refusing("r")
+    bound = limits.REFUSED_TAIL_BYTES_MAX
+    most_bytes, count = 0, 4 * bound // ENTRY_BYTES
+    for _ in range(0, count, 100):
+        put(dispatch, "r", 100)
+        dispatch.write()
+        most_bytes = max(most_bytes, all_tails(dispatch))
+    queue = dispatch.queue("r", 0)
+    assert bound <= most_bytes <= 2 * bound + 100 * ENTRY_BYTES
+    last = queue.end_offset - 1
+    assert queue.get(last, 1) == [numbered("r", last)]
+    for offset in (0, last - queue.tail_bytes // ENTRY_BYTES):
+        with pytest.raises(StoreDamaged, match=f"consumequeue/r/0/{0:020}"):
+            queue.get(offset, 9)
+        with pytest.raises(StoreDamaged):
+            queue.next_match(offset, np.array([1 << 40]), 9)
+    disk.refused = ()  # what is written behind the hole makes it no gap
+    put(dispatch, "r", 600)
+    dispatch.write()
+    assert queue.tail_bytes == 0
+    for offset in (0, last, queue.end_offset - 1):
+        with pytest.raises(StoreDamaged):
+            queue.get(offset, 1)
+    assert {*told} == {f"consumequeue/r/0/{0:020}"}
+    assert not dispatch.wants_mark()
+
+
+def test_what_was_let_go_of_a_file_that_was_compared_before_is_not_read_from_it() -> None:
+    dispatch, disk, _ = refusing()
+    put(dispatch, "r", 256)
+    dispatch.write()
+    queue = dispatch.queue("r", 0)
+    assert queue.vet(0)
+    disk.refused = ("consumequeue/",)
+    while queue.tail_bytes < limits.REFUSED_TAIL_BYTES_MAX:
+        put(dispatch, "r", 1_000)
+        dispatch.write()
+    dispatch.write()
+    assert queue.tail_bytes == 0
+    for offset in (0, 256):
+        with pytest.raises(StoreDamaged):
+            queue.get(offset, 1)
+
+
+def test_all_refused_queues_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the folder of all is not the broker's any more."""
+    monkeypatch.setattr(limits, "TAILS_BYTES_MAX", 1 << 20)
+    dispatch, disk, _ = refusing()
+    disk.refused = ("consumequeue/",)
+    for _ in range(20):
+        for number in range(200):
+            put(dispatch, f"t{number}", 64)
+            dispatch.write()
+            assert all_tails(dispatch) <= (1 << 20) + (1 << 18)
+
+
+def test_a_refused_queue_is_written_once_the_disk_takes_it() -> None:
+    dispatch, disk, told = refusing("r")
+    put(dispatch, "r", 300)
+    put(dispatch, "t1", 300)
+    for _ in range(3):
+        dispatch.write()
+    assert (dispatch.queue("r", 0).tail_bytes, dispatch.queue("t1", 0).tail_bytes) == (300 * ENTRY_BYTES, 0)
+    disk.refused = ()
+    dispatch.write()
+    assert all_tails(dispatch) == 0
+    assert dispatch.queue("r", 0).get(0, 300) == [numbered("r", one) for one in range(300)]
+    put(dispatch, "r", 100)
+    dispatch.write()
+    assert dispatch.queue("r", 0).tail_bytes == 100 * ENTRY_BYTES  # as any other
+    assert {*told} == {f"consumequeue/r/0/{0:020}"}
+
+
+@given(st.integers(0, 1 << 30), st.sampled_from([1, 2, 256]))
+@settings(deadline=None)
+def test_a_read_gives_what_was_put_or_fails_and_memory_is_bounded_whatever_the_disk_refuses(
+    seed: int, entries_max: int
+) -> None:
+    chance, bytes_max = Random(seed), 400 * ENTRY_BYTES
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(limits, "TAILS_BYTES_MAX", bytes_max)
+        patched.setattr(limits, "REFUSED_TAIL_BYTES_MAX", 40 * ENTRY_BYTES)
+        patched.setattr("consumequeue.queue._FILE_BYTES", 64 * ENTRY_BYTES)
+        disk = Refusing()
+        dispatch = Dispatch(disk, tail_entries_max=entries_max)
+        topics = [f"t{number}" for number in range(8)]
+        for _ in range(60):
+            if chance.random() < 0.2:
+                disk.refused = tuple(f"consumequeue/{one}/" for one in topics if chance.random() < 0.4)
+            put(dispatch, chance.choice(topics), chance.choice([1, 5, 40]))
+            dispatch.write()
+            some = dispatch._tails
+            in_classes = [one for of_class in some._classes for one in of_class]
+            assert some.bytes == sum(one.noted_bytes for one in in_classes)
+            assert some.refused_bytes == sum(one.noted_bytes for one in some._refused)
+            assert all_tails(dispatch) <= bytes_max + 8 * 7 * ENTRY_BYTES + 40 * ENTRY_BYTES
+            for topic, _, queue in dispatch.queues():
+                offset = chance.randrange(queue.end_offset)
+                with suppress(StoreDamaged):
+                    assert queue.get(offset, 1) == [numbered(topic, offset)]
+        disk.refused = ()
+        for _ in range(9):
+            dispatch.write()
+        assert not some._refused
 
 
 class Failing(MemoryDisk):
