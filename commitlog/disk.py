@@ -58,8 +58,8 @@ class Disk(Protocol):
     def sync(self, path: str) -> None:
         """Make the file's written bytes and its name durable; raise `SyncFailed`."""
 
-    def sync_many(self, paths: Sequence[str]) -> None:
-        """Sync files, some at once; raise as `sync` does, when none is being synced any more."""
+    def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
+        """Sync files, some at once; return by path what `sync` raised, when none is being synced any more."""
 
     def allocate(self, path: str, length: int) -> None:
         """Make the file `length` bytes long, new bytes zero, with its disk space reserved."""

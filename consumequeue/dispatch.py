@@ -22,7 +22,8 @@ Where a program of before may open the store, which knows no tails, the checkpoi
 A start believes the files of a snapshot by a mark (`QUEUES_WHOLE`), which a checkpoint writes once they are
 synced. It names the snapshot with which these files began: queues that were made anew have other bytes where
 the log lacks records, and a crash may leave them beside an older snapshot. A damaged file takes the mark
-away, and no checkpoint sets it again before a start has made the queues anew.
+away, also one that cannot be written or synced, and no checkpoint sets it again before a start has made the
+queues anew.
 
 Cost: 20 bytes appended a record, for records of one queue at once (`dispatch_runs`). With 80,000 queues a
 freeze copies references for 3 to 6 ms, and each slice of 1,000 rows takes 1 to 2 ms. A cut of the log looks
@@ -34,7 +35,7 @@ it with its CRC, 10 ms for 6 MB.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, repeat
@@ -101,7 +102,7 @@ class EntriesToWrite:
             except SyncFailed:
                 raise
             except OSError as error:
-                if error.errno in NO_ROOM or is_of_others(error):
+                if not is_of_file(error):
                     return
                 self.failed[queue] = error
             else:
@@ -131,6 +132,8 @@ class Dispatch:
         """Queues made anew that begin later than they did, and the offsets where they did, as records say."""
         self._is_damaged = False
         """Whether a file was found damaged: no checkpoint says that the files are whole."""
+        self._doubted = set[str]()
+        """Paths of files whose sync has failed."""
         self.made_at: int | None = None
         """The log offset of the snapshot with which these files began; None before that is written."""
 
@@ -295,6 +298,23 @@ class Dispatch:
         """Take back paths that a checkpoint was to sync, which has failed: the next one syncs them."""
         self._unsynced |= dict.fromkeys(paths)
 
+    def doubt(self, failed: Mapping[str, OSError]) -> None:
+        """Learn which files a checkpoint could not write or sync, of which it has written no mark.
+
+        What was written to one whose sync failed may be lost, however the next sync of it ends.
+        """
+        for path, error in failed.items():
+            _, topic, queue_id, _ = path.split("/")
+            queue = self._queues.get((topic, int(queue_id)))
+            if isinstance(error, SyncFailed) and queue is not None and path not in self._doubted:
+                self._doubted.add(path)
+                self._frozen.before_change(queue.key)
+                queue.doubt(path)
+            why = error.strerror or error
+            self._found_damaged(
+                path, f"{path} cannot be written to disk ({why}): a crash may take of it. {_ADVICE}"
+            )
+
     def freeze(self, *, for_before: bool = False) -> DeferredRows[tuple[str, int], ConsumeQueue]:
         """Return the rows that a snapshot keeps, of queues that have entries; see `queue.kept`.
 
@@ -389,6 +409,7 @@ class Dispatch:
         self._tails.clear()
         self._unsynced.clear()
         self._began_at.clear()
+        self._doubted.clear()
         self._frozen, self._is_damaged, self.made_at = NOTHING, False, None
         self._disk.delete(QUEUES_WHOLE)
         self._disk.delete(CONSUMEQUEUE)
@@ -419,6 +440,25 @@ def mark(disk: Disk, made_at: int) -> None:
     disk.write(QUEUES_WHOLE, 0, mark_of(made_at))
     disk.sync(QUEUES_WHOLE)
     disk.sync_folder("")
+
+
+def is_of_file(error: OSError) -> bool:
+    """Return whether what failed says something of the file that was written, which can be made anew.
+
+    Not of the room on the disk, nor of the process, nor of another file.
+    """
+    return error.errno not in NO_ROOM and not is_of_others(error)
+
+
+def file_of_sync(path: str, error: OSError) -> str:
+    """Return which file of a queue fails when that at `path` is synced; raise the error of any other.
+
+    It may be another: the file that was used least is synced and closed for it.
+    """
+    failed = str(error.filename) if isinstance(error, SyncFailed) else path
+    if not failed.startswith(f"{CONSUMEQUEUE}/") or not (isinstance(error, SyncFailed) or is_of_file(error)):
+        raise error
+    return failed
 
 
 def tails_of(frozen: DeferredRows[tuple[str, int], ConsumeQueue]) -> Iterator[QueueWrite]:

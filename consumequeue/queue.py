@@ -406,6 +406,15 @@ class ConsumeQueue:
         del self._tail[: len(one.entries)]
         self._written_count += len(one.entries) // ENTRY_BYTES
 
+    def doubt(self, path: str) -> None:
+        """Let a file match its CRC never again: what was written to it may be lost (`SyncFailed`).
+
+        What can be read of it is read on, until an entry is a gap or leads to no record (`vet`). Once a file.
+        """
+        first_byte = int(path[-OFFSET_DIGITS:])
+        if (crc := self._crcs.get(first_byte)) is not None:
+            self._crcs = self._crcs | {first_byte: ~crc & 0xFFFFFFFF}
+
     def let_go(self) -> list[str]:
         """Forget what is gathered, which no file has: until the next start its files are read no more.
 

@@ -209,9 +209,14 @@ class MemoryDisk:
         self._sync(path, fault)
         self._end(fault, path)
 
-    def sync_many(self, paths: Sequence[str]) -> None:
+    def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
+        failed = dict[str, OSError]()
         for path in paths:
-            self.sync(path)
+            try:
+                self.sync(path)
+            except OSError as error:
+                failed[path] = error
+        return failed
 
     def allocate(self, path: str, length: int) -> None:
         fault = self._begin("allocate", path, grows=length > self.size(path))

@@ -565,6 +565,7 @@ class Broker:
         self.written_offset = checkpoint.snapshot.offset
         if checkpoint.is_marked:
             self.store.dispatch.made_at = checkpoint.queues_made_at
+        self.store.dispatch.doubt(checkpoint.failed)
         self.shared_in_checkpoint = checkpoint.snapshot.parts.get(SHARED)
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)
@@ -580,6 +581,7 @@ class Broker:
         """
         self._has_new_plan = True
         self.store.dispatch.not_synced(checkpoint.queue_paths)
+        self.store.dispatch.doubt(checkpoint.failed)
         self.store.keys.failed(checkpoint.keys)
         self.timers.failed(checkpoint.timers)
         if checkpoint.log_sync is not None:

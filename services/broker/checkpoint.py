@@ -4,6 +4,10 @@ Order of durability: the log first, then the derived files, then the snapshot th
 mark by which a start believes the files of queues: before that snapshot it would stand beside an older one,
 which may have the same log offset and name other files.
 
+A file of a queue that the disk refuses, or whose sync fails, keeps no snapshot from being written: all queues
+can be made anew from the log. The mark goes before the snapshot comes, for good (`Dispatch.doubt`), so no
+sync of it that succeeds later is believed. Any other sync that fails ends the checkpoint, and the core.
+
     begun   the loop copies references; nothing of it is written yet
     take    the loop takes the rows of large tables, some at a time; what changes first is taken first
     write   a worker writes and syncs
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from commitlog import snapshot, store_format
 from commitlog.disk import Disk, SyncFailed
@@ -47,6 +51,8 @@ class Checkpoint:
     unneeded_paths: list[str]
     is_marked: bool = False
     """Whether the files of queues have their mark."""
+    failed: dict[str, OSError] = field(default_factory=dict)
+    """By path, files of queues that cannot be written or synced."""
 
     def take(self, count: int) -> bool:
         """Take up to `count` rows of the state at the checkpoint's moment; return whether all are taken."""
@@ -61,7 +67,7 @@ class Checkpoint:
 
         The loop may meet damage meanwhile, and take the mark away before it is written.
         """
-        if not self.wants_mark():
+        if self.failed or not self.wants_mark():
             return
         try:
             dispatch.mark(disk, self.queues_made_at)
@@ -73,18 +79,53 @@ class Checkpoint:
         except OSError:  # the snapshot counts; the next checkpoint tries to mark them again
             self.is_marked = False
 
+    def _write_queues(self, disk: Disk) -> None:
+        """Write and sync files of queues; take the mark away if one fails. Raise OSError of anything else."""
+        paths = dict.fromkeys(self.queue_paths)
+        if self.is_for_before:
+            paths |= self._write_tails(disk)
+        others = list[OSError]()
+        for path, error in disk.sync_many([*paths]).items():
+            try:
+                self.failed[dispatch.file_of_sync(path, error)] = error
+            except OSError as of_another:
+                others.append(of_another)
+        if self.failed:
+            self._unmark(disk)
+        if others:  # a sync that failed comes first: it ends the core, others end this checkpoint
+            raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
+
+    def _write_tails(self, disk: Disk) -> dict[str, None]:
+        """Write the tails of queues; return the paths."""
+        paths = dict[str, None]()
+        for one in dispatch.tails_of(self.snapshot.parts[derived.QUEUES]):
+            try:
+                disk.write(*one)
+            except OSError as error:
+                if not dispatch.is_of_file(error):
+                    raise
+                self.failed[one.path] = error
+            else:
+                paths[one.path] = None
+        return paths
+
+    def _unmark(self, disk: Disk) -> None:
+        """Let no start believe the files of queues; raise why one failed where the mark stays."""
+        try:
+            disk.delete(QUEUES_WHOLE)
+        except SyncFailed:
+            raise
+        except OSError as error:
+            failed = [*self.failed.values()]
+            raise next((one for one in failed if isinstance(one, SyncFailed)), failed[0]) from error
+
     def write(self, disk: Disk) -> None:
         """Write and sync; in a worker once all rows are taken. Raise OSError, which costs only time."""
         if self.log_sync is not None:
             self.log_sync.run(disk)
-        paths = dict.fromkeys(self.queue_paths)
-        if self.is_for_before:
-            for one in dispatch.tails_of(self.snapshot.parts[derived.QUEUES]):
-                disk.write(*one)
-                paths[one.path] = None
-        else:
+        if not self.is_for_before:
             store_format.raise_to_tails(disk)
-        disk.sync_many([*paths])
+        self._write_queues(disk)
         self.keys.write(disk)
         self.timers.write(disk)
         files = {

@@ -175,8 +175,9 @@ class Overlay:
     def sync(self, path: str) -> None:
         """Keep nothing."""
 
-    def sync_many(self, paths: Sequence[str]) -> None:
+    def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
         """Keep nothing."""
+        return {}
 
     def sync_folder(self, folder: str) -> None:
         """Keep nothing."""

@@ -220,11 +220,13 @@ def test_of_many_files_that_are_synced_at_once_one_that_fails_is_told(
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fdatasync", sync)
-    with pytest.raises(SyncFailed, match="queues/7/0"):
-        disk.sync_many(paths)
+    failed = disk.sync_many(paths)
+    assert {path: (type(error), error.filename) for path, error in failed.items()} == {
+        "queues/7/0": (SyncFailed, "queues/7/0")
+    }
     monkeypatch.undo()
-    disk.sync_many(paths)
-    disk.sync_many([])
+    assert disk.sync_many(paths) == {}
+    assert disk.sync_many([]) == {}
 
 
 def test_a_sync_that_fails_for_one_thread_fails_for_all_that_sync_the_file(
@@ -397,5 +399,8 @@ def test_a_sync_that_failed_is_told_though_another_file_could_not_be_opened(
 
     monkeypatch.setattr(os, "open", open_file)
     monkeypatch.setattr(os, "fdatasync", sync)
-    with pytest.raises(SyncFailed, match="second"):
-        disk.sync_many(["first", "second"])
+    failed = disk.sync_many(["first", "second"])
+    assert {path: (type(error), error.errno) for path, error in failed.items()} == {
+        "first": (OSError, errno.EMFILE),
+        "second": (SyncFailed, errno.EIO),
+    }

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from errno import ENOSPC
+from errno import EACCES, EIO, EMFILE, ENOSPC
 from unittest.mock import patch
 
 import pytest
 
 from commitlog import layout, snapshot
+from commitlog.disk import SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message, MessageType
 from commitlog.snapshot import Snapshot
+from consumequeue.entry import ENTRY_BYTES
 from consumequeue.queue import QueueWrite
 from services.broker.broker import Broker
-from tests.memory_disk import Fault
+from tests.memory_disk import Fault, MemoryDisk
 from tests.unit.services.broker.test_timers import HOUR, Store
 
 
@@ -203,3 +205,201 @@ def test_damage_that_is_met_while_the_first_mark_is_written_has_the_next_start_m
     store.broker.checkpointed(checkpoint)
     store.broker = Broker.open(store.disk, store.settings, store.now_ms)
     assert [one.message.message_id for one in store.broker.finding.read("t", 0, 0, 9)] == ["first"]
+
+
+class Sick(MemoryDisk):
+    """A disk that cannot sync the files whose paths begin so, or cannot write them."""
+
+    unsyncable = unwritable = "none"
+    error: OSError | None = None
+    """What a sync raises instead."""
+
+    def sync(self, path: str) -> None:
+        if not path.startswith(self.unsyncable):
+            super().sync(path)
+        elif self.error is not None:
+            raise self.error
+        else:
+            self._give_up(self._existing(path))
+            raise SyncFailed(EIO, "Input/output error", path)
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        if path.startswith(self.unwritable):
+            raise OSError(EACCES, "Permission denied", path)
+        super().write(path, position, data)
+
+    def delete(self, path: str) -> None:
+        if path.startswith(self.unwritable):
+            raise OSError(EACCES, "Permission denied", path)
+        super().delete(path)
+
+
+FILE = f"consumequeue/t/0/{0:020}"
+
+
+def sick() -> tuple[Store, Sick]:
+    """Return a store with a mark, and a message behind its snapshot whose entry is in a file."""
+    store, disk = Store(), Sick()
+    disk.choose = lambda _: 0
+    store.disk = disk
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    store.send("first", None)
+    store.broker.store.dispatch.write()
+    store.checkpoint()
+    assert disk.size(layout.QUEUES_WHOLE) > 0
+    store.send("second", None)
+    store.broker.store.dispatch.write()
+    return store, disk
+
+
+def ids(store: Store) -> list[str]:
+    return [one.message_id for one in store.delivered()]
+
+
+def told(store: Store) -> list[tuple[str, str]]:
+    return [(one.part, one.path) for one in store.broker.damage]
+
+
+def test_a_queue_file_that_cannot_be_synced_keeps_no_snapshot_from_being_written() -> None:
+    """Each checkpoint failed, so the log to replay grew without end, and the core went each time."""
+    store, disk = sick()
+    disk.unsyncable = FILE
+    for number in range(3):
+        before = snapshot.offsets(disk)[-1]
+        store.checkpoint()
+        assert snapshot.offsets(disk)[-1] > before
+        assert told(store) == [("queue", FILE)]
+        store.send(f"later {number}", None)
+        store.broker.store.dispatch.write()
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+
+
+@pytest.mark.parametrize("ends", ["killed", "killed, given up", "power cut"])
+def test_a_sync_that_succeeds_after_one_that_failed_is_not_believed(ends: str) -> None:
+    store, disk = sick()
+    disk.unsyncable = FILE
+    store.checkpoint()
+    disk.unsyncable = "none"
+    store.send("third", None)
+    store.broker.store.dispatch.write()
+    store.checkpoint()  # syncs the file, which lacks the second entry, without an error
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+    if ends == "power cut":
+        disk.crash(lambda count: count)
+    else:
+        disk.kill(lambda count: count if ends == "killed, given up" else 0)
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    assert store.broker.made_anew == ["the consume queues: their files are not whole"]
+    assert ids(store) == ["first", "second", "third"]
+    store.checkpoint()
+    store.crash()
+    assert store.broker.made_anew == []
+    assert ids(store) == ["first", "second", "third"]
+
+
+def test_what_a_failed_sync_has_lost_is_passed_over_by_nobody_in_the_same_run() -> None:
+    """A file that was compared before is not taken for sound: its pages go when memory is short."""
+    store, disk = sick()
+    assert store.broker.store.dispatch.queue("t", 0).vet(1)
+    disk.unsyncable = FILE
+    for number in range(2):  # to doubt a file twice is to doubt it
+        store.checkpoint()
+        store.send(f"later {number}", None)
+        store.broker.store.dispatch.write()
+    assert disk.size(FILE) == 4 * ENTRY_BYTES
+    disk._files[FILE].forget()
+    queue = store.broker.store.dispatch.queue("t", 0)
+    assert [one.record_bytes > 0 for one in queue.get(0, 4)] == [True, False, False, True]
+    with pytest.raises(StoreDamaged, match=FILE):
+        queue.require_sound(1)
+    assert not queue.is_sound()
+    assert told(store) == [("queue", FILE)]
+
+
+def test_a_sync_that_failed_is_told_where_the_checkpoint_fails_later() -> None:
+    store, disk = sick()
+    disk.unsyncable = FILE
+    checkpoint = store.broker.checkpoint(store.now_ms)
+    with (
+        patch.object(Snapshot, "write", side_effect=OSError(ENOSPC, "no room")),
+        pytest.raises(OSError, match="room"),
+    ):
+        checkpoint.write(disk)
+    store.broker.checkpoint_failed(checkpoint)
+    assert told(store) == [("queue", FILE)]
+    disk.unsyncable = "none"
+    store.checkpoint()
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+
+
+def test_the_first_mark_is_not_written_where_a_file_cannot_be_synced() -> None:
+    store, disk = Store(), Sick()
+    store.disk = disk
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    store.send("first", None)
+    store.broker.store.dispatch.write()
+    disk.unsyncable = FILE
+    store.checkpoint()
+    disk.unsyncable = "none"
+    store.checkpoint()
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+    store.crash()
+    assert store.broker.made_anew != []
+    assert ids(store) == ["first"]
+
+
+@pytest.mark.parametrize("path", [layout.SNAPSHOTS, "keyindex/"])
+def test_a_failed_sync_of_another_file_ends_the_core_as_before(path: str) -> None:
+    store, disk = sick()
+    disk.unsyncable = path
+    with pytest.raises(SyncFailed, match=path):
+        store.broker.checkpoint(store.now_ms).write(disk)
+
+
+def test_a_failed_sync_of_another_file_that_was_closed_for_a_queues_ends_the_core() -> None:
+    store, disk = sick()
+    disk.unsyncable, disk.error = FILE, SyncFailed(EIO, "Input/output error", "commitlog/0")
+    with pytest.raises(SyncFailed, match="commitlog/0"):
+        store.broker.checkpoint(store.now_ms).write(disk)
+    assert told(store) == []
+
+
+def test_a_failed_sync_of_a_queues_file_ends_the_core_where_the_mark_stays() -> None:
+    store, disk = sick()
+    disk.unsyncable, disk.unwritable = FILE, layout.QUEUES_WHOLE
+    offsets = snapshot.offsets(disk)
+    with pytest.raises(SyncFailed, match=FILE):
+        store.broker.checkpoint(store.now_ms).write(disk)
+    assert snapshot.offsets(disk) == offsets
+
+
+def test_a_checkpoint_without_descriptors_tells_nothing_of_a_queue() -> None:
+    store, disk = sick()
+    disk.unsyncable, disk.error = FILE, OSError(EMFILE, "Too many open files", FILE)
+    checkpoint = store.broker.checkpoint(store.now_ms)
+    with pytest.raises(OSError, match="Too many"):
+        checkpoint.write(disk)
+    store.broker.checkpoint_failed(checkpoint)
+    disk.unsyncable = "none"
+    store.checkpoint()
+    assert told(store) == []
+    store.crash()
+    assert store.broker.made_anew == []
+    assert ids(store) == ["first", "second"]
+
+
+def test_a_tail_that_cannot_be_written_for_programs_of_before_keeps_no_snapshot_from_being_written() -> None:
+    store, disk = Store(tail_entries_max=256), Sick()
+    store.disk = disk
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    store.broker.epoch.raise_to(2, store.now_ms, "n", 0)
+    store.send("first", None)
+    assert store.broker.store.is_for_before
+    disk.unwritable = FILE
+    store.checkpoint()
+    assert told(store) == [("queue", FILE)]
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+    disk.unwritable = "none"
+    store.crash()
+    assert store.broker.made_anew != []
+    assert ids(store) == ["first"]
