@@ -9,20 +9,17 @@ anew. New entries are the tail, which is read in memory, until a worker has writ
 
 Rules:
 - A start opens no file. The bytes of a file behind `written_count` are void, and are written over.
-- The first read of a file in this process compares all of it with its CRC; what differs, or is short, is
-  damage: it is told, nothing of that file is read, and the next start makes the queues anew.
-- A file is compared again whenever an entry of it is a gap, or leads to no record of the queue (`vet`): it
-  may have been damaged since. Nothing is passed over for such an entry of a damaged file, since the log may
-  have the record. Only the first time all of the file is read; its blocks get CRCs then, by which the block
-  of an entry is compared later. So a damaged log costs 5 KB read for each of its records that is met.
-- A file that the disk cannot read, or that is short, is damage, too: it can be made anew, and a broker that
-  stopped for it would serve nothing.
-- A file that was found damaged is told once, and not read again: its queue is refused until the next start.
+- Every read of a file is compared, block by block, with the CRCs of what was written: what is returned was
+  written, and nothing is passed over for an entry that damage has made. The first read in this process reads
+  all of the file, for a snapshot has one CRC for it, and gives its blocks theirs.
+- What differs, or is short, or cannot be read by the disk is damage: it can be made anew, and a broker that
+  stopped for it would serve nothing. It is told once, and the file is not read again: its entries are
+  refused, and the next start makes the queues anew.
 
-Cost: an entry is 20 bytes; the first read of a file up to 6 MB; a search by log offset some 20 reads. A queue
-takes 500 bytes of memory, one entry and its place in `Dispatch` included; the CRCs of blocks 5 KB for each
-file that was compared again. Weak spots: what is damaged on disk is found at its first read, not by the
-start; a hash of a tag that goes wrong later is not found; on a full disk tails grow without a limit.
+Cost: an entry is 20 bytes; the first read of a file up to 6 MB, a later one a block of 2,560 bytes or two; a
+search by log offset some 20 reads. A queue takes 500 bytes of memory, one entry and its place in `Dispatch`
+included; the CRCs of blocks up to 9 KB for each file that is read. Weak spots: what is damaged on disk is
+found at its first read, not by the start; on a full disk tails grow without a limit.
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ _MATCHED_AT_FIRST: Final = 64
 _MATCHED_TIMES: Final = 8
 UNKNOWN: Final = -2
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
-_BLOCK_BYTES: Final = 250 * ENTRY_BYTES
+_BLOCK_BYTES: Final = 128 * ENTRY_BYTES
 _ADVICE: Final = "The queues are made anew from the log at the next start: restart the broker."
 
 
@@ -91,31 +88,47 @@ class TakenQueue(NamedTuple):
     begins_at: int
 
 
-class _Blocks(NamedTuple):
-    """The first bytes of a file, so many, when they matched its CRC: the CRC-32 of each block of them."""
+class _Blocks:
+    """The CRC-32 of each block of a file, of its first `length` bytes."""
 
-    length: int
-    crcs: array[int]
+    __slots__ = ("_crcs", "length")
 
-    @classmethod
-    def of(cls, stored: bytes) -> _Blocks:
-        """Return the blocks of what a file holds."""
-        blocks = (stored[at : at + _BLOCK_BYTES] for at in range(0, len(stored), _BLOCK_BYTES))
-        return cls(len(stored), array("I", map(zlib.crc32, blocks)))
+    def __init__(self, stored: bytes) -> None:
+        self.length = 0
+        self._crcs = array("I")
+        self.extend(stored)
 
-    def span(self, inside: int) -> tuple[int, int]:
-        """Return position and length of the block in which byte `inside` of the file lies."""
-        position = inside // _BLOCK_BYTES * _BLOCK_BYTES
-        return position, min(_BLOCK_BYTES, self.length - position)
+    def extend(self, more: bytes) -> None:
+        """Go on with what was written behind the rest."""
+        at = 0
+        while at < len(more):
+            inside = self.length % _BLOCK_BYTES
+            part = more[at : at + _BLOCK_BYTES - inside]
+            if inside:
+                self._crcs[-1] = zlib.crc32(part, self._crcs[-1])
+            else:
+                self._crcs.append(zlib.crc32(part))
+            at, self.length = at + len(part), self.length + len(part)
 
-    def holds(self, inside: int, block: bytes) -> bool:
-        """Return whether a block is as it was when the file matched its CRC."""
-        return self.span(inside)[1] == len(block) and self.crcs[inside // _BLOCK_BYTES] == zlib.crc32(block)
+    def span(self, position: int, length: int) -> tuple[int, int]:
+        """Return where the blocks begin and end in which some bytes lie."""
+        begin = position // _BLOCK_BYTES * _BLOCK_BYTES
+        return begin, min(-(-(position + length) // _BLOCK_BYTES) * _BLOCK_BYTES, self.length)
+
+    def match(self, begin: int, stored: bytes) -> bool:
+        """Return whether whole blocks, from byte `begin` of the file on, are what was written."""
+        first = begin // _BLOCK_BYTES
+        starts = range(0, len(stored), _BLOCK_BYTES)
+        return all(
+            zlib.crc32(stored[at : at + _BLOCK_BYTES]) == self._crcs[first + number]
+            for number, at in enumerate(starts)
+        )
 
 
 _NO_FILES: Final[dict[int, int]] = {}
 _NO_BLOCKS: Final[dict[int, _Blocks]] = {}
 _NO_DAMAGE: Final[dict[int, str]] = {}
+_NO_DOUBT: Final = frozenset[int]()
 
 
 class ConsumeQueue:
@@ -127,11 +140,11 @@ class ConsumeQueue:
         "_crcs",
         "_damaged",
         "_disk",
+        "_doubted",
         "_found_damaged",
         "_read_ahead",
         "_read_ahead_from",
         "_tail",
-        "_unread",
         "_written_count",
         "key",
         "min_offset",
@@ -152,12 +165,12 @@ class ConsumeQueue:
         self._written_count = written_count
         self._crcs = _NO_FILES
         """Of each file, by its first byte; replaced, never changed: checkpoints share it."""
-        self._unread: tuple[int, ...] = ()
-        """First bytes of the files of an earlier run that were not compared with their CRC yet."""
+        self._doubted = _NO_DOUBT
+        """First bytes of files whose sync has failed: no later process may believe them."""
         self._damaged = _NO_DAMAGE
         """By first byte, what is wrong with files that were found damaged; replaced, never changed."""
         self._blocks = _NO_BLOCKS
-        """By first byte, of files that were compared for an entry without a record; likewise."""
+        """By first byte, of files that were read; replaced, but for blocks that are added."""
         self.min_offset = 0
         self._begins_at = UNKNOWN
         # In bytes: Python's collector does not count objects that take the place of others, so a look at many
@@ -229,16 +242,13 @@ class ConsumeQueue:
         """Return the first of `count` offsets from `queue_offset` on whose tag has one of these hashes.
 
         The hashes ascend. Where none has, return the offset behind the entries that were looked at, at least
-        one. Raise `StoreDamaged` where gaps are passed over and damage has made them.
+        one.
         """
         # In blocks that grow: a call costs what it passes over, also where one of some entries matches.
         block, at, end = _MATCHED_AT_FIRST, queue_offset, queue_offset + count
         while True:
             rows = self.rows(at, min(block, end - at))
             hits = np.flatnonzero(_is_in(rows["tags_code"], tags_codes))
-            gaps = np.flatnonzero(rows["record_bytes"][: hits[0] if len(hits) else None] == 0)
-            if len(gaps):
-                self._require_gaps_sound(at + gaps)
             if len(hits):
                 return at + int(hits[0])
             at, block = at + len(rows), block * _MATCHED_TIMES
@@ -258,15 +268,27 @@ class ConsumeQueue:
         position, length = queue_offset * ENTRY_BYTES, in_files * ENTRY_BYTES
         inside = position % _FILE_BYTES
         first_byte, wanted_bytes = position - inside, min(length, _FILE_BYTES - inside)
-        is_needed = queue_offset >= self.min_offset
-        self._refuse_damaged(first_byte)
-        if self._unread and is_needed:
-            self._check(first_byte)
-        found = self._read(first_byte, inside, wanted_bytes)
-        if len(found) < wanted_bytes and is_needed:
-            raise self._damage(first_byte, self._what(first_byte, queue_offset + len(found) // ENTRY_BYTES))
+        if queue_offset >= self.min_offset:
+            found = self._compared(first_byte, inside, wanted_bytes, queue_offset)
+        else:
+            found = self._read(first_byte, inside, wanted_bytes)
         # A read ends with its file: what is gathered lies elsewhere then.
         return found + gathered if len(found) == length else found
+
+    def _compared(self, first_byte: int, inside: int, length: int, queue_offset: int) -> bytes:
+        """Return bytes of a file as they were written; raise `StoreDamaged`, met at a queue offset."""
+        if first_byte in self._damaged:
+            raise StoreDamaged(self._damaged[first_byte])
+        blocks = self._blocks.get(first_byte)
+        if blocks is None:
+            stored = self._read_all(first_byte, queue_offset)
+            self._blocks = self._blocks | {first_byte: _Blocks(stored)}
+            return stored[inside : inside + length]
+        begin, end = blocks.span(inside, length)
+        stored = self._read(first_byte, begin, end - begin)
+        if len(stored) != end - begin or not blocks.match(begin, stored):
+            raise self._damage(first_byte, self._what(first_byte, queue_offset))
+        return stored[inside - begin : inside - begin + length]
 
     def _read(self, first_byte: int, position: int, length: int) -> bytes:
         """Return bytes of a file; report and raise `StoreDamaged` where the disk cannot read them."""
@@ -282,58 +304,15 @@ class ConsumeQueue:
     def _damage(self, first_byte: int, what: str) -> StoreDamaged:
         """Note that a file is damaged, and report it; return the error that tells of it."""
         self._damaged = self._damaged | {first_byte: what}
-        self._unread = tuple(one for one in self._unread if one != first_byte)
         self._found_damaged(self._path(first_byte), what)
         return StoreDamaged(what)
-
-    def _refuse_damaged(self, first_byte: int) -> None:
-        """Raise `StoreDamaged` for a file that was found damaged before."""
-        if first_byte in self._damaged:
-            raise StoreDamaged(self._damaged[first_byte])
-
-    def _check(self, first_byte: int) -> None:
-        """Compare a file of an earlier run with its CRC before the first read; raise `StoreDamaged`."""
-        if first_byte in self._unread:
-            self._read_all(first_byte, first_byte // ENTRY_BYTES)
 
     def _read_all(self, first_byte: int, queue_offset: int) -> bytes:
         """Return a file's bytes; raise `StoreDamaged`, met at a queue offset, unless they match its CRC."""
         stored = self._read(first_byte, 0, self._length(first_byte))
         if len(stored) != self._length(first_byte) or zlib.crc32(stored) != self._crcs[first_byte]:
             raise self._damage(first_byte, self._what(first_byte, queue_offset))
-        self._unread = tuple(one for one in self._unread if one != first_byte)
         return stored
-
-    def vet(self, queue_offset: int) -> bool:
-        """Return whether `require_sound` raises nothing."""
-        with suppress(StoreDamaged):
-            self.require_sound(queue_offset)
-            return True
-        return False
-
-    def require_sound(self, queue_offset: int) -> None:
-        """Raise `StoreDamaged`, which is reported, unless an entry is as it was written. A tail is.
-
-        Called before an entry that leads to no record counts as done: the log may have the record. Reads a
-        block of the file; all of it, up to 6 MB, at the first call since this entry was written.
-        """
-        inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
-        first_byte = queue_offset * ENTRY_BYTES - inside
-        if queue_offset >= self._written_count or first_byte not in self._crcs:
-            return
-        self._refuse_damaged(first_byte)
-        known = self._blocks.get(first_byte)
-        if known is None or inside >= known.length:
-            self._blocks = self._blocks | {first_byte: _Blocks.of(self._read_all(first_byte, queue_offset))}
-        elif not known.holds(inside, self._read(first_byte, *known.span(inside))):
-            raise self._damage(first_byte, self._what(first_byte, queue_offset))
-
-    def _require_gaps_sound(self, queue_offsets: Integers) -> None:
-        """Raise `StoreDamaged` unless gaps of one file are sound; those of a block are compared in one go."""
-        stored = queue_offsets[queue_offsets < self._written_count]
-        _, firsts = np.unique(stored * ENTRY_BYTES % _FILE_BYTES // _BLOCK_BYTES, return_index=True)
-        for queue_offset in stored[firsts].tolist():
-            self.require_sound(queue_offset)
 
     def _what(self, first_byte: int, queue_offset: int) -> str:
         """Return what is wrong with a file that does not match its CRC."""
@@ -403,17 +382,18 @@ class ConsumeQueue:
         assert self._tail.startswith(one.entries), f"{one.path}: others were written than gathered"
         before = _crc_before(self._crcs, first_byte, inside)
         self._crcs = self._crcs | {first_byte: zlib.crc32(one.entries, before)}
+        if (blocks := self._blocks.get(first_byte)) is not None:
+            assert blocks.length == inside, f"{one.path}: {blocks.length} bytes are known of {inside}"
+            blocks.extend(one.entries)
         del self._tail[: len(one.entries)]
         self._written_count += len(one.entries) // ENTRY_BYTES
 
     def doubt(self, path: str) -> None:
-        """Let a file match its CRC never again: what was written to it may be lost (`SyncFailed`).
+        """Let no later process believe a file: what was written to it may be lost (`SyncFailed`).
 
-        What can be read of it is read on, until an entry is a gap or leads to no record (`vet`). Once a file.
+        This one reads it on as long as the disk gives what was written.
         """
-        first_byte = int(path[-OFFSET_DIGITS:])
-        if (crc := self._crcs.get(first_byte)) is not None:
-            self._crcs = self._crcs | {first_byte: ~crc & 0xFFFFFFFF}
+        self._doubted |= {int(path[-OFFSET_DIGITS:])}
 
     def let_go(self) -> list[str]:
         """Forget what is gathered, which no file has: until the next start its files are read no more.
@@ -425,9 +405,8 @@ class ConsumeQueue:
         for one in writes:
             self.written(one)
             first_byte = int(one.path[-OFFSET_DIGITS:])
-            if self._vetted is not None:
-                self._vetted.pop(first_byte, None)
-            self._unread = (*(at for at in self._unread if at != first_byte), first_byte)
+            self._blocks = {at: blocks for at, blocks in self._blocks.items() if at != first_byte}
+        self._read_ahead = b""
         return [one.path for one in writes]
 
     def unwritten(self) -> list[QueueWrite]:
@@ -446,8 +425,9 @@ class ConsumeQueue:
         assert queue_offset <= self._written_count, f"{self._folder}: nothing lies at {queue_offset}"
         end = queue_offset * ENTRY_BYTES
         last = end // _FILE_BYTES * _FILE_BYTES
-        with suppress(StoreDamaged):
-            self._check(last)
+        if last in self._crcs:
+            with suppress(StoreDamaged):
+                self._read_all(last, queue_offset)
         what = self._damaged.get(last)
         self._written_count = queue_offset
         self.min_offset, self._begins_at = min(self.min_offset, queue_offset), UNKNOWN
@@ -470,9 +450,10 @@ class ConsumeQueue:
         """Return the queue at this moment, of which `kept` makes the row of a snapshot; None if empty."""
         if self.end_offset == 0:
             return None
-        return TakenQueue(
-            self._written_count, self._crcs, bytes(self._tail), self.min_offset, self._begins_at
-        )
+        crcs = self._crcs
+        if self._doubted:
+            crcs = {at: ~crc & 0xFFFFFFFF if at in self._doubted else crc for at, crc in crcs.items()}
+        return TakenQueue(self._written_count, crcs, bytes(self._tail), self.min_offset, self._begins_at)
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
         """Fill up to `queue_offset` with gaps: those offsets were once given to records that are gone."""
@@ -509,8 +490,9 @@ class ConsumeQueue:
 
     @property
     def unread_bytes(self) -> int:
-        """The bytes of its files that were not compared yet; each file is, as a whole, at its first read."""
-        return sum(self._length(first_byte) for first_byte in self._unread)
+        """The bytes of its files that were not read yet; each file is, as a whole, at its first read."""
+        known = self._blocks.keys() | self._damaged.keys()
+        return sum(self._length(first_byte) for first_byte in self._crcs if first_byte not in known)
 
     def place(self, queue_offset: int) -> int:
         """Return where in the log an entry points; `UNKNOWN` for none, and in a damaged file."""
@@ -563,13 +545,12 @@ class ConsumeQueue:
         self._crcs = {at: crc for at, crc in self._crcs.items() if at != first_byte}
         self._blocks = {at: blocks for at, blocks in self._blocks.items() if at != first_byte}
         self._damaged = {at: what for at, what in self._damaged.items() if at != first_byte}
-        self._unread = tuple(at for at in self._unread if at != first_byte)
+        self._doubted -= {first_byte}
 
     def adopt(self, crcs: Iterable[tuple[int, int]], tail: bytes, min_offset: int, begins_at: int) -> None:
         """Take over what a snapshot kept of an earlier run; no file is looked at."""
         assert self.end_offset == self._written_count, f"{self._folder}: a queue that goes on adopts nothing"
         self._crcs = dict(crcs) or _NO_FILES
-        self._unread = (*self._crcs,)
         self._tail += tail
         self.min_offset, self._begins_at = min_offset, begins_at
         assert min_offset <= self.end_offset, f"{self._folder}: begins behind its end"

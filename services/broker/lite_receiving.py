@@ -84,7 +84,6 @@ class LiteReceiving:
         offsets = flight.offsets
         index.reach(offsets.committed_offset)  # a group that went back may need what was trimmed
         while _GAP_CODE in index and (gap := open_from(index, offsets, _GAP_CODE, 0)) is not None:
-            self._store.dispatch.queue(key.topic, key.queue_id).require_sound(gap)
             self._groups.pass_over(key, gap, gap + 1, state.now_ms)  # what damage has left of a record
         code = lite_code(lite_topic)
         # From where the last look ended: else each look would pass over all that is done of the lite topic.
@@ -119,8 +118,6 @@ class LiteReceiving:
         state.count(entry.record_bytes)
         if record is not None and not _is_of(record, lite_topic):
             return True  # another's with the same code
-        if record is None:
-            queue.require_sound(offset)
         wanted_by = 0 if record is None else state.wanted_by(record)
         if record is None or not wanted_by:
             self._groups.pass_over(key, offset, offset + 1, state.now_ms)

@@ -39,7 +39,6 @@ class Reading:
     def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
         """Return the record of an entry; None for a gap left by damage, and if deleted or damaged since."""
         if entry.record_bytes == 0 or entry.physical_offset < self._store.log.first_offset:
-            queue.vet(queue_offset)  # a damaged entry looks like that, too
             return None
         try:
             return self._store.read_entry(queue, queue_offset, entry)

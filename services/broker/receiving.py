@@ -264,8 +264,6 @@ class Receiving:
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
-        if record is None:
-            queue.require_sound(offset)
         self._end(lease.generation)  # what cannot be read leaves the lease, which then runs out
         if record is None:  # retention or damage of the log has taken the message: nothing is left to keep
             return self._groups.finish(key, [offset], now_ms)
@@ -443,8 +441,6 @@ class Receiving:
                 return
             record = self._record(queue, offset, entry, state)
             state.count(entry.record_bytes)
-            if record is None:
-                queue.require_sound(offset)
             wanted_by = 0 if record is None else state.wanted_by(record)
             if record is None or not wanted_by:
                 self._groups.pass_over(key, offset, offset + 1, state.now_ms)

@@ -119,7 +119,7 @@ class Store:
     def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
         """Return the record that an entry of a queue leads to.
 
-        Raise `StoreDamaged`, which is noted of the queue's file if that is what is damaged, else of the log.
+        Raise `StoreDamaged`, which is noted of the log: an entry that was read is as it was written.
         """
         log = self.log
         try:
@@ -133,8 +133,7 @@ class Store:
             if record.queue_offset != queue_offset:
                 raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
         except StoreDamaged as error:
-            if queue.vet(queue_offset):
-                self.damage.record(entry.physical_offset, error)
+            self.damage.record(entry.physical_offset, error)
             raise
         return record
 
