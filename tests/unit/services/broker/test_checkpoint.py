@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from errno import EACCES, EIO, EMFILE, ENOSPC
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -11,10 +13,12 @@ from commitlog import layout, snapshot
 from commitlog.disk import SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message, MessageType
+from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
 from consumequeue.entry import ENTRY_BYTES
 from consumequeue.queue import QueueWrite
 from services.broker.broker import Broker
+from services.broker.settings import BrokerSettings
 from tests.memory_disk import Fault, MemoryDisk
 from tests.unit.services.broker.test_timers import HOUR, Store
 
@@ -273,6 +277,33 @@ def test_a_queue_file_that_cannot_be_synced_keeps_no_snapshot_from_being_written
         store.send(f"later {number}", None)
         store.broker.store.dispatch.write()
     assert disk.size(layout.QUEUES_WHOLE) < 0
+
+
+def test_a_real_queue_file_that_cannot_be_synced_is_known_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, settings = RealDisk(tmp_path), BrokerSettings(segment_bytes=1 << 16, tail_entries_max=1)
+    broker = Broker.open(disk, settings, 1)
+    broker.topics.create("t", MessageType.NORMAL, 1, 1)
+    broker.sending.send(Message(topic="t", body=b"x", message_id="first"), 1)
+    flush = broker.take_flush()
+    assert flush is not None
+    flush.write()
+    broker.flushed(flush, 1)
+    broker.store.dispatch.write()
+    checkpoint = broker.checkpoint(1)
+
+    def sync(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(FILE):
+            raise OSError(EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    checkpoint.write(disk)
+    broker.checkpointed(checkpoint)
+    assert [(one.part, one.path) for one in broker.damage] == [("queue", FILE)]
+    assert len(snapshot.offsets(disk)) == 1
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+    disk.close()
 
 
 @pytest.mark.parametrize("ends", ["killed", "killed, given up", "power cut"])
