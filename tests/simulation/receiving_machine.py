@@ -290,7 +290,7 @@ class Machine:
 
         What the core has done before it found the damage is judged, and nothing that it does with it.
         """
-        self.has_found_damage = False
+        self.has_found_damage = any(one.part == "queue" for one in self.broker.damage)
         if self.queue_damage:
             self.broker.store.dispatch._tell_damaged = self._found_damaged
 
