@@ -24,6 +24,8 @@ from tidewheel.command import COMMAND
 from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState
 
 SECONDS = 30
+TOPICS = 600
+SECONDS_OF_MANY = 300
 
 
 class Order(BaseModel):
@@ -47,17 +49,18 @@ def client(serving: Serving) -> Iterator[Client]:
         yield one
 
 
-def work_until(worker: Worker, is_done: Callable[[], bool]) -> None:
+def work_until(worker: Worker, is_done: Callable[[], bool], seconds: float = SECONDS) -> None:
     """Run a worker until a condition holds, and what it has begun is finished."""
 
     async def scenario() -> None:
         stop = asyncio.Event()
         running = asyncio.ensure_future(worker.run_until(stop))
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             while not is_done() and not running.done():
                 await asyncio.sleep(0.01)
         stop.set()
-        await running
+        async with asyncio.timeout(seconds):
+            await running
 
     asyncio.run(scenario())
 
@@ -328,6 +331,47 @@ def test_what_can_never_work_stops_the_worker_with_one_error(client: Client) -> 
         worker.consume("w8", group="shop", concurrency=0)
     with pytest.raises(ClientMistake, match="without a unit"):
         worker.consume("w8", group="shop", lease="30")
+
+
+def test_a_worker_over_many_topics_gets_all_messages_and_stops(client: Client) -> None:
+    topics = [f"w20-{number}" for number in range(TOPICS)]
+    client.send_many(NewMessage(topic, topic) for topic in topics)
+    worker, got = Worker(client), Counter[str]()
+
+    async def handle(message: Message[Any]) -> None:
+        got[message.text] += 1
+
+    for topic in topics:
+        worker.consume(topic, group="shop")(handle)
+    work_until(worker, lambda: len(got) == TOPICS, SECONDS_OF_MANY)
+    assert got == Counter(topics)
+    assert left(client, topics[0]) == left(client, topics[-1]) == []
+
+
+def test_consumers_without_a_poll_of_their_own_take_turns_beside_busy_ones(client: Client) -> None:
+    worker, got = Worker(client, polls_max=2), list[str]()
+
+    async def send_another(message: Message[Any]) -> None:
+        got.append(message.topic)
+        await asyncio.to_thread(client.send, message.topic, "again")
+
+    async def handle(message: Message[Any]) -> None:
+        got.append(message.topic)
+
+    for topic in ("w21-busy1", "w21-busy2"):
+        client.send_many(NewMessage(topic, str(number)) for number in range(20))
+        worker.consume(topic, group="shop")(send_another)
+    for topic in ("w21-silent", "w21-rare"):
+        worker.consume(topic, group="shop")(handle)
+    client.send("w21-rare", "x")
+    work_until(worker, lambda: "w21-rare" in got)
+    assert {"w21-busy1", "w21-busy2"} < set(got)
+
+
+@pytest.mark.parametrize("polls_max", [0, 1_001])
+def test_polls_out_of_range_are_refused(client: Client, polls_max: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"polls_max is {polls_max}: give 1 to 1000"):
+        Worker(client, polls_max=polls_max)
 
 
 class Called:

@@ -183,6 +183,10 @@ class AsyncClient:
         """Run an operation of `tidewheel.client.calls`."""
         return await self._shell.run(steps)
 
+    async def wait_for_room(self) -> None:
+        """Wait until there is a connection for one more call, behind the calls that wait for one."""
+        await self._shell.wait_for_room()
+
     async def send(self, topic: str, body: Body, **options: Unpack[SendOptions]) -> Sent:
         """Send a message, as `Client.send` does."""
         return await self._shell.run(self._calls.send(NewMessage(topic, body, **options)))

@@ -10,6 +10,8 @@ Rules
 3. An idle connection is closed after KEEP_SECONDS, before a broker closes it (5 s).
 4. An answer has at most ANSWER_BYTES_MAX, and comes within the time of its request.
 5. The environment's proxies are used except for this machine.
+6. In a loop, requests beyond CONNECTIONS_MAX wait here: the library goes through all connections for each
+   request that waits in it, whenever one begins or ends.
 
 Cost: that of the library. Weak spot: a hostile server can make an answer of ANSWER_BYTES_MAX, and one that
 sends the head of an answer byte by byte is waited for beyond rule 4 until the library's bound on a head.
@@ -69,8 +71,7 @@ def failure_of(httpx: Any, error: Exception, where: str, begun_s: float) -> Fail
     if isinstance(error, httpx.ConnectError):
         return Failure(Fault.UNTAKEN, _with_trust(error, reason), where, begun_s, ended_s)
     if isinstance(error, httpx.PoolTimeout):
-        reason = f"all {CONNECTIONS_MAX} connections of this client were in use for {ended_s - begun_s:.0f} s"
-        return Failure(Fault.CROWDED, reason, where, begun_s, ended_s)
+        return crowded(where, begun_s)
     if isinstance(error, httpx.ConnectTimeout):
         return Failure(
             Fault.UNTAKEN, f"no connection within {CONNECT_SECONDS:.0f} s", where, begun_s, ended_s
@@ -79,6 +80,13 @@ def failure_of(httpx: Any, error: Exception, where: str, begun_s: float) -> Fail
         return Failure(Fault.UNTAKEN, reason, where, begun_s, ended_s)
     fault = Fault.LATE if isinstance(error, httpx.TimeoutException) else Fault.CUT
     return Failure(fault, reason, where, begun_s, ended_s)
+
+
+def crowded(where: str, begun_s: float) -> Failure:
+    """Return the failure of a request for which no connection was free."""
+    ended_s = time.monotonic()
+    reason = f"all {CONNECTIONS_MAX} connections of this client were in use for {ended_s - begun_s:.0f} s"
+    return Failure(Fault.CROWDED, reason, where, begun_s, ended_s)
 
 
 def _with_trust(error: BaseException | None, reason: str) -> str:
@@ -218,6 +226,7 @@ class LoopShell:
     def __init__(self, broker: Broker, timeout_s: float) -> None:
         self._httpx, self._line = library(), Line(broker, timeout_s)
         self._pool: Any = None
+        self._free = asyncio.Semaphore(CONNECTIONS_MAX)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, steps: Steps[T]) -> T:
@@ -241,7 +250,24 @@ class LoopShell:
         if pool is not None and self._loop is asyncio.get_running_loop():
             await pool.aclose()
 
+    async def wait_for_room(self) -> None:
+        """Wait until there is a connection for one more request, behind the requests that wait for one."""
+        async with self._room():
+            pass
+
     async def _ask(self, request: Request) -> Reply:
+        begun_s, free = time.monotonic(), self._room()
+        try:
+            async with asyncio.timeout(self._line.seconds(request)):
+                await free.acquire()
+        except TimeoutError:
+            return crowded(self._line.where, begun_s)
+        try:
+            return await self._tried(request)
+        finally:
+            free.release()
+
+    async def _tried(self, request: Request) -> Reply:
         where, begun_s = self._line.where, time.monotonic()
         try:
             reply = await self._answer(request, where, begun_s)
@@ -258,8 +284,14 @@ class LoopShell:
                     return failure
             return incoming.whole(answer.status_code)
 
+    def _room(self) -> asyncio.Semaphore:
+        """Return what counts the requests under way in this loop; another loop's are left to it."""
+        if self._loop is not asyncio.get_running_loop():
+            self._loop, self._pool = asyncio.get_running_loop(), None
+            self._free = asyncio.Semaphore(CONNECTIONS_MAX)
+        return self._free
+
     def _connections(self) -> Any:
-        if self._pool is None or self._loop is not asyncio.get_running_loop():
-            self._loop = asyncio.get_running_loop()
+        if self._pool is None:
             self._pool = self._httpx.AsyncClient(**arguments_of(self._httpx, self._line.broker))
         return self._pool

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from tidewheel.client.clients import AsyncClient
 from tidewheel.client.consumer import Consumer, Received, Unfit
 from tidewheel.client.endings import Ack, Dead, End, Retried, end_after
 from tidewheel.client.patience import PASSING, pause_after, pauses, unless
+from tidewheel.client.turns import Turn, Turns
 from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
 RECEIVE_COUNT_MAX: Final = 32
@@ -39,13 +41,13 @@ log = logging.getLogger("tidewheel.worker")
 class Hands:
     """Bodies in hand, of all consumers of a worker.
 
-    `dropped` has an event for each consumer, set when a message is counted out; its consumer clears it.
+    `have_room` has an event for each consumer, set when more may be asked for again; its consumer clears it.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held_bytes = 0
-        self.dropped: list[asyncio.Event] = []
+        self.have_room: list[asyncio.Event] = []
 
     @property
     def are_full(self) -> bool:
@@ -58,9 +60,11 @@ class Hands:
 
     def drop(self, message: Received) -> None:
         """Count a message out."""
+        were_full = self.are_full
         self._held_bytes -= len(message.bytes)
-        for one in self.dropped:
-            one.set()
+        if were_full and not self.are_full:
+            for one in self.have_room:
+                one.set()
 
 
 @dataclass(slots=True)
@@ -82,15 +86,16 @@ class Running:
         client: AsyncClient,
         threads: ThreadPoolExecutor,
         hands: Hands,
+        turns: Turns,
         stop: asyncio.Event,
     ) -> None:
         self._consumer, self._client, self._threads = consumer, client, threads
-        self._hands, self._stop = hands, stop
+        self._hands, self._turns, self._stop = hands, turns, stop
         self._acks = Acks(client, calls.spaced(client.namespace, consumer.group))
         self._count = self._failures = 0
         self._in_hand: dict[tuple[int, int], Held] = {}
-        self._dropped = asyncio.Event()
-        hands.dropped.append(self._dropped)
+        self._has_room = asyncio.Event()
+        hands.have_room.append(self._has_room)
         self._name = f"{consumer.topic} of group {consumer.group}"
 
     async def run(self) -> TidewheelError | None:
@@ -101,13 +106,48 @@ class Running:
         async with asyncio.TaskGroup() as tasks:
             while not self._stop.is_set():
                 try:
-                    received = await self._received()
+                    if self._free > 0:
+                        await self._take_turn(tasks)
+                    else:
+                        await self._wait_for_room()
                 except TidewheelError as error:
                     self._stop.set()
                     return error
-                for lane in lanes(one for one in received if not self._goes_on(one)):
-                    tasks.create_task(self._run_lane([self._taken(one, tasks) for one in lane]))
         return None
+
+    async def _take_turn(self, tasks: asyncio.TaskGroup) -> None:
+        """Poll for a turn, when it has come."""
+        turn = await unless(self._stop, self._turns.begin())
+        if turn is None:
+            return
+        try:
+            await self._poll(turn, tasks)
+        finally:
+            self._turns.end(turn)
+
+    @property
+    def _free(self) -> int:
+        """How many messages may be asked for."""
+        return 0 if self._hands.are_full else self._consumer.concurrency - self._count
+
+    async def _wait_for_room(self) -> None:
+        self._has_room.clear()
+        await unless(self._stop, self._has_room.wait())
+
+    async def _poll(self, turn: Turn, tasks: asyncio.TaskGroup) -> None:
+        """Receive and begin to run until a turn is over or the worker stops.
+
+        A turn goes on while all slots are taken: quick functions free them within it.
+        """
+        while not self._stop.is_set() and (wait := turn.wait()) is not None:
+            if self._free <= 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait.total_seconds()):
+                        await self._wait_for_room()
+                continue
+            received = await self._received(turn.client, wait)
+            for lane in lanes(one for one in received if not self._goes_on(one)):
+                tasks.create_task(self._run_lane([self._taken(one, tasks) for one in lane]))
 
     def _goes_on(self, message: Received) -> bool:
         """Return whether a message is in hand already; if so, it takes over the new lease."""
@@ -129,28 +169,27 @@ class Running:
         held.renewal = tasks.create_task(self._renew(held))
         return held
 
-    async def _received(self) -> list[Received]:
-        """Return messages for the free slots; none if there are no slots, or the worker stops."""
-        free = self._consumer.concurrency - self._count
-        if free <= 0 or self._hands.are_full:
-            self._dropped.clear()
-            await unless(self._stop, self._dropped.wait())
-            return []
+    async def _received(self, client: AsyncClient, wait: timedelta) -> list[Received]:
+        """Return messages for the free slots; none if none come, or the worker stops."""
         one = self._consumer
-        receive = self._client.receive(
+        receive = partial(
+            client.receive,
             one.topic,
             one.group,
-            count=min(free, RECEIVE_COUNT_MAX),
+            count=min(self._free, RECEIVE_COUNT_MAX),
+            wait=wait,
             lease=one.lease,
             filter=one.filter,
             sql=one.sql,
         )
-        return await unless(self._stop, self._patiently(receive)) or []
+        found = await unless(self._stop, self._patiently(receive)) or []
+        return [message.bound(self._client.run) for message in found]
 
-    async def _patiently(self, receive: Awaitable[list[Received]]) -> list[Received]:
-        """Receive; after a failure that may pass, pause and return nothing."""
+    async def _patiently(self, receive: Callable[[], Awaitable[list[Received]]]) -> list[Received]:
+        """Receive, behind the ends that wait; after a failure that may pass, pause and return nothing."""
+        await self._client.wait_for_room()
         try:
-            found = await receive
+            found = await receive()
         except PASSING as error:
             log.warning("%s: nothing is received now: %s", self._name, error)
             await asyncio.sleep(pause_after(self._failures))
@@ -175,6 +214,7 @@ class Running:
     def _drop(self, held: Held) -> None:
         """Count a message out."""
         self._count -= 1
+        self._has_room.set()
         self._hands.drop(held.message)
         if self._in_hand.get(held.message.place) is held:
             del self._in_hand[held.message.place]

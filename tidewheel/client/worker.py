@@ -28,7 +28,10 @@ Rules
    the new lease; its function is not run twice at once.
 7. A function is run at least once for each message, not exactly once (`tidewheel.idempotence`).
 
-Cost: one long poll for each consumer; ends that come while an acknowledgement is under way share the next.
+8. Consumers beyond `polls_max` take turns (`tidewheel.client.turns`).
+
+Cost: a long poll for each consumer, up to `polls_max`; ends that come while an acknowledgement is under way
+share the next. A request costs the same whether there is one consumer or thousands.
 Weak spot: a thread cannot be cancelled. A function that hangs in one keeps its slot, and the process alive
 until a second signal.
 """
@@ -43,6 +46,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -50,6 +54,7 @@ from tidewheel.client.clients import AsyncClient, Client, for_another_loop
 from tidewheel.client.consumer import Consumer
 from tidewheel.client.running import Hands, Running
 from tidewheel.client.spans import span_ms
+from tidewheel.client.turns import Turns
 from tidewheel.errors import ConfigurationError
 from tidewheel.extras import missing
 
@@ -64,6 +69,11 @@ CONCURRENCY_MAX: Final = 1_000
 LEASE: Final = "60s"
 LONGEST: Final = "1h"
 BYTES_MAX: Final = 64 * 1024 * 1024
+POLLS_MAX: Final = 200
+POLLS_MAX_MAX: Final = 1_000
+"""A broker has 1,152 long polls for one address; a follower passes 256 calls on at once."""
+THREADS_MAX: Final = 1_000
+"""Threads for functions, of all consumers; a message beyond waits for one, its lease renewed."""
 
 log = logging.getLogger("tidewheel.worker")
 
@@ -71,13 +81,27 @@ log = logging.getLogger("tidewheel.worker")
 class Worker:
     """Consumers of one broker; `client` says which, as `Client()` does without one.
 
-    `bytes_max` bounds the bodies in hand, but for the answer under way of each consumer (8 MiB).
+    `bytes_max` bounds the bodies in hand, but for the answers under way (8 MiB each). `polls_max` bounds the
+    long polls that are open; more consumers than that take turns (`tidewheel.client.turns`).
+
+    Raises:
+        ConfigurationError: for a `polls_max` out of range.
     """
 
-    def __init__(self, client: Client | AsyncClient | None = None, *, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(
+        self,
+        client: Client | AsyncClient | None = None,
+        *,
+        bytes_max: int = BYTES_MAX,
+        polls_max: int = POLLS_MAX,
+    ) -> None:
+        if not 1 <= polls_max <= POLLS_MAX_MAX:
+            raise ConfigurationError(
+                f"polls_max is {polls_max}: give 1 to {POLLS_MAX_MAX}; a broker has no more for one address."
+            )
         self._client = client if client is not None else Client()
         self.consumers: list[Consumer] = []
-        self.bytes_max = bytes_max
+        self.bytes_max, self.polls_max = bytes_max, polls_max
 
     def consume(
         self,
@@ -147,14 +171,23 @@ class Worker:
         if not self.consumers:
             raise ConfigurationError("The worker has no consumer: decorate a function with @worker.consume.")
         client = for_another_loop(self._client)
-        threads = ThreadPoolExecutor(sum(one.concurrency for one in self.consumers), "tidewheel")
+        slots = sum(one.concurrency for one in self.consumers)
+        threads = ThreadPoolExecutor(min(slots, THREADS_MAX), "tidewheel")
         hands = Hands(self.bytes_max)
-        running = [Running(one, client, threads, hands, stop) for one in self.consumers]
+        turns = Turns(len(self.consumers), self.polls_max, partial(for_another_loop, self._client))
+        if turns.latest_s:
+            log.info(
+                "%d consumers take turns at %d long polls: a message waits for its turn, up to %.0f s. "
+                "Worker(polls_max) sets how many, up to %d.",
+                len(self.consumers), self.polls_max, turns.latest_s, POLLS_MAX_MAX,
+            )  # fmt: skip
+        running = [Running(one, client, threads, hands, turns, stop) for one in self.consumers]
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one.run()) for one in running]
         finally:
             threads.shutdown(wait=False)
+            await turns.close()
             await client.close()
         for error in filter(None, (one.result() for one in tasks)):
             raise error

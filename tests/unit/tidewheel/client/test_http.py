@@ -191,6 +191,28 @@ def test_a_call_for_which_no_connection_is_free_was_not_sent(
         waiting.join()
 
 
+def test_tasks_wait_for_a_connection_in_order_and_no_longer_than_their_time(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(exchange, "PAUSES_S", ())
+    server = scripted(SILENT)
+
+    async def scenario() -> None:
+        async with AsyncClient(server.url, timeout=0.5) as client:
+            waiting = asyncio.ensure_future(client.receive("t", "g", wait="5s"))
+            while not server.asked:
+                await asyncio.sleep(0.01)
+            with pytest.raises(Busy, match="all 1 connections of this client were in use"):
+                await client.send("t", "x")
+            waiting.cancel()
+            with pytest.raises(AnswerLate):  # not Busy: the one that was cancelled has left its room
+                await client.send("t", "x")
+
+    asyncio.run(scenario())
+    assert len(server.asked) == 2
+
+
 @both
 def test_something_else_that_answers_is_told(scripted: Scripted, is_async: bool) -> None:
     server = scripted(http_answer(b"<html>welcome</html>", "200 OK"))
