@@ -76,6 +76,8 @@ def print_verdict(verdict: Verdict, store: Path) -> None:
         f"{verdict.entry_count} queue entries, {verdict.snapshot_count} snapshots, "
         f"{verdict.kept_count} kept records"
     )
+    if verdict.unwritten_count:
+        print(f"{verdict.unwritten_count} of the entries are in no file yet; a start makes them from the log")
     if verdict.accepted_offset is not None:
         print(f"accepted {accepted(verdict.durable_offset, verdict.accepted_offset)}")
     for finding in verdict.findings[:FINDINGS_SHOWN]:
@@ -85,7 +87,7 @@ def print_verdict(verdict: Verdict, store: Path) -> None:
     if verdict.is_sound:
         print("nothing is damaged")
     elif verdict.accepted_offset is None:
-        output.say(f"next: stop the broker, then: tidewheel store repair --dry-run --store {store}")
+        output.say(f"next, when no broker has the store: tidewheel store repair --dry-run --store {store}")
     else:
         output.say(
             f"next: stop the node, then: tidewheel cluster refetch --store {store}; at its start it gets "

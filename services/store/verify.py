@@ -50,6 +50,8 @@ class Verdict:
     durable_offset: int
     record_count: int = 0
     entry_count: int = 0
+    unwritten_count: int = 0
+    """Queue entries of records behind the newest snapshot, which a start makes from the log."""
     snapshot_count: int = 0
     kept_count: int = 0
     damaged: list[Damage] = field(default_factory=list)
@@ -82,7 +84,8 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
         deleted_to = max(deleted_to, _deleted_to(found.record))
         verdict.findings += _breaches(found, rules, store)
     verdict.damaged, verdict.lost = scan.damaged, queues.lost(scan.damaged)
-    verdict.entry_count, verdict.kept_count = queues.entry_count, len(kept.offsets)
+    verdict.entry_count, verdict.unwritten_count = queues.entry_count, queues.unwritten_count
+    verdict.kept_count = len(kept.offsets)
     verdict.snapshot_count = len(store.snapshot_offsets)
     verdict.findings += _unsound(store)
     verdict.findings += _damage(store, scan.damaged, verdict.lost)
@@ -177,7 +180,10 @@ def _tail(store: OpenStore) -> Iterator[Finding]:
     count = sum(1 for _ in scan)
     path, _ = store.segments.place(scan.end_offset)
     if count:
-        what = f"{count} records lie behind the published end; the next start takes them over"
+        what = (
+            f"{count} records lie behind the published end: under way if a broker runs, "
+            "else its next start takes them over"
+        )
         yield Finding("log", path, end, scan.end_offset, what, False)
     torn_at = next((at for at in store.segment_offsets if not _is_zero(store, at, scan.end_offset)), None)
     if torn_at is not None:

@@ -92,12 +92,13 @@ class _Queue:
         elif queue_offset <= self.seen_offset:
             self.wrong = [one for one in self.wrong if one < queue_offset]
 
-    def compare(self, queue_offset: int, wanted: Entry) -> None:
-        """Note whether the file holds the entry that it should."""
+    def compare(self, queue_offset: int, wanted: Entry) -> bool:
+        """Note whether the file or tail holds the entry that it should; return whether it holds any."""
         self.seen_offset = queue_offset
         stored = self.files.entry(queue_offset)
         if stored is not None and stored != wanted:
             self.wrong.append(queue_offset)
+        return stored is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +124,27 @@ class QueueCheck:
         self._gone = {one.topic for one in self._stored.values() if one.has_files} - topics
         self._is_all_gone = not topics
         self.entry_count = 0
+        """Of the log's records."""
+        self.unwritten_count = 0
+        """Of these, in no file and in no snapshot: the next one has them."""
 
     def see(self, found: Found) -> None:
         """Compare the next record of the log with its entry."""
         record = found.record
         if record.topic == RETENTION_TOPIC:
             self._cut(record)
-        if not is_indexed(record) or not self._present:
+        if not is_indexed(record):
+            return
+        entries = range(record.queue_offset, record.queue_offset + message_count(record))
+        self.entry_count += len(entries)
+        if not self._present:
+            self.unwritten_count += len(entries)
             return
         queue = self._queue(record.topic, record.queue_id)
         queue.begin(record.queue_offset)
-        for queue_offset in range(record.queue_offset, record.queue_offset + message_count(record)):
-            queue.compare(queue_offset, entry_of(record, found.record_bytes, queue_offset))
-            self.entry_count += 1
+        for queue_offset in entries:
+            wanted = entry_of(record, found.record_bytes, queue_offset)
+            self.unwritten_count += not queue.compare(queue_offset, wanted)
 
     def _cut(self, record: Record) -> None:
         """Expect no entries that retention has taken since the newest snapshot; their files may be gone."""

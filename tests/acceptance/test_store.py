@@ -49,6 +49,8 @@ def test_a_store_is_looked_at_proved_and_copied_while_its_broker_runs(
     assert live["topics"][0]["message_count"] == MESSAGE_COUNT - live["pending_timers"]
     proof = tidewheel("store", "verify", "--store", store)
     assert (proof.returncode, "nothing is damaged" in proof.stdout) == (0, True), proof
+    assert f"{MESSAGE_COUNT} queue entries" in proof.stdout
+    assert f"{MESSAGE_COUNT} of the entries are in no file yet" in proof.stdout
     refused = tidewheel("store", "repair", "--yes", "--store", store)
     assert (refused.returncode, "TW-102" in refused.stderr) == (3, True), refused
     copied = tidewheel("store", "snapshot", tmp_path / "copy", "--store", store)
