@@ -118,7 +118,10 @@ def dump_queue(
     from_offset: Annotated[int, typer.Option("--from", min=0, help="Queue offset to begin at.")] = 0,
     limit: LimitOption = LIMIT_DEFAULT,
 ) -> None:
-    """Print the entries of one queue that are on disk: where each of its records lies.
+    """Print the entries of one queue: where each of its records lies in the log.
+
+    The field "where" says where the entry itself is: in a "file" of the queue, in the newest "snapshot", or
+    in the "log" alone, from which a start makes it.
 
     Example: tidewheel store dump queue orders 1 --store ./store --from 100
     """

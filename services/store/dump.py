@@ -14,9 +14,12 @@ from typing import Any, Final
 
 from commitlog import properties
 from commitlog.compression import plain
+from commitlog.inner_batch import message_count
 from commitlog.kinds import AUTH_TOPIC, BY_TOPIC
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage
+from consumequeue.dispatch import entry_of, is_indexed
+from consumequeue.entry import Entry
 from services.broker.errors import TopicNotFound
 from services.broker.topics import DEAD_LETTER_PREFIX, is_system
 from services.store.opening import OpenStore
@@ -81,23 +84,56 @@ def kind_of(record: Record) -> str:
 
 
 def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -> Iterator[Line]:
-    """Yield the entries of one queue that are on disk; raise `TopicNotFound` if there are none."""
+    """Yield the entries of one queue: in its files and the newest snapshot, then in the log alone.
+
+    Raises:
+        TopicNotFound: when there are none; says whether the log knows the topic.
+    """
     stored = {(one.topic, one.queue_id): one for one in stored_in(store)}
     files = QueueFiles(store, topic, queue_id, stored.get((topic, queue_id)))
-    if files.end_offset == 0:
+    lines = chain(_stored_lines(files), _log_lines(store, bool(stored), topic, queue_id, files.end_offset))
+    is_empty = True
+    for line in lines:
+        is_empty = False
+        if line["queue_offset"] >= from_offset:
+            yield line
+    if is_empty:
         raise TopicNotFound(
-            f"No entries of {topic!r} queue {queue_id} are on disk. See what there is: tidewheel store info"
+            f"{topic!r} queue {queue_id} has no entry in a file, in the newest snapshot, or in the log up to "
+            f"{store.durable_offset}. See what there is: tidewheel store info"
         )
-    for queue_offset in range(max(from_offset, files.first_offset), files.end_offset):
-        entry = files.entry(queue_offset)
-        if entry is not None:
-            yield {
-                "queue_offset": queue_offset,
-                "physical_offset": entry.physical_offset,
-                "record_bytes": entry.record_bytes,
-                "tags_code": entry.tags_code,
-                "gap": entry.record_bytes == 0,
-            }
+
+
+def _stored_lines(files: QueueFiles) -> Iterator[Line]:
+    for queue_offset in range(files.first_offset, files.end_offset):
+        found = files.entry(queue_offset)
+        if found is not None:
+            is_in_tail = files.tail_from <= queue_offset < files.tail_end_offset
+            yield _entry_line(queue_offset, found, "snapshot" if is_in_tail else "file")
+
+
+def _log_lines(
+    store: OpenStore, has_snapshot: bool, topic: str, queue_id: int, from_offset: int
+) -> Iterator[Line]:
+    """Yield the entries that only a broker's memory has: those of records behind the newest snapshot."""
+    start = max(store.snapshot_offsets, default=0) if has_snapshot else 0
+    for found in store.scan(start):
+        one = found.record
+        if (one.topic, one.queue_id) == (topic, queue_id) and is_indexed(one):
+            first = one.queue_offset
+            for queue_offset in range(max(first, from_offset), first + message_count(one)):
+                yield _entry_line(queue_offset, entry_of(one, found.record_bytes, queue_offset), "log")
+
+
+def _entry_line(queue_offset: int, found: Entry, where: str) -> Line:
+    return {
+        "queue_offset": queue_offset,
+        "physical_offset": found.physical_offset,
+        "record_bytes": found.record_bytes,
+        "tags_code": found.tags_code,
+        "gap": found.record_bytes == 0,
+        "where": where,
+    }
 
 
 def timer_lines(state: State, topic: str | None) -> Iterator[Line]:

@@ -51,6 +51,12 @@ def test_a_store_is_looked_at_proved_and_copied_while_its_broker_runs(
     assert (proof.returncode, "nothing is damaged" in proof.stdout) == (0, True), proof
     assert f"{MESSAGE_COUNT} queue entries" in proof.stdout
     assert f"{MESSAGE_COUNT} of the entries are in no file yet" in proof.stdout
+    dumps = [
+        tidewheel("store", "dump", "queue", "orders", number, "--store", store).stdout for number in range(4)
+    ]
+    entries = [json.loads(line) for said in dumps for line in said.splitlines()]
+    sent_count = MESSAGE_COUNT - live["pending_timers"]
+    assert [one["where"] for one in entries] == ["log"] * sent_count, "no snapshot yet"
     refused = tidewheel("store", "repair", "--yes", "--store", store)
     assert (refused.returncode, "TW-102" in refused.stderr) == (3, True), refused
     copied = tidewheel("store", "snapshot", tmp_path / "copy", "--store", store)
