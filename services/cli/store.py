@@ -291,13 +291,21 @@ def run_export_queues(
 ) -> None:
     """Write whole ConsumeQueue files, also while the broker runs; the store's own lack the last entries.
 
+    Says before how much it will write. Unless all is written, no file is left.
+
     Example: tidewheel store export-queues ./queues --store ./store
     """
     from dataclasses import asdict
 
-    from services.store.export_queues import export_queues
+    from services.store.export_queues import PlannedExport, export_queues
 
-    exported = export_queues(store, target, wall_clock_ms())
+    def announce(planned: PlannedExport) -> None:
+        output.say(
+            f"{planned.entry_count} entries of {planned.queue_count} queues go to {planned.file_count} files "
+            f"below {target}, {store_views.size(planned.disk_bytes)} on disk"
+        )
+
+    exported = export_queues(store, target, wall_clock_ms(), announce)
     if as_json:
         output.print_json(asdict(exported))
         return

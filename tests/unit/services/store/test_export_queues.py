@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from consumequeue import entry
 from consumequeue.dispatch import entry_of, is_indexed
+from consumequeue.queue import ConsumeQueue
 from services.store import export_queues as exporting
 from services.store.export_queues import export_queues
 from services.store.opening import open_store
@@ -70,3 +73,57 @@ def test_a_folder_in_use_and_one_inside_the_store_are_refused(
     with pytest.raises(StoreError, match="lies inside the store"):
         export_queues(root, root / "queues", NOW_MS)
     assert RealDisk(root).list("queues") == []
+
+
+def test_what_will_be_written_is_told_before(store_at: Callable[[str], Path], tmp_path: Path) -> None:
+    told: list[tuple[exporting.PlannedExport, bool]] = []
+    target = tmp_path / "whole"
+    done = export_queues(
+        store_at("store"), target, NOW_MS, lambda planned: told.append((planned, target.exists()))
+    )
+    [(planned, was_there)] = told
+    assert not was_there
+    assert (planned.queue_count, planned.entry_count) == (done.queue_count, done.entry_count)
+    files = [one for one in target.rglob("*") if one.is_file()]
+    assert planned.file_count == done.file_count == len(files)
+    assert planned.disk_bytes >= sum(one.stat().st_blocks * 512 for one in files) > 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize("was_there", [False, True])
+def test_an_export_that_ends_before_its_time_leaves_nothing(
+    store_at: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    was_there: bool,
+) -> None:
+    root, target, rows = store_at("store"), tmp_path / "new" / "whole", ConsumeQueue.rows
+    if was_there:
+        target.mkdir(parents=True)
+    read: list[int] = []
+
+    def fail_later(queue: ConsumeQueue, first: int, count: int) -> Any:
+        read.append(first)
+        if len(read) == 3:
+            assert any(one.is_file() for one in target.rglob("*")), "some is written"
+            raise error
+        return rows(queue, first, count)
+
+    monkeypatch.setattr(ConsumeQueue, "rows", fail_later)
+    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else StoreError):
+        export_queues(root, target, NOW_MS)
+    assert target.exists() == was_there
+    assert [one for one in tmp_path.rglob("*") if one.is_file() and not one.is_relative_to(root)] == []
+    monkeypatch.undo()
+    (target / exporting.UNFINISHED / "orders").mkdir(parents=True)  # of a process that was killed
+    assert export_queues(root, target, NOW_MS).entry_count == len(in_files(target)) > 0
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(
+    store_at: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_BLOCK_BYTES", 1 << 50)
+    with pytest.raises(StoreError, match=r"bytes free, the files take \d+\. Nothing was written"):
+        export_queues(store_at("store"), tmp_path / "whole", NOW_MS)
+    assert not (tmp_path / "whole").exists()
