@@ -182,10 +182,10 @@ def serving(answers: Answers) -> Row:
     told = [line for line in lines if not line.startswith("follows ")]
     if not told:
         return Row("serving", State.OK, "; ".join(["ready", *lines]))
-    damaged = any(line.startswith("damaged:") for line in told)
     refuses = any(line.startswith("TW-") for line in told)
     state = State.CRIT if refuses else State.WARN
-    return Row("serving", state, "; ".join(lines), "tidewheel timer ls --damaged" if damaged else more)
+    said, see = zip(*(line.partition(SEE)[::2] for line in lines), strict=True)
+    return Row("serving", state, "; ".join(said), next(filter(None, see), more))
 
 
 def on_time(answers: Answers, limits: Limits) -> Row:
@@ -348,6 +348,8 @@ def audited(answers: Answers, limits: Limits) -> Row:
 # Parts of rows.
 
 READY: Final = 200
+SEE: Final = ", see: "
+"""In a line of `/readyz`: what follows is the command that shows more."""
 LEADING: Final = "leading"
 CRITICAL_OF_A_NODE: Final = (
     ("halted", "is halted"),

@@ -9,7 +9,7 @@ GET /openapi.json    the HTTP interface in OpenAPI (`services.ops.openapi`)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from commitlog import layout
+from services.broker.values import Damaged
 from services.live.live_broker import LiveBroker
 from services.ops.answers import InParts, Parts, written
 from services.ops.metrics import Metrics
@@ -26,6 +28,8 @@ from services.ops.operation import Operation
 from tidewheel.errors import TidewheelError
 
 SAMPLES_AT_ONCE: Final = 250
+PLACES_SHOWN: Final = 3
+PARTS_OF_TIMERS: Final = frozenset({"partition", "names", "ends"})
 HEAD_LINES: Final = 2
 """What a family begins with: # HELP and # TYPE."""
 
@@ -51,6 +55,27 @@ def pieces_of(family: Metric) -> Iterator[bytes]:
         yield text if first == 0 else text.split(b"\n", HEAD_LINES)[HEAD_LINES]
 
 
+def damage_lines(found: Sequence[Damaged]) -> Iterator[str]:
+    """Yield a line about damage: how many places, which, what to do, and the command that shows more."""
+    if not found:
+        return
+    names = list(dict.fromkeys(place_of(one) for one in reversed(found)))
+    more = f" and {len(names) - PLACES_SHOWN} more" if len(names) > PLACES_SHOWN else ""
+    places = f"{len(found)} places, {', '.join(names[:PLACES_SHOWN])}{more}"
+    parts = {one.part for one in found}
+    todo = "; restart the broker, whose start makes queues anew" if "queue" in parts else ""
+    command = "tidewheel timer ls --damaged" if parts <= PARTS_OF_TIMERS else "tidewheel store verify"
+    yield f"damaged: {places}{todo}, see: {command}"
+
+
+def place_of(one: Damaged) -> str:
+    """Return the name of a damaged place: a queue by its topic and number, else a path of the store."""
+    match one.path.split("/"):
+        case [layout.CONSUMEQUEUE, topic, queue_id, *_]:
+            return f"queue {queue_id} of topic {topic}"
+    return one.path or one.part
+
+
 class Probes:
     """The handlers of what is no JSON interface."""
 
@@ -71,8 +96,7 @@ class Probes:
         if (held := self._live.answers.held) is not None:
             return PlainTextResponse(f"{held.code} {held}\n", status_code=503)
         refuses = "" if refusal is None else f"{refusal.code} {refusal}\n"
-        damage_count = len(self._live.core.damage)
-        told = f"damaged: {damage_count} places, see: tidewheel timer ls --damaged\n" if damage_count else ""
+        told = "".join(f"{one}\n" for one in damage_lines(list(self._live.core.damage)))
         warnings = "".join(f"{one}\n" for one in self._live.warnings())
         return PlainTextResponse(f"ready\n{refuses}{told}{warnings}")
 

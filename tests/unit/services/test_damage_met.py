@@ -212,6 +212,8 @@ READERS: Final[dict[Step, tuple[int, str, str]]] = {
     explained: (200, "log", "commitlog/"),
 }
 """A reader, and what is answered and told: HTTP status, part, path."""
+SEE: Final = dict.fromkeys(("partition", "names", "ends"), "tidewheel timer ls --damaged")
+"""The command that `/readyz` and `tidewheel status` name for a damaged part."""
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
@@ -226,6 +228,9 @@ def test_the_first_reader_that_meets_damage_has_it_told_everywhere(reader: Step)
     assert all(path in f"{one['path']}: {one['what']}" for one in (*logged, *listed))
     count = len(listed)
     assert f"damaged: {count} places" in ready
+    (line,) = [one for one in ready.splitlines() if one.startswith("damaged: ")]
+    assert line.endswith(f", see: {SEE.get(part, 'tidewheel store verify')}")
+    assert ("queue 0 of topic t; restart the broker" in line) == (part == "queue")
     (gauge,) = [line for line in metrics.splitlines() if line.startswith("mq_store_damage{")]
     assert gauge.endswith(f" {float(count)}")
     assert len(logged) == count, "each place is told once"

@@ -170,6 +170,15 @@ def test_what_a_broker_says_of_itself_is_told(said: Any, state: State) -> None:
     assert bool(found.see) is (state is not State.OK)
 
 
+def test_a_damaged_queue_is_named_with_the_command_of_its_line() -> None:
+    line = "damaged: 1 places, queue 3 of topic orders; restart the broker, see: tidewheel store verify"
+    found = screen(answers(ready=(200, f"ready\nTW-172 The disk is full.\n{line}\n")))[0]
+    assert found.said == (
+        "TW-172 The disk is full.; damaged: 1 places, queue 3 of topic orders; restart the broker"
+    )
+    assert (found.state, found.see) == (State.CRIT, "tidewheel store verify")
+
+
 def test_a_cluster_whose_followers_keep_up_is_well() -> None:
     found = row("cluster", cluster=node())
     assert (found.state, found.said) == (State.OK, "node a leads, 1 follower")
