@@ -29,13 +29,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Protocol
 
 import structlog
 
-from commitlog import limits
+from commitlog import limits, snapshot
 from commitlog.disk import Disk, SyncFailed
 from commitlog.flush import Flush, Sync
 from services.broker.broker import Broker
@@ -77,6 +78,20 @@ class Owner(Protocol):
         """End, writing nothing more: the core has a bug."""
 
 
+def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, seconds: float) -> None:
+    """Log a checkpoint that was written, after the one at `before_offset`, and how long it took."""
+    offset, snapshot_bytes = checkpoint.snapshot.offset, -1
+    with suppress(OSError):
+        snapshot_bytes = disk.size(snapshot.path_of(offset))
+    log.info(
+        "checkpoint written",
+        offset=offset,
+        log_bytes=offset - before_offset,
+        snapshot_bytes=snapshot_bytes,
+        took_ms=round(seconds * 1000),
+    )
+
+
 class Flushing:
     """Writes what `owner`'s core appends to `disk`, on the threads of `executor`."""
 
@@ -90,6 +105,8 @@ class Flushing:
         self._began_at = 0.0
         """By the loop's clock, when the last flush began."""
         self._is_checkpointing = False
+        self._checkpoint_began_at = 0.0
+        """By the loop's clock."""
         self._is_stopped = False
         self._is_sync_planned = self._are_entries_planned = False
         self._publishing = Lock()
@@ -269,6 +286,7 @@ class Flushing:
             flush.write(self._publishing)
             self._owner.settle(flush)
         # In the loop: nothing may be appended between the flush and the state that is taken.
+        self._checkpoint_began_at = self._loop.time()
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
         self._take_rows(checkpoint)
@@ -297,7 +315,11 @@ class Flushing:
         if self._is_void:
             return
         if error is None:
+            before_offset = self._owner.core.written_offset
             self._owner.core.checkpointed(checkpoint)
+            log_checkpoint(
+                self._disk, checkpoint, before_offset, self._loop.time() - self._checkpoint_began_at
+            )
         else:
             self._owner.core.checkpoint_failed(checkpoint)
             if isinstance(error, SyncFailed):

@@ -68,7 +68,7 @@ from services.live.check_back_polls import CheckBackPolls, Read
 from services.live.clock import Clock, KeptOffset
 from services.live.durability import OWN_MS, Answers, Proving, rests_on
 from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnwell
-from services.live.flushing import Flushing
+from services.live.flushing import Flushing, log_checkpoint
 from services.live.groups import LiveGroups
 from services.live.jumps import Jumps
 from services.live.long_polls import LongPolls
@@ -471,8 +471,10 @@ class LiveBroker:
             self._leave_snapshot(self._core)
 
     def _leave_snapshot(self, core: Broker) -> None:
+        began_s = time.monotonic()
+        checkpoint = core.checkpoint(self._clock())
         try:
-            core.checkpoint(self._clock()).write(self._disk)
+            checkpoint.write(self._disk)
         except OSError as error:
             kept = (
                 "All that was acknowledged is on disk"
@@ -484,6 +486,7 @@ class LiveBroker:
                 "Writing a snapshot at the end",
                 f"{kept}: the next start only has more of the log to read.",
             ) from error
+        log_checkpoint(self._disk, checkpoint, core.written_offset, time.monotonic() - began_s)
 
     def _flush_and_plan(self) -> None:
         """See, once a turn, to the flush and the alarm, after anything that may have appended or planned."""

@@ -286,8 +286,9 @@ async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroke
         call_later = asyncio.get_running_loop().call_later
         kept = kept_offset(disk, settings.clock)
         core = core_settings(settings, choose_segment_bytes(disk, settings.segment_bytes))
+        began_s = time.monotonic()
         live = LiveBroker(disk, core, wall_clock_ms, call_later, workers, kept)
-        tell_recovery(live.core)
+        tell_recovery(live.core, round((time.monotonic() - began_s) * 1000))
         try:
             yield live
         finally:
@@ -303,15 +304,26 @@ def telling(doing: str) -> Iterator[None]:
         raise disk_error(error, doing, "Then start again.") from error
 
 
-def tell_recovery(core: Broker) -> None:
-    """Log what a store held when it was opened, and what of it is damaged."""
+def tell_recovery(core: Broker, took_ms: int) -> None:
+    """Log what a store held when it was opened, how long that took, and what of it is damaged.
+
+    A clean stop leaves a checkpoint of all of the log; what is behind the newest one was replayed.
+    """
     found = core.gauges()
+    if replayed_bytes := core.durable_offset - core.written_offset:
+        log.warning(
+            "the last stop was not clean: log replayed",
+            from_offset=core.written_offset,
+            replayed_bytes=replayed_bytes,
+            took_ms=took_ms,
+        )
     log.info(
         "store opened",
         topics=found.topic_count,
         pending_timers=found.pending_timers,
         open_halves=found.open_halves,
         log_end_offset=found.log_end_offset,
+        took_ms=took_ms,
     )
     for what in core.made_anew:
         log.warning("made anew from the log", what=what)
