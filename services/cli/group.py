@@ -61,7 +61,7 @@ TopicOption = Annotated[str, typer.Option(help="One of its topics; else all.")]
 
 @lists(app)
 def list_groups(http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """List the consumer groups.
+    """List the consumer groups, each with the first of its topics; --json has all of them.
 
     Example: tidewheel group ls
     """
@@ -263,7 +263,7 @@ def delete(
     if as_json:
         output.print_json(answer)
     else:
-        print(f"{name} no longer receives {' '.join(answer['topics']) or 'anything'}")
+        print(f"{name} no longer receives {output.some(answer['topics']) or 'anything'}")
 
 
 def policy_fields(

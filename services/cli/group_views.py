@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from commitlog import limits
+from services.cli.output import some
 from services.cli.times import away, both, now_ms, span
 
 Answer = dict[str, Any]
@@ -24,7 +25,7 @@ def group_row(group: Answer) -> tuple[str, ...]:
     """Return a group as a line of the list."""
     return (
         group["name"],
-        " ".join(group["topics"]) or "none yet",
+        some(group["topics"]) or "none yet",
         f"{group['lag']:,}",
         age(group["oldest_ms"]),
         f"{group['in_flight']:,}",
@@ -44,7 +45,7 @@ def state(group: Answer) -> str:
 def group_lines(group: Answer) -> Iterator[str]:
     """Say everything about a group but its queues."""
     policy = group["policy"]
-    yield f"{group['name']}  {' '.join(group['topics']) or 'receives no topic yet'}" + (
+    yield f"{group['name']}  {some(group['topics']) or 'receives no topic yet'}" + (
         "  PAUSED" if policy["is_paused"] else ""
     )
     oldest = f"   the oldest since {both(int(group['oldest_ms']))}" if group["oldest_ms"] else ""

@@ -3,8 +3,9 @@
 64-bit numbers go out as strings in JSON that a browser may read; the HTTP interface does that,
 and the commands print what they were given.
 
-A table is for reading and for copying from: a cell is never cut, and only columns of prose are folded, on a
-terminal that is too narrow. Anywhere else (a pipe, a file) a row is one line, whatever its length.
+A table is for reading and for copying from: a cell is never cut, but for lists of names (`some`), and only
+columns of prose are folded, on a terminal that is too narrow. Anywhere else (a pipe, a file) a row is one
+line, whatever its length.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
 GAP: Final = "  "
+NAMES_SHOWN_MAX: Final = 3
+"""Of a list of names in a line: a group may have hundreds of topics. --json prints all."""
 PROSE_WIDTH_MIN: Final = 24
 """A column of prose is not folded to less than this: a word a line is harder to read than a wrapped row."""
 
@@ -82,6 +85,14 @@ def folded(widths: Sequence[int], is_prose: Sequence[bool], room: int) -> list[i
         shares[at] = min(widths[at], fair)
         left -= shares[at]
     return shares
+
+
+def some(names: Sequence[str]) -> str:
+    """Return names as one text: all if they are few, else the first of them and how many more there are."""
+    if len(names) <= NAMES_SHOWN_MAX:
+        return " ".join(names)
+    shown = names[: NAMES_SHOWN_MAX - 1]
+    return f"{' '.join(shown)} and {len(names) - len(shown):,} more"
 
 
 def one_line(cell: object) -> str:

@@ -32,6 +32,14 @@ def test_the_state_is_only_there_when_somebody_should_act() -> None:
     assert group_row(group(policy=paused, consumers=1))[-1] == "paused"
 
 
+def test_of_many_topics_a_line_has_some_and_how_many_more_there_are() -> None:
+    few, many = ["a", "b", "c"], [f"orders-{number:03}" for number in range(500)]
+    assert group_row(group(topics=few))[1] == "a b c"
+    assert group_row(group(topics=many))[1] == "orders-000 orders-001 and 498 more"
+    assert next(group_lines(group(topics=many))) == "shop  orders-000 orders-001 and 498 more"
+    assert next(group_lines(group(topics=few))) == "shop  a b c"
+
+
 def test_a_queue_that_gives_out_nothing_new_is_named() -> None:
     held = queue(in_flight=limits.IN_FLIGHT_PER_QUEUE_MAX)
     assert "held up    orders queue 1 " in "\n".join(group_lines(group(held)))
