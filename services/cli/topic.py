@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.listing import lists
+from services.settings.errors import InputUnreadable
+from tidewheel.errors import ClientMistake, RefusedByState
 
 app = typer.Typer(
     add_completion=False,
@@ -57,22 +62,70 @@ def list_topics(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Letters, digits, %, | - and _.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Letters, digits, %, | - and _; @FILE for names from a file, one a line, - for stdin.",
+        ),
+    ],
     message_type: TypeOption = TopicType.MIXED,
     queues: Annotated[int | None, typer.Option(help="How many queues; else as the broker is set.")] = None,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a topic.
+    """Create topics, all with the same settings; one that is there with these settings already is left.
+
+    Of several, those that are refused are named and the others created; the exit code is that of the first
+    refusal. With --json a single NAME prints one object, anything else a list.
 
     Example: tidewheel topic create order-timeouts --type delay --queues 4
     """
-    wanted = {"name": name, "message_type": message_type.name, "queue_count": queues}
-    topic = Api(http).post("topics", body=wanted)
+    api, settings = Api(http), {"message_type": message_type.name, "queue_count": queues}
+    wanted = list(names_of(names))
+    if wanted == names and len(names) == 1:
+        topic = api.post("topics", body={"name": names[0], **settings})
+        output.print_json(topic) if as_json else print(topic_line(topic))
+        return
+    created, refused = [], []
+    for name in wanted:
+        try:
+            created.append(api.post("topics", body={"name": name, **settings}))
+        except (ClientMistake, RefusedByState) as error:
+            refused.append(error)
+            output.say(f"{error.code} {name}: {error}")
+            continue
+        if not as_json:
+            print(topic_line(created[-1]))
     if as_json:
-        output.print_json(topic)
-    else:
-        print(f"{topic['name']} takes {topic['message_type'].lower()}, {topic['queue_count']} queues")
+        output.print_json(created)
+    if refused:
+        output.say(f"{len(created)} of {len(wanted)} topics are there, {len(refused)} were refused")
+        raise typer.Exit(refused[0].exit_code)
+
+
+def names_of(said: list[str]) -> Iterator[str]:
+    """Yield names that were typed, or are lines of files or of stdin; raise `InputUnreadable`."""
+    for one in said:
+        if one == "-" or one.startswith("@"):
+            yield from filter(None, map(str.strip, text_of(one).splitlines()))
+        else:
+            yield one
+
+
+def text_of(said: str) -> str:
+    """Return what stdin (-) or a file (@FILE) holds; raise `InputUnreadable`."""
+    try:
+        return sys.stdin.read() if said == "-" else Path(said[1:]).read_text()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        where = "stdin" if said == "-" else said[1:]
+        raise InputUnreadable(f"{where}: {reason}. Give names of topics, one a line, in UTF-8.") from error
+
+
+def topic_line(topic: dict[str, Any]) -> str:
+    """Return a topic as a line."""
+    return f"{topic['name']} takes {topic['message_type'].lower()}, {topic['queue_count']} queues"
 
 
 @app.command()

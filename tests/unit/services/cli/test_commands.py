@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -113,6 +114,32 @@ def test_topics_are_listed_for_people_and_for_programs(serving: Serving) -> None
     assert "listed" in run("topic", "ls", broker=serving).stdout
     listed = json.loads(run("topic", "ls", "--json", broker=serving).stdout)
     assert {"name": "listed", "message_type": "TRANSACTION", "queue_count": 2} in listed
+
+
+def test_many_topics_are_created_from_arguments_a_file_and_stdin(serving: Serving, tmp_path: Path) -> None:
+    (tmp_path / "names").write_text("many-1\n\n  many-2\r\nmany-3")
+    said = subprocess.run(
+        [*TIDEWHEEL, "topic", "create", "many-0", f"@{tmp_path / 'names'}", "-", "--queues", "2"],
+        input="many-4\nmany-5\n", capture_output=True, text=True, check=False,
+        env=os.environ | {"TIDEWHEEL_HTTP": serving.http},
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.splitlines() == [f"many-{number} takes mixed, 2 queues" for number in range(6)]
+    again = run("topic", "create", "many-1", "many-6", "--queues", "2", "--json", broker=serving)
+    assert [one["name"] for one in json.loads(again.stdout)] == ["many-1", "many-6"]
+
+
+def test_of_many_topics_those_that_are_refused_are_named(serving: Serving) -> None:
+    run("topic", "create", "other-1", "--queues", "7", broker=serving)
+    said = run("topic", "create", "other-0", "no no", "other-1", "other-2", "--queues", "2", broker=serving)
+    assert said.returncode == 2
+    assert [line.split()[0] for line in said.stdout.splitlines()] == ["other-0", "other-2"]
+    assert "TW-131 no no: " in said.stderr
+    assert " other-1: " in said.stderr
+    assert "2 of 4 topics are there, 2 were refused" in said.stderr
+    missing = run("topic", "create", "@/nowhere/at/all", broker=serving)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "/nowhere/at/all: No such file" in missing.stderr
 
 
 @pytest.mark.parametrize(
