@@ -232,6 +232,8 @@ class Machine:
     def carry_out(self, act: Callable[[], object]) -> None:
         """Does something to its end, from the start again where a file of a queue is found damaged."""
         while True:
+            if self.has_found_damage:
+                self.die()
             self.is_acting = True
             try:
                 act()
