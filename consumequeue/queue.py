@@ -268,10 +268,11 @@ class ConsumeQueue:
         position, length = queue_offset * ENTRY_BYTES, in_files * ENTRY_BYTES
         inside = position % _FILE_BYTES
         first_byte, wanted_bytes = position - inside, min(length, _FILE_BYTES - inside)
-        if queue_offset >= self.min_offset:
+        if first_byte in self._crcs:
             found = self._compared(first_byte, inside, wanted_bytes, queue_offset)
         else:
-            found = self._read(first_byte, inside, wanted_bytes)
+            assert queue_offset < self.min_offset, f"{self._folder}: no file has offset {queue_offset}"
+            found = b""
         # A read ends with its file: what is gathered lies elsewhere then.
         return found + gathered if len(found) == length else found
 
@@ -355,9 +356,7 @@ class ConsumeQueue:
 
     def holds(self, physical_offset: int) -> bool:
         """Return whether a record of this queue begins at a log offset; about 20 reads, as offsets ascend."""
-        at = bisect_left(
-            range(self.end_offset), physical_offset, lo=self.min_offset, key=self._physical_offset
-        )
+        at = self._search(physical_offset)
         if at == self.end_offset:
             return False
         (found,) = self.get(at, 1)
@@ -472,10 +471,30 @@ class ConsumeQueue:
         """
         with suppress(StoreDamaged):
             if self.min_offset < self.end_offset and self._begin() < log_offset:
-                return bisect_left(
-                    range(self.end_offset), log_offset, lo=self.min_offset, key=self._physical_offset
-                )
+                return self._search(log_offset)
         return self.min_offset
+
+    def _search(self, log_offset: int) -> int:
+        """Return the first queue offset whose record lies at a log offset or behind it; raise `StoreDamaged`.
+
+        Reads at most two files as a whole: what is only met on the way is not compared. The answer is, with
+        the entry before it, and as places ascend, that proves it.
+        """
+        offsets = range(self.end_offset)
+        found = bisect_left(offsets, log_offset, lo=self.min_offset, key=self._uncompared_place)
+        is_first = found == self.min_offset or self._physical_offset(found - 1) < log_offset
+        if is_first and (found == self.end_offset or self._physical_offset(found) >= log_offset):
+            return found
+        return bisect_left(offsets, log_offset, lo=self.min_offset, key=self._physical_offset)
+
+    def _uncompared_place(self, queue_offset: int) -> int:
+        """Return where an entry points, as its file has it now."""
+        inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
+        first_byte = queue_offset * ENTRY_BYTES - inside
+        if queue_offset >= self._written_count or first_byte in self._blocks:
+            return self._physical_offset(queue_offset)
+        stored = self._read(first_byte, inside, ENTRY_BYTES)
+        return _place_of(entry.decode(stored, 0)) if len(stored) == ENTRY_BYTES else 0
 
     @property
     def knows_begin(self) -> bool:

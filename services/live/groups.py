@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from commitlog.errors import StoreDamaged
 from services.broker.broker import Broker
 from services.broker.group_values import From, GroupPolicy, GroupView, QueueView, Reset, Start
 from services.live.pauses import Pauses
@@ -50,9 +52,10 @@ class LiveGroups:
         pauses, places = Pauses(), dict[tuple[str, int], int]()
         for topic in topics:
             for queue_id in range(self._core().topics.get(topic).queue_count):
-                if start.kind is From.TIME:
-                    places[topic, queue_id] = self._offset_at(topic, queue_id, start.at)
-                self._core().finding.read(topic, queue_id, 0, 1)
+                with suppress(StoreDamaged):  # the verb itself needs a place of a start by time only
+                    if start.kind is From.TIME:
+                        places[topic, queue_id] = self._offset_at(topic, queue_id, start.at)
+                    self._core().finding.read(topic, queue_id, 0, 1)
                 await pauses.pause()
         return replace(start, places=places)
 

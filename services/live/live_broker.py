@@ -35,7 +35,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import structlog
 
-from commitlog import layout, limits
+from commitlog import layout, limits, snapshot
 from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import DiskFailed, disk_error
 from commitlog.flush import Flush
@@ -164,7 +164,7 @@ class LiveBroker:
         self._is_alarm_stale = self._is_crowded = False
         self._share: Share = always_alike
         self._flushing = Flushing(self, disk, executor)
-        self._rebuilding = Rebuilding(self, self._open, call_later, executor)
+        self._rebuilding = Rebuilding(self, self._open, call_later, executor, self._makes_queues_anew)
         self.warnings: Callable[[], Sequence[str]] = tuple
         """Return sentences that the owner of the core adds to `/readyz`."""
         self._told_of_health: Callable[[bool], None] = ignore_health
@@ -685,6 +685,12 @@ class LiveBroker:
     def _open_once(self, acknowledged_offset: int | None) -> Broker:
         until = None if acknowledged_offset is None else trusted_until(self._disk, acknowledged_offset)
         return Broker.open(self._disk, self.settings, self._clock(), until)
+
+    def _makes_queues_anew(self) -> bool:
+        """Return whether a start reads the whole log; it tells of a disk that fails otherwise."""
+        with suppress(OSError):
+            return bool(snapshot.offsets(self._disk)) and self._disk.size(layout.QUEUES_WHOLE) < 0
+        return False
 
     def _tick_due(self) -> None:
         with suppress(Exception):  # what it raises has broken us down already

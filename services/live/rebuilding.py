@@ -10,7 +10,8 @@ Rules:
   It is let go at once: whoever asks for it gets `StoreUnwell`, so no code path can be served by it.
 - Whoever waited for its flushes is told `ResultUnknown`; official clients send again.
 - The first attempt is made at once, in the loop: callers of a failure that has passed wait for it and see
-  nothing. The others run in a worker, after pauses that double up to `PAUSE_SECONDS_MAX`.
+  nothing. It runs in a worker where the queues are to be made anew, which reads the whole log; and so do the
+  others, after pauses that double up to `PAUSE_SECONDS_MAX`.
 - What was acknowledged and not synced (`--flush async`) is read again, checked and written once more by the
   start (`commitlog.recovery`); what cannot be read is damage, told with its offsets. A failed sync is never
   tried again and believed.
@@ -56,8 +57,17 @@ class Owner(Protocol):
 class Rebuilding:
     """Makes new cores for `owner` with `open_core`."""
 
-    def __init__(self, owner: Owner, open_core: Open, call_later: CallLater, executor: Executor) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        open_core: Open,
+        call_later: CallLater,
+        executor: Executor,
+        reads_all: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`reads_all`: whether opening the store would read the whole log."""
         self._owner, self._open, self._call_later, self._executor = owner, open_core, call_later, executor
+        self._reads_all = reads_all
         self._loop = asyncio.get_running_loop()
         self._failures = 0
         self._trusted_offset = 0
@@ -80,6 +90,9 @@ class Rebuilding:
         assert self._attempt is None, "two attempts at once would open one store"
         if self._failures:
             self._pause()
+            return
+        if self._reads_all():
+            self._try_again()
             return
         try:
             core = self._open(self._trusted_offset)

@@ -58,6 +58,8 @@ class Faults:
         self._is_harmless = True
         self.hit: set[str] = set()
         """All files that were ever damaged."""
+        self.hit_queues: set[str] = set()
+        """Files of queues that were damaged since the queues were made anew."""
         self._made_anew: set[str] = set()
         """Folders of files that a start has told it makes anew, since it could not read them."""
         self._is_over = False
@@ -149,6 +151,7 @@ class Faults:
         if (size := self._disk.size(path)) <= 0:
             return
         self.hit.add(path)
+        self.hit_queues.add(path)
         if by_bits:
             self._disk.flip_bit(path, self._chance.randrange(size * 8))
         else:
@@ -159,6 +162,8 @@ class Faults:
         if self.damaged and not broker.unsound:
             assert self._is_harmless, f"{self.damaged} was damaged, and nothing was told"
         self.gaps |= {one.first_offset for one in broker.damaged}
+        if any("consume queues" in what for what in broker.made_anew):
+            self.hit_queues.clear()
         self._made_anew |= {kind for kind in _LATER for what in broker.made_anew if f" {kind}/" in what}
         was, self.damaged = self.damaged, ""
         return was

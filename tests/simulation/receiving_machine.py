@@ -297,7 +297,9 @@ class Machine:
             self.broker.store.dispatch._tell_damaged = self._found_damaged
 
     def _found_damaged(self, path: str, what: str) -> None:
-        assert path in self.faults.hit or "cannot be written" in what, f"{path} is as it was written: {what}"
+        assert path in self.faults.hit_queues or "cannot be written" in what, (
+            f"{path} is as it was written: {what}"
+        )
         self.has_found_damage = True
         if self.is_acting:
             raise Death(what)

@@ -407,3 +407,54 @@ def test_a_queue_whose_entries_are_all_cut_goes_on_in_a_copy_of_the_files_that_a
         receiver.dispatch_runs([(("t", 0), place, entry.encode(Entry(1_000 + place, 9, 0)))])
     receiver.write()
     assert receiver.queue("t", 0).get(4, 4) == [Entry(1_000 + place, 9, 0) for place in range(4, 8)]
+
+
+class Counting(MemoryDisk):
+    """A disk that counts the bytes that are read."""
+
+    read_bytes = 0
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        self.read_bytes += length
+        return super().read(path, position, length)
+
+
+@pytest.mark.parametrize("log_offset", [0, 1, 100 * 1_365, 100 * 1_365 + 1, 100 * 4_095, 100 * 4_096])
+def test_a_search_reads_two_files_at_most_as_a_whole(
+    log_offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "_FILE_BYTES", 64 * entry.ENTRY_BYTES)
+    disk = Counting()
+    row = kept(filled(disk, 64 * 64, 0))
+    again = adopted(disk, row, [])
+    disk.read_bytes = 0
+    assert again.first_from(log_offset) == -(-log_offset // 100)
+    assert disk.read_bytes <= (2 * 64 + 14) * entry.ENTRY_BYTES
+
+
+@pytest.mark.parametrize("bit", range(6))
+def test_damage_on_the_way_of_a_search_makes_no_wrong_answer(
+    bit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an entry in the middle, which leads the search astray, or does not."""
+    monkeypatch.setattr(queue, "_FILE_BYTES", 4 * entry.ENTRY_BYTES)
+    for place in range(32):
+        disk = MemoryDisk()
+        row = kept(filled(disk, 32, 0))
+        disk.flip_bit(disk_path(place // 4 * 4), 8 * entry.ENTRY_BYTES * (place % 4) + 8 * 6 + bit)
+        for wanted in range(0, 3_300, 100):
+            again = adopted(disk, row, [])
+            assert again.first_from(wanted) in (wanted // 100, 0), "0: the queue begins where it did"
+
+
+def test_an_entry_that_is_cut_off_is_read_as_it_was_written_or_not_at_all() -> None:
+    disk = MemoryDisk()
+    made = filled(disk, 9, 0)
+    made.rise(5)
+    disk.flip_bit(disk_path(0), 8 * 4 * entry.ENTRY_BYTES)
+    with pytest.raises(StoreDamaged):
+        made.get(4, 1)
+    gone = filled(MemoryDisk(), 9, 0)
+    gone._crcs = {}
+    gone.rise(9)
+    assert gone.get(4, 1) == []

@@ -196,6 +196,14 @@ async def explained(desk: Desk) -> httpx.Response:
     return await desk.get("/api/explain?name=k")
 
 
+async def group_made(desk: Desk) -> httpx.Response:
+    """To begin at the end needs nothing of the file."""
+    desk.spoil(desk.only(f"{CONSUMEQUEUE}/t/0"), ENTRY_BYTES + 4)
+    made = await desk.http.post("/api/groups", json={"name": "new", "topic": "t", "start": "latest"})
+    assert made.status_code == 201, made.text
+    return await desk.get("/api/groups/new")
+
+
 READERS: Final[dict[Step, tuple[int, str, str]]] = {
     by_key: (500, "index", "keyindex/"),
     record_by_key: (200, "log", "commitlog/"),
@@ -210,6 +218,7 @@ READERS: Final[dict[Step, tuple[int, str, str]]] = {
     half_by_id: (500, "log", "commitlog/"),
     halves_listed: (200, "log", "commitlog/"),
     explained: (200, "log", "commitlog/"),
+    group_made: (200, "queue", "consumequeue/t/0/"),
 }
 """A reader, and what is answered and told: HTTP status, part, path."""
 SEE: Final = dict.fromkeys(("partition", "names", "ends"), "tidewheel timer ls --damaged")

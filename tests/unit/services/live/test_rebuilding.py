@@ -139,6 +139,38 @@ def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there
     play(scenario)
 
 
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_core_that_makes_all_queues_anew_does_not_hold_the_loop(
+    monkeypatch: pytest.MonkeyPatch, is_marked: bool
+) -> None:
+    """It reads the whole log; without that the callers of a failure that has passed see nothing of it."""
+    threads: list[threading.Thread] = []
+
+    async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
+        await live.send(message("kept"))
+        checkpoint = live.core.checkpoint(NOW_MS)
+        checkpoint.write(disk)
+        live.core.checkpointed(checkpoint)
+        if not is_marked:
+            disk.delete(layout.QUEUES_WHOLE)
+        monkeypatch.setattr(Broker, "open", recorded)
+        disk.fails = failing("write", under=layout.COMMITLOG)
+        with pytest.raises(ResultUnknown):
+            await live.send(message("unknown"))
+        disk.heal()
+        await till_well(live, pauses)
+        assert (threads[0] is threading.main_thread()) == is_marked
+        assert "kept" in await receive(live)
+
+    open_core = Broker.open
+
+    def recorded(*given: object) -> Broker:
+        threads.append(threading.current_thread())
+        return open_core(*given)  # type: ignore[arg-type]
+
+    play(scenario)
+
+
 def test_a_read_that_fails_in_a_receive_is_no_bug() -> None:
     async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
         await live.send(message("kept"))
