@@ -25,6 +25,10 @@ the log lacks records, and a crash may leave them beside an older snapshot. A da
 away, also one that cannot be written or synced, and no checkpoint sets it again before a start has made the
 queues anew.
 
+Queues that were made anew may begin later than records say: a cut could not look into their damaged files,
+and the log has their first records no more. A snapshot keeps which these are, until a record says where they
+begin (`unrecorded`; `services.broker.housekeeping`).
+
 Cost: 20 bytes appended a record, for records of one queue at once (`dispatch_runs`). With 80,000 queues a
 freeze copies references for 3 to 6 ms, and each slice of 1,000 rows takes 1 to 2 ms. A cut of the log looks
 at each queue (`minimums`): 0.5 to 1 us where it takes nothing, 50 us where it takes entries of a tail, up to
@@ -38,7 +42,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any, Final
 
 from commitlog import limits, properties
@@ -128,8 +132,8 @@ class Dispatch:
         """Paths of files that were written since the last checkpoint."""
         self._frozen: DeferredRows[tuple[str, int], ConsumeQueue] = NOTHING
         self._taken: EntriesToWrite | None = None
-        self._began_at: dict[tuple[str, int], int] = {}
-        """Queues made anew that begin later than they did, and the offsets where they did, as records say."""
+        self._recorded: dict[tuple[str, int], int] = {}
+        """Queues that begin later than records say, and the offsets where they begin as these say."""
         self._is_damaged = False
         """Whether a file was found damaged: no checkpoint says that the files are whole."""
         self._doubted = set[str]()
@@ -268,18 +272,50 @@ class Dispatch:
             self._frozen.before_change((topic, queue_id))
             queue = self.queue(topic, queue_id)
             queue.rise(min_offset, place)
-            if queue.key in self._began_at:
-                self._began_at[queue.key] = min_offset
-                if min_offset >= queue.min_offset:
-                    del self._began_at[queue.key]
+            if queue.key in self._recorded:
+                self._note_recorded(queue, max(min_offset, self._recorded[queue.key]))
 
-    def take_risen_anew(self) -> list[tuple[str, int, int, int]]:
-        """Return (topic, queue id, offset, later offset) of queues which no record says to begin later.
+    def rise_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
+        """Let queues begin at offsets, as `rise` does, which a record is still to say."""
+        queues = [self.queue(topic, queue_id) for topic, queue_id, _ in minimums]
+        recorded = [(queue, self.recorded_min(*queue.key)) for queue in queues]
+        self.rise(minimums, begins_at)
+        for queue, recorded_offset in recorded:
+            self._note_recorded(queue, recorded_offset)
 
-        A file of theirs was damaged when the log was cut. Now they begin at the first record that it has.
+    def recorded_min(self, topic: str, queue_id: int) -> int:
+        """Return the offset at which a queue begins as records say."""
+        return self._recorded.get((topic, queue_id), self.look(topic, queue_id).min_offset)
+
+    @property
+    def has_unrecorded(self) -> bool:
+        """Whether queues begin later than records say."""
+        return bool(self._recorded)
+
+    def is_unrecorded(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue begins later than records say."""
+        return (topic, queue_id) in self._recorded
+
+    def unrecorded(self, count: int) -> tuple[list[tuple[str, int, int]], list[int]]:
+        """Return (topic, queue id, offset) of up to `count` queues that begin later than records say.
+
+        And where in the log the entries at these offsets point, as `minimums` does.
         """
-        began, self._began_at = self._began_at, {}
-        return [(*key, min_offset, self._queues[key].min_offset) for key, min_offset in began.items()]
+        keys = self.take_some(deque(islice(self._recorded, count)), count)
+        queues = [self._queues[key] for key in keys]
+        rows = [(*queue.key, queue.min_offset) for queue in queues]
+        return rows, [queue.place(queue.min_offset) for queue in queues]
+
+    def freeze_recorded(self) -> list[tuple[str, int, int]]:
+        """Return what a snapshot keeps of queues that begin later than records say: the offsets of these."""
+        return [(*key, offset) for key, offset in self._recorded.items()]
+
+    def _note_recorded(self, queue: ConsumeQueue, recorded_offset: int) -> None:
+        """Note at which offset a queue begins as records say."""
+        if recorded_offset < queue.min_offset:
+            self._recorded[queue.key] = recorded_offset
+        else:
+            self._recorded.pop(queue.key, None)
 
     def delete_unneeded(self) -> None:
         """Delete the files in which no queue has entries any more."""
@@ -332,14 +368,20 @@ class Dispatch:
         """
         return self.made_at is None and not self._is_damaged
 
-    def adopt(self, frozen: Any, made_at: int = MADE_BEFORE, read_topics: Set[str] = frozenset()) -> bool:
+    def adopt(
+        self,
+        frozen: Any,
+        made_at: int = MADE_BEFORE,
+        read_topics: Set[str] = frozenset(),
+        recorded: Iterable[tuple[str, int, int]] = (),
+    ) -> bool:
         """Take over the queues of an earlier run; return False, with no queues at all, if they are not whole.
 
         Files that were being made anew when the power went may have holes, and in others damage was met; then
         their mark is missing, or names other files than those of the snapshot. `frozen` is None in the first
         snapshot of an import, which is written before there are queues: those that are there were made by a
         start that did not come to its own snapshot. Only files of `read_topics`, which the start reads, are
-        looked at.
+        looked at. `recorded` is what the snapshot keeps of queues that begin later than records say.
         """
         assert not self._queues, "a store that has queues adopts no others"
         stored = [*stored_queues(frozen)]
@@ -356,6 +398,8 @@ class Dispatch:
         if not all(queue.is_sound(may_be_cut=True) for queue in read):  # by a record that is replayed later
             self.drop()
             return False
+        for topic, queue_id, offset in recorded:
+            self._note_recorded(self.queue(topic, queue_id), offset)
         return True
 
     def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
@@ -363,14 +407,18 @@ class Dispatch:
         topics = {*self._disk.list(CONSUMEQUEUE)}
         return all(one.topic in topics for one in stored if one.has_files)
 
-    def complete(self, frozen: Any, log_offset: int) -> None:
-        """Let queues that were made anew end where they did: last records that the log lacks stay gaps."""
+    def complete(self, frozen: Any, log_offset: int, recorded: Iterable[tuple[str, int, int]] = ()) -> None:
+        """Let queues that were made anew end where they did: last records that the log lacks stay gaps.
+
+        One of which the log has no record begins at its end. `recorded` is as `adopt` takes it.
+        """
+        recorded_offsets = {(topic, queue_id): offset for topic, queue_id, offset in recorded}
         for one in stored_queues(frozen):
             queue = self.queue(one.topic, one.queue_id)
+            has_none = queue.end_offset == 0
             queue.pad_to(max(one.end_offset, queue.end_offset), log_offset)
-            if queue.min_offset > one.min_offset:
-                self._began_at[queue.key] = one.min_offset
-            queue.rise(one.min_offset)
+            queue.rise(queue.end_offset if has_none else one.min_offset)
+            self._note_recorded(queue, recorded_offsets.get(queue.key, one.min_offset))
             assert queue.end_offset >= one.end_offset, f"{queue.key} gives offsets out again"
             self._tails.look(queue)
 
@@ -408,7 +456,7 @@ class Dispatch:
         self._queues.clear()
         self._tails.clear()
         self._unsynced.clear()
-        self._began_at.clear()
+        self._recorded.clear()
         self._doubted.clear()
         self._frozen, self._is_damaged, self.made_at = NOTHING, False, None
         self._disk.delete(QUEUES_WHOLE)

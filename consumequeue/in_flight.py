@@ -189,6 +189,10 @@ class InFlight:
         self._skip_known()
         return self.next_offset if self.next_offset < end_offset else None
 
+    def begin_at(self, queue_offset: int) -> None:
+        """Give nothing fresh out below `queue_offset`, where the log is gone; `skipped_to` comes later."""
+        self.next_offset = max(self.next_offset, queue_offset)
+
     def unleased_until(self, first: int, end: int) -> int:
         """Return how far from `first` on, up to `end`, fresh messages are leased to nobody."""
         if first >= self._restored_until:

@@ -517,7 +517,9 @@ class ConsumeQueue:
         """Return where in the log an entry points; `UNKNOWN` for none, and in a damaged file."""
         with suppress(StoreDamaged):
             if queue_offset < self.end_offset:
-                return self._physical_offset(queue_offset)
+                return (
+                    self._begin() if queue_offset == self.min_offset else self._physical_offset(queue_offset)
+                )
         return UNKNOWN
 
     def rise(self, min_offset: int, begins_at: int = UNKNOWN) -> None:

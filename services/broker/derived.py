@@ -19,13 +19,19 @@ from services.broker.store import Store
 QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"
 """The log offset of the snapshot with which the files of queues began (`consumequeue.dispatch`)."""
+QUEUES_RECORDED: Final = "queues_recorded"
+"""Where queues begin as records say, of those that begin later; older snapshots do not tell."""
 KEYS: Final = "key_runs"
 """Stores of before have files of another form, named by a part `keys`: their index is made anew."""
 
 
 def freeze(store: Store) -> dict[str, Any]:
     """Return what a snapshot keeps of the queues; the key index tells its part once its files are written."""
-    return {QUEUES: store.dispatch.freeze(for_before=store.is_for_before)}
+    dispatch = store.dispatch
+    return {
+        QUEUES: dispatch.freeze(for_before=store.is_for_before),
+        QUEUES_RECORDED: dispatch.freeze_recorded(),
+    }
 
 
 def adopt(
@@ -38,8 +44,8 @@ def adopt(
     """
     missing: list[Callable[[Found], object]] = []
     reasons: list[str] = []
-    made_at = start.parts.get(QUEUES_MADE_AT, MADE_BEFORE)
-    if not store.dispatch.adopt(start.parts[QUEUES], made_at, read_topics):
+    made_at, recorded = start.parts.get(QUEUES_MADE_AT, MADE_BEFORE), start.parts.get(QUEUES_RECORDED, ())
+    if not store.dispatch.adopt(start.parts[QUEUES], made_at, read_topics, recorded):
         missing.append(lambda found: store.dispatch.dispatch(found.record, found.record_bytes))
         reasons.append("the consume queues: their files are not whole")
     why_not = store.keys.adopt(start.parts.get(KEYS), [other.parts.get(KEYS) for other in others])
@@ -53,7 +59,7 @@ def adopt(
                 put(found)
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
-        store.dispatch.complete(start.parts[QUEUES], start.offset)
+        store.dispatch.complete(start.parts[QUEUES], start.offset, recorded)
     return reasons
 
 

@@ -25,10 +25,10 @@ The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in 
 "skipped", a list of [group, topic, queue, count]: so many messages were still wanted by a group that lagged
 too long. Queues are looked at some at a time, so that thousands do not hold the loop at once: before a cut
 for what groups wait for, and for the cut, with a record for each time; other records may lie between. The
-last is done and cuts the log. A queue with a damaged file is left out; the next start makes it anew, finds
-where it begins, and says so in such a record with a "cut_offset" of 0. Older versions wrote no "places", and
-before that no "queues": the segments were gone when such a record was written, and a start goes by those that
-are there.
+last is done and cuts the log. A queue with a damaged file is left out; the next start makes it anew, and
+finds where it begins. Such a record with a "cut_offset" of 0 says so, and what groups missed; until then they
+stay where they were, in snapshots, too. Older versions wrote no "places", and before that no "queues": the
+segments were gone when such a record was written, and a start goes by those that are there.
 
 Weak spot: room is measured once in `housekeeping_ms`. Writes that take the last tenth of the disk in less
 fill it; then the reserve is spent, and nothing is lost but the room.
@@ -38,10 +38,9 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from commitlog import layout, limits, retention, snapshot
 from commitlog.disk import Disk
@@ -60,8 +59,6 @@ from tidewheel.errors import Busy
 
 DISK_USED_REFUSE: Final = 0.90
 _NOWHERE: Final = 1 << 62
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -114,8 +111,6 @@ class Housekeeping:
         self._uncut: deque[tuple[str, int]] | None = None
         """The queues that the running cut has still to look at."""
         self._waiting: Waiting | None = None
-        self._risen: deque[Rise] = deque()
-        """What a start has found risen, and no record says yet."""
         self._deletable_offset = 0
         """Up to here nothing reads the log any more, as a durable record says; 0: that was deleted."""
         self._wished_offset = 0
@@ -162,8 +157,6 @@ class Housekeeping:
         from the log, for the core does not know of that snapshot yet.
         """
         self.see_to_room()
-        while self._risen:
-            self._record(self._risen.popleft(), 0, now_ms, is_last=False)
         self._waiting = None
         if self._running is not None or is_checkpointing:
             return None
@@ -177,13 +170,20 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether a look is under way: call `look_on`."""
-        return self._waiting is not None
+        """Whether a look is under way, or queues begin later than records say: call `look_on`."""
+        return self._waiting is not None or self._store.dispatch.has_unrecorded
 
     def look_on(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Look into some more queues for what groups wait for; return what is to be kept, once into all."""
+        """Look into some more queues for what groups wait for; return what is to be kept, once into all.
+
+        Before that say of some in each turn that they begin later than records say, as long as there are any.
+        """
         if is_checkpointing:
             self._waiting = None  # see `look`, which begins anew
+        if self._store.dispatch.has_unrecorded:
+            rise = self._rise(*self._store.dispatch.unrecorded(self._cut_queues_max))
+            self._record(rise, 0, now_ms, is_last=False)
+            return None
         if (waiting := self._waiting) is None:
             return None
         left = self._cut_queues_max
@@ -276,16 +276,11 @@ class Housekeeping:
 
     def _rise(self, queues: list[tuple[str, int, int]], places: list[int]) -> Rise:
         """Return what is to be recorded of queues that are to begin at (topic, queue id, offset)."""
-        look = self._store.dispatch.look
-        rises = [(topic, at, look(topic, at).min_offset, min_offset) for topic, at, min_offset in queues]
-        return Rise(queues, places, self._missed(rises))
-
-    def _missed(self, rises: Iterable[tuple[str, int, int, int]]) -> list[list[Any]]:
-        """Count and return what groups still wanted of (topic, queue id, offset, later offset)."""
-        skipped = self._groups.missed(rises)
+        recorded = self._store.dispatch.recorded_min
+        skipped = self._groups.missed((topic, at, recorded(topic, at), end) for topic, at, end in queues)
         for group, topic, _, count in skipped:
             self._statistics.skipped[(topic, group)] += count
-        return skipped
+        return Rise(queues, places, skipped)
 
     def _record(self, rise: Rise, cut_offset: int, now_ms: int, *, is_last: bool) -> None:
         count_max, queues, places = limits.CUT_ROWS_PER_RECORD_MAX, rise.queues, rise.places
@@ -338,29 +333,16 @@ class Housekeeping:
     def follow(self) -> None:
         """Move queues and groups up to the log's start, when that is known; find what was to be deleted.
 
-        A cut leaves out a queue whose file is damaged, and the start makes it anew. Stores of older versions
-        have snapshots and records that do not tell the lowest offsets of queues. The next look says it in
-        records.
+        Stores of older versions have snapshots and records that do not tell the lowest offsets of queues.
+        These, and those of queues that were made anew, are said in records next (`look_on`).
         """
         log, dispatch = self._store.log, self._store.dispatch
-        for some in self._in_steps(dispatch.take_risen_anew()):
-            rows = [(topic, queue_id, min_offset) for topic, queue_id, _, min_offset in some]
-            places = [dispatch.look(topic, at).place(min_offset) for topic, at, min_offset in rows]
-            self._risen.append(Rise(rows, places, self._missed(some)))
-        for keys in self._in_steps(dispatch.keys()):
-            rows, places = dispatch.minimums(log.first_offset, keys)
-            if rows:
-                self._risen.append(self._rise(rows, places))
-                dispatch.rise(rows, places)
+        dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
         dispatch.delete_unneeded()
         begun = ((topic, queue_id, queue.min_offset) for topic, queue_id, queue in dispatch.queues())
-        self._groups.skip([one for one in begun if one[2]])
+        self._groups.skip([one for one in begun if one[2] and not dispatch.is_unrecorded(*one[:2])])
         if any(first < log.first_offset for first in layout.segment_offsets(self._disk)):
             self._deletable_offset = log.first_offset
-
-    def _in_steps(self, rows: list[T]) -> Iterator[list[T]]:
-        count = self._cut_queues_max
-        return (rows[first : first + count] for first in range(0, len(rows), count))
 
     def reserve_is_gone(self) -> None:
         """Take in that the disk was full, and the reserve made room for a segment."""

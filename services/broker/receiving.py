@@ -429,11 +429,18 @@ class Receiving:
     def _scan_queue(self, key: GroupQueue, state: ReceiveState) -> None:
         """Lease what a queue has for a receive."""
         queue, flight = self._store.dispatch.look(key.topic, key.queue_id), self._groups.in_flight(key)
+        if self._store.dispatch.is_unrecorded(key.topic, key.queue_id):
+            flight.begin_at(queue.min_offset)  # finished by the record that counts what lies before it
         while not state.is_over:
             offset = self._candidate(key, queue, flight, state)
             if offset is None:
                 state.is_crowded |= flight.is_crowded
                 return
+            if offset < queue.min_offset:  # a lease of before a restart has ended: its message is gone
+                is_fresh = offset == flight.next_offset
+                end = flight.unleased_until(offset, queue.min_offset) if is_fresh else offset + 1
+                self._groups.pass_over(key, offset, end, state.now_ms)
+                continue
             if offset == flight.next_offset and self._lease_run(key, queue, flight, state):
                 continue
             entry = queue.entry(offset)

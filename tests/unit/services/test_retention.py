@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from errno import EIO
 from typing import Any
@@ -38,6 +39,7 @@ from services.broker.values import (
     SendReceipt,
     Verdict,
 )
+from services.store import repair
 from tests.memory_disk import Fault, MemoryDisk
 from tidewheel.errors import TransactionEnded
 from txn.checkback import CheckBackPolicy
@@ -388,18 +390,154 @@ def test_a_group_that_joined_after_a_cut_missed_nothing_of_it() -> None:
     assert len(bench.receive("late")) == 80 - begins - missed
 
 
-def test_what_a_group_misses_of_a_damaged_queue_is_recorded_at_the_next_start() -> None:
-    """A cut cannot say it, since the queue's file does not tell where in the log its entries lie."""
+SIX = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=0)
+
+
+def damaged_and_cut(queue_ids: tuple[int, ...] = (0,), topic: str = "t", **settings: int) -> Bench:
+    """A bench with a group that lags, whose log was cut while files of some queues were damaged.
+
+    A topic `u`, where one is asked for, has 10 messages, all of which were cut off.
+    """
     bench = Bench(tail_entries_max=1)
     bench.receive("lagging")
+    if topic == "u":
+        bench.broker.topics.create("u", MessageType.NORMAL, 1, bench.now_ms)
+        bench.broker.receiving.join("lagging", "u", bench.now_ms)
+        for _ in range(10):
+            bench.send(topic="u")
     for _ in range(100):
         bench.send()
     kept_on_disk(bench)
-    bench.disk.flip_bit(f"consumequeue/t/0/{0:020}", 30 * 8)
-    six = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=0)
-    bench.reopen(replace(KEEP_ALL, tail_entries_max=1, retention=six))
+    for queue_id in queue_ids:
+        bench.disk.flip_bit(f"consumequeue/{topic}/{queue_id}/{0:020}", 30 * 8)
+    bench.reopen(replace(KEEP_ALL, tail_entries_max=1, retention=SIX, **settings))
     bench.advance(10_000)
     assert bench.broker.gauges().log_first_offset > 0
+    return bench
+
+
+def missed_of(bench: Bench, topic: str = "t", queue_id: int = 0) -> list[list[Any]]:
+    """What records say that groups missed of a queue: [group, count]."""
+    rows = [row for one in cuts(bench) for row in one["skipped"]]
+    return [[group, count] for group, *queue, count in rows if queue == [topic, queue_id]]
+
+
+def checkpoint_of(broker: Broker, bench: Bench) -> None:
+    checkpoint = broker.checkpoint(bench.now_ms)
+    checkpoint.write(bench.disk)
+    broker.checkpointed(checkpoint)
+
+
+def checkpoint_of_a_leader(bench: Bench) -> None:
+    bench.reopen(bench.settings)
+    checkpoint_of(bench.broker, bench)
+
+
+def checkpoint_of_a_follower(bench: Bench) -> None:
+    checkpoint_of(Broker.recover(bench.disk, bench.settings, bench.now_ms), bench)
+
+
+def checkpoint_of_a_repair(bench: Bench) -> None:
+    repair._make_derived(bench.disk, bench.now_ms)
+
+
+def checkpoint_and_damage(bench: Bench) -> None:
+    """The snapshot says that the queue has risen, and its file is made anew once more."""
+    checkpoint_of_a_leader(bench)
+    bench.disk.delete(layout.QUEUES_WHOLE)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(
+    "checkpoints",
+    [checkpoint_of_a_leader, checkpoint_of_a_follower, checkpoint_of_a_repair, checkpoint_and_damage],
+)
+def test_a_checkpoint_before_it_is_recorded_does_not_hide_what_a_group_missed(
+    checkpoints: Callable[[Bench], None], times: int
+) -> None:
+    bench = damaged_and_cut()
+    for _ in range(times):
+        checkpoints(bench)
+    bench.reopen(bench.settings)
+    bench.advance(1_000)
+    begins = bench.broker.finding.queue_range("t", 0)[0]
+    assert begins > 0
+    assert missed_of(bench) == [["lagging", begins]]
+    assert bench.broker.statistics.skipped == {("t", "lagging"): begins}
+    assert bench.broker.group_views.one("lagging").queues[0].committed_offset == begins
+    checkpoint_of(bench.broker, bench)
+    bench.reopen(bench.settings)
+    bench.advance(1_000)
+    assert missed_of(bench) == [["lagging", begins]], "it is said once"
+
+
+def test_what_is_received_before_it_is_recorded_hides_nothing_of_what_a_group_missed() -> None:
+    bench = damaged_and_cut()
+    bench.reopen(bench.settings)
+    got = []
+    while some := bench.receive("lagging"):
+        got += some
+        for one in some:
+            bench.broker.receiving.ack("lagging", "t", one.receipt_handle, bench.now_ms)
+        bench.flush()
+    received = sum(decode(one.receipt_handle).queue_id == 0 for one in got)
+    assert received > 0
+    bench.reopen(bench.settings)
+    bench.advance(1_000)
+    begins = bench.broker.finding.queue_range("t", 0)[0]
+    assert missed_of(bench) == [["lagging", begins]]
+    assert bench.broker.group_views.one("lagging").queues[0].committed_offset == begins + received
+
+
+def test_a_cut_before_it_is_recorded_counts_all_that_a_group_missed() -> None:
+    bench = damaged_and_cut()
+    bench.reopen(bench.settings)
+    broker, dispatch = bench.broker, bench.broker.store.dispatch
+    before = broker.finding.queue_range("t", 0)[0]
+    for _ in range(40):
+        bench.send()
+    with patch.object(type(dispatch), "has_unrecorded", False):
+        bench.advance(10_000)
+    begins = broker.finding.queue_range("t", 0)[0]
+    assert begins > before
+    assert missed_of(bench) == [["lagging", begins]]
+    assert not dispatch.has_unrecorded
+
+
+def test_a_damaged_queue_of_which_the_log_has_nothing_more_is_missed_whole() -> None:
+    bench = damaged_and_cut(topic="u")
+    assert not missed_of(bench, "u")
+    bench.reopen(bench.settings)
+    bench.advance(1_000)
+    assert bench.broker.finding.queue_range("u", 0) == (10, 10)
+    assert missed_of(bench, "u") == [["lagging", 10]]
+    bench.send(topic="u")
+    bench.reopen(bench.settings)
+    (got,) = bench.broker.receiving.receive(
+        "lagging", "u", EVERYTHING, 32, 20_000, "c", False, bench.now_ms
+    ).deliveries
+    assert decode(got.receipt_handle).queue_offset == 10
+
+
+def test_what_is_recorded_of_damaged_queues_takes_several_turns() -> None:
+    bench = damaged_and_cut((0, 1, 2, 3), cut_queues_max=1)
+    before = len(cuts(bench))
+    bench.reopen(bench.settings)
+    for turn in range(1, 5):
+        assert bench.broker.housekeeping.has_more
+        assert bench.broker.next_due_ms() <= bench.now_ms
+        bench.broker.tick(bench.now_ms)
+        bench.flush()
+        assert len(cuts(bench)) == before + turn
+    assert not bench.broker.store.dispatch.has_unrecorded
+    for queue_id in range(4):
+        begins = bench.broker.finding.queue_range("t", queue_id)[0]
+        assert missed_of(bench, "t", queue_id) == [["lagging", begins]]
+
+
+def test_what_a_group_misses_of_a_damaged_queue_is_recorded_at_the_next_start() -> None:
+    """A cut cannot say it, since the queue's file does not tell where in the log its entries lie."""
+    bench = damaged_and_cut()
     before = sum(row[-1] for one in cuts(bench) for row in one["skipped"])
     assert {row[2] for one in cuts(bench) for row in one["skipped"]} == {1, 2, 3}
     bench.reopen(bench.settings)
