@@ -11,6 +11,10 @@ A group is known from its first receive of a topic on. The body of a `TW_SYS_GRO
     {"group", "topic", "forgotten"}   and no longer with these filters ([[type, expression], ...])
     {"group", "policy"}               how its messages are given out (`services.broker.group_values`)
 
+Of a group that begins to receive the topic the first two have a "log_offset" where the log was cut before:
+the group has missed nothing that lay below, also of a queue whose file was damaged, of which nobody knows by
+then where it begins. Weak spot: where the log is cut again before that queue is made anew, all of it counts.
+
 Of each group on each queue there are its offsets (`consumequeue.offsets`), which records alone change, and
 what it has in flight (`consumequeue.in_flight`), which is derived from them when it is first asked for. What
 becomes of messages and leases is applied when it is decided and gathers in `open_records.py`, which closes
@@ -68,8 +72,10 @@ class Groups:
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self._store = store
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
-        self._members: dict[str, dict[str, None]] = {}
+        self._members: dict[str, dict[str, int]] = {}
+        """Each topic's groups, and where the log began when they joined; 0 for its first byte, or unknown."""
         self._frozen_members: dict[str, list[str]] = {}
+        self._frozen_joined: dict[str, dict[str, int]] = {}
         self._changed_members: dict[str, None] = {}
         """The topics whose groups are others than when a checkpoint froze them."""
         self._topics_of: dict[str, dict[str, None]] = {}
@@ -116,7 +122,10 @@ class Groups:
         Returns what must be durable. Raise `TooManyGroups`.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
-        return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
+        said: dict[str, Any] = {"group": group, "topic": topic, "positions": _text_keys(positions)}
+        if log_offset := self._store.log.first_offset:
+            said["log_offset"] = log_offset
+        return self._write(said, now_ms)
 
     def use_filter(
         self, group: str, topic: str, wanted: Filter, client_id: str, now_ms: int
@@ -295,7 +304,7 @@ class Groups:
             texts = [FilterText(*text) for text in said["forgotten"]]
             self._judge_again(group, said["topic"], self.filters.apply_forgotten(group, said["topic"], texts))
         else:
-            self._add(group, said["topic"])
+            self._add(group, said["topic"], said.get("log_offset", 0))
             if "filter" in said:
                 added = self.filters.apply_added(group, said["topic"], FilterText(*said["filter"]))
                 self._judge_again(group, said["topic"], added)
@@ -354,15 +363,17 @@ class Groups:
             for lease in flight.leases():
                 yield key, lease
 
-    def missed(self, rises: Iterable[tuple[str, int, int, int]]) -> list[list[Any]]:
+    def missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[list[Any]]:
         """Return what groups still want of queues: [group, topic, queue id, count].
 
-        From one offset up to before the next, of (topic, queue id, offset, next offset).
+        From one offset up to before the next, of (topic, queue id, offset, next offset), which lies below
+        `log_offset`: nothing of groups that joined when the log began there.
         """
         keys = (
             (GroupQueue(group, topic, queue_id), first, end)
             for topic, queue_id, first, end in rises
-            for group in self._members.get(topic, ())
+            for group, joined_at in self._members.get(topic, {}).items()
+            if not joined_at or joined_at < log_offset
         )
         counts = (
             [*key, (self._offsets.get(key) or GroupOffsets()).open_count(first, end)]
@@ -410,8 +421,10 @@ class Groups:
         """Return what a snapshot keeps: each topic's groups, their policies, the offsets on each queue."""
         self._frozen.take_all()
         self._frozen = DeferredRows(self._offsets, _taken, lambda key, taken: (*key, kept(taken)))
+        self._freeze_members()
         return {
-            "members": self._freeze_members(),
+            "members": self._frozen_members.copy(),
+            "joined": self._frozen_joined.copy(),
             "policies": RowsByName(self._policies.copy(), asdict),
             "filters": self.filters.freeze(),
             "progress": self._frozen,
@@ -419,9 +432,11 @@ class Groups:
 
     def thaw(self, frozen: Any) -> None:
         """Take a snapshot's part over."""
+        joined = frozen.get("joined", {})
         for topic, groups in frozen["members"].items():
+            joined_at = joined.get(topic, {})
             for group in groups:
-                self._add(group, topic)
+                self._add(group, topic, joined_at.get(group, 0))
         for group, policy in frozen.get("policies", {}).items():
             self._policies[group] = _policy(policy)
         self.filters.thaw(frozen.get("filters", ()))
@@ -469,21 +484,22 @@ class Groups:
         body = json.dumps(said).encode()
         return self._store.append(Record(topic=GROUP_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
 
-    def _freeze_members(self) -> dict[str, list[str]]:
-        """Return each topic's groups, listed anew where they have changed since the last checkpoint."""
+    def _freeze_members(self) -> None:
+        """List each topic's groups anew where they have changed since the last checkpoint."""
         for topic in self._changed_members:
+            self._frozen_members.pop(topic, None)
+            self._frozen_joined.pop(topic, None)
             if members := self._members[topic]:
                 self._frozen_members[topic] = [*members]
-            else:
-                self._frozen_members.pop(topic, None)
+            if joined := {group: joined_at for group, joined_at in members.items() if joined_at}:
+                self._frozen_joined[topic] = joined
         self._changed_members.clear()
-        return self._frozen_members.copy()
 
-    def _add(self, group: str, topic: str) -> None:
+    def _add(self, group: str, topic: str, joined_at: int = 0) -> None:
         self._changed_members[topic] = None
         members = self._members.setdefault(topic, {})
         self._subscription_count += group not in members
-        members[group] = None
+        members.setdefault(group, joined_at)
         self._topics_of.setdefault(group, {})[topic] = None
 
     def _judge_again(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:

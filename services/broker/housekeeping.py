@@ -181,7 +181,8 @@ class Housekeeping:
         if is_checkpointing:
             self._waiting = None  # see `look`, which begins anew
         if self._store.dispatch.has_unrecorded:
-            rise = self._rise(*self._store.dispatch.unrecorded(self._cut_queues_max))
+            rows, places = self._store.dispatch.unrecorded(self._cut_queues_max)
+            rise = self._rise(rows, places, self._store.log.first_offset)
             self._record(rise, 0, now_ms, is_last=False)
             return None
         if (waiting := self._waiting) is None:
@@ -266,7 +267,7 @@ class Housekeeping:
         queues, places = dispatch.minimums(
             done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max)
         )
-        rise = self._rise(queues, places)
+        rise = self._rise(queues, places, done.cut_offset)
         is_last = not self._uncut
         if is_last:
             self._uncut = None
@@ -274,10 +275,14 @@ class Housekeeping:
         self._record(rise, done.cut_offset, now_ms, is_last=is_last)
         return is_last
 
-    def _rise(self, queues: list[tuple[str, int, int]], places: list[int]) -> Rise:
-        """Return what is to be recorded of queues that are to begin at (topic, queue id, offset)."""
+    def _rise(self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int) -> Rise:
+        """Return what is to be recorded of queues that are to begin at (topic, queue id, offset).
+
+        They do since the log begins at `log_offset`.
+        """
         recorded = self._store.dispatch.recorded_min
-        skipped = self._groups.missed((topic, at, recorded(topic, at), end) for topic, at, end in queues)
+        rises = ((topic, at, recorded(topic, at), end) for topic, at, end in queues)
+        skipped = self._groups.missed(rises, log_offset)
         for group, topic, _, count in skipped:
             self._statistics.skipped[(topic, group)] += count
         return Rise(queues, places, skipped)

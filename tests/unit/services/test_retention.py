@@ -41,6 +41,8 @@ from services.broker.values import (
 )
 from services.store import repair
 from tests.memory_disk import Fault, MemoryDisk
+from tests.simulation.second_core import copy_files, differing_tables
+from tests.simulation.tables import tables
 from tidewheel.errors import TransactionEnded
 from txn.checkback import CheckBackPolicy
 
@@ -393,10 +395,13 @@ def test_a_group_that_joined_after_a_cut_missed_nothing_of_it() -> None:
 SIX = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=0)
 
 
-def damaged_and_cut(queue_ids: tuple[int, ...] = (0,), topic: str = "t", **settings: int) -> Bench:
+def damaged_and_cut(
+    queue_ids: tuple[int, ...] = (0,), topic: str = "t", sound: MemoryDisk | None = None, **settings: int
+) -> Bench:
     """A bench with a group that lags, whose log was cut while files of some queues were damaged.
 
-    A topic `u`, where one is asked for, has 10 messages, all of which were cut off.
+    A topic `u`, where one is asked for, has 10 messages, all of which were cut off. `sound` gets a copy of
+    the store before the damage.
     """
     bench = Bench(tail_entries_max=1)
     bench.receive("lagging")
@@ -408,6 +413,8 @@ def damaged_and_cut(queue_ids: tuple[int, ...] = (0,), topic: str = "t", **setti
     for _ in range(100):
         bench.send()
     kept_on_disk(bench)
+    if sound is not None:
+        copy_files(bench.disk, sound)
     for queue_id in queue_ids:
         bench.disk.flip_bit(f"consumequeue/{topic}/{queue_id}/{0:020}", 30 * 8)
     bench.reopen(replace(KEEP_ALL, tail_entries_max=1, retention=SIX, **settings))
@@ -502,6 +509,59 @@ def test_a_cut_before_it_is_recorded_counts_all_that_a_group_missed() -> None:
     assert begins > before
     assert missed_of(bench) == [["lagging", begins]]
     assert not dispatch.has_unrecorded
+
+
+@pytest.mark.parametrize("copied", ["before the damage", "after the cut", "behind a checkpoint"])
+def test_a_follower_comes_to_what_a_leader_says_of_a_damaged_queue(copied: str) -> None:
+    """Whether it has made that queue anew itself, or its files were sound."""
+    disk = MemoryDisk()
+    bench = damaged_and_cut(sound=disk if copied == "before the damage" else None)
+    if copied == "behind a checkpoint":
+        checkpoint_of_a_leader(bench)
+    if copied != "before the damage":
+        copy_files(bench.disk, disk)
+    follower = Broker.recover(disk, bench.settings, bench.now_ms)
+    assert bool(follower.made_anew) == (copied == "after the cut")
+    assert follower.store.dispatch.has_unrecorded == (copied != "before the damage")
+    bench.reopen(bench.settings)
+    bench.advance(1_000)
+    leader, core = bench.broker, follower
+    for found in LogScan(bench.disk, SEGMENT_BYTES, core.end_offset, stop_at=leader.durable_offset):
+        path, position = leader.store.log.segments.place(found.record.physical_offset)
+        stored = bytes(bench.disk.view(path)[position : position + found.record_bytes])
+        core.take_in([stored], found.record.physical_offset + len(stored), bench.now_ms)
+    core.take_in([], leader.durable_offset, bench.now_ms)
+    assert not core.store.dispatch.has_unrecorded
+    assert leader.finding.queue_range("t", 0)[0] > 0
+    assert differing_tables(tables(leader), tables(core)) == {}
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("joins", ["receive", "create", "join"])
+def test_a_group_that_joined_after_a_cut_missed_nothing_of_a_damaged_queue(joins: str, is_kept: bool) -> None:
+    """Where the queue begins is not known then; the record of the group says where the log did."""
+    bench = damaged_and_cut()
+    if joins == "receive":
+        bench.receive("late")
+    elif joins == "create":
+        bench.broker.group_views.create("late", "t", Start(From.EARLIEST, 0), bench.now_ms)
+    else:
+        bench.broker.groups.join("late", "t", {}, bench.now_ms)
+    bench.flush()
+    if is_kept:
+        checkpoint_of(bench.broker, bench)
+    bench.reopen(bench.settings)
+    bench.advance(1_000)
+    begins = bench.broker.finding.queue_range("t", 0)[0]
+    assert begins > 0
+    assert missed_of(bench) == [["lagging", begins]]
+    for _ in range(40):
+        bench.send()
+    bench.advance(10_000)
+    missed = bench.broker.finding.queue_range("t", 0)[0] - begins
+    assert missed > 0
+    for group in ("lagging", "late"):
+        assert sum(count for one, count in missed_of(bench)[1:] if one == group) == missed
 
 
 def test_a_damaged_queue_of_which_the_log_has_nothing_more_is_missed_whole() -> None:
