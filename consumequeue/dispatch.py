@@ -75,7 +75,7 @@ _TAG: Final = properties.TAG.encode()
 MADE_BEFORE: Final = 0
 """The offset of snapshots and marks of before, which name none."""
 _MARK_OF_BEFORE: Final = b"yes\n"
-_MARK_BYTES_MAX: Final = 32
+MARK_BYTES_MAX: Final = 32
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 
 
@@ -475,7 +475,7 @@ def is_marked(disk: Disk, made_at: int) -> bool:
     """
     try:
         is_there = disk.size(QUEUES_WHOLE) >= 0
-        return is_there and disk.read(QUEUES_WHOLE, 0, _MARK_BYTES_MAX) == mark_of(made_at)
+        return is_there and disk.read(QUEUES_WHOLE, 0, MARK_BYTES_MAX) == mark_of(made_at)
     except OSError as error:
         if is_of_others(error):
             raise

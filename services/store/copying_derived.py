@@ -2,7 +2,7 @@
 
 They could be made anew from the log, at some 25 us a record; taken along they cost their bytes, a tenth of
 the log's. Nothing here must succeed. The files of queues are sent with the mark that has a start believe them
-only if each is there and matches the CRC that the snapshot has of it; else all queues are made anew. Each
+only if each can be read and matches the CRC that the snapshot has of it; else all queues are made anew. Each
 block of the key index has a CRC of its own: a file that is gone is left out, and what is not whole is made
 anew.
 
@@ -51,12 +51,20 @@ class HeldDerived:
             yield file_of(path, descriptor, None)
         named = list(dispatch.files_named(self._queues))
         entry_count = sum(length for _, length, _ in named) // ENTRY_BYTES
-        if entry_count < ENTRIES_PER_FILE_MIN * len(named) or self._files.size(layout.QUEUES_WHOLE) < 0:
+        if entry_count < ENTRIES_PER_FILE_MIN * len(named):
+            return
+        if not self._read(layout.QUEUES_WHOLE, dispatch.MARK_BYTES_MAX):
             return
         for path, length, crc in named:
-            stored = self._files.read(path, 0, length) if self._files.size(path) >= length else b""
+            stored = self._read(path, length)
             if len(stored) < length or zlib.crc32(stored) != crc:
                 return
             yield content_of(path, stored)
-        mark_bytes = self._files.size(layout.QUEUES_WHOLE)
-        yield content_of(layout.QUEUES_WHOLE, self._files.read(layout.QUEUES_WHOLE, 0, mark_bytes))
+        if mark := self._read(layout.QUEUES_WHOLE, dispatch.MARK_BYTES_MAX):
+            yield content_of(layout.QUEUES_WHOLE, mark)
+
+    def _read(self, path: str, length: int) -> bytes:
+        """Return up to `length` bytes of a file of queues; none where it is gone, or cannot be read."""
+        with suppress(StoreError):
+            return self._files.read(path, 0, length)
+        return b""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from errno import EIO
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -158,6 +160,24 @@ def test_derived_files_that_the_senders_disk_has_spoiled_or_lost_are_made_anew(
         path.write_bytes(spoiled)
     _, replica = opened_copy(full_store)
     assert len(replica.core.made_anew) == 1
+    assert len(found_ids(replica)) == 40 + 3 * ENTRIES_PER_FILE_MIN
+
+
+@pytest.mark.parametrize("unreadable", ["consumequeue/t/0/00000000000000000000", layout.QUEUES_WHOLE])
+def test_a_copy_is_made_where_the_senders_disk_cannot_read_a_file_of_queues(
+    full_store: Path, unreadable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad sector under what can be made anew kept each new node from its copy."""
+    pread = os.pread
+
+    def read(descriptor: int, length: int, position: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(full_store / unreadable):
+            raise OSError(EIO, "Input/output error")
+        return pread(descriptor, length, position)
+
+    monkeypatch.setattr(os, "pread", read)
+    _, replica = opened_copy(full_store)
+    assert replica.core.made_anew == ["the consume queues: their files are not whole"]
     assert len(found_ids(replica)) == 40 + 3 * ENTRIES_PER_FILE_MIN
 
 
