@@ -424,26 +424,42 @@ class ConsumeQueue:
         assert queue_offset <= self._written_count, f"{self._folder}: nothing lies at {queue_offset}"
         end = queue_offset * ENTRY_BYTES
         last = end // _FILE_BYTES * _FILE_BYTES
-        if last in self._crcs:
-            with suppress(StoreDamaged):
-                self._read_all(last, queue_offset)
-        what = self._damaged.get(last)
+        crc = self._crc_of_cut(last, end - last, queue_offset) if end > last and last in self._crcs else None
+        what, is_doubted = self._damaged.get(last), last in self._doubted
         self._written_count = queue_offset
         self.min_offset, self._begins_at = min(self.min_offset, queue_offset), UNKNOWN
         self._read_ahead = b""
         for name in self._disk.list(self._folder):
             if int(name) > last:
                 self._disk.delete(f"{self._folder}/{name}")
-        if self._disk.size(self._path(last)) > end - last:
-            self._disk.truncate(self._path(last), end - last)
+        kept_bytes = 0 if crc is None else end - last  # a file that is not known begins with a hole
+        if self._disk.size(self._path(last)) > kept_bytes:
+            self._disk.truncate(self._path(last), kept_bytes)
         for at in [at for at in self._crcs if at >= last]:
             self._forget(at)
-        if end > last:
-            crc = zlib.crc32(self._disk.read(self._path(last), 0, end - last))
-            if what is not None:  # damage does not become sound by a cut
-                crc, self._damaged = ~crc & 0xFFFFFFFF, self._damaged | {last: what}
+        if crc is not None:
             self._crcs = self._crcs | {last: crc}
+            if what is not None:  # damage does not become sound by a cut
+                self._damaged = self._damaged | {last: what}
+            if is_doubted:
+                self._doubted |= {last}
         return [*paths, self._path(last)]
+
+    def _crc_of_cut(self, first_byte: int, length: int, queue_offset: int) -> int:
+        """Return the CRC of a file that is cut to `length` bytes; another one where it is damaged.
+
+        Also where the disk cannot read it: what is damaged can be made anew, and costs no start.
+        """
+        if first_byte not in self._damaged:
+            with suppress(StoreDamaged):
+                return zlib.crc32(self._read_all(first_byte, queue_offset)[:length])
+        try:
+            stored = self._disk.read(self._path(first_byte), 0, length)
+        except OSError as error:
+            if is_of_others(error):
+                raise
+            stored = b""
+        return ~zlib.crc32(stored) & 0xFFFFFFFF
 
     def taken(self) -> TakenQueue | None:
         """Return the queue at this moment, of which `kept` makes the row of a snapshot; None if empty."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import zlib
+from errno import EIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -300,6 +301,61 @@ def test_damage_in_a_file_that_is_cut_is_told_and_stays_damage() -> None:
     assert told == [disk_path(0)]
     with pytest.raises(StoreDamaged):
         again.get(0, 1)
+
+
+class Unreadable(MemoryDisk):
+    """A disk that cannot read files of queues any more, once it is told so."""
+
+    is_bad = False
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        if self.is_bad and path.startswith("consumequeue/"):
+            raise OSError(EIO, "Input/output error", path)
+        return super().read(path, position, length)
+
+
+def test_a_file_with_a_bad_sector_is_damage_where_it_is_cut() -> None:
+    """An imported log cuts at a start, which a bad sector made impossible."""
+    disk, told = Unreadable(), list[str]()
+    again = adopted(disk, kept(filled(disk, 7, 0)), told)
+    disk.is_bad = True
+    again.cut(4)
+    assert told == [disk_path(0)]
+    disk.is_bad = False
+    again.put(4, Entry(900, 100, 0))
+    again.write()
+    for reader in (again, adopted(disk, kept(again))):
+        with pytest.raises(StoreDamaged):
+            reader.get(4, 1)
+
+
+def test_a_file_that_is_doubted_stays_so_where_it_is_cut() -> None:
+    disk = MemoryDisk()
+    made = filled(disk, 7, 0)
+    made.doubt(disk_path(0))
+    made.cut(4)
+    assert made.get(3, 1) == [Entry(300, 100, 0)]
+    with pytest.raises(StoreDamaged):
+        adopted(disk, kept(made)).get(3, 1)
+
+
+@pytest.mark.parametrize("stale", [0, 5, 8])
+def test_a_queue_that_is_cut_before_its_first_file_goes_on_there(
+    stale: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an imported log: the topic was deleted and made again, and retention took its first records."""
+    monkeypatch.setattr(queue, "_FILE_BYTES", 8 * entry.ENTRY_BYTES)
+    disk, told = MemoryDisk(), list[str]()
+    if stale:
+        disk.write(disk_path(0), 0, stale * b"what lay there before"[: entry.ENTRY_BYTES])
+    made = ConsumeQueue(disk, "t", 0, found_damaged=lambda path, what: told.append(path))
+    made.put(20, Entry(100, 9, 0))
+    made.cut(3)
+    made.put(3, Entry(200, 9, 0))
+    made.write()
+    assert made.get(3, 1) == [Entry(200, 9, 0)]
+    assert adopted(disk, kept(made), told).get(3, 1) == [Entry(200, 9, 0)]
+    assert told == []
 
 
 @pytest.mark.parametrize("rotten", range(3, 9))
