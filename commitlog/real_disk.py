@@ -270,9 +270,12 @@ class RealDisk:
             self._sync_folder(folder.parent)
 
     def _sync_folder(self, folder: Path) -> None:
+        """Sync a folder; raise `SyncFailed`, which names it as every file: `.` is the store's own."""
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            _sync(descriptor, str(folder), is_whole=True)
+            is_inside = folder.is_relative_to(self.root)
+            name = folder.relative_to(self.root).as_posix() if is_inside else str(folder)
+            _sync(descriptor, name, is_whole=True)
         finally:
             os.close(descriptor)
 

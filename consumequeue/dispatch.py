@@ -62,6 +62,7 @@ from consumequeue.queue import (
     TakenQueue,
     files_of,
     ignore_damage,
+    is_of_folder,
     is_of_others,
     kept,
     kept_before,
@@ -76,6 +77,7 @@ MADE_BEFORE: Final = 0
 """The offset of snapshots and marks of before, which name none."""
 _MARK_OF_BEFORE: Final = b"yes\n"
 MARK_BYTES_MAX: Final = 32
+_FILE_DEPTH: Final = 3
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 
 
@@ -96,19 +98,20 @@ class EntriesToWrite:
     def write(self, disk: Disk) -> None:
         """Write the entries in order, unsynced, as far as there is room, and pass over files that fail.
 
-        Raise `SyncFailed`, which is of another file.
+        Raise `SyncFailed` of another file.
         """
         for queue, one in self.writes:
             if queue in self.failed:
                 continue
             try:
                 disk.write(*one)
-            except SyncFailed:
-                raise
             except OSError as error:
-                if not is_of_file(error):
+                if is_of_file(one.path, error):
+                    self.failed[queue] = error
+                elif isinstance(error, SyncFailed):
+                    raise
+                else:
                     return
-                self.failed[queue] = error
             else:
                 self.written.append((queue, one))
 
@@ -490,23 +493,30 @@ def mark(disk: Disk, made_at: int) -> None:
     disk.sync_folder("")
 
 
-def is_of_file(error: OSError) -> bool:
+def is_of_file(path: str, error: OSError) -> bool:
     """Return whether what failed says something of the file that was written, which can be made anew.
 
     Not of the room on the disk, nor of the process, nor of another file.
     """
-    return error.errno not in NO_ROOM and not is_of_others(error)
+    return is_of_folder(path, error) or (error.errno not in NO_ROOM and not is_of_others(error))
 
 
 def file_of_sync(path: str, error: OSError) -> str:
     """Return which file of a queue fails when that at `path` is synced; raise the error of any other.
 
-    It may be another: the file that was used least is synced and closed for it.
+    It may be another: the file that was used least is synced and closed for it. A folder that fails is told
+    of the file in it, whose name may be lost.
     """
-    failed = str(error.filename) if isinstance(error, SyncFailed) else path
-    if not failed.startswith(f"{CONSUMEQUEUE}/") or not (isinstance(error, SyncFailed) or is_of_file(error)):
+    is_other = isinstance(error, SyncFailed) and not is_of_folder(path, error)
+    failed = str(error.filename) if is_other else path
+    if not (is_other or is_of_file(path, error)) or not is_of_queues(failed):
         raise error
     return failed
+
+
+def is_of_queues(path: str) -> bool:
+    """Return whether a path is that of a file of a queue."""
+    return path.startswith(f"{CONSUMEQUEUE}/") and path.count("/") == _FILE_DEPTH
 
 
 def tails_of(frozen: DeferredRows[tuple[str, int], ConsumeQueue]) -> Iterator[QueueWrite]:

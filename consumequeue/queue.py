@@ -70,6 +70,16 @@ def is_of_others(error: OSError) -> bool:
     return error.errno in OUT_OF_DESCRIPTORS or isinstance(error, SyncFailed)
 
 
+def is_of_folder(path: str, error: OSError) -> bool:
+    """Return whether what failed is the sync of a folder of queues in which a file of one lies.
+
+    It says of the file's name what a failed sync of the file says of its bytes.
+    """
+    failed = str(error.filename)
+    is_of_queues = f"{failed}/".startswith(f"{CONSUMEQUEUE}/")
+    return isinstance(error, SyncFailed) and is_of_queues and path.startswith(f"{failed}/")
+
+
 class QueueWrite(NamedTuple):
     """Entries to be written to a file of a queue, from byte `position` of the file on."""
 

@@ -102,7 +102,7 @@ class Checkpoint:
             try:
                 disk.write(*one)
             except OSError as error:
-                if not dispatch.is_of_file(error):
+                if not dispatch.is_of_file(one.path, error):
                     raise
                 self.failed[one.path] = error
             else:

@@ -300,6 +300,31 @@ def test_an_error_of_a_read_or_write_names_its_file(tmp_path: Path, monkeypatch:
     disk.close()
 
 
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_a_failed_sync_of_a_folder_names_it_as_the_store_names_its_files(
+    is_relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    failing: list[str] = []
+    fsync = os.fsync
+
+    def sync(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") in failing:
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    disk = RealDisk(Path() if is_relative else tmp_path)
+    for folder, name in (("", "."), ("a", "a"), ("a/b", "a/b")):
+        disk.write(f"{folder}/file".lstrip("/"), 0, b"x")
+        failing[:] = [str(tmp_path / folder)]
+        with pytest.raises(SyncFailed) as failed:
+            disk.sync_folder(folder)
+        assert failed.value.filename == name
+        failing.clear()
+    disk.close()
+
+
 def test_a_file_that_is_cut_off_under_a_view_is_an_error_and_no_signal(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     disk.write("log", 0, bytes(3 * WINDOW_BYTES))

@@ -168,6 +168,31 @@ def test_a_queue_whose_file_cannot_be_written_keeps_no_other_from_its_file() -> 
     assert dispatch.queue("other", 0).tail_bytes < 8 * ENTRY_BYTES
 
 
+@pytest.mark.parametrize("folder", ["consumequeue", "consumequeue/sick", "consumequeue/sick/0"])
+def test_a_queue_whose_folder_cannot_be_synced_keeps_no_other_from_its_file(folder: str) -> None:
+    dispatch, disk, told = failing()
+    for topic in ("sick", "sound"):
+        dispatch.dispatch_runs([((topic, 0), 0, 8 * ONE)])
+    disk.error, disk.failing = SyncFailed(EIO, "Input/output error", folder), "consumequeue/sick/"
+    dispatch.write()
+    assert dispatch.queue("sound", 0).tail_bytes == 0
+    assert dispatch.queue("sick", 0).get(0, 9) == 8 * [Entry(1, 2, 3)]
+    assert told == [f"consumequeue/sick/0/{0:020}"]
+    disk.error = None
+    dispatch.write()
+    assert dispatch.queue("sick", 0).tail_bytes == 0
+
+
+@pytest.mark.parametrize("folder", [".", "consumequeue/sic", "consumequeue/other/0", "commitlog"])
+def test_a_failed_sync_of_a_folder_in_which_a_queue_has_no_file_is_told_to_who_writes_it(folder: str) -> None:
+    dispatch, disk, told = failing()
+    dispatch.dispatch_runs([(("sick", 0), 0, ONE)])
+    disk.error, disk.failing = SyncFailed(EIO, "Input/output error", folder), "consumequeue/sick/"
+    with pytest.raises(SyncFailed):
+        dispatch.write()
+    assert told == []
+
+
 class Refusing(MemoryDisk):
     """A disk that writes no file whose path begins so."""
 
@@ -322,17 +347,18 @@ def test_a_read_gives_what_was_put_or_fails_and_memory_is_bounded_whatever_the_d
 
 
 class Failing(MemoryDisk):
-    """A disk that reads and writes no file while there is an error."""
+    """A disk that reads and writes no file whose path begins so while there is an error."""
 
     error: OSError | None = None
+    failing = ""
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        if self.error is not None:
+        if self.error is not None and path.startswith(self.failing):
             raise self.error
         return super().read(path, position, length)
 
     def write(self, path: str, position: int, data: bytes) -> None:
-        if self.error is not None:
+        if self.error is not None and path.startswith(self.failing):
             raise self.error
         super().write(path, position, data)
 

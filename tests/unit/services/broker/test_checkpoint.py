@@ -306,6 +306,56 @@ def test_a_real_queue_file_that_cannot_be_synced_is_known_for_one(
     disk.close()
 
 
+@pytest.mark.parametrize("folder", ["consumequeue/t/0", "consumequeue/t", "consumequeue"])
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_a_real_folder_of_queues_that_cannot_be_synced_ends_neither_core_nor_start(
+    folder: str, is_relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each checkpoint failed, and the core went each time; a start failed, too."""
+    monkeypatch.chdir(tmp_path)
+    fsync = os.fsync
+
+    def sync(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(tmp_path / folder):
+            raise OSError(EIO, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    disk = RealDisk(Path() if is_relative else tmp_path)
+    settings = BrokerSettings(segment_bytes=1 << 16, tail_entries_max=1)
+    broker = Broker.open(disk, settings, 1)
+    broker.topics.create("t", MessageType.NORMAL, 1, 1)
+    broker.topics.create("sound", MessageType.NORMAL, 1, 1)
+    for count in range(1, 3):
+        for topic in ("t", "sound"):
+            broker.sending.send(Message(topic=topic, body=b"x", message_id=f"{topic} {count}"), 1)
+        while (flush := broker.take_flush()) is not None:
+            flush.write()
+            broker.flushed(flush, 1)
+        broker.store.dispatch.write()
+        checkpoint = broker.checkpoint(1)
+        checkpoint.write(disk)
+        broker.checkpointed(checkpoint)
+        assert broker.written_offset == snapshot.offsets(disk)[-1] == checkpoint.snapshot.offset
+        assert ("queue", FILE) in [(one.part, one.path) for one in broker.damage]
+        assert disk.size(layout.QUEUES_WHOLE) < 0
+        disk.close()
+        broker = Broker.open(disk, settings, 1)
+        assert broker.made_anew == ["the consume queues: their files are not whole"]
+        found = broker.finding.read("t", 0, 0, 9)
+        assert [one.message.message_id for one in found] == [f"t {one + 1}" for one in range(count)]
+    disk.close()
+
+
+@pytest.mark.parametrize("path", [".", layout.QUEUES_WHOLE, layout.COMMITLOG])
+def test_a_failed_sync_of_a_folder_that_holds_more_than_queues_ends_the_core(path: str) -> None:
+    store, disk = sick()
+    disk.unsyncable, disk.error = FILE, SyncFailed(EIO, "Input/output error", path)
+    with pytest.raises(SyncFailed):
+        store.broker.checkpoint(store.now_ms).write(disk)
+    assert told(store) == []
+
+
 @pytest.mark.parametrize("ends", ["killed", "killed, given up", "power cut"])
 def test_a_sync_that_succeeds_after_one_that_failed_is_not_believed(ends: str) -> None:
     store, disk = sick()
