@@ -574,17 +574,32 @@ class ConsumeQueue:
     def delete_unneeded(self) -> list[str]:
         """Delete the files whose entries all lie below `min_offset`, as far as the disk lets them go.
 
-        Return the paths of files that may be written and not synced.
+        Return the paths of files that may be written and not synced. Raise `SyncFailed` of another file.
         """
         first = self._needed_from
-        paths: list[str] = []
-        if self._written_count * ENTRY_BYTES < first:
-            with suppress(OSError):  # a tail that begins in a file that goes would make it again later
-                paths = self.write()
+        # A tail that begins in a file that goes would make it again later.
+        paths = self._write_what_goes() if self._written_count * ENTRY_BYTES < first else []
         for at in [at for at in self._crcs if at < first]:
             with suppress(OSError):  # it is tried again when more of the log goes
                 self._disk.delete(self._path(at))
                 self._forget(at)
+        return paths
+
+    def _write_what_goes(self) -> list[str]:
+        """Write what is gathered as far as the disk takes it; return the paths of files that were written.
+
+        Raise `SyncFailed` of another file: nobody would learn of it again.
+        """
+        paths: list[str] = []
+        for one in self.unwritten():
+            try:
+                self._disk.write(*one)
+            except OSError as error:
+                if isinstance(error, SyncFailed) and not is_of_folder(one.path, error):
+                    raise
+                break
+            self.written(one)
+            paths.append(one.path)
         return paths
 
     def _forget(self, first_byte: int) -> None:

@@ -394,6 +394,38 @@ def test_a_sync_of_another_file_that_failed_is_told_to_who_opens_one() -> None:
     assert told == []
 
 
+def test_a_deletion_tells_of_a_failed_sync_of_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the log, which was closed to make room: what it lost would be taken for durable."""
+    monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
+    dispatch, disk, _ = failing()
+    dispatch.rise([("t", 0, 7)])
+    disk.error = SyncFailed(EIO, "Input/output error", "commitlog/0")
+    with pytest.raises(SyncFailed, match="commitlog"):
+        dispatch.delete_unneeded()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(EIO, "Input/output error"),
+        OSError(ENOSPC, "No space left on device"),
+        OSError(EMFILE, "Too many open files"),
+        SyncFailed(EIO, "Input/output error", "consumequeue/t/0"),
+    ],
+)
+def test_what_a_deletion_has_written_before_a_failure_is_synced_by_the_next_checkpoint(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
+    dispatch, disk, _ = failing()
+    dispatch.take_unsynced()
+    dispatch.rise([("t", 0, 7)])
+    disk.error, disk.failing = error, f"consumequeue/t/0/{4 * ENTRY_BYTES:020}"
+    dispatch.delete_unneeded()
+    assert dispatch.queue("t", 0).tail_bytes == 4 * ENTRY_BYTES
+    assert dispatch.take_unsynced() == [f"consumequeue/t/0/{0:020}"]
+
+
 def test_a_write_may_fail_of_a_queue_that_is_written_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the cut that deletes its file: the process ended at the sentence that was to tell of the write."""
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
