@@ -139,6 +139,8 @@ class Dispatch:
         """Queues that begin later than records say, and the offsets where they begin as these say."""
         self._is_damaged = False
         """Whether a file was found damaged: no checkpoint says that the files are whole."""
+        self._is_unmarked = False
+        """Whether the mark was taken away for it, which no checkpoint writes anew."""
         self._doubted = set[str]()
         """Paths of files whose sync has failed."""
         self.made_at: int | None = None
@@ -371,6 +373,12 @@ class Dispatch:
         """
         return self.made_at is None and not self._is_damaged
 
+    def may_be_marked(self) -> None:
+        """Learn that a checkpoint has tried to write the mark: it may be there though damage was met."""
+        self._is_unmarked = False
+        if self._is_damaged:
+            self._unmark()
+
     def adopt(
         self,
         frozen: Any,
@@ -449,9 +457,15 @@ class Dispatch:
 
     def _found_damaged(self, path: str, what: str) -> None:
         self._is_damaged = True
-        with suppress(OSError):  # no checkpoint writes it again, and none has deleted files that are damaged
-            self._disk.delete(QUEUES_WHOLE)
+        self._unmark()
         self._tell_damaged(path, what)
+
+    def _unmark(self) -> None:
+        """Take the mark away, once: to delete it syncs the store's folder, also where it is gone."""
+        if not self._is_unmarked:
+            with suppress(OSError):  # no checkpoint writes it again; the next damage tries again
+                self._disk.delete(QUEUES_WHOLE)
+                self._is_unmarked = True
 
     def drop(self) -> None:
         """Delete all queues, to be made anew from the log."""
@@ -461,7 +475,7 @@ class Dispatch:
         self._unsynced.clear()
         self._recorded.clear()
         self._doubted.clear()
-        self._frozen, self._is_damaged, self.made_at = NOTHING, False, None
+        self._frozen, self._is_damaged, self._is_unmarked, self.made_at = NOTHING, False, False, None
         self._disk.delete(QUEUES_WHOLE)
         self._disk.delete(CONSUMEQUEUE)
 

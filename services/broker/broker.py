@@ -565,6 +565,8 @@ class Broker:
         self.written_offset = checkpoint.snapshot.offset
         if checkpoint.is_marked:
             self.store.dispatch.made_at = checkpoint.queues_made_at
+        if checkpoint.may_be_marked:
+            self.store.dispatch.may_be_marked()
         self.store.dispatch.doubt(checkpoint.failed)
         self.shared_in_checkpoint = checkpoint.snapshot.parts.get(SHARED)
         if checkpoint.log_sync is not None:
@@ -581,6 +583,8 @@ class Broker:
         """
         self._has_new_plan = True
         self.store.dispatch.not_synced(checkpoint.queue_paths)
+        if checkpoint.may_be_marked:
+            self.store.dispatch.may_be_marked()
         self.store.dispatch.doubt(checkpoint.failed)
         self.store.keys.failed(checkpoint.keys)
         self.timers.failed(checkpoint.timers)

@@ -51,6 +51,8 @@ class Checkpoint:
     unneeded_paths: list[str]
     is_marked: bool = False
     """Whether the files of queues have their mark."""
+    may_be_marked: bool = False
+    """Whether the mark was to be written, however that ended."""
     failed: dict[str, OSError] = field(default_factory=dict)
     """By path, files of queues that cannot be written or synced."""
 
@@ -69,6 +71,7 @@ class Checkpoint:
         """
         if self.failed or not self.wants_mark():
             return
+        self.may_be_marked = True
         try:
             dispatch.mark(disk, self.queues_made_at)
             self.is_marked = self.wants_mark()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from commitlog import limits
 from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import StoreDamaged
+from commitlog.layout import QUEUES_WHOLE
 from consumequeue import entry, tails
 from consumequeue.dispatch import Dispatch
 from consumequeue.entry import ENTRY_BYTES, Entry
@@ -194,9 +195,21 @@ def test_a_failed_sync_of_a_folder_in_which_a_queue_has_no_file_is_told_to_who_w
 
 
 class Refusing(MemoryDisk):
-    """A disk that writes no file whose path begins so."""
+    """A disk that writes no file whose path begins so, and fails to delete for a while."""
 
     refused: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleting: list[OSError] = []
+        """What the next ones raise that delete something."""
+        self.deleted: list[str] = []
+
+    def delete(self, path: str) -> None:
+        self.deleted.append(path)
+        if self.deleting:
+            raise self.deleting.pop(0)
+        super().delete(path)
 
     def write(self, path: str, position: int, data: bytes) -> None:
         if path.startswith(self.refused):
@@ -237,6 +250,21 @@ def test_a_queue_whose_file_is_refused_leaves_the_others_their_bound(monkeypatch
         dispatch.write()
     assert all_tails(dispatch) <= 2 * 64 * 1024
     assert told == [f"consumequeue/r/0/{0:020}"]  # which takes the mark away, and syncs a folder
+
+
+def test_the_mark_is_taken_away_once_however_many_files_are_refused() -> None:
+    """Each time syncs the folder of the store, in the loop: 500 files took 6.2 s of it."""
+    dispatch, disk, told = refusing("t")
+    disk.write(QUEUES_WHOLE, 0, b"yes")
+    disk.deleting = [OSError(EIO, "Input/output error"), SyncFailed(EIO, "Input/output error", ".")]
+    for queue_id in range(100):
+        dispatch.dispatch_runs([(("t", queue_id), 0, 256 * ONE)])
+    dispatch.write()
+    assert len(told) == 100
+    assert disk.deleted == 3 * [QUEUES_WHOLE]
+    assert disk.size(QUEUES_WHOLE) < 0
+    dispatch.doubt({path: SyncFailed(EIO, "Input/output error", path) for path in told})
+    assert disk.deleted == 3 * [QUEUES_WHOLE]
 
 
 def test_a_refused_queue_has_a_bounded_tail_and_what_it_let_go_of_is_not_passed_over() -> None:

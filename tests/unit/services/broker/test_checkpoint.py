@@ -15,6 +15,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
+from consumequeue import dispatch
 from consumequeue.entry import ENTRY_BYTES
 from consumequeue.queue import QueueWrite
 from services.broker.broker import Broker
@@ -212,10 +213,41 @@ def test_damage_that_is_met_while_the_first_mark_is_written_has_the_next_start_m
     assert [one.message.message_id for one in store.broker.finding.read("t", 0, 0, 9)] == ["first"]
 
 
-class Sick(MemoryDisk):
-    """A disk that cannot sync the files whose paths begin so, or cannot write them."""
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_mark_that_damage_could_not_take_away_while_it_was_written_goes_once_it_can(
+    has_failed: bool,
+) -> None:
+    store, disk = Store(), Sick()
+    store.disk = disk
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    store.send("first", None)
+    store.broker.store.dispatch.write()
+    checkpoint = store.broker.checkpoint(store.now_ms)
+    disk.write(FILE, 0, bytes(disk.size(FILE)))
+    marked = dispatch.mark
 
-    unsyncable = unwritable = "none"
+    def meanwhile(disk: Sick, made_at: int) -> None:
+        with pytest.raises(StoreDamaged):
+            store.broker.finding.read("t", 0, 0, 9)
+        marked(disk, made_at)
+        disk.undeletable = layout.QUEUES_WHOLE
+
+    with patch.object(dispatch, "mark", meanwhile):
+        checkpoint.write(disk)
+    assert disk.size(layout.QUEUES_WHOLE) > 0
+    disk.undeletable = "none"
+    (store.broker.checkpoint_failed if has_failed else store.broker.checkpointed)(checkpoint)
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    assert store.broker.made_anew == ["the consume queues: their files are not whole"]
+    store.checkpoint()  # another core than the one that met the damage marks them
+    assert disk.size(layout.QUEUES_WHOLE) > 0
+
+
+class Sick(MemoryDisk):
+    """A disk that cannot sync the files whose paths begin so, cannot write them, or cannot delete them."""
+
+    unsyncable = unwritable = undeletable = "none"
     error: OSError | None = None
     """What a sync raises instead."""
 
@@ -234,7 +266,7 @@ class Sick(MemoryDisk):
         super().write(path, position, data)
 
     def delete(self, path: str) -> None:
-        if path.startswith(self.unwritable):
+        if path.startswith((self.unwritable, self.undeletable)):
             raise OSError(EACCES, "Permission denied", path)
         super().delete(path)
 
