@@ -105,6 +105,12 @@ class Descriptors:
             if path in self._open:
                 self._forget(path)
 
+    def forget_within(self, inside: str) -> None:
+        """Let all files go whose paths begin so."""
+        with self._lock:
+            for path in [one for one in self._open if one.startswith(inside)]:
+                self._forget(path)
+
     def forget_all(self) -> None:
         """Let every file go."""
         with self._lock:

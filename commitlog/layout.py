@@ -4,6 +4,7 @@
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
     keyindex/<20 digits>                       derived: see `consumequeue.keyindex`
     consumequeue.whole                         says that the queues are as the snapshots say
+    consumequeue.aside-<n>                     files of queues that could not be deleted; nothing reads them
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
     timers/<level>-<20 digits>                 far timers by time, see `timingwheel.partition`
     timers-names/<20 digits>                   names of timers, see `consumequeue.timerindex`
@@ -55,6 +56,8 @@ from commitlog.errors import StoreDamaged, StoreError
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
 QUEUES_WHOLE: Final = "consumequeue.whole"
+QUEUES_ASIDE: Final = "consumequeue.aside-"
+"""How the names of folders begin that nothing reads, and no one could delete; a number follows."""
 KEYINDEX: Final = "keyindex"
 SNAPSHOTS: Final = "snapshots"
 TIMER_NAMES: Final = "timers-names"

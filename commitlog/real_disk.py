@@ -224,7 +224,7 @@ class RealDisk:
         self._forget(path)
         target = self.root / path
         if target.is_dir():
-            shutil.rmtree(target)
+            _delete_folder(target)
         else:
             target.unlink(missing_ok=True)
         if target.parent.exists():
@@ -256,11 +256,11 @@ class RealDisk:
 
     def _forget(self, path: str) -> None:
         """Let go of what is known of a file, or of all files in a folder."""
-        target = self.root / path
-        inside = target.rglob("*") if target.is_dir() else ()
-        for one in [path, *(str(found.relative_to(self.root)) for found in inside)]:
-            self._files.forget(one)
-            self._named.discard(one)
+        self._files.forget(path)
+        self._named.discard(path)
+        if os.path.isdir(self.root / path):  # which may be one that cannot be listed
+            self._files.forget_within(f"{path}/")
+            self._named.difference_update([one for one in self._named.copy() if one.startswith(f"{path}/")])
 
     def _make_folder(self, folder: Path) -> None:
         """Make a folder and all missing ones above it, each durably."""
@@ -278,6 +278,14 @@ class RealDisk:
             _sync(descriptor, name, is_whole=True)
         finally:
             os.close(descriptor)
+
+
+def _delete_folder(folder: Path) -> None:
+    """Delete a folder and all in it that can be deleted; raise the first error."""
+    failed: list[BaseException] = []
+    shutil.rmtree(folder, onerror=lambda _, __, found: failed.append(found[1]))
+    if failed:
+        raise failed[0]
 
 
 def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:

@@ -23,7 +23,7 @@ A start believes the files of a snapshot by a mark (`QUEUES_WHOLE`), which a che
 synced. It names the snapshot with which these files began: queues that were made anew have other bytes where
 the log lacks records, and a crash may leave them beside an older snapshot. A damaged file takes the mark
 away, also one that cannot be written or synced, and no checkpoint sets it again before a start has made the
-queues anew.
+queues anew. What a start cannot delete before that stays aside, and nothing reads it (`delete_files`).
 
 Queues that were made anew may begin later than records say: a cut could not look into their damaged files,
 and the log has their first records no more. A snapshot keeps which these are, until a record says where they
@@ -50,7 +50,7 @@ from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import NO_ROOM, StoreDamaged
 from commitlog.inner_batch import message_count, pick
-from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
+from commitlog.layout import CONSUMEQUEUE, QUEUES_ASIDE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
 from consumequeue.entry import Entry, lite_code, tags_code
 from consumequeue.queue import (
@@ -395,6 +395,7 @@ class Dispatch:
         looked at. `recorded` is what the snapshot keeps of queues that begin later than records say.
         """
         assert not self._queues, "a store that has queues adopts no others"
+        delete_aside(self._disk)
         stored = [*stored_queues(frozen)]
         if frozen is None or not is_marked(self._disk, made_at) or not self._are_folders_there(stored):
             self.drop()
@@ -468,7 +469,7 @@ class Dispatch:
                 self._is_unmarked = True
 
     def drop(self) -> None:
-        """Delete all queues, to be made anew from the log."""
+        """Delete all queues, to be made anew from the log; raise OSError (`delete_files`)."""
         assert self._taken is None, "a worker is writing entries of these queues"
         self._queues.clear()
         self._tails.clear()
@@ -476,8 +477,54 @@ class Dispatch:
         self._recorded.clear()
         self._doubted.clear()
         self._frozen, self._is_damaged, self._is_unmarked, self.made_at = NOTHING, False, False, None
-        self._disk.delete(QUEUES_WHOLE)
-        self._disk.delete(CONSUMEQUEUE)
+        delete_files(self._disk)
+
+
+def delete_files(disk: Disk) -> None:
+    """Delete the files of all queues, which can be made anew, and first of all their mark.
+
+    What the disk does not let go (another's, immutable, in a bad sector) is renamed with the folder it lies
+    in, and nothing reads it any more. Raise OSError where that fails, too, or the mark stays.
+    """
+    disk.delete(QUEUES_WHOLE)
+    delete_aside(disk)
+    try:
+        disk.delete(CONSUMEQUEUE)
+    except OSError as error:
+        if is_of_others(error):
+            raise
+        _put_aside(disk, error)
+
+
+def delete_aside(disk: Disk) -> None:
+    """Delete what `delete_files` had to leave, as far as the disk lets it go by now; raise `SyncFailed`."""
+    for name in disk.list(""):
+        if name.startswith(QUEUES_ASIDE):
+            try:
+                disk.delete(name)
+            except SyncFailed:
+                raise
+            except OSError:  # the next start tries again; until then it takes room
+                continue
+
+
+def _put_aside(disk: Disk, why: OSError) -> None:
+    """Rename the folder of all queues, in which something cannot be deleted; raise OSError."""
+    names, number = {*disk.list("")}, 1
+    while (free := f"{QUEUES_ASIDE}{number}") in names:
+        number += 1
+    try:
+        disk.rename(CONSUMEQUEUE, free)
+    except SyncFailed:
+        raise
+    except OSError as error:
+        what = (
+            f"{why.filename or CONSUMEQUEUE} cannot be deleted ({why.strerror or why}), and {CONSUMEQUEUE} "
+            f"not be renamed to {free} ({error.strerror or error}), so the queues cannot be made anew. "
+            f"Delete the folder {CONSUMEQUEUE} of the store, as root if need be: all in it is made anew from "
+            "the log"
+        )
+        raise OSError(error.errno, what, CONSUMEQUEUE) from error
 
 
 def mark_of(made_at: int) -> bytes:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from errno import EIO, ENOSPC
+from errno import EACCES, EIO, ENOSPC, ENOTEMPTY, EPERM
 
 from commitlog.disk import SyncFailed
 from commitlog.view import View, whole
@@ -251,14 +251,31 @@ class MemoryDisk:
         return max(0, self.total_bytes - used), self.total_bytes
 
     def rename(self, path: str, new_path: str) -> None:
+        inside = [name for name in self._files if name.startswith(f"{path}/")]
+        if inside and self.list(new_path):
+            raise OSError(ENOTEMPTY, "Directory not empty", path)
         fault = self._begin("rename", path)
-        file = self._file(path)
-        assert not file.unsynced, f"{path} was renamed before it was synced"
-        self._namings = [one for one in self._namings if one.names != ((path, file),)]
-        self._change_names(_Naming(_folder(new_path), ((new_path, file), (path, None))))
+        if inside:
+            self._rename_folder(path, new_path, inside)
+        else:
+            file = self._file(path)
+            assert not file.unsynced, f"{path} was renamed before it was synced"
+            self._namings = [one for one in self._namings if one.names != ((path, file),)]
+            self._change_names(_Naming(_folder(new_path), ((new_path, file), (path, None))))
         if fault not in _WITHIN:
             self._sync_names(_folder(new_path))
         self._end(fault, path, is_done=fault is Fault.FAILS_WITHIN)
+
+    def _rename_folder(self, path: str, new_path: str, inside: list[str]) -> None:
+        """All that lies in it is there or here; names in it that were not synced are taken for durable."""
+        assert _folder(path) == _folder(new_path), f"{path} is moved to another folder"
+        moved = [(name, f"{new_path}{name[len(path) :]}", self._files[name]) for name in inside]
+        self._namings = [
+            one for one in self._namings if not any(name.startswith(f"{path}/") for name, _ in one.names)
+        ]
+        there = tuple((new_name, file) for _, new_name, file in moved)
+        gone = tuple((name, None) for name, _, _ in moved)
+        self._change_names(_Naming(_folder(new_path), (*there, *gone)))
 
     def delete(self, path: str) -> None:
         names = [name for name in self._files if name == path or name.startswith(f"{path}/")]
@@ -373,6 +390,45 @@ class MemoryDisk:
                 files.pop(path, None)
             else:
                 files[path] = file
+
+
+class Unyielding(MemoryDisk):
+    """A disk that deletes no file which `hold` named, nor writes beside it, as in another owner's folder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: dict[_File, None] = {}
+        self.keeps_names = False
+        """Whether no folder can be renamed either."""
+
+    def hold(self, folder: str) -> None:
+        """Let go of no file that lies in a folder now, wherever it goes with that."""
+        self._held |= {file: None for path, file in self._files.items() if path.startswith(f"{folder}/")}
+
+    def let_go(self) -> None:
+        """Hold nothing any more."""
+        self._held.clear()
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        if any(file in self._held for one, file in self._files.items() if _folder(one) == _folder(path)):
+            raise OSError(EACCES, "Permission denied", path)
+        super().write(path, position, data)
+
+    def delete(self, path: str) -> None:
+        inside = [one for one in self._files if one == path or one.startswith(f"{path}/")]
+        held = [one for one in inside if self._files[one] in self._held]
+        if not held:
+            super().delete(path)
+            return
+        for one in inside:
+            if one not in held:
+                super().delete(one)
+        raise OSError(EACCES, "Permission denied", held[0])
+
+    def rename(self, path: str, new_path: str) -> None:
+        if self.keeps_names and self.size(path) < 0:
+            raise OSError(EPERM, "Operation not permitted", path)
+        super().rename(path, new_path)
 
 
 def _folder(path: str) -> str:

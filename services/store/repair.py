@@ -29,6 +29,7 @@ from commitlog.disk import Disk
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
+from consumequeue import dispatch
 from consumequeue.sorted_runs import Run
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
@@ -157,8 +158,7 @@ def carry_out_on(disk: Disk, planned: Plan, store: OpenStore, now_ms: int) -> No
 
 def _make_derived(disk: Disk, now_ms: int) -> None:
     """Start the core once without its derived files, and keep what that made."""
-    disk.delete(layout.QUEUES_WHOLE)
-    disk.delete(layout.CONSUMEQUEUE)
+    dispatch.delete_files(disk)
     disk.delete(layout.KEYINDEX)
     Broker.open(disk, BrokerSettings(), now_ms).checkpoint(now_ms).write(disk)
 

@@ -52,7 +52,7 @@ from commitlog import imported, layout, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.snapshot import Snapshot
-from consumequeue import keyindex
+from consumequeue import dispatch, keyindex
 from consumequeue.queue import keeps_tail
 from services.broker import derived
 from services.broker.broker import SHARED
@@ -238,13 +238,13 @@ def take_over(disk: Disk) -> bool:
             disk.delete(_WHOLE)
             disk.delete(layout.FETCHED)
             return False
-        for path in _REPLACED:
-            disk.delete(path)
+        _delete_store(disk)
         disk.rename(_WHOLE, _MOVING)
     paths = _listed(disk, _MOVING)
     if paths is None:
-        for path in (*_REPLACED, _MOVING, layout.FETCHED):
-            disk.delete(path)
+        _delete_store(disk)
+        disk.delete(_MOVING)
+        disk.delete(layout.FETCHED)
         raise StoreDamaged(
             f"{_MOVING} does not list the files of the copy that was taking the store's place: the store was "
             "deleted, and needs the copy of another node."
@@ -256,6 +256,15 @@ def take_over(disk: Disk) -> bool:
     disk.delete(_MOVING)
     disk.delete(layout.FETCHED)
     return True
+
+
+def _delete_store(disk: Disk) -> None:
+    """Delete what a copy replaces; files of queues that the disk does not let go may stay aside."""
+    for path in _REPLACED:
+        if path == layout.CONSUMEQUEUE:
+            dispatch.delete_files(disk)
+        else:
+            disk.delete(path)
 
 
 def _listed(disk: Disk, path: str) -> list[str] | None:
@@ -291,8 +300,7 @@ def wipe(disk: Disk) -> None:
         with suppress(StoreDamaged):
             take_over(disk)
     discard(disk)
-    for path in _REPLACED:
-        disk.delete(path)
+    _delete_store(disk)
 
 
 def discard(disk: Disk) -> None:

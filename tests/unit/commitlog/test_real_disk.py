@@ -156,6 +156,49 @@ def test_only_what_writes_makes_a_file(tmp_path: Path) -> None:
     disk.close()
 
 
+def test_a_folder_in_which_one_file_cannot_be_deleted_loses_the_others_and_can_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, unlink = RealDisk(tmp_path), os.unlink
+    for name in ("a/1/x", "a/2/held", "a/3/x"):
+        disk.write(name, 0, b"before")
+
+    def refuse(path: Any, *, dir_fd: int | None = None) -> None:
+        if os.fspath(path).endswith("held"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(PermissionError) as failed:
+        disk.delete("a")
+    assert "held" in str(failed.value.filename)
+    assert (disk.list("a"), disk.list("a/2")) == (["2"], ["held"])
+    disk.write("a/2/held", 0, b"again")  # open when it goes
+    disk.rename("a", "a.aside")
+    assert disk.read("a.aside/2/held", 0, 9) == b"againe"
+    disk.write("a/2/held", 0, b"new")
+    assert (disk.read("a/2/held", 0, 9), disk.read("a.aside/2/held", 0, 9)) == (b"new", b"againe")
+    monkeypatch.undo()
+    disk.delete("a.aside")
+    assert disk.list("") == ["a"]
+    disk.close()
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_a_folder_is_renamed_with_all_in_it(disk: Disk, is_durable: bool) -> None:
+    for name in ("a/x", "a/b/y", "ab/x"):
+        disk.write(name, 0, name.encode())
+        disk.sync(name)
+    disk.rename("a", "z")
+    if is_durable and isinstance(disk, MemoryDisk):
+        disk.crash(lambda count: 0)
+    assert (disk.list(""), disk.list("z"), disk.list("a")) == (["ab", "z"], ["b", "x"], [])
+    assert disk.read("z/b/y", 0, 9) == b"a/b/y"
+    disk.write("a/x", 0, b"new")
+    with pytest.raises(OSError, match="not empty"):
+        disk.rename("a", "z")
+
+
 def test_who_reads_a_file_that_is_deleted_meanwhile_reads_no_other_one(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     disk.write("deleted", 0, b"deleted")

@@ -73,6 +73,12 @@ def test_what_cannot_be_opened_is_refused_and_left_alone() -> None:
     assert [one.operations for one in (disk, foreign, rocketmq)] == [before[0] + 1, *before[1:]]
 
 
+def test_files_of_queues_that_could_not_be_deleted_make_no_folder_anothers() -> None:
+    store_format.check_names(["consumequeue.aside-1", "lock"], knows_format=False)
+    with pytest.raises(NotAStore, match=r"consumequeue\.other"):
+        store_format.check_names(["consumequeue.aside-1", "consumequeue.other"])
+
+
 def test_a_flipped_bit_is_told_and_mended() -> None:
     content = store_format.encode(SIZE, WITHOUT_TAILS)
     for bit in range(8 * len(content)):

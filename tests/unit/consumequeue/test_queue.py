@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import zlib
-from errno import EIO
+from errno import EIO, EMFILE, EPERM
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commitlog.disk import SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.layout import QUEUES_WHOLE
 from commitlog.record import Record
@@ -22,7 +23,7 @@ from consumequeue import entry, queue
 from consumequeue.dispatch import Dispatch, files_named, is_marked, mark
 from consumequeue.entry import Entry
 from consumequeue.queue import ConsumeQueue
-from tests.memory_disk import MemoryDisk
+from tests.memory_disk import MemoryDisk, Unyielding
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "rocketmq.json").read_text())
 
@@ -434,6 +435,61 @@ def test_queues_that_were_made_anew_are_not_taken_for_those_of_an_older_snapshot
     mark(disk, 900)
     assert not Dispatch(disk).adopt(snapshot, 500)
     assert disk.list("consumequeue") == []
+
+
+def held() -> Unyielding:
+    """A disk with the files of two queues, of which one lets nothing go."""
+    disk = Unyielding()
+    made = Dispatch(disk, tail_entries_max=1)
+    made.dispatch_runs([((topic, 0), 0, entry.encode(Entry(0, 90, 0))) for topic in ("t", "other")])
+    made.write()
+    mark(disk, 500)
+    disk.hold("consumequeue/t/0")
+    return disk
+
+
+def test_queues_are_made_anew_beside_files_that_cannot_be_deleted() -> None:
+    """No start was possible any more because of the folder of one queue, whose owner was another."""
+    disk = held()
+    for number in (1, 2):
+        made = Dispatch(disk, tail_entries_max=1)
+        made.drop()
+        assert disk.list("consumequeue") == []
+        assert disk.size(QUEUES_WHOLE) < 0
+        aside = f"consumequeue.aside-{number}"
+        assert [path for path in disk.paths() if path.startswith(aside)] == [f"{aside}/t/0/{0:020}"]
+        made.dispatch_runs([(("t", 0), 0, entry.encode(Entry(number, 90, 0)))])
+        made.write()
+        mark(disk, 600)
+        disk.crash(lambda count: count)
+        again = Dispatch(disk)
+        assert again.adopt(made.freeze(), 600)
+        assert again.queue("t", 0).get(0, 1) == [Entry(number, 90, 0)]
+        disk.hold("consumequeue/t/0")
+    assert len(disk.list("")) == 4
+    disk.let_go()
+    assert Dispatch(disk).adopt(made.freeze(), 600)
+    assert disk.list("") == ["consumequeue", QUEUES_WHOLE]
+
+
+def test_a_start_says_what_to_do_where_files_can_neither_be_deleted_nor_put_aside() -> None:
+    disk = held()
+    disk.keeps_names = True
+    with pytest.raises(OSError, match="Delete the folder consumequeue of the store") as failed:
+        Dispatch(disk).drop()
+    assert failed.value.errno == EPERM
+    assert failed.value.filename == "consumequeue"
+    assert f"consumequeue/t/0/{0:020} cannot be deleted (Permission denied)" in failed.value.strerror
+    assert disk.size(QUEUES_WHOLE) < 0
+
+
+@pytest.mark.parametrize("error", [SyncFailed(EIO, "sync", "."), OSError(EMFILE, "Too many open files")])
+def test_files_stay_in_their_place_where_a_failure_says_nothing_of_them(error: OSError) -> None:
+    disk = held()
+    with patch.object(disk, "delete", side_effect=[None, error]), pytest.raises(type(error)) as failed:
+        Dispatch(disk).drop()
+    assert failed.value is error
+    assert disk.list("consumequeue") == ["other", "t"]
 
 
 def test_a_mark_that_was_torn_is_none() -> None:

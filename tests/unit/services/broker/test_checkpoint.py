@@ -20,7 +20,7 @@ from consumequeue.entry import ENTRY_BYTES
 from consumequeue.queue import QueueWrite
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from tests.memory_disk import Fault, MemoryDisk
+from tests.memory_disk import Fault, MemoryDisk, Unyielding
 from tests.unit.services.broker.test_timers import HOUR, Store
 
 
@@ -386,6 +386,31 @@ def test_a_failed_sync_of_a_folder_that_holds_more_than_queues_ends_the_core(pat
     with pytest.raises(SyncFailed):
         store.broker.checkpoint(store.now_ms).write(disk)
     assert told(store) == []
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_a_store_opens_where_the_folder_of_a_queue_is_anothers(has_snapshot: bool) -> None:
+    store, disk = Store(), Unyielding()
+    store.disk = disk
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    store.send("first", None)
+    store.broker.store.dispatch.write()
+    disk.sync(FILE)
+    if has_snapshot:
+        store.checkpoint()
+    disk.hold("consumequeue/t/0")
+    store.send("second", None)
+    store.broker.store.dispatch.write()
+    for _ in range(3):
+        store.crash()
+        assert ids(store) == ["first", "second"]
+        store.checkpoint()
+    assert store.broker.made_anew == []
+    assert disk.list("consumequeue.aside-1") == ["t"]
+    disk.let_go()
+    store.crash()
+    assert disk.list("consumequeue.aside-1") == []
+    assert ids(store) == ["first", "second"]
 
 
 @pytest.mark.parametrize("ends", ["killed", "killed, given up", "power cut"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from errno import EPERM
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commitlog import layout, limits
+from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
 from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
@@ -56,6 +58,32 @@ def test_a_store_as_it_was_written_is_sound(store_at: Callable[[str], Path]) -> 
     assert verdict.findings == []
     assert (verdict.record_count > 200, verdict.entry_count > 150, verdict.snapshot_count) == (True, True, 2)
     assert files(root) == before, "a proof writes nothing"
+
+
+def test_a_repair_makes_queues_anew_beside_a_file_that_cannot_be_deleted(
+    store_at: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, unlink = store_at("store"), os.unlink
+    damaged = root / f"consumequeue/orders/0/{0:020}"
+    overwrite(damaged, 3, b"\xff")
+    number = damaged.stat().st_ino
+
+    def refuse(path: Any, *, dir_fd: int | None = None) -> None:
+        if os.stat(path, dir_fd=dir_fd).st_ino == number:
+            raise PermissionError(EPERM, "Operation not permitted", path)
+        unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    assert repaired(root).makes_derived
+    verdict = proven(root)
+    assert verdict.is_sound, verdict
+    aside = root / "consumequeue.aside-1"
+    assert [one.stat().st_ino for one in aside.rglob("*") if one.is_file()] == [number]
+    monkeypatch.undo()
+    disk = RealDisk(root)
+    Broker.open(disk, SETTINGS, NOW_MS)
+    disk.close()
+    assert not aside.exists()
 
 
 def test_what_was_lost_is_named_set_aside_and_then_known(store_at: Callable[[str], Path]) -> None:

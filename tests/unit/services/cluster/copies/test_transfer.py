@@ -32,7 +32,7 @@ from sharedlog.engine import Head
 from sharedlog.fold import Position
 from sharedlog.leading import Candidate
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
-from tests.memory_disk import Death, Fault, MemoryDisk
+from tests.memory_disk import Death, Fault, MemoryDisk, Unyielding
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
@@ -161,6 +161,21 @@ def test_derived_files_that_the_senders_disk_has_spoiled_or_lost_are_made_anew(
     _, replica = opened_copy(full_store)
     assert len(replica.core.made_anew) == 1
     assert len(found_ids(replica)) == 40 + 3 * ENTRIES_PER_FILE_MIN
+
+
+@pytest.mark.parametrize("is_wiped", [False, True])
+def test_a_copy_takes_the_place_of_queues_that_cannot_be_deleted(full_store: Path, is_wiped: bool) -> None:
+    disk = Unyielding()
+    path = f"consumequeue/t/0/{0:020}"
+    disk.write(path, 0, b"of another node")
+    disk.hold("consumequeue/t/0")
+    if is_wiped:
+        transfer.wipe(disk)
+        assert disk.list("") == ["consumequeue.aside-1"]
+    transfer.receive(io.BytesIO(sent(full_store)), disk)
+    assert transfer.take_over(disk)
+    assert disk.read(path, 0, 100) == (full_store / path).read_bytes()[:100]
+    assert Replica.open(disk, SETTINGS, 0, CLUSTER).core.made_anew == []
 
 
 @pytest.mark.parametrize("unreadable", ["consumequeue/t/0/00000000000000000000", layout.QUEUES_WHOLE])
