@@ -35,7 +35,7 @@ from services.store.opening import OpenStore, open_store
 from services.store.progress import Progress, unseen
 from services.store.reading import StoreFiles
 
-_CHUNK_BYTES: Final = 4 * 1024 * 1024
+CHUNK_BYTES: Final = 4 * 1024 * 1024
 _TRIES_MAX: Final = 10
 _UNFINISHED: Final = ".unfinished"
 
@@ -202,8 +202,8 @@ def _file_bytes(descriptor: int) -> int:
 
 
 def _chunks(descriptor: int, length: int) -> Iterator[tuple[int, bytes]]:
-    for position in range(0, length, _CHUNK_BYTES):
-        yield position, os.pread(descriptor, min(_CHUNK_BYTES, length - position), position)
+    for position in range(0, length, CHUNK_BYTES):
+        yield position, os.pread(descriptor, min(CHUNK_BYTES, length - position), position)
 
 
 def _key_in(root: Path) -> str:

@@ -3,8 +3,8 @@
 They could be made anew from the log, at some 25 us a record; taken along they cost their bytes, a tenth of
 the log's. Nothing here must succeed. The files of queues are sent with the mark that has a start believe them
 only if each can be read and matches the CRC that the snapshot has of it; else all queues are made anew. Each
-block of the key index has a CRC of its own: a file that is gone is left out, and what is not whole is made
-anew.
+block of the key index has a CRC of its own: a file that is gone is left out, and what is not whole, or cannot
+be read, is made anew.
 
 The key index has a handful of files, of which a merge deletes some now and then: they are held open. Files of
 queues may be many: each is read when it is sent. Where they are many and small none is sent, for syncing them
@@ -17,6 +17,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Final
 
 from commitlog import layout
@@ -25,7 +26,7 @@ from commitlog.snapshot import Snapshot
 from consumequeue import dispatch, keyindex
 from consumequeue.entry import ENTRY_BYTES
 from services.broker import derived
-from services.store.copying import FileCopy, content_of, file_of
+from services.store.copying import CHUNK_BYTES, FileCopy, content_of, file_of
 from services.store.reading import StoreFiles
 
 ENTRIES_PER_FILE_MIN: Final = 100
@@ -48,7 +49,8 @@ class HeldDerived:
     def copies(self) -> Iterator[FileCopy]:
         """Yield the files; read each before the next is asked for."""
         for path, descriptor in self._keys.items():
-            yield file_of(path, descriptor, None)
+            file = file_of(path, descriptor, None)
+            yield replace(file, chunks=_all_of(file))
         named = list(dispatch.files_named(self._queues))
         entry_count = sum(length for _, length, _ in named) // ENTRY_BYTES
         if entry_count < ENTRIES_PER_FILE_MIN * len(named):
@@ -68,3 +70,18 @@ class HeldDerived:
         with suppress(StoreError):
             return self._files.read(path, 0, length)
         return b""
+
+
+def _all_of(file: FileCopy) -> Iterator[tuple[int, bytes]]:
+    """Yield all of a file: zeros from where the disk cannot read it, for its length was said before.
+
+    Their blocks lack their CRCs, so the file is taken for a damaged one.
+    """
+    end = 0
+    with suppress(OSError):
+        for position, chunk in file.chunks:
+            yield position, chunk
+            end = position + len(chunk)
+        return
+    for position in range(end, file.length, CHUNK_BYTES):
+        yield position, bytes(min(CHUNK_BYTES, file.length - position))
