@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commitlog.errors import StoreError
 from tidewheel.errors import ConfigurationError
 
 
@@ -15,3 +16,9 @@ class JavaMissing(ConfigurationError):
     """Spark needs Java 17 or newer."""
 
     code, exit_code = "TW-200", 3
+
+
+class StreamLost(StoreError):
+    """The store no longer holds what the stream has not read."""
+
+    code = "TW-112"

@@ -1,8 +1,11 @@
-"""What tasks read a log in: slices of it, records by the queues' index, kept records, and holes."""
+"""What tasks read a log in: slices of it, records by the queues' index, kept records, and holes;
+and what a stream has lost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -14,7 +17,16 @@ from spark_jobs.log.kept_timers import KeptTimers, timer_batches
 from spark_jobs.log.queue_index import Indexed, indexed_batches
 from spark_jobs.log.slices import Slice
 
-Part = Slice | Indexed | Kept | KeptTimers | tuple[Damage, ...]
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Log offsets of a log that a stream was in, and that the store no longer holds."""
+
+    damage: Damage
+    why: str
+
+
+Part = Slice | Indexed | Kept | KeptTimers | Gone | tuple[Damage, ...]
 """Damage as a part of its own: log offsets that no segment file covers."""
 
 NO_SEGMENT: Final = "no segment file covers these bytes"
@@ -31,4 +43,5 @@ def part_batches(part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     elif isinstance(part, KeptTimers):
         yield from timer_batches(part, wanted)
     elif "damage" in wanted.kinds:
-        yield damage_batch(part, wanted.schema, NO_SEGMENT)
+        damaged, why = ((part.damage,), part.why) if isinstance(part, Gone) else (part, NO_SEGMENT)
+        yield damage_batch(damaged, wanted.schema, why)

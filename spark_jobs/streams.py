@@ -1,0 +1,155 @@
+"""The log as a stream of micro-batches, and what becomes of it when its checkpoint outlives its log."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+
+from commitlog.errors import StoreError
+from commitlog.published_log import StoreLog, holes, is_node, open_log, read_durable
+from commitlog.recovery import Damage
+from spark_jobs.errors import StreamLost
+from spark_jobs.log.parts import Gone
+from spark_jobs.log.ranges import range_of
+from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
+from spark_jobs.positions import Loss, Position, loss_at
+from spark_jobs.rows import Rows, Task
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The log as it grows. An offset is a `Position`, and a batch the records that start between two of them.
+
+    So a batch that is read again has the same rows: nothing below the durable offset changes, and a record
+    belongs to the batch in which it starts, wherever the cut falls. A batch ends where the published durable
+    offset was, or sooner by `max_bytes_per_trigger`. Segments that begin meanwhile need no notice.
+
+    Both ends of a batch are looked for in the log before it is planned. What is lost is a `StreamLost`; with
+    `failOnDataLoss=false` a `Gone` part of the batch, which then begins where another log begins for a new
+    query, or where what retention left does.
+    """
+
+    def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
+        self._store = Path(options["path"])
+        self._slice_bytes = int(options.get("slice_bytes", SLICE_BYTES_DEFAULT))
+        self._bytes_max = int(options.get("max_bytes_per_trigger", 0))
+        self._first = options.get("from")
+        self._fails = options.get("failOnDataLoss", "true").lower() != "false"
+        self._stop_offset: int | None = None
+        self._rows = Rows(options, columns)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where `from` says, else where the log begins."""
+        log = self._log()
+        return Position(0).as_json() if log is None else Position.in_log(log, self._beginning(log)).as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return so many bytes of log in one batch, if there is a limit."""
+        return ReadMaxBytes(self._bytes_max) if self._bytes_max else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Remember where the log ends now: a query with that trigger ends there."""
+        self._stop_offset = read_durable(self._store) or 0
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the durable offset, or what the limit allows; raise `StreamLost`."""
+        position = Position.from_json(start)
+        loss = self._accepted(loss_at(self._store, position))
+        first_offset = position.offset if loss is None else self._resumed(loss)
+        end_offset = max(self._durable_offset(), first_offset)
+        if isinstance(limit, ReadMaxBytes):
+            end_offset = min(end_offset, first_offset + limit.max_bytes)
+        if loss is None and end_offset == first_offset:
+            return start  # as it is written in the checkpoint: Spark compares the text
+        log = self._log()
+        end = Position(end_offset) if log is None else Position.in_log(log, end_offset)
+        return (end if loss is None else end.begun_at(first_offset)).as_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the slices between two offsets, and what is gone there; raise `StreamLost`."""
+        if start == end:
+            return []
+        first, last = Position.from_json(start), Position.from_json(end)
+        loss = loss_at(self._store, first)
+        if last.began is None:
+            loss = self._accepted(loss)
+        lost_end = self._accepted(loss_at(self._store, last))
+        if lost_end is not None:
+            return [Task(Gone(Damage(min(first.offset, last.offset), last.offset), lost_end.why))]
+        gone = [] if loss is None else [Task(Gone(loss.gone, loss.why))]
+        if last.began is not None:
+            first = Position(last.began)
+        elif loss is not None:
+            first = Position(self._resumed(loss))
+        return [*gone, *self._between(first, last.offset)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Return the record batches of one partition."""
+        assert isinstance(partition, Task)
+        return self._rows.of(partition.part, None)
+
+    def _between(self, first: Position, end_offset: int) -> list[InputPartition]:
+        first_offset = first.offset
+        if first_offset >= end_offset:
+            return []
+        log = open_log(self._store)
+        if first_offset < log.first_offset:  # retention has been here since it was looked for
+            lost = self._accepted(loss_at(self._store, first))
+            if lost is not None:
+                rest = self._between(Position(log.first_offset), end_offset)
+                return [Task(Gone(lost.gone, lost.why)), *rest]
+        if log.end_offset < end_offset:
+            raise StoreError(
+                f"{self._store} tells of {log.end_offset} bytes of log, and this batch ends at "
+                f"{end_offset}: a node that was started again has not taken that in yet. Run the query "
+                "again in some seconds."
+            )
+        missing = tuple(holes(log, first_offset, end_offset))
+        parts: list[InputPartition] = [
+            Task(part) for part in slices(log, self._slice_bytes, first_offset, end_offset)
+        ]
+        return [*parts, Task(missing)] if missing else parts
+
+    def _log(self) -> StoreLog | None:
+        """Return the log; None while there is none."""
+        try:
+            return open_log(self._store)
+        except StoreError:
+            return None
+
+    def _durable_offset(self) -> int:
+        return (read_durable(self._store) or 0) if self._stop_offset is None else self._stop_offset
+
+    def _beginning(self, log: StoreLog) -> int:
+        return range_of(log, self._first, None).first_offset if self._first else log.first_offset
+
+    def _resumed(self, loss: Loss) -> int:
+        """Return the log offset at which to go on after a loss."""
+        if not loss.is_other_log:
+            return loss.gone.end_offset
+        log = self._log()
+        return 0 if log is None else self._beginning(log)
+
+    def _accepted(self, loss: Loss | None) -> Loss | None:
+        """Return the loss, and warn of it, if the query is to go on; raise `StreamLost` if not."""
+        if loss is None:
+            return None
+        if self._fails:
+            is_behind = is_node(self._store) and loss.is_other_log
+            wait = " If the node fetches its log anew, wait until it is in step." if is_behind else ""
+            raise StreamLost(
+                f"{loss.why}{wait} Begin anew with another checkpoint, or set failOnDataLoss=false to go on "
+                "with what is there: then a row with `damage` says what is gone."
+            )
+        warnings.warn(f"failOnDataLoss=false: {loss.why}", stacklevel=2)
+        return loss
