@@ -1,6 +1,7 @@
 """The files of a store are not what they should be, or their disk fails.
 
     StoreError
+    |-- NoRecords                              nothing is to be read yet
     |-- StoreLocked, NotAStore, StoreTooNew    the folder is not this broker's to open
     |-- StoreDamaged                           bytes are not what was written
     |-- DiskFailed, NoRoom                     the disk refuses
@@ -26,6 +27,10 @@ class StoreError(TidewheelError):
     """The store cannot be used."""
 
     code, exit_code = "TW-110", 5
+
+
+class NoRecords(StoreError):
+    """The store cannot be used."""
 
 
 class StoreLocked(StoreError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from commitlog import imported, layout, record, store_format
-from commitlog.errors import NotAStore, StoreError, StoreTooNew
+from commitlog.errors import NoRecords, NotAStore, StoreTooNew
 from commitlog.recovery import Damage
 
 _NONE_OWN: Final = 1 << 62
@@ -84,7 +84,7 @@ class StoreLog:
 def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
     """Return the log under `store`; `durable_offset` overrides the published one (to read two stores alike).
 
-    Raise `NotAStore`, `StoreTooNew`, or `StoreError` if it holds no record yet.
+    Raise `NotAStore`, `StoreTooNew`, or `NoRecords` if it holds none yet.
     """
     ours = _check_format(store)
     folder = store / layout.COMMITLOG
@@ -95,7 +95,7 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
     segments = _written_segments(folder, published or 0)
     log = StoreLog(segments, published, ours, imported_until, _read_epoch(store))
     if not log.segments or log.end_offset <= log.first_offset:
-        raise StoreError(_nothing(store))
+        raise NoRecords(_nothing(store))
     return log
 
 

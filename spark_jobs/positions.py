@@ -3,9 +3,10 @@
     {"offset": 4096, "log": {"at": 3904, "bytes": 192, "crc": 1234, "store_ms": 1763700000000}}
 
 `offset` is a log offset: all records that start before it were read. `log` is a record by which that log is
-known again (`log/marks.py`). `began`, in the first offset after a loss, is where reading began anew in the
-log that was there then. Checkpoints of before have `offset` alone: of these only the length of the log is
-checked. Nothing can be lost at offset 0.
+known again (`log/marks.py`). `since_ms` is the time from which on records are wanted, `since_offset` the log
+offset, where the log had not got that far: both as the query was first given them. `began`, in the first
+offset after a loss, is where reading began anew in the log that was there then. Checkpoints of before have
+`offset` alone: of these only the length of the log is checked. Nothing can be lost at offset 0.
 
     the files hold                          the stream
     the marked record                       goes on; waits where the store tells of less than it did
@@ -24,6 +25,7 @@ from typing import Any
 from commitlog.published_log import StoreLog, read_durable
 from commitlog.recovery import Damage
 from spark_jobs.log.marks import Mark, first_kept, is_kept, mark_at
+from spark_jobs.log.ranges import FOREVER_MS, Place, found_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +34,51 @@ class Position:
 
     offset: int
     mark: Mark | None = None
+    since_ms: int | None = None
+    since_offset: int | None = None
     began: int | None = None
 
     @classmethod
-    def in_log(cls, log: StoreLog, offset: int) -> Position:
-        """Return the position at a log offset of this log."""
-        return cls(offset, mark_at(log, offset))
+    def first_of(cls, log: StoreLog | None, since: Place | None) -> Position:
+        """Return where a query begins in a log, None while there is none; raise `UnknownChoice`.
+
+        What comes later begins at a place behind the log's end.
+        """
+        since_ms, since_offset = (None, None) if since is None else (since.ms, since.offset)
+        if log is None:
+            return cls(0, None, since_ms, since_offset)
+        found = log.first_offset if since is None else found_at(log, since, is_end=False)
+        offset = min(max(found, log.first_offset), log.end_offset)
+        is_ahead = since_offset is not None and since_offset > offset
+        return cls(offset, mark_at(log, offset), since_ms, since_offset if is_ahead else None)
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Position:
         """Return what a checkpoint holds."""
         mark = Mark.from_json(stored["log"]) if "log" in stored else None
-        return cls(stored["offset"], mark, stored.get("began"))
+        numbers = (stored.get(name) for name in ("since_ms", "since_offset", "began"))
+        return cls(stored["offset"], mark, *numbers)
 
     def as_json(self) -> dict[str, Any]:
         """Return what a checkpoint is to hold."""
-        log = {} if self.mark is None else {"log": self.mark.as_json()}
-        began = {} if self.began is None else {"began": self.began}
-        return {"offset": self.offset, **log, **began}
+        log = None if self.mark is None else self.mark.as_json()
+        rest = {"log": log, "since_ms": self.since_ms, "since_offset": self.since_offset, "began": self.began}
+        return {"offset": self.offset, **{name: one for name, one in rest.items() if one is not None}}
 
-    def begun_at(self, offset: int) -> Position:
-        """Return this position as the end of a batch that does not begin where the one before ended."""
-        return replace(self, began=offset)
+    def advanced(self, log: StoreLog | None, offset: int) -> Position:
+        """Return the position that begins where this one does, and is at a log offset of this log."""
+        mark = None if log is None else mark_at(log, offset)
+        return replace(self, offset=offset, mark=mark, began=None)
+
+    @property
+    def first_offset(self) -> int:
+        """The log offset from which on records are wanted."""
+        return max(self.offset, self.since_offset or 0)
+
+    @property
+    def stored_ms(self) -> tuple[int, int] | None:
+        """The store times that are wanted, from the first to before the second; None for all."""
+        return None if self.since_ms is None else (self.since_ms, FOREVER_MS)
 
 
 @dataclass(frozen=True, slots=True)

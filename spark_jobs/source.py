@@ -20,17 +20,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from commitlog.published_log import holes, open_log
+from commitlog.errors import NoRecords
+from commitlog.published_log import StoreLog, holes, is_node, open_log
 from spark_jobs.datasets import ACKS
 from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP
 from spark_jobs.log.kept import kept_parts
+from spark_jobs.log.parts import Part
 from spark_jobs.log.properties import MAP
 from spark_jobs.log.queue_index import Index, open_index
-from spark_jobs.log.ranges import range_of
+from spark_jobs.log.ranges import place, range_of
 from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
-from spark_jobs.rows import Rows, Task
+from spark_jobs.rows import NOTHING, Rows, Task
+from spark_jobs.source_options import BATCH, bytes_of, check_names, path_of
 from spark_jobs.streams import LogStreamReader
-from tidewheel.errors import UnknownChoice
 
 FORMAT: Final = "tidewheel"
 _SQL_TYPES: Final = {
@@ -53,6 +55,11 @@ COLUMNS: Final = _sql(SCHEMA)
 
 class TidewheelSource(DataSource):
     """See the module."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Raise `UnknownChoice` for an option that there is not."""
+        check_names(options)
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
@@ -77,38 +84,51 @@ class LogReader(DataSourceReader):
     """Plans and reads one log; what cannot be read as records becomes rows with `damage`."""
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
-        durable = options.get("durable")
-        store = Path(options["path"])
-        self._slice_bytes = int(options.get("slice_bytes", SLICE_BYTES_DEFAULT))
-        self._log = open_log(store, None if durable is None else int(durable))
+        check_names(options, BATCH)
+        self._slice_bytes = bytes_of(options, "slice_bytes", SLICE_BYTES_DEFAULT)
         self._rows = Rows(options, columns)
-        self._range = range_of(self._log, options.get("from"), options.get("to"))
-        is_whole = not options.get("from", "").isdigit()
-        self._kept = kept_parts(store, self._log) if is_whole else []
-        self._index = self._opened_index(store, options.get("index", "auto"))
+        store, durable = path_of(options), bytes_of(options, "durable", -1, least=0)
+        first = place(options, "from", "startingTimestamp")
+        end = place(options, "to", "endingTimestamp")
+        self._log = _opened(store, None if durable < 0 else durable)
+        self._range = range_of(self._log, first, end)
+        self._kept = kept_parts(store, self._log, self._range.outlived_until)
+        self._index = self._opened_index(store)
 
     def partitions(self) -> list[InputPartition]:
         """Return one per slice, or per segment that the index leads to, and one for all holes if there are
         any.
         """
         first_offset, end_offset = self._range.first_offset, self._range.end_offset
-        parts: list[InputPartition] = []
+        parts: list[Part] = []
         if self._index is not None:
-            parts += [Task(part) for part in self._index.parts(self._log, self._range)]
+            parts += self._index.parts(self._log, self._range)
             first_offset = max(first_offset, min(self._index.until, end_offset))
-        parts += [Task(part) for part in slices(self._log, self._slice_bytes, first_offset, end_offset)]
-        parts += [Task(part) for part in self._kept]
+        parts += slices(self._log, self._slice_bytes, first_offset, end_offset)
+        parts += self._kept
         missing = tuple(holes(self._log, self._range.first_offset, end_offset))
-        return [*parts, Task(missing)] if missing else parts
+        parts += [missing] if missing else []
+        return [Task(part, self._range.stored_ms) for part in parts or [NOTHING]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the record batches of one partition."""
-        assert isinstance(partition, Task)
-        return self._rows.of(partition.part, self._range)
+        return self._rows.of(partition)
 
-    def _opened_index(self, store: Path, use: str) -> Index | None:
-        if use not in ("auto", "never"):
-            raise UnknownChoice(f"index={use!r} is none of auto, never.")
-        if use == "never" or self._rows.wanted.topics == ALL or self._rows.is_acks:
+    def _opened_index(self, store: Path) -> Index | None:
+        topics = self._rows.wanted.topics
+        if topics == ALL or self._rows.is_acks or not self._rows.has_index or not self._log.segments:
             return None
-        return open_index(store, self._log, self._rows.wanted.topics)
+        return open_index(store, self._log, topics)
+
+
+def _opened(store: Path, durable_offset: int | None) -> StoreLog:
+    """Return the log of a store, an empty one if it holds no records; raise `StoreError`.
+
+    Of a node that has told of nothing it is not known whether there is something.
+    """
+    try:
+        return open_log(store, durable_offset)
+    except NoRecords:
+        if is_node(store):
+            raise
+        return StoreLog((), 0, ours=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +20,12 @@ from commitlog.errors import StoreError
 from commitlog.published_log import StoreLog, holes, is_node, open_log, read_durable
 from commitlog.recovery import Damage
 from spark_jobs.errors import StreamLost
-from spark_jobs.log.parts import Gone
-from spark_jobs.log.ranges import range_of
+from spark_jobs.log.parts import Gone, Part
+from spark_jobs.log.ranges import place
 from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
 from spark_jobs.positions import Loss, Position, loss_at
 from spark_jobs.rows import Rows, Task
+from spark_jobs.source_options import STREAM, boolean, bytes_of, check_names, path_of
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -40,18 +41,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
-        self._store = Path(options["path"])
-        self._slice_bytes = int(options.get("slice_bytes", SLICE_BYTES_DEFAULT))
-        self._bytes_max = int(options.get("max_bytes_per_trigger", 0))
-        self._first = options.get("from")
-        self._fails = options.get("failOnDataLoss", "true").lower() != "false"
+        check_names(options, STREAM)
+        self._store = path_of(options)
+        self._slice_bytes = bytes_of(options, "slice_bytes", SLICE_BYTES_DEFAULT)
+        self._bytes_max = bytes_of(options, "max_bytes_per_trigger", 0)
+        self._since = place(options, "from", "startingTimestamp")
+        self._fails = boolean(options, "failOnDataLoss", default=True)
         self._stop_offset: int | None = None
         self._rows = Rows(options, columns)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where `from` says, else where the log begins."""
-        log = self._log()
-        return Position(0).as_json() if log is None else Position.in_log(log, self._beginning(log)).as_json()
+        """Return where `from` says, else where the log begins; raise `UnknownChoice`, `StoreError`."""
+        return Position.first_of(self._log(), self._since).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return so many bytes of log in one batch, if there is a limit."""
@@ -65,15 +66,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the durable offset, or what the limit allows; raise `StreamLost`."""
         position = Position.from_json(start)
         loss = self._accepted(loss_at(self._store, position))
-        first_offset = position.offset if loss is None else self._resumed(loss)
-        end_offset = max(self._durable_offset(), first_offset)
+        first = position if loss is None else self._resumed(loss, position)
+        end_offset = max(self._durable_offset(), first.offset)
         if isinstance(limit, ReadMaxBytes):
-            end_offset = min(end_offset, first_offset + limit.max_bytes)
-        if loss is None and end_offset == first_offset:
+            end_offset = min(end_offset, first.offset + limit.max_bytes)
+        if loss is None and end_offset == first.offset:
             return start  # as it is written in the checkpoint: Spark compares the text
-        log = self._log()
-        end = Position(end_offset) if log is None else Position.in_log(log, end_offset)
-        return (end if loss is None else end.begun_at(first_offset)).as_json()
+        end = first.advanced(self._log(), end_offset)
+        return (end if loss is None else replace(end, began=first.offset)).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the slices between two offsets, and what is gone there; raise `StreamLost`."""
@@ -86,59 +86,62 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost_end = self._accepted(loss_at(self._store, last))
         if lost_end is not None:
             return [Task(Gone(Damage(min(first.offset, last.offset), last.offset), lost_end.why))]
-        gone = [] if loss is None else [Task(Gone(loss.gone, loss.why))]
+        gone: list[Part] = [] if loss is None else [Gone(loss.gone, loss.why)]
         if last.began is not None:
-            first = Position(last.began)
+            first = replace(last, offset=last.began, mark=None)
         elif loss is not None:
-            first = Position(self._resumed(loss))
-        return [*gone, *self._between(first, last.offset)]
+            first = self._resumed(loss, first)
+        return [Task(part, last.stored_ms) for part in (*gone, *self._between(first, last.offset))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the record batches of one partition."""
-        assert isinstance(partition, Task)
-        return self._rows.of(partition.part, None)
+        """Yield the record batches of one partition; raise `StreamLost` for a segment deleted meanwhile."""
+        try:
+            yield from self._rows.of(partition)
+        except FileNotFoundError as error:
+            raise StreamLost(
+                f"{error.filename} was deleted while it was read, as by retention. Run the query again: it "
+                "says what is gone, or with failOnDataLoss=false goes on behind it."
+            ) from error
 
-    def _between(self, first: Position, end_offset: int) -> list[InputPartition]:
-        first_offset = first.offset
-        if first_offset >= end_offset:
+    def _between(self, first: Position, end_offset: int) -> list[Part]:
+        if first.first_offset >= end_offset:
             return []
         log = open_log(self._store)
-        if first_offset < log.first_offset:  # retention has been here since it was looked for
+        if first.offset < log.first_offset:  # retention has been here since it was looked for
             lost = self._accepted(loss_at(self._store, first))
             if lost is not None:
-                rest = self._between(Position(log.first_offset), end_offset)
-                return [Task(Gone(lost.gone, lost.why)), *rest]
+                return [Gone(lost.gone, lost.why), *self._between(self._resumed(lost, first), end_offset)]
         if log.end_offset < end_offset:
             raise StoreError(
                 f"{self._store} tells of {log.end_offset} bytes of log, and this batch ends at "
                 f"{end_offset}: a node that was started again has not taken that in yet. Run the query "
                 "again in some seconds."
             )
-        missing = tuple(holes(log, first_offset, end_offset))
-        parts: list[InputPartition] = [
-            Task(part) for part in slices(log, self._slice_bytes, first_offset, end_offset)
-        ]
-        return [*parts, Task(missing)] if missing else parts
+        missing = tuple(holes(log, first.first_offset, end_offset))
+        parts: list[Part] = [*slices(log, self._slice_bytes, first.first_offset, end_offset)]
+        return [*parts, missing] if missing else parts
 
     def _log(self) -> StoreLog | None:
-        """Return the log; None while there is none."""
+        """Return the log; None while there is none. Raise `StoreError` for one that cannot be followed."""
         try:
-            return open_log(self._store)
+            log = open_log(self._store)
         except StoreError:
             return None
+        if log.durable_offset is None and not log.ours:
+            raise StoreError(
+                f"{self._store} is Apache RocketMQ's own and does not publish how far it may be read, so no "
+                "stream can follow it. Import it (tidewheel store import), or read it with spark.read."
+            )
+        return log
 
     def _durable_offset(self) -> int:
         return (read_durable(self._store) or 0) if self._stop_offset is None else self._stop_offset
 
-    def _beginning(self, log: StoreLog) -> int:
-        return range_of(log, self._first, None).first_offset if self._first else log.first_offset
-
-    def _resumed(self, loss: Loss) -> int:
-        """Return the log offset at which to go on after a loss."""
-        if not loss.is_other_log:
-            return loss.gone.end_offset
-        log = self._log()
-        return 0 if log is None else self._beginning(log)
+    def _resumed(self, loss: Loss, position: Position) -> Position:
+        """Return the position at which to go on after a loss."""
+        if loss.is_other_log:
+            return Position.first_of(self._log(), self._since)
+        return replace(position, offset=loss.gone.end_offset, mark=None)
 
     def _accepted(self, loss: Loss | None) -> Loss | None:
         """Return the loss, and warn of it, if the query is to go on; raise `StreamLost` if not."""

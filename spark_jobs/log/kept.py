@@ -32,15 +32,18 @@ class Kept:
     imported_until: int
 
 
-def kept_parts(store: Path, log: StoreLog) -> list[Kept | KeptTimers]:
-    """Return what to read beside the log; nothing while the log has its beginning."""
-    if log.first_offset == 0 or not log.ours:
+def kept_parts(store: Path, log: StoreLog, until: int | None = None) -> list[Kept | KeptTimers]:
+    """Return what to read beside the log, of what lay before `until`; nothing while the log has its
+    beginning.
+    """
+    before_offset = log.first_offset if until is None else min(until, log.first_offset)
+    if before_offset <= 0 or not log.ours:
         return []
     parts: list[Kept | KeptTimers] = []
     if _holds_files(store / layout.KEEP):
-        parts.append(Kept(str(store / layout.KEEP), log.first_offset, log.imported_until))
+        parts.append(Kept(str(store / layout.KEEP), before_offset, log.imported_until))
     if _holds_files(store / layout.TIMERS):
-        parts.append(KeptTimers(str(store), log.first_offset, log.imported_until))
+        parts.append(KeptTimers(str(store), before_offset, log.imported_until))
     return parts
 
 

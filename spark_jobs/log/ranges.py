@@ -9,8 +9,9 @@ row's own store time decides in the end. Cost: about twenty probes of a few hund
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import numpy as np
@@ -27,43 +28,104 @@ MARGIN_MS: Final = 60_000
 """A clock set back by less than this loses no row of a range of time."""
 
 _STEP_BYTES: Final = 64 * 1024
-_FOREVER_MS: Final = 1 << 62
+FOREVER_MS: Final = 1 << 62
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LIKE_MS: Final = range(10**12, 10**13)
+"""Milliseconds since 1970 from 2001 to 2286."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An end of a range as it was given: a log offset, or a time in milliseconds since 1970, never both."""
+
+    given: str
+    offset: int | None = None
+    ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Log offsets from the first to before the end, and the store times that rows must have, likewise."""
+    """Log offsets from the first to before the end, and the store times that rows must have, likewise.
+
+    With an end before the first it is empty. `outlived_until`: what retention has kept of before the log
+    belongs to the range as far as it lay before this log offset.
+    """
 
     first_offset: int
     end_offset: int
     stored_ms: tuple[int, int] | None = None
+    outlived_until: int = 0
 
 
-def range_of(log: StoreLog, first: str | None, end: str | None) -> Range:
-    """Return the range of two options: each a log offset, or a time as ISO 8601; raise `UnknownChoice`."""
-    found = Range(log.first_offset, log.end_offset)
-    starts, first_ms = _place(log, "from", first, found.first_offset)
-    ends, end_ms = _place(log, "to", end, found.end_offset)
-    stored_ms = None if first_ms is None and end_ms is None else (first_ms or 0, end_ms or _FOREVER_MS)
-    return Range(max(starts, found.first_offset), min(ends, found.end_offset), stored_ms)
+def place(options: Mapping[str, str], name: str, timestamp: str) -> Place | None:
+    """Return one end of a range from two options, of which at most one is given; raise `UnknownChoice`.
 
-
-def _place(log: StoreLog, option: str, given: str | None, default: int) -> tuple[int, int | None]:
-    """Return (log offset, time in ms if it was given as a time)."""
+    `name` is a log offset, or a time as ISO 8601; `timestamp` is milliseconds since 1970.
+    """
+    given, given_ms = options.get(name), options.get(timestamp)
+    if given is not None and given_ms is not None:
+        raise UnknownChoice(f"{name} and {timestamp} say the same thing twice. Give one of them.")
+    if given_ms is not None:
+        if not _is_number(given_ms):
+            raise UnknownChoice(f"{timestamp}={given_ms!r} is no number of milliseconds since 1970.")
+        return Place(f"{timestamp}={given_ms}", ms=int(given_ms))
     if given is None:
-        return default, None
-    if given.isascii() and given.isdigit():
-        return int(given), None
+        return None
+    if _is_number(given):
+        return Place(f"{name}={given}", offset=int(given))
+    return Place(f"{name}={given}", ms=_ms(name, given, timestamp))
+
+
+def range_of(log: StoreLog, first: Place | None, end: Place | None) -> Range:
+    """Return the range between two places of a log, or its ends; raise `UnknownChoice`."""
+    starts, ends = log.first_offset, log.end_offset
+    first_ms, end_ms = 0, FOREVER_MS
+    if first is not None:
+        starts = max(starts, found_at(log, first, is_end=False))
+        first_ms = first_ms if first.ms is None else first.ms
+    if end is not None:
+        ends = min(ends, found_at(log, end, is_end=True))
+        end_ms = end_ms if end.ms is None else end.ms
+    is_timed = any(one is not None and one.ms is not None for one in (first, end))
+    outlived = 0 if first is not None and first.offset is not None else log.first_offset
+    if end is not None and end.offset is not None:
+        outlived = min(outlived, end.offset)
+    return Range(starts, ends, (first_ms, end_ms) if is_timed else None, outlived)
+
+
+def found_at(log: StoreLog, place: Place, *, is_end: bool) -> int:
+    """Return the log offset at which a range begins or ends that has this place; raise `UnknownChoice`.
+
+    A number behind the log's end that would be a time of these days, in milliseconds, is refused: taken for a
+    log offset it would give nothing, and say nothing.
+    """
+    if place.offset is not None:
+        if place.offset > log.end_offset and place.offset in _LIKE_MS:
+            timestamp = "endingTimestamp" if is_end else "startingTimestamp"
+            raise UnknownChoice(
+                f"{place.given} is a log offset, and the log ends at {log.end_offset}. If milliseconds since "
+                f"1970 are meant, give {timestamp}={place.offset}."
+            )
+        return place.offset
+    assert place.ms is not None, "a place is an offset or a time"
+    return bounds(log, place.ms + (MARGIN_MS if is_end else -MARGIN_MS))[is_end]
+
+
+def _is_number(given: str) -> bool:
+    return given.isascii() and given.isdigit()
+
+
+def _ms(option: str, given: str, timestamp: str) -> int:
+    """Return a time in milliseconds since 1970; what is stored at whole ones is before it or not, as said."""
     try:
         time = datetime.fromisoformat(given)
     except ValueError as error:
         raise UnknownChoice(
-            f"{option}={given!r} is neither a log offset nor a time. Give a number of bytes, or a time as "
-            "2026-11-21T20:00:00Z."
+            f"{option}={given!r} is neither a log offset nor a time. Give a number of bytes, a time as "
+            f"2026-11-21T20:00:00Z, or {timestamp} in milliseconds since 1970."
         ) from error
-    time_ms = int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
-    is_end = option == "to"
-    return bounds(log, time_ms + (MARGIN_MS if is_end else -MARGIN_MS))[is_end], time_ms
+    since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
+    return -(-since // timedelta(milliseconds=1))
 
 
 def bounds(log: StoreLog, time_ms: int) -> tuple[int, int]:
@@ -94,5 +156,5 @@ class _Probe:
         until = max(self.end - record.RECORD_BYTES_MIN + 8, 0)
         start = likely_record(self._data.data, self._first_offset, position, until)
         if start < 0:
-            return _FOREVER_MS
+            return FOREVER_MS
         return int(Records.at(self._data, np.array([start])).numbers("store_ms")[0])

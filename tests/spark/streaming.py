@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict
 
 from commitlog import layout
 from commitlog.log import CommitLog
@@ -104,6 +105,10 @@ class Arrivals:
         """Return the rows that say what is gone, by log offset."""
         return sorted((row for row in self.rows() if row.damage), key=lambda row: row.physical_offset)
 
+    def damage_texts(self) -> list[str]:
+        """Return what these rows say."""
+        return [row.damage for row in self.rows() if row.damage]
+
 
 @dataclass
 class Query(Arrivals):
@@ -151,9 +156,8 @@ class Steps(Arrivals):
     def drain(self, store: Path, columns: str = COLUMNS, **options: object) -> None:
         """Read until a reader, made anew, has nothing more."""
         names = tuple(column.split()[0] for column in columns.split(","))
-        reader = LogStreamReader(
-            {"path": str(store)} | {name: str(one) for name, one in options.items()}, names
-        )
+        given = CaseInsensitiveDict(path=str(store)) | {name: str(one) for name, one in options.items()}
+        reader = LogStreamReader(given, names)
         reader.prepareForTriggerAvailableNow()
         if not self.planned:
             self.planned.append(json.dumps(reader.initialOffset()))
