@@ -19,6 +19,6 @@ class JavaMissing(ConfigurationError):
 
 
 class StreamLost(StoreError):
-    """The store no longer holds what the stream has not read."""
+    """The store no longer holds the log that was being read."""
 
     code = "TW-112"

@@ -53,11 +53,13 @@ from spark_jobs import verdicts
 from spark_jobs.books.book_rows import Sides
 from spark_jobs.books.books import Books, Horizon
 from spark_jobs.cases.names import FINDINGS, NOT_COVERED, SEALED_WINDOW_CHANGED
+from spark_jobs.errors import StreamLost
 from spark_jobs.inputs.sources import Exported, Sources
 from spark_jobs.inputs.stores import Inputs
 from spark_jobs.layout import RunFolders
 from spark_jobs.log.slices import slices
 from spark_jobs.options import AuditOptions
+from spark_jobs.positions import Position, loss_at
 from spark_jobs.report import report
 from spark_jobs.report.statistics import LogStatistics, log_statistics
 from spark_jobs.report.summary import AuditSummary, in_case_order, read_findings
@@ -81,9 +83,11 @@ def audit(
     """Compare a broker's store with the shop's databases and carts; add a run to the folder `out`.
 
     Raise `NotAStore`, `StoreTooNew`, `StoreError`, `DatabaseUnreadable`, `JavaMissing`, `ConfigurationError`
-    for an `out` that cannot be written, and `TidewheelError` when Spark gives up.
+    for an `out` that cannot be written, `StreamLost` for a store that is replaced meanwhile, and
+    `TidewheelError` when Spark gives up.
     """
     sources = Sources(store, inputs)
+    books_at = Position.at_end_of(sources.log)
     run = RunFolders(out, options.run_id)
     _make_folder(run.folder)
     with (
@@ -97,7 +101,20 @@ def audit(
             on_progress(f"Reading {sources.log_bytes / 1e6:,.1f} MB of log")
             begun = Staged(Path(scratch) / "staged", bucket_count=sources.bucket_count)
             begun = stage_parts(spark, slices(sources.log, SLICE_BYTES), sources.log, sources.mapping, begun)
-            return compare(spark, exported.result(), store, run, options, on_progress, begun)
+            books = exported.result()
+            check_same_log(store, books_at)
+            return compare(spark, books, store, run, options, on_progress, begun)
+
+
+def check_same_log(store: Path, position: Position) -> None:
+    """Raise `StreamLost` if the log in which an audit began is not the one that it reads to its end.
+
+    What was read up to the first end and what comes behind it would be of two histories, judged as one. A log
+    without a sound record is not known again.
+    """
+    loss = None if position.mark is None else loss_at(store, position)
+    if loss is not None:
+        raise StreamLost(f"{loss.why} The store was replaced while it was audited: run the audit again.")
 
 
 def _make_folder(folder: Path) -> None:

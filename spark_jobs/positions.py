@@ -53,6 +53,11 @@ class Position:
         return cls(offset, mark_at(log, offset), since_ms, since_offset if is_ahead else None)
 
     @classmethod
+    def at_end_of(cls, log: StoreLog) -> Position:
+        """Return the position behind all records of a log."""
+        return cls(log.end_offset, mark_at(log, log.end_offset))
+
+    @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Position:
         """Return what a checkpoint holds."""
         mark = Mark.from_json(stored["log"]) if "log" in stored else None

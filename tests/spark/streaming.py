@@ -18,7 +18,7 @@ from commitlog import layout
 from commitlog.log import CommitLog
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record, encode
-from spark_jobs.source import LogStreamReader
+from spark_jobs.streams import LogStreamReader
 
 SEGMENT_BYTES = 2048
 COLUMNS = "physical_offset bigint, queue_offset bigint, record_bytes bigint, store_ms bigint, damage string"
@@ -117,7 +117,7 @@ class Query(Arrivals):
     spark: SparkSession
     folder: Path
 
-    def drain(self, store: Path, columns: str = COLUMNS, **options: object) -> None:
+    def drain(self, store: Path, columns: str = COLUMNS, /, **options: object) -> None:
         """Run the query until it has read all that is there."""
         frame = self.spark.readStream.format("tidewheel").schema(columns).options(**options)  # type: ignore[arg-type]
         query = (
@@ -153,7 +153,7 @@ class Steps(Arrivals):
     committed: int = 0
     batches: list[list[Row]] = field(default_factory=list)
 
-    def drain(self, store: Path, columns: str = COLUMNS, **options: object) -> None:
+    def drain(self, store: Path, columns: str = COLUMNS, /, **options: object) -> None:
         """Read until a reader, made anew, has nothing more."""
         names = tuple(column.split()[0] for column in columns.split(","))
         given = CaseInsensitiveDict(path=str(store)) | {name: str(one) for name, one in options.items()}

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from commitlog import layout
+from commitlog.published_log import open_log
+from spark_jobs.errors import StreamLost
+from spark_jobs.main import check_same_log
+from spark_jobs.positions import Position
 from tests.spark.streaming import Steps, Writer
 from tidewheel.errors import TidewheelError
 
@@ -203,3 +207,17 @@ def test_a_checkpoint_of_before_goes_on_and_is_checked_from_then_on(writer: Writ
     wiped_and_longer(writer)
     with pytest.raises(TidewheelError, match=ANOTHER):
         query.drain(writer.store)
+
+
+@pytest.mark.parametrize(("fate", "says"), FATES, ids=NAMES)
+def test_an_audit_whose_store_is_replaced_meanwhile_is_an_error(
+    writer: Writer, fate: Fate, says: str
+) -> None:
+    writer.copy("older")
+    writer.append(20)
+    position = Position.at_end_of(open_log(writer.store))
+    writer.append(20)
+    check_same_log(writer.store, position)
+    fate(writer)
+    with pytest.raises(StreamLost, match=f"{says}.*run the audit again"):
+        check_same_log(writer.store, position)
