@@ -4,9 +4,10 @@
 
 `offset` is a log offset: all records that start before it were read. `log` is a record by which that log is
 known again (`log/marks.py`). `since_ms` is the time from which on records are wanted, `since_offset` the log
-offset, where the log had not got that far: both as the query was first given them. `began`, in the first
-offset after a loss, is where reading began anew in the log that was there then. Checkpoints of before have
-`offset` alone: of these only the length of the log is checked. Nothing can be lost at offset 0.
+offset, where the log had not got that far: both as the query was first given them. `began` is where the batch
+that ends here begins, if it is the first of a query (Spark asks anew where a query begins until that batch is
+committed) or the first behind a loss. Checkpoints of before have `offset` alone: of these only the length of
+the log is checked.
 
     the files hold                          the stream
     the marked record                       goes on; waits where the store tells of less than it did
@@ -46,11 +47,11 @@ class Position:
         """
         since_ms, since_offset = (None, None) if since is None else (since.ms, since.offset)
         if log is None:
-            return cls(0, None, since_ms, since_offset)
+            return cls(0, None, since_ms, since_offset, began=0)
         found = log.first_offset if since is None else found_at(log, since, is_end=False)
         offset = min(max(found, log.first_offset), log.end_offset)
         is_ahead = since_offset is not None and since_offset > offset
-        return cls(offset, mark_at(log, offset), since_ms, since_offset if is_ahead else None)
+        return cls(offset, mark_at(log, offset), since_ms, since_offset if is_ahead else None, began=offset)
 
     @classmethod
     def at_end_of(cls, log: StoreLog) -> Position:
@@ -74,6 +75,11 @@ class Position:
         """Return the position that begins where this one does, and is at a log offset of this log."""
         mark = None if log is None else mark_at(log, offset)
         return replace(self, offset=offset, mark=mark, began=None)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing was read up to here: a query begins, or has begun anew."""
+        return self.began == self.offset
 
     @property
     def first_offset(self) -> int:
@@ -101,8 +107,6 @@ class Loss:
 def loss_at(store: Path, position: Position) -> Loss | None:
     """Return what is lost to a stream at this position; None if it can go on, or has to wait."""
     offset, mark = position.offset, position.mark
-    if offset == 0:
-        return None
     end_offset, first_offset = read_durable(store) or 0, first_kept(store) or 0
     kept = None if mark is None else is_kept(store, mark)
     if kept:

@@ -73,19 +73,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if loss is None and end_offset == first.offset:
             return start  # as it is written in the checkpoint: Spark compares the text
         end = first.advanced(self._log(), end_offset)
-        return (end if loss is None else replace(end, began=first.offset)).as_json()
+        return (replace(end, began=first.offset) if loss or position.is_first else end).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the slices between two offsets, and what is gone there; raise `StreamLost`."""
         if start == end:
             return []
         first, last = Position.from_json(start), Position.from_json(end)
+        lost_end = self._accepted(loss_at(self._store, last))
+        if lost_end is not None:
+            began = first.offset if last.began is None else last.began
+            return [Task(Gone(Damage(min(began, last.offset), last.offset), lost_end.why))]
         loss = loss_at(self._store, first)
         if last.began is None:
             loss = self._accepted(loss)
-        lost_end = self._accepted(loss_at(self._store, last))
-        if lost_end is not None:
-            return [Task(Gone(Damage(min(first.offset, last.offset), last.offset), lost_end.why))]
         gone: list[Part] = [] if loss is None else [Gone(loss.gone, loss.why)]
         if last.began is not None:
             first = replace(last, offset=last.began, mark=None)

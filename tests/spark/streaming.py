@@ -146,7 +146,8 @@ class Query(Arrivals):
 class Steps(Arrivals):
     """A query of the same verbs, without Spark: a reader is asked what Spark asks, and offsets are JSON.
 
-    `planned` is what the checkpoint's folder `offsets` holds, of which `committed` batches have ended.
+    `planned` is what the checkpoint's folder `offsets` holds, the ends of batches, of which `committed` have
+    run. Until the first is committed, Spark asks each time where the query begins.
     """
 
     planned: list[str] = field(default_factory=list)
@@ -159,24 +160,21 @@ class Steps(Arrivals):
         given = CaseInsensitiveDict(path=str(store)) | {name: str(one) for name, one in options.items()}
         reader = LogStreamReader(given, names)
         reader.prepareForTriggerAvailableNow()
-        if not self.planned:
-            self.planned.append(json.dumps(reader.initialOffset()))
         while True:
-            if self.committed + 1 == len(self.planned):
-                end = json.dumps(reader.latestOffset(self._at(-1), reader.getDefaultReadLimit()))
-                if end == self.planned[-1]:
+            start = self._start(reader)
+            if self.committed == len(self.planned):
+                end = json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit()))
+                if end == json.dumps(start):
                     return
                 self.planned.append(end)
-            self._run(reader)
+            parts = reader.partitions(start, json.loads(self.planned[self.committed]))
+            found = [batch.to_pylist() for part in parts for batch in reader.read(part)]
+            self.batches.append([Row(**row) for rows in found for row in rows])
+            self.committed += 1
 
-    def _run(self, reader: LogStreamReader) -> None:
-        parts = reader.partitions(self._at(self.committed), self._at(self.committed + 1))
-        found = [batch.to_pylist() for part in parts for batch in reader.read(part)]
-        self.batches.append([Row(**row) for rows in found for row in rows])
-        self.committed += 1
-
-    def _at(self, number: int) -> dict[str, Any]:
-        return dict(json.loads(self.planned[number]))
+    def _start(self, reader: LogStreamReader) -> dict[str, Any]:
+        ended = self.planned[self.committed - 1] if self.committed else json.dumps(reader.initialOffset())
+        return dict(json.loads(ended))
 
     def forget_last_batch(self) -> None:
         """Let the last batch be planned and not committed: the reader died behind its write."""

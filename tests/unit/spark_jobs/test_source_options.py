@@ -123,6 +123,8 @@ def test_a_stream_that_waits_for_its_store_begins_where_it_was_told(tmp_path: Pa
     writer = Writer(tmp_path / "store")
     writer.append(3, store_ms=at(0))
     writer.append(3, store_ms=at(1))
+    query.drain(writer.store, startingTimestamp=at(1))
+    writer.append(1, store_ms=at(0))
     query.drain(writer.store)
     assert query.arrived() == [3, 4, 5]
 

@@ -165,6 +165,16 @@ def test_a_planned_batch_that_retention_deleted_is_an_error_or_damage(writer: Wr
     assert gone == [(0, end_offset), (end_offset, first_offset)]
 
 
+def test_a_first_batch_that_retention_cuts_before_it_is_committed_is_an_error(
+    writer: Writer, query: Steps
+) -> None:
+    query.drain(writer.store)
+    query.forget_last_batch()
+    first_offset = writer.retain(1)
+    with pytest.raises(TidewheelError, match=f"begins at {first_offset}"):
+        query.drain(writer.store)
+
+
 def test_the_same_log_elsewhere_is_no_loss(writer: Writer, query: Steps) -> None:
     query.drain(writer.store, max_bytes_per_trigger=700)
     writer.append(20)
