@@ -5,11 +5,18 @@ never stops the reading. The reasons, tried in this order:
 
 | reason | the row |
 |---|---|
+| not UTF-8 | has a cell in another encoding: `Müller` and `Möller` would become one customer |
+| number in scientific notation | lacks digits: 1.785E+04 may have been 17850 or 17852 |
 | unreadable row | lacks a cell, or holds one that is no number, date or name |
+| price with parts of a penny | has more than two decimals: 0.001 would be nothing |
 | missing customer | names nobody |
 | quantity of zero or less | would sell nothing (cancellations, whose number starts with C, may) |
 | price of zero or less | would cost nothing (cancellations may) |
 | another customer | names somebody else than the invoice's first accepted row |
+
+Times are ISO 8601, or month/day/year as in the UCI file. With a zone they become UTC. A file whose dates
+contradict each other is refused as a whole: 13/12/2010 beside 02/12/2010, which then is no 12th of February,
+or times with a zone beside times without.
 
 An invoice is made of its accepted rows, wherever they stand in the file; its time is the earliest of its
 rows, accepted or not. The same SKU twice in an invoice becomes one line: quantities add up, the first price
@@ -24,8 +31,8 @@ import csv
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from datetime import UTC, datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -36,6 +43,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+SCIENTIFIC = re.compile(r"[+-]?[0-9]+([.,][0-9]*)?[eE][+-][0-9]+")
+"""As spreadsheets write it; the article `15E2` is a name."""
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
+WHOLE = re.compile(r"([0-9]+)\.0+")
+SLASHES = re.compile(r"([0-9]{1,2})/([0-9]{1,2})/")
+MONTHS = 12
 COLUMNS = ("InvoiceNo", "StockCode", "Quantity", "InvoiceDate", "UnitPrice", "CustomerID")
 CANCELLATION_MARK = "C"
 NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
@@ -49,7 +62,10 @@ Row = dict[str, str]
 class Reason(StrEnum):
     """Why a row was refused."""
 
+    ENCODING = "not UTF-8"
+    SCIENTIFIC = "number in scientific notation"
     UNREADABLE = "unreadable row"
+    PENNY = "price with parts of a penny"
     MISSING_CUSTOMER = "missing customer"
     QUANTITY = "quantity of zero or less"
     PRICE = "price of zero or less"
@@ -129,11 +145,12 @@ def read_file(path: Path) -> Reading:
     """Read a CSV file.
 
     Raises:
-        InputUnreadable: when it cannot be opened, is no CSV, or lacks a column or all rows.
+        InputUnreadable: when it cannot be opened, is no CSV, lacks a column or all rows, or has dates that
+            contradict each other.
     """
     try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            reading = read_rows(rows_of(path, file))
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            reading = read_rows(rows_of(path, file), str(path))
     except (OSError, csv.Error) as error:
         raise InputUnreadable(f"{path}: {error}. Give a CSV file with {', '.join(COLUMNS)}.") from error
     if not reading.invoices:
@@ -153,22 +170,88 @@ def rows_of(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Row]]:
         yield reader.line_num, row
 
 
-def read_rows(rows: Iterable[tuple[int, Row]]) -> Reading:
-    """Group numbered rows into invoices; rows without an invoice number belong to none."""
+def read_rows(rows: Iterable[tuple[int, Row]], shown: str = "The input") -> Reading:
+    """Group numbered rows into invoices; rows without an invoice number belong to none.
+
+    Raises:
+        InputUnreadable: when the dates contradict each other; `shown` names the file.
+    """
     invoices: dict[str, Invoice] = {}
     refused: list[RefusedRow] = []
+    dates = Dates()
     for line_number, row in rows:
         number = cell(row, "InvoiceNo")
         try:
+            dates.note(line_number, cell(row, "InvoiceDate"))
+            refuse_cut(row)
             if not NAME.fullmatch(number):
                 raise Refused(Reason.UNREADABLE)
             invoice = invoices.setdefault(number, Invoice(number, datetime.max))
             invoice.at = min(invoice.at, date_of(row))
             invoice.take(*line_of(row))
         except Refused as refusal:
-            refused.append(RefusedRow(line_number, number, refusal.reason))
+            refused.append(RefusedRow(line_number, as_utf8(number), refusal.reason))
+    dates.refuse_contradiction(shown)
     in_time = sorted(invoices.values(), key=lambda invoice: (invoice.at, invoice.number))
     return Reading(in_time, refused)
+
+
+class Dates:
+    """The first line of each form in which a file writes its times."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[int, str]] = {}
+
+    def note(self, line_number: int, text: str) -> None:
+        """Remember the form of a time; one that is none has none."""
+        form = form_of(text)
+        if form:
+            self._first.setdefault(form, (line_number, text))
+
+    def refuse_contradiction(self, shown: str) -> None:
+        """Raise `InputUnreadable` where two forms cannot both be read right."""
+        for one, other, why in CONTRADICTIONS:
+            if one in self._first and other in self._first:
+                first, second = (f"line {line} has {text!r}" for line, text in sorted(self._of(one, other)))
+                raise InputUnreadable(
+                    f"{shown}: {first}, {second}: {why}. Write all times as 2010-12-01 08:26:00."
+                )
+
+    def _of(self, *forms: str) -> list[tuple[int, str]]:
+        return [self._first[form] for form in forms]
+
+
+CONTRADICTIONS = (
+    ("day first", "month first", "one has the day first, the other is read as month/day"),
+    ("zone", "no zone", "one has a zone, the other has none"),
+    ("zone", "month first", "one has a zone, the other has none"),
+)
+
+
+def form_of(text: str) -> str:
+    """Return in which form a time is written; nothing of what is none."""
+    if slashes := SLASHES.match(text):
+        first, second = map(int, slashes.groups())
+        is_day_first = first > MONTHS and 0 < second <= MONTHS
+        return "day first" if is_day_first else "month first" if first and second else ""
+    try:
+        return "no zone" if datetime.fromisoformat(text).tzinfo is None else "zone"
+    except ValueError:
+        return ""
+
+
+def refuse_cut(row: Row) -> None:
+    """Refuse a row with a cell that lost what it was, in its encoding or in a spreadsheet."""
+    cells = [cell(row, column) for column in COLUMNS]
+    if any(as_utf8(text) != text for text in cells):
+        raise Refused(Reason.ENCODING)
+    if any(SCIENTIFIC.fullmatch(text) for text in cells):
+        raise Refused(Reason.SCIENTIFIC)
+
+
+def as_utf8(text: str) -> str:
+    """Return a text with escapes in place of what is no character."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def line_of(row: Row) -> tuple[str, Line]:
@@ -181,10 +264,13 @@ def line_of(row: Row) -> tuple[str, Line]:
     quantity, price = number_of(row, "Quantity"), number_of(row, "UnitPrice")
     if quantity != int(quantity):
         raise Refused(Reason.UNREADABLE)
+    pence = price * 100
+    if pence != int(pence):
+        raise Refused(Reason.PENNY)
     customer_id = customer_of(row)
     if not cell(row, "InvoiceNo").startswith(CANCELLATION_MARK):
         refuse_unsold(quantity, price)
-    return (customer_id, Line(sku, int(quantity), round(price * 100)))
+    return (customer_id, Line(sku, int(quantity), int(pence)))
 
 
 def refuse_unsold(quantity: Decimal, price: Decimal) -> None:
@@ -209,22 +295,22 @@ def name_of(text: str) -> str:
 
 def number_of(row: Row, column: str) -> Decimal:
     """Return a number of believable size."""
-    try:
-        number = Decimal(cell(row, column))
-    except InvalidOperation:
-        raise Refused(Reason.UNREADABLE) from None
-    if not number.is_finite() or abs(number) > NUMBER_MAX:
+    text = cell(row, column)
+    if not NUMBER.fullmatch(text) or abs(Decimal(text)) > NUMBER_MAX:
         raise Refused(Reason.UNREADABLE)
-    return number
+    return Decimal(text)
 
 
 def date_of(row: Row) -> datetime:
-    """Return the invoice's time, as ISO 8601 or in the form of the UCI file."""
+    """Return the invoice's time, as ISO 8601 or in the form of the UCI file; in UTC if it has a zone."""
     text = cell(row, "InvoiceDate")
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=None)
+        at = datetime.fromisoformat(text)
+        return at if at.tzinfo is None else at.astimezone(UTC).replace(tzinfo=None)
     except ValueError:
         pass
+    except OverflowError:  # of the first or the last day that there is
+        raise Refused(Reason.UNREADABLE) from None
     try:
         return datetime.strptime(text, DATE_FORMAT_OF_UCI)
     except ValueError:
@@ -233,7 +319,9 @@ def date_of(row: Row) -> datetime:
 
 def customer_of(row: Row) -> str:
     """Return the customer's id; spreadsheets write 12923 as `12923.0`."""
-    text = cell(row, "CustomerID").removesuffix(".0")
+    text = cell(row, "CustomerID")
+    if whole := WHOLE.fullmatch(text):
+        text = whole[1]
     if text.lower() in ("", "nan"):
         raise Refused(Reason.MISSING_CUSTOMER)
     return name_of(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from services.settings.errors import InputUnreadable
@@ -59,6 +59,18 @@ def test_a_clean_row_becomes_a_line() -> None:
         ({"Quantity": "six"}, Reason.UNREADABLE),
         ({"Quantity": "1.5"}, Reason.UNREADABLE),
         ({"Quantity": "1e30"}, Reason.UNREADABLE),
+        ({"Quantity": "1_0"}, Reason.UNREADABLE),
+        ({"Quantity": "1.2E+03"}, Reason.SCIENTIFIC),
+        ({"UnitPrice": "1e-3"}, Reason.SCIENTIFIC),
+        ({"UnitPrice": "0.001"}, Reason.PENNY),
+        ({"UnitPrice": "2.555"}, Reason.PENNY),
+        ({"UnitPrice": "0.001", "InvoiceNo": "C536365"}, Reason.PENNY),
+        ({"CustomerID": "1.785E+04"}, Reason.SCIENTIFIC),
+        ({"CustomerID": "1,785E+04"}, Reason.SCIENTIFIC),
+        ({"StockCode": "7.2e+11"}, Reason.SCIENTIFIC),
+        ({"InvoiceNo": "5.36365E+05"}, Reason.SCIENTIFIC),
+        ({"CustomerID": "M\udcfcller"}, Reason.ENCODING),
+        ({"StockCode": "caf\udce9"}, Reason.ENCODING),
         ({"UnitPrice": "NaN"}, Reason.UNREADABLE),
         ({"InvoiceDate": "yesterday"}, Reason.UNREADABLE),
         ({"StockCode": " "}, Reason.UNREADABLE),
@@ -118,9 +130,87 @@ def test_the_uci_files_own_dates_are_read() -> None:
     assert invoice.at.isoformat() == "2010-12-01T08:26:00"
 
 
+@pytest.mark.parametrize("text", ["12923", "12923.0", "12923.00"])
+def test_a_customer_is_one_however_a_spreadsheet_writes_the_number(text: str) -> None:
+    (invoice,) = read(row(CustomerID=text)).invoices
+    assert invoice.customer_id == "12923"
+
+
+def test_an_article_may_look_like_a_number() -> None:
+    (invoice,) = read(row(StockCode="15E2")).invoices
+    assert set(invoice.lines) == {"15E2"}
+
+
+def test_a_time_that_utc_does_not_have_is_unreadable() -> None:
+    assert read(row(InvoiceDate="0001-01-01T00:00:00+05:00")).refused_by_reason() == {Reason.UNREADABLE: 1}
+
+
+def test_times_with_a_zone_become_utc() -> None:
+    first, second = (
+        row(InvoiceNo="1", InvoiceDate="2010-12-01T08:26:00+08:00"),
+        row(InvoiceNo="2", InvoiceDate="2010-12-01T01:00:00Z"),
+    )
+    found = [(one.number, one.at.isoformat()) for one in read(first, second).invoices]
+    assert found == [("1", "2010-12-01T00:26:00"), ("2", "2010-12-01T01:00:00")]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        ("02/12/2010 08:26", "13/12/2010 08:26", "line 2 has '02/12/2010 08:26', line 3 has '13/12/2010"),
+        ("13/12/2010 08:26", "02/12/2010 08:26", "line 2 has '13/12/2010 08:26', line 3 has '02/12/2010"),
+        ("12/13/2010 08:26", "13/12/2010 08:26", "one has the day first"),
+        ("2010-12-01T08:26:00+08:00", "2010-12-01 08:26:00", "one has a zone, the other has none"),
+        ("2010-12-01T08:26:00+08:00", "12/1/2010 08:26", "one has a zone, the other has none"),
+    ],
+)
+def test_dates_that_contradict_each_other_refuse_the_file(
+    tmp_path: Path, one: str, other: str, told: str
+) -> None:
+    path = tmp_path / "orders.csv"
+    lines = (f"{number},a,1,{date},1,c" for number, date in enumerate((one, other)))
+    path.write_text("\n".join([",".join(COLUMNS), *lines]))
+    with pytest.raises(InputUnreadable, match=told) as raised:
+        read_file(path)
+    assert str(path) in str(raised.value)
+    assert "Write all times as 2010-12-01 08:26:00." in str(raised.value)
+
+
+@pytest.mark.parametrize("date", ["13/12/2010 08:26", "0/5/2010 08:26", "13/13/2010 08:26"])
+def test_a_day_first_alone_is_no_date(date: str) -> None:
+    assert read(row(), row(InvoiceDate=date)).refused_by_reason() == {Reason.UNREADABLE: 1}
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-8", "utf-8-sig"])
+def test_two_customers_never_become_one(tmp_path: Path, encoding: str) -> None:
+    """`Description` is not read, and may be in any encoding."""
+    path = tmp_path / "orders.csv"
+    rows = [
+        "InvoiceNo,StockCode,Description,Quantity,InvoiceDate,UnitPrice,CustomerID",
+        *(
+            f"{number},a,£ 5,1,2010-12-01 08:26:00,1.00,{customer}"
+            for number, customer in enumerate(("Müller", "Möller", "Miller"), 1)
+        ),
+    ]
+    path.write_bytes("\n".join(rows).encode(encoding))
+    reading = read_file(path)
+    customers = [invoice.customer_id for invoice in reading.invoices if not invoice.is_refused]
+    if encoding.startswith("utf-8"):
+        assert customers == ["Müller", "Möller", "Miller"]
+    else:
+        assert customers == ["Miller"]
+        assert [(one.line_number, one.reason) for one in reading.refused_rows] == [
+            (2, Reason.ENCODING),
+            (3, Reason.ENCODING),
+        ]
+
+
 @given(st.lists(ANY_ROW, max_size=30))
 def test_every_row_is_accepted_or_refused_once(rows: list[Row]) -> None:
-    reading = read(*rows)
+    try:
+        reading = read(*rows)
+    except InputUnreadable:
+        reject()
     refused = [row.line_number for row in reading.refused_rows]
     assert len(refused) == len(set(refused))
     assert sum(reading.refused_by_reason().values()) == len(refused)
