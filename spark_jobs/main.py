@@ -184,6 +184,7 @@ def compare(
         "log_began_ms": began_ms,
         "epochs": [one._asdict() for one in epochs_of(statistics.epochs, log.first_offset, log.epoch)],
         "has_carts": exported.has_carts,
+        "left_out": list(exported.left_out),
         "store": str(store),
         "started_ms": started_ms,
         "written_ms": time.time_ns() // 1_000_000,

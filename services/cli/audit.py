@@ -141,6 +141,8 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
         output.say(
             f"not-covered: placed before what there is of the log. Leave them out with: --from '{began}'"
         )
+    for one in summary.about["left_out"]:
+        print(f"\nLeft out of {one}")
     from spark_jobs.report.epochs import epochs_in_words
 
     if words := epochs_in_words(summary.about["epochs"], wall):

@@ -2,30 +2,51 @@
 
 The quick way takes a whole column at once and suits the shop's own types. Where a value is of another type,
 the column goes value by value: an id of any type becomes the text that messages have as their key, a
-timestamp becomes milliseconds since 1970 (UTC where it has no zone), a whole number may come as a decimal.
-Anything else is refused with the value.
+timestamp becomes milliseconds since 1970 (UTC where it has no zone, null where it is `infinity`), a whole
+number may come as a decimal. Anything else is refused with the value: nothing is rounded or cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 MILLISECONDS: Final = "_ms"
+FIRST_MS: Final = -62_135_596_800_000
+LAST_MS: Final = 253_402_300_799_999
+"""The years 1 to 9999, of which Python has dates: what is outside is no time of an order."""
+BEFORE_ALL_MS: Final = -(1 << 63)
+"""What `column_reads` makes of PostgreSQL's `-infinity`, which is refused."""
 
 _SHOWN_CHARACTERS_MAX: Final = 60
+_NEVER: Final = frozenset({"infinity", "+infinity", "inf"})
+_EXACT_MAX: Final = 1 << 53
+_DIGITS: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 
 class UnfitValue(ValueError):
-    """A value that its column cannot hold: `column` by our name, `said` by what it is not."""
+    """A value that its column cannot hold: `column` by our name, `row` of those given, `advice` beside that
+    of correcting the row.
+    """
 
-    def __init__(self, column: str, value: object, said: str) -> None:
-        shown = repr(value)[:_SHOWN_CHARACTERS_MAX]
-        super().__init__(f"{shown} is no {said}")
-        self.column = column
+    advice = ""
+    key = ""
+    """The row's key, where another column does not fit."""
+
+    def __init__(self, column: str, row: int, value: object, said: str) -> None:
+        super().__init__(f"{shown_value(value)} is no {said}")
+        self.column, self.row = column, row
+        if isinstance(value, bytes):
+            self.advice = (
+                f"read a view in which it is the text that your messages have, as encode({column}, 'hex') "
+                "makes one of bytes in PostgreSQL and hex() in SQLite"
+            )
 
 
 def array_of(field: pa.Field, values: Sequence[Any], constants: Mapping[str, str] | None = None) -> pa.Array:
@@ -37,9 +58,13 @@ def array_of(field: pa.Field, values: Sequence[Any], constants: Mapping[str, str
     found = _plainly(values)
     if found is not None and pa.types.is_null(found.type):
         return pa.nulls(len(values), field.type)
-    if found is None or found.type != field.type:
-        convert = _as_text if pa.types.is_string(field.type) else _as_integer
-        converted = [None if value is None else convert(field.name, value) for value in values]
+    is_time = field.name.endswith(MILLISECONDS)
+    if found is None or found.type != field.type or (is_time and not _are_times(found)):
+        convert = _as_text if pa.types.is_string(field.type) else _as_ms if is_time else _as_whole
+        converted = [
+            None if value is None else _converted(convert, field.name, row, value)
+            for row, value in enumerate(values)
+        ]
         found = pa.array(converted, field.type)
     return found if not constants else _translated(found, constants)
 
@@ -48,8 +73,13 @@ def _plainly(values: Sequence[Any]) -> pa.Array | None:
     """Return the values as Arrow takes them by itself; asked for a type, it would cut 1.5 to 1 in silence."""
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError, UnicodeError):
+    except (pa.ArrowException, OverflowError, TypeError, UnicodeError):
         return None
+
+
+def _are_times(found: pa.Array) -> bool:
+    ends = pc.min_max(found).as_py()
+    return bool(ends["min"] >= FIRST_MS and ends["max"] <= LAST_MS)
 
 
 def _translated(found: pa.Array, constants: Mapping[str, str]) -> pa.Array:
@@ -58,34 +88,44 @@ def _translated(found: pa.Array, constants: Mapping[str, str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(ours, found.type)).cast(found.type)
 
 
-def _as_text(column: str, value: Any) -> str:
-    if isinstance(value, bytes | bytearray | memoryview):
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError as error:
-            raise UnfitValue(column, bytes(value), "text") from error
-    text = str(value)
+def _converted(convert: Callable[[Any], Any], column: str, row: int, value: Any) -> Any:
+    """Return a value as one of the type that a column has."""
+    value = bytes(value) if isinstance(value, bytearray | memoryview) else value
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UnfitValue(column, value, "text") from error
+        return convert(value)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise UnfitValue(column, row, value, _SAID[convert]) from error
+
+
+def _as_text(value: Any) -> str:
+    """Return the text of a key or a status, as a message would have it."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        if abs(value) > _EXACT_MAX:  # two such keys may have become one
+            raise ValueError(value)
+        return str(int(value))
+    text = format(value, "f") if isinstance(value, Decimal) else str(value)
+    text.encode()
     return text
 
 
-def _as_integer(column: str, value: Any) -> int:
-    is_time = column.endswith(MILLISECONDS)
-    said = "time (milliseconds since 1970, or a timestamp)" if is_time else "whole number"
-    try:
-        number = _as_ms(value) if is_time else _whole(value)
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise UnfitValue(column, value, said) from error
-    if not -(1 << 63) <= number < 1 << 63:
-        raise UnfitValue(column, value, said)
+def _as_ms(value: Any) -> int | None:
+    """Return milliseconds since 1970; None of `infinity`, which is never."""
+    if isinstance(value, str) and value.strip().lower() in _NEVER:
+        return None
+    if isinstance(value, float | Decimal) and value == float("inf"):
+        return None
+    number = _since_1970(value)
+    if not FIRST_MS <= number <= LAST_MS:
+        raise ValueError(value)
     return number
 
 
-def _as_ms(value: Any) -> int:
-    if isinstance(value, str) and not value.strip().lstrip("-").isdecimal():
+def _since_1970(value: Any) -> int:
+    if isinstance(value, str) and not _DIGITS.fullmatch(value):
         value = datetime.fromisoformat(value)
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime.combine(value, time())
@@ -95,8 +135,33 @@ def _as_ms(value: Any) -> int:
     return _whole(value)
 
 
+def _as_whole(value: Any) -> int:
+    number = _whole(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(value)
+    return number
+
+
 def _whole(value: Any) -> int:
+    if isinstance(value, str) and not _DIGITS.fullmatch(value):
+        raise ValueError(value)
     number = int(value)
     if not isinstance(value, str) and number != value:
         raise ValueError(value)
     return number
+
+
+_SAID: Final[dict[Callable[[Any], Any], str]] = {
+    _as_text: "text",
+    _as_ms: "time (milliseconds since 1970, or a timestamp, of the years 1 to 9999)",
+    _as_whole: "whole number",
+}
+
+
+def shown_value(value: object) -> str:
+    """Return a value as a message shows it."""
+    if value == BEFORE_ALL_MS:
+        return "-infinity"
+    plain = isinstance(value, int | float | Decimal)
+    shown = f"{value.hex()} (bytes)" if isinstance(value, bytes) else str(value) if plain else repr(value)
+    return shown[:_SHOWN_CHARACTERS_MAX]

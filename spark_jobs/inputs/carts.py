@@ -12,9 +12,9 @@ For every customer and article the cart holds the additions minus the removals.
                      an order that removed nothing has one row without article
     differences.parquet   customer_id, sku, cart, ledger: where the two quantities are not the same
 
-Differences are found customers by customers (a bucket of Redis, a range of customers of a database, a bucket
-of a folder's rows), so memory holds as many as one part has. A ledger's entry of another kind than the two is
-named as unreadable, and counts for nothing.
+Differences are found customers by customers (a bucket of Redis, a bucket of a database's or a folder's
+rows), so memory holds as many as one part has. A ledger's entry of another kind than the two is
+named as unreadable, and counts for nothing; rows without a customer are counted there, too.
 
 Weak spot: a customer is read at one instant in Redis and a database in one view, but not all customers of
 Redis at the same one. That does no harm while nothing moves articles between customers.
@@ -101,17 +101,19 @@ def _export_redis(carts: RedisCarts, folder: Path) -> list[str]:
 
 
 def _export_database(database: Database, folder: Path) -> list[str]:
-    """Write a part for each range of customers."""
+    """Write both tables as they are, then compare them by the texts of their keys: customers may be of
+    another type, and so in another order, in the one than in the other.
+    """
     unreadable: list[str] = []
-
-    def after_each(number: int) -> None:
-        _note(unreadable, _unknown_entries(pq.read_table(_part(folder, "ledger", number))))
-        _write_differences(folder, number)
-
     try:
-        database.export_by(("carts", "ledger"), folder, after_each)
+        for name, counts in database.export_together(("carts", "ledger"), folder).items():
+            if counts.without_key:
+                unreadable.append(f"{name}: {counts.without_key} without customer_id")
     finally:
         database.close()
+    for path in sorted(parts_of(folder, "ledger").iterdir()):
+        _note(unreadable, _unknown_entries(pq.read_table(path)))
+    _compare(parts_of(folder, "carts"), parts_of(folder, "ledger"), folder)
     return unreadable
 
 
@@ -132,19 +134,8 @@ class FolderOfCarts:
             if self._path(name).exists():
                 (folder / f"{name}.parquet").symlink_to(self._path(name))
         if not self._has_differences:
-            self._compare(folder)
+            _compare(self._path("carts"), self._path("ledger"), folder)
         return []
-
-    def _compare(self, folder: Path) -> None:
-        """Deal carts and ledger into buckets of customers, and compare bucket by bucket."""
-        sources = {"carts": (self._path("carts"), CARTS), "ledger": (self._path("ledger"), LEDGER)}
-        rows = max(ds.dataset(path).count_rows() for path, _ in sources.values())
-        count = min(1 + rows // _ROWS_PER_BUCKET, _BUCKETS_MAX)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            for name, (path, schema) in sources.items():
-                _deal(path, schema, parts_of(Path(scratch), name), count)
-            for number in range(count):
-                _write_differences(Path(scratch), number, folder)
 
     def _path(self, name: str) -> Path:
         return self._source / f"{name}.parquet"
@@ -169,6 +160,18 @@ class FolderOfCarts:
                 raise DatabaseUnreadable(
                     f"Column '{one.name}' of {path} is {there.field(one.name).type}. Write it as {one.type}."
                 )
+
+
+def _compare(carts: Path, ledger: Path, to: Path) -> None:
+    """Deal carts and ledger into buckets of customers, and write the differences of each bucket."""
+    sources = {"carts": (carts, CARTS), "ledger": (ledger, LEDGER)}
+    rows = max(ds.dataset(path, format="parquet").count_rows() for path, _ in sources.values())
+    count = min(1 + rows // _ROWS_PER_BUCKET, _BUCKETS_MAX)
+    with tempfile.TemporaryDirectory(dir=to) as scratch:
+        for name, (path, schema) in sources.items():
+            _deal(path, schema, parts_of(Path(scratch), name), count)
+        for number in range(count):
+            _write_differences(Path(scratch), number, to)
 
 
 def differences(carts: pa.Table, ledger: pa.Table) -> pa.Table:

@@ -12,27 +12,27 @@ spares. A row without a key is counted and left out: nobody could say what it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Column as SqlColumn
-from sqlalchemy import Connection, Date, DateTime, Engine, MetaData, Table, create_engine, inspect
+from sqlalchemy import ColumnElement, Connection, Engine, MetaData, Table, create_engine, inspect
 from sqlalchemy.engine import URL, Inspector, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.types import NullType, TypeEngine
+from sqlalchemy.types import NullType
 
 from spark_jobs.buckets import finer
 from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.arrays import UnfitValue
-from spark_jobs.inputs.key_ranges import READERS, KeyRange, key_ranges, one_view, same_view, share
+from spark_jobs.inputs.column_reads import as_key, merges_keys, selected
+from spark_jobs.inputs.key_ranges import READERS, one_view, same_view, share
 from spark_jobs.inputs.mapping import OPTIONAL, OPTIONAL_TABLES, TableMapping
 from spark_jobs.inputs.schemas import SCHEMAS
 from spark_jobs.inputs.tables import OpenTable, RowCounts, part_name, parts_of
 
-_KEYS_PER_QUESTION: Final = 1_000
 _NAMES_SHOWN_MAX: Final = 20
 
 
@@ -67,70 +67,64 @@ class Database:
 
         Raise `DatabaseUnreadable`.
         """
-        table = self._tables[ours]
         with self._speaking(ours), one_view(self._engine) as connection:
-            ranges = key_ranges(connection, table.source, table.range_key(connection))
-            dealt = bucket_count and finer(bucket_count, table.count(connection))
-            counts = self._read(connection, table, ranges, parts_of(folder, ours), dealt)
-            return counts + RowCounts(without_key=table.count_without_key(connection))
+            return self._export(connection, ours, folder, bucket_count)
+
+    def export_together(self, names: Sequence[str], folder: Path) -> dict[str, RowCounts]:
+        """Write several tables in one view of the database; else as `export`."""
+        counts: dict[str, RowCounts] = {}
+        with one_view(self._engine) as connection:
+            for ours in names:
+                with self._speaking(ours):
+                    counts[ours] = self._export(connection, ours, folder)
+        return counts
 
     def export_rows_of(self, ours: str, keys: Sequence[str], folder: Path) -> RowCounts:
         """Write the rows with one of these keys; else as `export`."""
         table, path = self._tables[ours], parts_of(folder, ours)
-        chunks = [
-            keys[first : first + _KEYS_PER_QUESTION] for first in range(0, len(keys), _KEYS_PER_QUESTION)
-        ]
         counts = RowCounts()
         with self._speaking(ours), one_view(self._engine) as connection:
-            for number, some in enumerate(chunks or [()]):
-                counts += table.write(connection, table.key.in_(some), path / part_name(number))
-        return counts
-
-    def export_by(self, names: Sequence[str], folder: Path, after_each: Callable[[int], None]) -> RowCounts:
-        """Export tables that have the same key by the same ranges of it, one range after the other.
-
-        `after_each` is called with the number of a range that has been written. The ranges are the last
-        table's, which should be the largest.
-        """
-        tables = {name: (self._tables[name], parts_of(folder, name)) for name in names}
-        counts = RowCounts()
-        with one_view(self._engine) as connection:
-            with self._speaking(names[-1]):
-                largest = self._tables[names[-1]]
-                ranges = key_ranges(connection, largest.source, largest.key)
-            for number, one in enumerate(ranges):
-                for name, (table, path) in tables.items():
-                    with self._speaking(name):
-                        counts += table.write(connection, one.holds(table.key), path / part_name(number))
-                after_each(number)
+            for number, condition in enumerate(table.questions(connection, keys)):
+                counts += table.write(connection, condition, path / part_name(number))
         return counts
 
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()
 
+    def _export(self, connection: Connection, ours: str, folder: Path, bucket_count: int = 0) -> RowCounts:
+        table = self._tables[ours]
+        key, ranges = table.ranges(connection)
+        dealt = bucket_count and finer(bucket_count, table.count(connection))
+        conditions = [one.holds(key) for one in ranges]
+        counts = self._read(connection, table, conditions, parts_of(folder, ours), dealt)
+        return counts + RowCounts(without_key=table.count_without_key(connection))
+
     def _read(
-        self, connection: Connection, table: OpenTable, ranges: list[KeyRange], path: Path, bucket_count: int
+        self,
+        connection: Connection,
+        table: OpenTable,
+        conditions: list[ColumnElement[bool]],
+        path: Path,
+        bucket_count: int,
     ) -> RowCounts:
         """Write all ranges; several at a time where further connections can share the view of
         `connection`.
         """
-        paths = [path / part_name(number) for number in range(len(ranges))]
-        shared = share(connection) if len(ranges) > 1 else None
+        paths = [path / part_name(number) for number in range(len(conditions))]
+        shared = share(connection) if len(conditions) > 1 else None
 
-        def write(connection: Connection, one: KeyRange, to: Path) -> RowCounts:
-            return table.write(connection, one.holds(table.range_key(connection)), to, bucket_count)
-
-        def write_beside(one: KeyRange, to: Path) -> RowCounts:
+        def write_beside(condition: ColumnElement[bool], to: Path) -> RowCounts:
             assert shared is not None
             with same_view(self._engine, shared) as another:
-                return write(another, one, to)
+                return table.write(another, condition, to, bucket_count)
 
         if shared is None:
-            written = [write(connection, one, to) for one, to in zip(ranges, paths, strict=True)]
+            pairs = zip(conditions, paths, strict=True)
+            written = [table.write(connection, condition, to, bucket_count) for condition, to in pairs]
         else:
             with ThreadPoolExecutor(READERS) as readers:
-                written = list(readers.map(write_beside, ranges, paths))
+                written = list(readers.map(write_beside, conditions, paths))
         return sum(written, RowCounts())
 
     def _open(self) -> Engine:
@@ -167,17 +161,23 @@ class Database:
         missing = {ours: theirs for ours, theirs in mapping.columns.items() if theirs not in described}
         if missing:
             raise self._columnless(mapping, missing, list(described))
-        columns = [
-            SqlColumn[Any](theirs, _as_read(described[theirs]))
-            for theirs in dict.fromkeys(mapping.columns.values())
-        ]
+        # Values come as the driver has them: SQLAlchemy's types would refuse what SQLite lets a column hold.
+        columns = [SqlColumn[Any](theirs, NullType()) for theirs in dict.fromkeys(mapping.columns.values())]
         table = Table(name, MetaData(), *columns, schema=schema or None)
+        fields, dialect = SCHEMAS[mapping.ours], self._engine.dialect.name
+        key, kind = table.columns[mapping.columns[mapping.key]], described[mapping.columns[mapping.key]]
+        is_unique = _is_unique(inspector, name, schema, key.name) and not merges_keys(dialect, kind)
         return OpenTable(
-            SCHEMAS[mapping.ours],
+            fields,
             table,
-            {ours: table.columns[theirs] for ours, theirs in mapping.columns.items()},
+            {
+                ours: selected(dialect, fields.field(ours), table.columns[theirs], described[theirs])
+                for ours, theirs in mapping.columns.items()
+            },
+            as_key(dialect, key, kind),
+            kind,
             mapping.constants,
-            mapping.ours not in _KEYED or _is_unique(inspector, name, schema, mapping.columns[mapping.key]),
+            mapping.ours not in _KEYED or is_unique,
         )
 
     def _columnless(
@@ -201,22 +201,26 @@ class Database:
         try:
             yield
         except UnfitValue as error:
-            theirs = mapping.columns[error.column]
+            theirs, key = mapping.columns[error.column], mapping.columns[mapping.key]
+            row = f", row with {key} {error.key}" if error.key else ""
+            other = f"give another column as {error.column} in [{ours}] of a --mapping"
             raise DatabaseUnreadable(
-                f"Table '{mapping.name}' of {self._shown}, column '{theirs}': {error}. "
-                f"Correct the row, or give another column as {error.column} in [{ours}] of a --mapping."
+                f"Table '{mapping.name}' of {self._shown}, column '{theirs}'{row}: {error}. "
+                f"Correct the row, or {error.advice or other}."
             ) from error
         except SQLAlchemyError as error:
-            raise self._unreadable(error) from error
+            raise DatabaseUnreadable(
+                f"{self._shown}, table '{mapping.name}', says: {_why(error)}. "
+                f"Correct {self._option} or [{ours}] of the --mapping, or repair the table."
+            ) from error
 
     @property
     def _shown(self) -> str:
         return self._url.render_as_string(hide_password=True)
 
     def _unreadable(self, error: Exception) -> DatabaseUnreadable:
-        why = str(getattr(error, "orig", None) or error).splitlines()[0]
         return DatabaseUnreadable(
-            f"{self._shown} says: {why}. Correct {self._option}, or repair the database."
+            f"{self._shown} says: {_why(error)}. Correct {self._option}, or repair the database."
         )
 
 
@@ -224,11 +228,9 @@ _KEYED: Final = frozenset({"orders", "pushes"})
 """The tables with one row per key; the others have many."""
 
 
-def _as_read(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """Return the type by which a column is read: timestamps as such, since SQLite has texts; else as the
-    driver has the values.
-    """
-    return kind if isinstance(kind, DateTime | Date) else NullType()
+def _why(error: Exception) -> str:
+    """Return the first line of what a database says."""
+    return str(getattr(error, "orig", None) or error).splitlines()[0]
 
 
 def _is_unique(inspector: Inspector, name: str, schema: str, key: str) -> bool:

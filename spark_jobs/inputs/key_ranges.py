@@ -2,7 +2,7 @@
 
 A range is a bounded question: its answer streams, becomes one Parquet file, and several may be asked at a
 time. Its bounds come from the database, by stepping through the key's index, so that the database's own
-order of texts is the one that counts.
+order is the one that counts. A key needs an order, and neither min() nor a type that Python has.
 
 One view: SQLite's transaction sees the database as it was at its first statement, PostgreSQL's at REPEATABLE
 READ, and PostgreSQL hands its view on to further connections, which then read at the same time. SQLite has
@@ -18,14 +18,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Engine, FromClause, and_, func, literal_column, select, text
+from sqlalchemy import ColumnElement, Connection, Engine, FromClause, and_, literal_column, select, text
 from sqlalchemy.exc import SQLAlchemyError
+
+from spark_jobs.inputs.column_reads import POSTGRESQL, as_bound
 
 ROWS_PER_RANGE: Final = 500_000
 READERS: Final = 4
 """How many ranges of a database that shares its view are read at a time."""
 
 _REPEATABLE: Final = "REPEATABLE READ"
+_WORDING: Final = ("SET LOCAL TIME ZONE 'UTC'", "SET LOCAL datestyle = 'ISO'")
+"""PostgreSQL then writes keys alike, whatever the server is set to. Neither statement fixes the view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +41,25 @@ class KeyRange:
 
     def holds(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
         """Return the condition for a row's key; of keys that are null none is in any range."""
-        bounds = [] if self.after is None else [key > self.after]
-        bounds += [] if self.upto is None else [key <= self.upto]
+        bounds = [] if self.after is None else [key > as_bound(self.after)]
+        bounds += [] if self.upto is None else [key <= as_bound(self.upto)]
         return and_(key.is_not(None), *bounds)
 
 
-def key_ranges(connection: Connection, table: FromClause, key: ColumnElement[Any]) -> list[KeyRange]:
+def key_ranges(
+    connection: Connection, table: FromClause, key: ColumnElement[Any], shown: ColumnElement[Any]
+) -> list[KeyRange]:
     """Return the ranges of a table, at least one, each with about `ROWS_PER_RANGE` rows.
 
-    Numbers are cut evenly between the first and the last, other keys by stepping through them.
+    Whole numbers are cut evenly between the first and the last, other keys by stepping through them. Bounds
+    are selected as `shown`, a form of the key that compares with it.
     """
-    first, last = connection.execute(select(func.min(key), func.max(key)).select_from(table)).one()
-    whole = isinstance(first, int) and isinstance(last, int)
-    bounds = _even(first, last, ROWS_PER_RANGE) if whole else _stepped(connection, table, key, ROWS_PER_RANGE)
+    keys = select(shown).select_from(table).where(key.is_not(None)).limit(1)
+    first, last = (connection.scalar(keys.order_by(order)) for order in (key.asc(), key.desc()))
+    if isinstance(first, int) and isinstance(last, int):
+        bounds = _even(first, last, ROWS_PER_RANGE)
+    else:
+        bounds = _stepped(connection, table, key, shown, ROWS_PER_RANGE)
     return [KeyRange(after, upto) for after, upto in pairwise([None, *bounds, None])]
 
 
@@ -59,11 +69,13 @@ def _even(first: int, last: int, width: int) -> list[Any]:
     return list(range(first + width - 1, last, width))
 
 
-def _stepped(connection: Connection, table: FromClause, key: ColumnElement[Any], rows: int) -> list[Any]:
+def _stepped(
+    connection: Connection, table: FromClause, key: ColumnElement[Any], shown: ColumnElement[Any], rows: int
+) -> list[Any]:
     bounds: list[Any] = []
     while True:
         after = KeyRange(after=bounds[-1] if bounds else None).holds(key)
-        step = select(key).select_from(table).where(after).order_by(key).limit(1).offset(rows - 1)
+        step = select(shown).select_from(table).where(after).order_by(key).limit(1).offset(rows - 1)
         found = connection.execute(step).scalar_one_or_none()
         if found is None:
             return bounds
@@ -90,6 +102,8 @@ def one_view(engine: Engine) -> Iterator[Connection]:
             connection.exec_driver_sql("BEGIN")
         elif _REPEATABLE in _isolation_levels(connection):
             connection = connection.execution_options(isolation_level=_REPEATABLE)
+        for statement in _WORDING if engine.dialect.name == POSTGRESQL else ():
+            connection.exec_driver_sql(statement)
         yield connection
         connection.rollback()
 
@@ -104,7 +118,7 @@ def same_view(engine: Engine, shared: str) -> Iterator[Connection]:
 
 def share(connection: Connection) -> str | None:
     """Return the name under which further connections find this one's view; None where that cannot be had."""
-    if connection.dialect.name != "postgresql":
+    if connection.dialect.name != POSTGRESQL:
         return None
     return str(connection.execute(text("SELECT pg_export_snapshot()")).scalar_one())
 

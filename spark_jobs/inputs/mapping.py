@@ -248,9 +248,10 @@ def _constants(given: Any, ours: tuple[str, ...], where: str) -> dict[str, str]:
         for value in theirs if isinstance(theirs, list) else [theirs]:
             if not isinstance(value, str | int):
                 raise ConfigurationError(f"{where}: {name} = {value!r} is neither a text nor a number.")
-            if str(value) in found:
-                raise ConfigurationError(f"{where}: {value!r} is both {found[str(value)]} and {name}.")
-            found[str(value)] = name
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if text in found:
+                raise ConfigurationError(f"{where}: {value!r} is both {found[text]} and {name}.")
+            found[text] = name
     return found
 
 

@@ -18,6 +18,7 @@ from spark_jobs.inputs.tables import RowCounts
 
 BEHIND_SECONDS: Final = 1.0
 """A node that follows is some 50 ms behind its leader, which may have had the message of a row just read."""
+UNREADABLE_SHOWN_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Exported:
     orders: RowCounts
     bucket_count: int
     has_carts: bool = True
+    left_out: tuple[str, ...] = ()
+    """What was met and is not judged, a line each: repeated keys, rows without one, unreadable carts."""
 
 
 class Sources:
@@ -59,6 +62,9 @@ class Sources:
         unreadable = self._inputs.export_carts(folder)
         self._inputs.export_order_lines(folder)
         counts = _push_counts(folder) if pushes else {}
+        left_out = [*orders.left_out("orders", "order_id")]
+        left_out += pushes.left_out("pushes", "push_id") if pushes else []
+        left_out += _unreadable(unreadable)
         return Exported(
             folder,
             self.log.end_offset,
@@ -69,7 +75,16 @@ class Sources:
             orders,
             self.bucket_count,
             self._has_carts,
+            tuple(left_out),
         )
+
+
+def _unreadable(fields: list[str]) -> list[str]:
+    if not fields:
+        return []
+    more = ", ..." if len(fields) > UNREADABLE_SHOWN_MAX else ""
+    shown = "; ".join(fields[:UNREADABLE_SHOWN_MAX])
+    return [f"carts: {len(fields)} that cannot be read: {shown}{more}"]
 
 
 def _push_counts(folder: Path) -> dict[str, int]:

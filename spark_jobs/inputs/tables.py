@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
+from sqlalchemy.types import TypeEngine
 
 from spark_jobs.buckets import write_dealt
-from spark_jobs.inputs.arrays import array_of
-from spark_jobs.inputs.key_ranges import row_number
+from spark_jobs.inputs.arrays import UnfitValue, array_of, shown_value
+from spark_jobs.inputs.column_reads import POSTGRESQL, key_questions
+from spark_jobs.inputs.key_ranges import KeyRange, key_ranges, row_number
 
 ROWS_PER_BATCH: Final = 5_000
 """Few enough to stay in the processor's own memory: ten times as many take twice as long."""
@@ -42,6 +44,17 @@ class RowCounts:
             keys,
             self.without_key + other.without_key,
         )
+
+    def left_out(self, table: str, key: str) -> list[str]:
+        """Return a line for each kind of row that was left out."""
+        said = []
+        if self.duplicates:
+            keys = ", ".join(dict.fromkeys(self.duplicate_keys))
+            more = ", ..." if self.duplicates > len(self.duplicate_keys) else ""
+            said.append(f"{table}: {self.duplicates} with the {key} of an earlier row: {keys}{more}")
+        if self.without_key:
+            said.append(f"{table}: {self.without_key} without {key}")
+        return said
 
 
 class RowWriter:
@@ -129,22 +142,29 @@ class OpenTable:
     schema: pa.Schema
     source: Table
     columns: Mapping[str, ColumnElement[Any]]
-    """Our column -> theirs."""
+    """Our column -> what to select for it (`column_reads`)."""
+    key: ColumnElement[Any]
+    """The column that names a row's subject, as the database compares it."""
+    kind: TypeEngine[Any]
+    """The key's type."""
     constants: Mapping[str, Mapping[str, str]]
     is_unique: bool
     """Whether the database lets no key occur twice."""
 
-    @property
-    def key(self) -> ColumnElement[Any]:
-        """Return the column that names a row's subject."""
-        return self.columns[self.schema.names[0]]
-
-    def range_key(self, connection: Connection) -> ColumnElement[Any]:
-        """Return by what to cut it: as it lies on disk, if that is known and no key has to be looked for
-        twice.
+    def ranges(self, connection: Connection) -> tuple[ColumnElement[Any], list[KeyRange]]:
+        """Return by what to cut it, and the ranges: as it lies on disk, if that is known and no key has to be
+        looked for twice.
         """
         number = row_number(connection, self.source) if self.is_unique else None
-        return self.key if number is None else number
+        if number is not None:
+            return number, key_ranges(connection, self.source, number, number)
+        is_text = connection.dialect.name == POSTGRESQL
+        shown = self.columns[self.schema.names[0]] if is_text else self.key
+        return self.key, key_ranges(connection, self.source, self.key, shown)
+
+    def questions(self, connection: Connection, keys: Sequence[str]) -> Iterator[ColumnElement[bool]]:
+        """Yield conditions that together find the rows with one of these keys."""
+        return key_questions(connection.dialect.name, self.key, self.kind, keys)
 
     def write(
         self, connection: Connection, condition: ColumnElement[bool], path: Path, bucket_count: int = 0
@@ -193,8 +213,15 @@ class OpenTable:
         """
         streams = {} if connection.dialect.name == "sqlite" else {"stream_results": True}
         result = connection.execution_options(**streams).execute(query)
+        names = list(self.columns)
         while rows := result.fetchmany(ROWS_PER_BATCH):
-            yield batch_of(self.schema, rows, list(self.columns), self.constants)
+            try:
+                batch = batch_of(self.schema, rows, names, self.constants)
+            except UnfitValue as error:
+                key = self.schema.names[0]
+                error.key = "" if error.column == key else shown_value(rows[error.row][names.index(key)])
+                raise
+            yield batch
 
 
 @contextmanager

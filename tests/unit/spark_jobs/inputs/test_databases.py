@@ -15,7 +15,7 @@ from sqlalchemy import Engine, MetaData, create_engine, insert, text
 
 from services.shop.tables import order_metadata, orders
 from spark_jobs.errors import DatabaseUnreadable
-from spark_jobs.inputs import databases, key_ranges, schemas, tables
+from spark_jobs.inputs import column_reads, key_ranges, schemas, tables
 from spark_jobs.inputs.arrays import UnfitValue, array_of
 from spark_jobs.inputs.databases import Database
 from spark_jobs.inputs.mapping import SHOP, as_mapping
@@ -198,14 +198,14 @@ def test_what_changes_meanwhile_is_not_seen(
         run(empty, "PRAGMA journal_mode=WAL")
     run(empty, shop_table("VARCHAR(9) PRIMARY KEY"))
     fill(empty, [f"o{number:02}" for number in range(ORDERS)])
-    asked = databases.key_ranges
+    asked = tables.key_ranges
 
     def meddling(*arguments: Any) -> Any:
         ranges = asked(*arguments)
         run(empty, "UPDATE orders SET status = 'PAID'", "INSERT INTO orders (order_id) VALUES ('new')")
         return ranges
 
-    monkeypatch.setattr(databases, "key_ranges", meddling)
+    monkeypatch.setattr(tables, "key_ranges", meddling)
     opened(empty).export("orders", tmp_path)
     found = rows_of(tmp_path)
     assert len(found) == ORDERS
@@ -213,7 +213,7 @@ def test_what_changes_meanwhile_is_not_seen(
 
 
 def test_only_the_rows_of_some_keys(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "_KEYS_PER_QUESTION", 1)
+    monkeypatch.setattr(column_reads, "KEYS_PER_LOOKUP", 1)
     for number in range(3):
         change(url, f"INSERT INTO order_lines VALUES ('o{number}', 'apple', {number + 1}, 5)")
     open_orders(url).export_rows_of("order_lines", ["o0", "o2", "nobody"], tmp_path)
@@ -268,7 +268,7 @@ def test_lines_that_a_shop_does_not_have_are_told_how_to_leave_out(url: str) -> 
 
 def test_a_value_of_another_type_is_refused(url: str, tmp_path: Path) -> None:
     change(url, "UPDATE orders SET placed_ms = 'yesterday' WHERE order_id = 'o1'")
-    with pytest.raises(DatabaseUnreadable, match="column 'placed_ms': 'yesterday' is no time"):
+    with pytest.raises(DatabaseUnreadable, match="'placed_ms', row with order_id 'o1': 'yesterday' is no"):
         open_orders(url).export("orders", tmp_path)
 
 
