@@ -50,11 +50,13 @@ class UnfitValue(ValueError):
 
 
 def array_of(field: pa.Field, values: Sequence[Any], constants: Mapping[str, str] | None = None) -> pa.Array:
-    """Return a column of the field's type; `constants` translates values.
+    """Return a column of the field's type; `constants` translates values, "" also those that are none.
 
     Raises:
         UnfitValue: when a value cannot be made one of that type.
     """
+    if constants and "" in constants:
+        values = ["" if value is None else value for value in values]
     found = _plainly(values)
     if found is not None and pa.types.is_null(found.type):
         return pa.nulls(len(values), field.type)

@@ -12,12 +12,16 @@ spares. A row without a key is counted and left out: nobody could say what it is
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from sqlalchemy import Column as SqlColumn
 from sqlalchemy import ColumnElement, Connection, Engine, MetaData, Table, create_engine, inspect
 from sqlalchemy.engine import URL, Inspector, make_url
@@ -29,11 +33,13 @@ from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.arrays import UnfitValue
 from spark_jobs.inputs.column_reads import as_key, merges_keys, selected
 from spark_jobs.inputs.key_ranges import READERS, one_view, same_view, share
-from spark_jobs.inputs.mapping import OPTIONAL, OPTIONAL_TABLES, TableMapping
+from spark_jobs.inputs.mapping import CONSTANTS, OPTIONAL, OPTIONAL_TABLES, TableMapping
 from spark_jobs.inputs.schemas import SCHEMAS
 from spark_jobs.inputs.tables import OpenTable, RowCounts, part_name, parts_of
 
 _NAMES_SHOWN_MAX: Final = 20
+_VALUES_SHOWN: Final = 3
+"""How many statuses the example of a mapping has."""
 
 
 @contextmanager
@@ -87,6 +93,19 @@ class Database:
             for number, condition in enumerate(table.questions(connection, keys)):
                 counts += table.write(connection, condition, path / part_name(number))
         return counts
+
+    def refuse_unknown(self, ours: str, folder: Path) -> None:
+        """Raise `DatabaseUnreadable` if an exported table has a status that is none of ours: no case would
+        hold for such a row, and it would balance.
+        """
+        section, column, known = CONSTANTS[ours]
+        unknown: Counter[str | None] = Counter()
+        table = ds.dataset(folder / f"{ours}.parquet", format="parquet")
+        for batch in table.to_batches(columns=[column], batch_readahead=2):
+            counted = pc.value_counts(batch[column]).to_pylist()
+            unknown.update({one["values"]: one["counts"] for one in counted if one["values"] not in known})
+        if unknown:
+            raise self._meaningless(self._mappings[ours], section, column, unknown)
 
     def close(self) -> None:
         """Give the connections back."""
@@ -192,6 +211,21 @@ class Database:
             f"Table '{mapping.name}' of {self._shown} has no {columns} {named} (there are {_shown(there)}). "
             f"Correct {self._option}, or give {_shown([*missing])} in [{mapping.ours}] of a "
             f"--mapping{may_lack}."
+        )
+
+    def _meaningless(
+        self, mapping: TableMapping, section: str, column: str, unknown: Counter[str | None]
+    ) -> DatabaseUnreadable:
+        """Return the error about statuses that are none of ours, with how many rows have each."""
+        known = CONSTANTS[mapping.ours][2]
+        ordered = sorted(unknown, key=lambda value: (-unknown[value], value or ""))
+        rows = [f"{'NULL' if one is None else repr(one)} {unknown[one]:,} times" for one in ordered]
+        values = list(dict.fromkeys(one or "" for one in ordered))[:_VALUES_SHOWN]
+        named = ", ".join(json.dumps(one, ensure_ascii=False) for one in values)
+        return DatabaseUnreadable(
+            f"Table '{mapping.name}' of {self._shown}, column '{mapping.columns[column]}', has what is none "
+            f"of {', '.join(known)}: {_shown(rows)}. Write in [{mapping.ours}.{section}] of a --mapping "
+            f'what each is, as {known[0]} = [{named}] ("" is NULL, too), or name a view without such rows.'
         )
 
     @contextmanager

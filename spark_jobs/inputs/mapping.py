@@ -10,7 +10,7 @@ the reading there are only our names.
     order_id = "number"                   # of any type: it becomes the text that messages have as their key
     total_pence = ""                      # no such column: it is null (`OPTIONAL` has those that may lack)
     [orders.statuses]                     # our status = theirs, one or several
-    PLACED = ["new", "confirmed"]
+    PLACED = ["new", "confirmed"]         # "" is a row without one; a status that is none stops the audit
 
     [order_lines] [pushes] [carts] [ledger]    likewise; [pushes.statuses], [ledger.entries]
     [order_lines]

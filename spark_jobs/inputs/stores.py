@@ -75,8 +75,13 @@ class OpenInputs:
             raise DatabaseUnreadable(" ".join(problems))
 
     def export_orders(self, folder: Path, bucket_count: int = 1) -> RowCounts:
-        """Write `orders.parquet`: one row per order, dealt into a multiple of so many `buckets`."""
-        return self._orders.export("orders", folder, bucket_count)
+        """Write `orders.parquet`: one row per order, dealt into a multiple of so many `buckets`.
+
+        An order whose status is none of ours is refused, with all such statuses.
+        """
+        counts = self._orders.export("orders", folder, bucket_count)
+        self._orders.refuse_unknown("orders", folder)
+        return counts
 
     def export_carts(self, folder: Path) -> list[str]:
         """Write carts, ledger and differences (see `carts`); return the fields that could not be read."""
