@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -39,8 +41,16 @@ def is_covered(ms: Column) -> Column:
 
 
 def has_waited(since_ms: str, limit_ms: str) -> Column:
-    """Return whether more than the limit has passed from `since_ms` to the "now" of the judgement."""
-    return F.col("as_of_ms") - F.col(since_ms) > F.col(limit_ms)
+    """Return whether more than the limit has passed from `since_ms` to the "now" of the judgement; false if
+    that is null.
+    """
+    return is_late(F.col(since_ms), limit_ms)
+
+
+def is_late(due_ms: Column, *allowances: str) -> Column:
+    """Return whether more than the allowances, in milliseconds, have passed since `due_ms`; false if null."""
+    allowed = reduce(lambda one, other: one + other, (F.col(name) for name in allowances))
+    return F.coalesce(F.col("as_of_ms") - due_ms > allowed, F.lit(False))
 
 
 def flag(name: str) -> Column:

@@ -15,18 +15,27 @@ def never_delivered() -> Column:
     Wrong: the service that should consume it: stopped, too slow, or subscribed to something else.
     Repair: start it; the message waits in its queue.
     """
-    is_unconsumed = is_committed() & ~F.col("is_consumed") & F.col("cleared_ms").isNull()
-    is_left = is_unconsumed & F.col("dead_letter_offset").isNull()
-    is_unheard = (F.col("status") == "PLACED") & F.col("deadline_dead_offset").isNull()
     unacknowledged = says(
         "Its message at log offset %d is not acknowledged after %s.",
         F.col("committed_offset"),
         duration(F.col("as_of_ms") - F.col("committed_ms")),
     )
     unheard = says("Its deadline was delivered at log offset %d, and it still waits.", "delivered_offset")
-    return F.when(is_left & has_waited("committed_ms", "unconsumed_limit_ms"), unacknowledged).when(
-        is_unheard & has_waited("delivered_ms", "unconsumed_limit_ms"), unheard
+    return F.when(is_unconsumed() & has_waited("committed_ms", "unconsumed_limit_ms"), unacknowledged).when(
+        is_unheard() & has_waited("delivered_ms", "unconsumed_limit_ms"), unheard
     )
+
+
+def is_unconsumed() -> Column:
+    """Return whether order-created waits for its consumer."""
+    is_open = is_committed() & ~F.col("is_consumed") & F.col("cleared_ms").isNull()
+    return is_open & F.col("dead_letter_offset").isNull()
+
+
+def is_unheard() -> Column:
+    """Return whether the deadline was delivered, is no dead letter, and the order still waits."""
+    is_dead = F.col("deadline_dead_offset").isNotNull() & ~flag("is_deadline_redelivered")
+    return (F.col("status") == "PLACED") & F.col("delivered_offset").isNotNull() & ~is_dead
 
 
 def dead_lettered() -> Column:

@@ -24,7 +24,7 @@ TOPIC_NAMES: Final = ("order-created", "deadline", "order-paid", "order-cancelle
 def outcome_contradicts_database() -> Column:
     """The broker and the database disagree on how a transaction ended: the half of order-created was rolled
     back or expired and the row is there; or the row says paid (or cancelled) and no such message was
-    committed; or such a message was, and the row says nothing of it.
+    committed; or such a message was, and the row says nothing of it, or says it in one column only.
 
     Wrong: the order service, which answered a check-back wrongly or wrote outside of the transaction.
     Repair: the database decides; send the missing message, or undo what the wrong one has caused.
@@ -35,6 +35,7 @@ def outcome_contradicts_database() -> Column:
         F.when(F.col("cancelled_ms").isNotNull(), _unsaid("cancelled", F.col("cancelled_ms"))),
         F.when(~_is_paid(), _unwritten("paid")),
         F.when(F.col("cancelled_ms").isNull() & (F.col("status") != "CANCELLED"), _unwritten("cancelled")),
+        F.when(_is_half_written(), F.lit("Its status is PLACED, and its row has the time of another one.")),
     )
 
 
@@ -66,6 +67,11 @@ def _rolled_back() -> Column:
 
 def _is_paid() -> Column:
     return F.col("paid_ms").isNotNull() | (F.col("status") == "PAID")
+
+
+def _is_half_written() -> Column:
+    ended_ms = F.coalesce("paid_ms", "timed_out_ms", "cancelled_ms")
+    return (F.col("status") == "PLACED") & ended_ms.isNotNull()
 
 
 def _unsaid(what: str, at_ms: Column) -> Column:

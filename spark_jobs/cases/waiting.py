@@ -5,27 +5,49 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.cases.columns import first_message_offset, has_row, is_committed, is_covered, is_too_new, says
+from spark_jobs.cases.columns import (
+    first_message_offset,
+    has_row,
+    has_waited,
+    is_committed,
+    is_covered,
+    is_too_new,
+    says,
+)
+from spark_jobs.cases.consuming import is_unconsumed, is_unheard
+from spark_jobs.cases.deadlines import is_within_its_time, own_due_ms
 
 
 def in_flight() -> Column:
-    """Undecided, and not for too long: unpaid before its deadline, a half without an outcome, a message that
-    is not consumed yet, or one that is newer than the reading of the database."""
-    is_placed = F.col("status") == "PLACED"
+    """Undecided, and not for too long: unpaid within its time, a half without an outcome, a message that is
+    not consumed yet, or one that is newer than the reading of the database.
+
+    Each waits only up to the bound that makes it a finding (`deadlines`, the limits).
+    """
+    too_new = ~has_row() & is_too_new(first_message_offset())
     fired = says(
         "A deadline of it fired (log offset %d), and it is neither paid nor timed out nor cancelled yet.",
         "delivered_offset",
     )
-    is_given_up = F.col("is_consumed") | F.col("dead_letter_offset").isNotNull()
-    is_unconsumed = is_committed() & F.col("cleared_ms").isNull() & ~is_given_up
-    too_new = ~has_row() & is_too_new(first_message_offset())
+    unbounded = F.lit(
+        "It is neither paid nor timed out nor cancelled yet; neither its row nor the log says until when it "
+        "may wait."
+    )
     return (
         F.when(too_new, F.lit("Its message is newer than the reading of the database."))
-        .when(F.col("open_half_offset").isNotNull(), F.lit("A half message of it has no outcome yet."))
-        .when(is_placed & F.col("delivered_offset").isNotNull(), fired)
-        .when(is_placed, F.lit("It is neither paid nor timed out nor cancelled yet."))
-        .when(is_unconsumed, F.lit("Its order-created message is not acknowledged yet."))
+        .when(_is_half_young(), F.lit("A half message of it has no outcome yet."))
+        .when(is_unheard() & ~has_waited("delivered_ms", "unconsumed_limit_ms"), fired)
+        .when(is_within_its_time() & own_due_ms().isNull(), unbounded)
+        .when(is_within_its_time(), F.lit("It is neither paid nor timed out nor cancelled yet."))
+        .when(
+            is_unconsumed() & ~has_waited("committed_ms", "unconsumed_limit_ms"),
+            F.lit("Its order-created message is not acknowledged yet."),
+        )
     )
+
+
+def _is_half_young() -> Column:
+    return F.col("open_half_offset").isNotNull() & ~has_waited("open_half_ms", "undecided_limit_ms")
 
 
 def not_covered() -> Column:

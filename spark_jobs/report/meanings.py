@@ -56,7 +56,7 @@ MEANINGS: Final = {
     ),
     names.TIMEOUT_NOT_FIRED: Meaning(
         "The order was not paid in time, and its deadline never came.",
-        "The broker did not deliver a deadline that was due.",
+        "The broker did not deliver a deadline that was due; or the deadline was never set, or cancelled.",
         "Send the deadline again; check that the broker runs and keeps up.",
     ),
     names.FIRED_LATE: Meaning(

@@ -5,10 +5,11 @@ All rows are judged at once. A row is an order that balances, with a few changes
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.books.exact import EXACT
 from spark_jobs.cases import names
@@ -79,6 +80,7 @@ TIMED_OUT: Changes = UNPAID | {
     "late_ms_max": 7,
     "late_ms_min": 7,
 }
+NO_TIMER: Changes = {"timer_offset": None, "timer_due_ms": None}
 NO_ROW: Changes = dict.fromkeys(("status", "placed_ms", "due_ms", "paid_ms")) | {"has_row": False}
 NO_MESSAGE: Changes = dict.fromkeys(("half_offset", "half_ms", "committed_offset", "committed_ms"))
 UNCLEARED: Changes = dict.fromkeys(("cleared_ms", "cleared_customer_first", "cleared_customer_last"))
@@ -150,7 +152,53 @@ ROWS: dict[str, tuple[str, Changes]] = {
         "timeout-not-fired",
         PLACED | {"open_timer_offset": 300, "open_timer_due_ms": AS_OF_MS - MINUTE_MS - 1},
     ),
-    "just due": ("in-flight", PLACED | {"open_timer_offset": 300, "open_timer_due_ms": AS_OF_MS - MINUTE_MS}),
+    "just due": (
+        "in-flight",
+        PLACED
+        | {"due_ms": AS_OF_MS - MINUTE_MS}
+        | {"open_timer_offset": 300, "open_timer_due_ms": AS_OF_MS - MINUTE_MS},
+    ),
+    "deadline never set": ("timeout-not-fired", PLACED | NO_TIMER),
+    "deadline never set, just due": ("in-flight", PLACED | NO_TIMER | {"due_ms": AS_OF_MS - 2 * MINUTE_MS}),
+    "deadline never set, just over": (
+        "timeout-not-fired",
+        PLACED | NO_TIMER | {"due_ms": AS_OF_MS - 2 * MINUTE_MS - 1},
+    ),
+    "deadline cancelled, unpaid": ("timeout-not-fired", PLACED | {"timer_cancel_offset": 400}),
+    "deadline cancelled, no due time in the row": (
+        "timeout-not-fired",
+        PLACED | {"timer_cancel_offset": 400, "due_ms": None},
+    ),
+    "deadline set for later than the order's own": (
+        "timeout-not-fired",
+        PLACED | {"open_timer_offset": 300, "open_timer_due_ms": AS_OF_MS + 1, "timer_due_ms": AS_OF_MS + 1},
+    ),
+    "deadline moved to later": (
+        "in-flight",
+        PLACED
+        | {"open_timer_offset": 300, "open_timer_due_ms": AS_OF_MS + 1, "timer_due_ms": AS_OF_MS + 1}
+        | {"timers": 2},
+    ),
+    "half of the deadline open": (
+        "in-flight",
+        PLACED | NO_TIMER | YOUNG_HALF | {"has_open_created": False, "open_half_topic": 1},
+    ),
+    "half of a payment open, overdue": (
+        "timeout-not-fired",
+        PLACED | NO_TIMER | YOUNG_HALF | {"has_open_created": False, "open_half_topic": 2},
+    ),
+    "overdue, its deadline deleted": (
+        "timeout-not-fired",
+        PLACED | NO_TIMER | NO_MESSAGE | {"covered_from_ms": PLACED_MS + 1},
+    ),
+    "no due time anywhere": ("in-flight", PLACED | NO_TIMER | {"due_ms": None}),
+    "paid at a time, still placed": ("outcome-contradicts-database", {"status": "PLACED"}),
+    "dead deadline, redriven, nobody heard": (
+        "never-delivered",
+        TIMED_OUT
+        | {"status": "PLACED", "timed_out_ms": None, "deadline_dead_offset": 9}
+        | {"is_deadline_redelivered": True},
+    ),
     "late": ("fired-late", TIMED_OUT | {"late_ms_max": MINUTE_MS + 1}),
     "within the limit": ("balanced", TIMED_OUT | {"late_ms_max": MINUTE_MS}),
     "cancelled and delivered": ("cancelled-yet-delivered", TIMED_OUT | {"cancelled_timer_delivered": 300}),
@@ -180,14 +228,19 @@ ROWS: dict[str, tuple[str, Changes]] = {
 }
 
 
+def frame(spark: SparkSession, changed: dict[str, Changes]) -> DataFrame:
+    """Rows of the books: `PAID` with some changes each, by their ids."""
+    rows = [
+        tuple({**PAID, **changes, "order_id": name}.get(column) for column in COLUMNS)
+        for name, changes in changed.items()
+    ]
+    return spark.createDataFrame(rows, ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()))
+
+
 @pytest.fixture(scope="module")
 def judged(spark: SparkSession) -> dict[str, Any]:
     """What each row was judged to be."""
-    rows = [
-        tuple({**PAID, **changes, "order_id": name}.get(column) for column in COLUMNS)
-        for name, (_, changes) in ROWS.items()
-    ]
-    books = spark.createDataFrame(rows, ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()))
+    books = frame(spark, {name: changes for name, (_, changes) in ROWS.items()})
     found = verdicts(books).select("order_id", "case", "why", "also").collect()
     return {row["order_id"]: row for row in found}
 
@@ -199,13 +252,63 @@ def test_a_row_is_in_the_case_that_it_was_made_for(judged: dict[str, Any], name:
     assert (judged[name]["why"] is None) == (expected == "balanced")
 
 
+OFFSETS: tuple[int | None, ...] = (None, 100)
+TIMES: tuple[int | None, ...] = (None, PLACED_MS + MINUTE_MS)
+OLD: dict[str, tuple[Any, ...]] = {
+    "status": ("PLACED", "PAID", "TIMED_OUT", "CANCELLED"),
+    **dict.fromkeys(("has_row", "is_consumed"), (True, False)),
+    **dict.fromkeys(("is_redelivered", "is_deadline_redelivered", "has_open_created"), (None, True)),
+    **dict.fromkeys(("paid_ms", "timed_out_ms", "cancelled_ms", "cleared_ms"), TIMES),
+    **dict.fromkeys(("paid_offset", "cancelled_offset", "timer_cancel_offset"), OFFSETS),
+    "committed_offset": (200, None),
+    **dict.fromkeys(("dead_letter_offset", "deadline_dead_offset", "rollback_offset"), OFFSETS),
+    **dict.fromkeys(("timer", "open_timer", "open_half", "delivered"), (True, False)),
+    "open_half_topic": (0, 1, 2, 3),
+    "timers": (None, 1, 2),
+    "covered_from_ms": (0, PLACED_MS + 2 * MINUTE_MS),
+}
+"""What a row of hours ago may say, in any combination; first what is usual."""
+
+
+def old_row(chance: random.Random) -> Changes:
+    """A row of which every bound has passed."""
+    row = {name: chance.choice((*values[:1] * 4, *values)) for name, values in OLD.items()}
+    if not row["has_row"]:
+        row |= dict.fromkeys(("status", "placed_ms", "due_ms", "paid_ms", "timed_out_ms", "cancelled_ms"))
+    has_timer, is_open = row.pop("timer"), row.pop("open_timer")
+    row |= {} if has_timer else NO_TIMER
+    if has_timer and is_open:
+        row |= {"open_timer_offset": 300, "open_timer_due_ms": PLACED_MS + MINUTE_MS}
+    if row.pop("open_half"):
+        row |= {"open_half_offset": 100, "open_half_ms": PLACED_MS}
+    else:
+        row |= {"open_half_topic": None, "has_open_created": None}
+    if row.pop("delivered"):
+        row |= {"delivered_offset": 600, "delivered_ms": PLACED_MS + MINUTE_MS + 7}
+    if row["committed_offset"] is None:
+        row["committed_ms"] = None
+    return row
+
+
+def test_nothing_is_in_flight_once_its_bound_has_passed(spark: SparkSession) -> None:
+    """In flight there is nothing of hours ago; and an order that still waits does not balance."""
+    chance = random.Random(44)
+    rows = {str(number): old_row(chance) for number in range(3_000)}
+    found = verdicts(frame(spark, rows)).select("order_id", "case", "also", "status").collect()
+    left = [row for row in found if names.IN_FLIGHT in (row["case"], *row["also"])]
+    assert not left, [rows[row["order_id"]] for row in left[:3]]
+    ended = (names.BALANCED, names.NOT_COVERED)
+    waiting = [row for row in found if row["status"] == "PLACED" and row["case"] in ended]
+    assert not waiting, [rows[row["order_id"]] for row in waiting[:3]]
+
+
 def test_every_case_has_a_row_that_it_holds_for() -> None:
     assert {case for case, _ in ROWS.values()} == set(names.CASES)
 
 
 def test_what_holds_beside_stays_in_also(judged: dict[str, Any]) -> None:
     assert judged["passed over"]["also"] == ["in-flight"]
-    assert judged["half open long, no row"]["also"] == ["in-flight"]
+    assert judged["half open long, no row"]["also"] == [], "its bound has passed"
     assert judged["paid"]["also"] == []
 
 
