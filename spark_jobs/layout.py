@@ -48,11 +48,14 @@ ORDER_COLUMNS: Final = {
     "cancelled_offset": "bigint",
     "cleared_ms": "bigint",
     "surplus": "array<struct<sku:string,cart:bigint,ledger:bigint>>",
+    "unwritten": "array<struct<sku:string,quantity:bigint>>",
+    "open_timer_offset": "bigint",
 }
 """Columns of an order and their SQL types; `why` is null where the books balance.
 
 half_end is commit, rollback, expired or null; is_consumed: the carts' group has acknowledged order-created;
-delivered_*: when the deadline fired; paid_* and cancelled_offset: committed messages; cleared_ms: the ledger.
+delivered_*: when the deadline fired; paid_* and cancelled_offset: committed messages; cleared_ms: the ledger;
+unwritten: what it took out of the cart without an entry; open_timer_offset: the deadline that still waits.
 """
 
 TIMELINE: Final = "array<struct<physical_offset:bigint,store_ms:bigint,kind:string,topic:string,note:string>>"

@@ -169,7 +169,7 @@ def compare(
         options.as_of_ms or statistics.last_ms,
         int(exported.has_carts),
     )
-    sides = Sides(exported.folder, staged, log, exported.mapping)
+    sides = Sides(exported.folder, staged, log, exported.mapping, exported.has_carts)
     books = Books(spark, sides, horizon, options)
     remarkable = verdicts.write_orders(books, run)
     on_progress("Gathering the evidence of findings")

@@ -35,6 +35,9 @@ def plan(
     store: Annotated[
         Path | None, typer.Option(help="The broker's store: commands then name their transactions.")
     ] = None,
+    pushes: Annotated[
+        str | None, typer.Option(help="The push database: statements then fit its columns.")
+    ] = None,
     mapping: MappingOption = None,
     out: OutOption = Path("audit-out"),
     as_json: JsonOption = False,
@@ -53,7 +56,7 @@ def plan(
 
         run = run_of(out, run_id)
         names = read_mapping(mapping) if mapping else SHOP
-        counts = plans.write(run, PlanSources(names, orders, store, carts))
+        counts = plans.write(run, PlanSources(names, orders, store, carts, pushes=pushes))
         if as_json:
             output.print_json([json.loads(line) for line in run.folders.plan.read_text().splitlines()])
         else:
@@ -68,7 +71,7 @@ def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:
 
     run = run_of(out, run_id)
     counts = plans.write(
-        run, PlanSources(inputs.mapping, inputs.orders, store, inputs.carts, inputs.has_lines)
+        run, PlanSources(inputs.mapping, inputs.orders, store, inputs.carts, inputs.has_lines, inputs.pushes)
     )
     steps = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "nothing to do"
     output.say(f"Plan: {steps}. {run.folders.plan}")

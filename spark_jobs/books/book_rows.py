@@ -4,7 +4,7 @@
                        orders and pushes when they are exported
     working-orders/    a row per order: `ORDERS_JOINED`
     working-special/   `SPECIAL`: orders to look at closely, as their numbers do not come out, or the database
-                       does not know them
+                       does not know them, or the ledger does not
     working-pushes/    a row per push of the ledger: `PUSHES_JOINED`
 
 A task joins one bucket by whole columns (`joining`); it needs about 400 bytes for each of its orders.
@@ -75,7 +75,12 @@ SPECIAL: Final = pa.schema([
     ("committed_offset", pa.int64()),
     ("is_regular", pa.bool_()),
     ("is_orphan", pa.bool_()),
+    ("is_unledgered", pa.bool_()),
+    ("is_consumed", pa.bool_()),
+    ("dead_letter_offset", pa.int64()),
+    ("customer_id", pa.string()),
 ])  # fmt: skip
+"""is_orphan: the database lacks it; is_unledgered: it may have been consumed, and the ledger lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ class Sides:
     staged: Staged
     log: StoreLog
     mapping: Mapping
+    has_carts: bool = True
 
     def path(self, name: str) -> Path:
         """Return where one of the exported tables is."""
@@ -187,19 +193,33 @@ def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: in
     numbers = pa.array(np.arange(whole.num_rows) + rows_from)
     for name, column in (("is_consumed", consumed), ("half_end", half_end(whole)), ("book_row", numbers)):
         whole = whole.append_column(name, column)
-    return {"orders": whole.select(ORDERS_JOINED.names).cast(ORDERS_JOINED), "special": specials(whole)}
+    return {
+        "orders": whole.select(ORDERS_JOINED.names).cast(ORDERS_JOINED),
+        "special": specials(whole, sides.has_carts),
+    }
 
 
 def _with_row(rows: pa.Table) -> pa.Table:
     return rows.append_column("has_row", pa.repeat(True, rows.num_rows))
 
 
-def specials(orders: pa.Table) -> pa.Table:
+def specials(orders: pa.Table, has_carts: bool) -> pa.Table:
     """Return the orders to look at closely."""
-    regular = is_regular(orders)
-    is_orphan = pc.and_(orders["has_row"].is_null(), orders["committed_offset"].is_valid())
-    columns = [orders["order_id"], orders["committed_offset"], pa.array(regular), is_orphan]
-    return pa.table(columns, schema=SPECIAL).filter(pc.or_(pa.array(~regular), is_orphan))
+    regular = pa.array(is_regular(orders))
+    is_committed = orders["committed_offset"].is_valid()
+    is_orphan = pc.and_(orders["has_row"].is_null(), is_committed)
+    may_be_consumed = pc.or_(orders["is_consumed"], pc.invert(regular))
+    is_unledgered = pc.and_(pc.and_(is_committed, orders["cleared_ms"].is_null()), may_be_consumed)
+    flags = {
+        "is_regular": regular,
+        "is_orphan": is_orphan,
+        "is_unledgered": pc.and_(is_unledgered, has_carts),
+    }
+    found = pa.table(
+        [flags[name] if name in flags else orders[name] for name in SPECIAL.names], schema=SPECIAL
+    )
+    is_special = pc.or_(pc.or_(pc.invert(regular), is_orphan), found["is_unledgered"])
+    return found.filter(is_special)
 
 
 def join_pushes(sides: Sides, acknowledged: Acknowledged, bucket: int, count: int) -> dict[str, pa.Table]:

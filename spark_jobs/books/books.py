@@ -7,6 +7,7 @@
                                                                  an order's numbers do not come out
     fifo_gap_offset                                              a place in a queue that was passed over
     cleared_ms, cleared_customer_first, cleared_customer_last    the ledger's entries of the order
+    unwritten                                                    articles taken out without such an entry
     surplus                                                      articles whose cart is not as the ledger says
     books_offset, covered_from_ms, as_of_ms, ..._ms              of the whole audit, the same in every row
 
@@ -17,8 +18,8 @@ Rules:
 - A row for each id that the database or a fact of the log has; `is_left_out` marks rows that are no order.
 - A fact of the log is a number that merges (`order_facts`). Where the numbers come out they say everything;
   where they do not, the order's events are read one by one and the exact facts win.
-- A difference of a cart is put down to the customer's newest order of the article; without such an order the
-  difference is a finding by itself.
+- A difference of a cart is put down to a missing entry of the ledger first; what is left, to the customer's
+  newest order of the article; without such an order the difference is a finding by itself.
 
 The large sides are joined without Spark's rows (`book_rows`); what only a few orders need is worked out from
 that, and joined to it while the orders are judged: one pass, in which nothing is shuffled while few orders
@@ -44,6 +45,7 @@ from spark_jobs.books.book_rows import BookRows, Sides, Working
 from spark_jobs.books.differences import attributed, surpluses
 from spark_jobs.books.exact import EXACT, exact_facts
 from spark_jobs.books.fifo import gaps
+from spark_jobs.books.unwritten import UNWRITTEN, by_order, unwritten, with_entries
 from spark_jobs.options import AuditOptions
 from spark_jobs.staging.events import CREATED, PUSHES, TIMEOUTS
 from spark_jobs.staging.log_bodies import contents
@@ -82,8 +84,9 @@ class Books:
         self._rows = BookRows(spark, sides, self.acknowledged)
         special = self._rows.specials()
         self._orphans = self.written("orphans", self._read_orphans(special.frame))
-        self.differences = self.written("attributed", self._attributed())
         self._exact = self.written("exact", self._exactly(special))
+        self._unwritten = self.written("unwritten", self._without_entry(special.frame))
+        self.differences = self.written("attributed", self._attributed())
 
     def orders(self) -> DataFrame:
         """Return one row per order; `is_few`: of which more was looked up than the large sides say;
@@ -108,9 +111,30 @@ class Books:
         """Return the orders that only the log knows, as their messages tell them."""
         return contents(special.filter("is_orphan"), self._sides.log, self._sides.mapping.bodies)
 
-    def _attributed(self) -> DataFrame:
-        """Return the differences of carts, each with the order that explains it, if any does."""
+    def _without_entry(self, special: DataFrame) -> DataFrame:
+        """Return what orders have taken out of carts without an entry in the ledger, as `UNWRITTEN`."""
+        if not self._sides.row_count("differences"):
+            return self._spark.createDataFrame([], from_arrow_schema(UNWRITTEN))
         differences = self._sides.exported(self._spark, "differences")
+        customers = differences.filter(F.col("cart") < F.col("ledger")).select("customer_id").distinct()
+        suspects = special.filter("is_unledgered").join(F.broadcast(customers), "customer_id", "left_semi")
+        unledgered = suspects.unionByName(special.filter("is_unledgered AND customer_id IS NULL"))
+        exact = self._exact.frame.select("order_id", "is_acknowledged", "is_redelivered")
+        is_done = F.coalesce("is_acknowledged", "is_consumed") & (
+            F.col("dead_letter_offset").isNull() | F.coalesce("is_redelivered", F.lit(False))
+        )
+        consumed = unledgered.join(exact, "order_id", "left").filter(is_done)
+        told = contents(consumed, self._sides.log, self._sides.mapping.bodies)
+        offsets = consumed.select("order_id", "committed_offset")
+        return unwritten(differences, told.join(offsets, "order_id"))
+
+    def _attributed(self) -> DataFrame:
+        """Return the differences of carts that no missing entry explains, each with the order that does, if
+        any.
+        """
+        differences = self._sides.exported(self._spark, "differences")
+        if self._unwritten.rows:
+            differences = with_entries(differences, self._unwritten.frame)
         if not self._sides.row_count("differences"):
             return differences.withColumn("order_id", F.lit(None).cast("string"))
         orders = self._sides.exported(self._spark, "orders_in_question")
@@ -138,6 +162,7 @@ class Books:
         parts = (
             self._exact,
             Working(surpluses(self.differences.frame), self.differences.rows),
+            Working(by_order(self._unwritten.frame), self._unwritten.rows),
             self.written("passed", gaps(self._spark, self._sides.staged, self.acknowledged)),
             Working(senders, self._orphans.rows),
         )

@@ -12,12 +12,12 @@ def attributed(
     """Return the differences (see `carts`) with `order_id`: the customer's newest order of the article, else
     null.
 
-    `orphans` are orders that only the log knows: order_id, customer_id, placed_ms, skus.
+    `orphans` are orders that only the log knows: order_id, customer_id, placed_ms, lines.
     """
     customers = F.broadcast(differences.select("customer_id").distinct())
     mine = orders.select("order_id", "customer_id", "placed_ms").join(customers, "customer_id", "left_semi")
     rows = mine.join(order_lines.select("order_id", "sku"), "order_id")
-    messages = orphans.select("order_id", "customer_id", "placed_ms", F.explode("skus").alias("sku"))
+    messages = orphans.select("order_id", "customer_id", "placed_ms", F.explode("lines.sku").alias("sku"))
     newest = Window.partitionBy("customer_id", "sku").orderBy(
         F.desc_nulls_last("placed_ms"), F.desc("order_id")
     )

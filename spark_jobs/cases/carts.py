@@ -1,4 +1,4 @@
-"""The cart of an order's customer: cleared not at all, or more than once."""
+"""The cart of an order's customer: cleared not at all, or more than once, or without an entry."""
 
 from __future__ import annotations
 
@@ -38,9 +38,32 @@ def effect_twice() -> Column:
     )
 
 
+def ledger_entry_missing() -> Column:
+    """The carts' group has acknowledged order-created and the cart lacks what was ordered, but the ledger has
+    no entry of the order.
+
+    Wrong: the cart service, which changed the cart without its ledger; or somebody deleted the entry.
+    Repair: write the entry; delivered again the message would take the articles out a second time.
+    """
+    article = F.get("unwritten", F.lit(0))
+    why = says(
+        "Its message at log offset %d was consumed and %d of article %s taken out of customer %s's cart; "
+        "the ledger has no entry of the order.",
+        F.col("committed_offset"),
+        article.quantity,
+        article.sku,
+        F.col("customer_id"),
+    )
+    return F.when(_is_unwritten(), why)
+
+
+def _is_unwritten() -> Column:
+    return F.size(F.coalesce("unwritten", F.array())) > 0
+
+
 def cart_not_cleared() -> Column:
-    """The carts' group has acknowledged order-created and the ledger has no entry of the order; or the cart
-    holds more of an article than its ledger says, and this is its customer's newest order of it.
+    """The carts' group has acknowledged order-created, and neither the cart nor its ledger shows an effect;
+    or the cart holds more of an article than its ledger says, and this is its customer's newest order of it.
 
     Wrong: the cart service, which acknowledged before the effect, or lost it.
     Repair: deliver order-created to the cart service again; an entry that is there makes it do nothing.
@@ -50,7 +73,8 @@ def cart_not_cleared() -> Column:
         "committed_offset",
         "customer_id",
     )
-    is_unledgered = (F.col("has_carts") == 1) & is_committed() & F.col("cleared_ms").isNull() & is_consumed()
+    has_no_entry = (F.col("has_carts") == 1) & F.col("cleared_ms").isNull() & ~_is_unwritten()
+    is_unledgered = has_no_entry & is_committed() & is_consumed()
     is_held = F.size(F.coalesce(held_too_much(), F.array())) > 0
     return F.when(is_unledgered, unledgered).when(is_held, _held(F.get(held_too_much(), F.lit(0))))
 

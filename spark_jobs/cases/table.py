@@ -39,6 +39,7 @@ ALL_CASES: Final[dict[str, Case]] = {
     names.OUTCOME_CONTRADICTS_DATABASE: outcomes.outcome_contradicts_database,
     names.HALF_UNRESOLVED: outcomes.half_unresolved,
     names.EFFECT_TWICE: carts.effect_twice,
+    names.LEDGER_ENTRY_MISSING: carts.ledger_entry_missing,
     names.CART_NOT_CLEARED: carts.cart_not_cleared,
     names.PAID_BUT_TIMED_OUT: deadlines.paid_but_timed_out,
     names.TIMEOUT_NOT_FIRED: deadlines.timeout_not_fired,

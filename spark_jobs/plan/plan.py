@@ -12,6 +12,8 @@ Rules:
 - Where two stores disagree and nobody but a person can say which one is right, the step is `look`: a plan
   never decides about money.
 - The broker's rule decides for halves: what the database says has happened is committed, else rolled back.
+- A cart is corrected only by what the order may have done to it: no more of an article than was ordered.
+  Which of cart and ledger is right otherwise, nobody can say who sees only these two.
 
 The plan is `runs/<id>/plan.jsonl`; each line also has subject, subject_id, case, and what would be done.
 """
@@ -27,6 +29,8 @@ from itertools import islice
 from typing import Any, Final
 
 from spark_jobs.cases import names
+from spark_jobs.inputs.mapping import Mapping
+from spark_jobs.inputs.schemas import ORDER
 from spark_jobs.plan.reasons import UNSAFE, UNSAFE_ELSE
 from spark_jobs.plan.sources import Lines, PlanSources
 from spark_jobs.runs import Run
@@ -88,8 +92,8 @@ def planned(rows: Iterable[Row], sources: PlanSources) -> Iterator[tuple[Row, St
     """Yield each finding with each of its steps, at least one."""
     remaining = iter(rows)
     while turn := list(islice(remaining, ROWS_PER_TURN)):
-        unannounced = [row["order_id"] for row in turn if row["case"] in ANNOUNCED]
-        planning = Planning(sources, sources.lines_of(unannounced) if unannounced else None)
+        lined = [row["order_id"] for row in turn if row["case"] in LINED]
+        planning = Planning(sources, sources.lines_of(lined) if lined else None)
         for row in turn:
             for step in steps(row, planning):
                 yield row, step
@@ -138,9 +142,13 @@ def message(
 
 def correct_outcome(row: Row, planning: Planning) -> Iterator[Step]:
     """Make messages and row say the same, the row being right wherever it says that something happened."""
+    topics = planning.sources.mapping.topics
+    undecided = {topic for _, topic in open_halves(row, topics.order_created)}
     if row["placed_ms"] is not None and row["committed_offset"] is None:
         yield from announce(row, planning)
     for change in (PAYMENT, CANCELLATION):
+        if getattr(topics, change.topic) in undecided:
+            continue
         was_changed, was_told = row[change.column] is not None, row[change.offset] is not None
         if was_changed and not was_told:
             yield tell_change(row, planning, change)
@@ -189,8 +197,8 @@ def change_row(row: Row, planning: Planning, change: Change) -> Step:
             row["why"], f"The row says {row['status']}: only a person can say which of the two is right."
         )
     sources, orders = planning.sources, planning.sources.mapping.orders
-    expected = [status for one in change.expected for status in sources.statuses(orders, one)]
-    values = {"status": sources.statuses(orders, change.status)[0], change.column: at_ms}
+    expected = [status for one in change.expected for status in sources.constants(orders, one)]
+    values = {"status": sources.constants(orders, change.status)[0], change.column: at_ms}
     conditions = {"status": expected, change.column: None}
     sql = sources.update(orders, row["order_id"], values, conditions)
     safe = f"It changes only a row without {change.column} that is still {' or '.join(change.expected)}."
@@ -215,13 +223,16 @@ def resolve_halves(row: Row, planning: Planning) -> Iterator[Step]:
     topics = planning.sources.mapping.topics
     happened = {
         topics.order_created: row["placed_ms"],
-        topics.order_timeouts: row["placed_ms"],
+        topics.order_timeouts: row["placed_ms"] if row["status"] == "PLACED" else None,
         topics.order_paid: row["paid_ms"],
         topics.order_cancelled: row["cancelled_ms"],
     }
     for offset, topic in open_halves(row, topics.order_created):
         has_happened = happened.get(topic) is not None
-        outcome, says = ("commit", "has it") if has_happened else ("rollback", "has nothing of it")
+        says = "has it" if has_happened else "has nothing of it"
+        if topic == topics.order_timeouts and row["placed_ms"] is not None:
+            says = f"says that the order is {row['status']}"
+        outcome = "commit" if has_happened else "rollback"
         name = planning.sources.transaction_at(offset) or f"<transaction whose half lies at {offset}>"
         yield Step(
             "command",
@@ -254,19 +265,27 @@ def set_push(row: Row, planning: Planning) -> Iterator[Step]:
     """Let the ledger say of a push what the log says: that it was delivered."""
     sources, table = planning.sources, planning.sources.mapping.pushes
     if row["status"] in _UNSENT and row["delivered_offset"] is not None:
-        values = {"status": sources.statuses(table, "DELIVERED")[0], "delivered_ms": row["delivered_ms"]}
-        unsent = [status for one in _UNSENT for status in sources.statuses(table, one)]
+        values = {"status": sources.constants(table, "DELIVERED")[0], "delivered_ms": row["delivered_ms"]}
+        unsent = [status for one in _UNSENT for status in sources.constants(table, one)]
         sql = sources.update(table, row["subject_id"], values, {"status": unsent})
         safe = "It changes only a push that is still to be sent or has failed."
         yield statement("Say in the ledger that the push was delivered.", "pushes", sql, safe)
 
 
 def correct_cart(row: Row, planning: Planning) -> Iterator[Step]:
-    """Make a cart hold what its ledger says, article by article."""
+    """Make a cart hold what its ledger says, article by article, where the order explains the difference."""
+    lines = None if planning.lines is None else planning.lines.get(row["order_id"], [])
     for article in row["surplus"] or []:
         sku, cart, ledger = article["sku"], article["cart"], article["ledger"]
         what = f"Make the cart of {row['customer_id']} hold {ledger} of {sku} instead of {cart}."
-        if planning.sources.carts_kind == "redis":
+        ordered = sum(line["quantity"] or 0 for line in lines or [] if line["sku"] == sku)
+        if lines is None:
+            yield look(what, "Whether the order explains that is not known: give --orders to have its lines.")
+        elif abs(ledger - cart) > ordered:
+            yield look(
+                what, f"The order has {ordered} of it: its effect, done twice or not, is less than that."
+            )
+        elif planning.sources.carts_kind == "redis":
             yield correct_redis(row, planning, what, sku, ledger - cart)
         elif planning.sources.carts_kind == "parquet" or not cart:
             yield look(what, "Where these carts live is not known here, or the article has no row in them.")
@@ -289,6 +308,30 @@ def correct_redis(row: Row, planning: Planning, what: str, sku: str, difference:
     return Step("statement", what, safe, {"store": "carts", "redis": words})
 
 
+def write_entry(row: Row, planning: Planning) -> Iterator[Step]:
+    """Write the ledger's entry of what the order has taken out."""
+    sources, table = planning.sources, planning.sources.mapping.ledger
+    customer, taken = row["customer_id"], row["unwritten"] or []
+    if not taken:
+        return
+    what = f"Write into the ledger of {customer} that the order took out "
+    what += ", ".join(f"{article['quantity']} of {article['sku']}" for article in taken) + "."
+    safe = "It writes only an entry that is not there."
+    if sources.carts_kind == "redis":
+        removed = {article["sku"]: article["quantity"] for article in taken}
+        entry = json.dumps({"removed": removed, "at_ms": row["committed_ms"]})
+        key, field = sources.mapping.redis.ledger + customer, f"{ORDER}:{row['order_id']}"
+        yield Step("statement", what, safe, {"store": "carts", "redis": ["HSETNX", key, field, entry]})
+    elif sources.carts_kind == "parquet":
+        yield look(what, "Where this ledger lives is not known here.")
+    else:
+        for article in taken:
+            entry = {"entry": sources.constants(table, ORDER)[0], "entry_id": row["order_id"]}
+            named = {"customer_id": customer, **entry, "sku": article["sku"]}
+            values = {"quantity": article["quantity"], "at_ms": row["committed_ms"]}
+            yield statement(what, "carts", sources.insert(table, named, values), safe)
+
+
 def clear_cart(row: Row, planning: Planning) -> Iterator[Step]:
     """Correct what the cart holds too much, or have the order cleared by its message."""
     if row["surplus"]:
@@ -308,16 +351,27 @@ def fire_timer(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def redrive(row: Row, planning: Planning) -> Iterator[Step]:
-    """Give the dead letter back to its group."""
-    groups = planning.sources.mapping.groups
-    was_cleared = row["cleared_ms"] is not None
-    group = groups.order_timeouts if was_cleared else groups.order_created
-    yield Step(
-        "command",
-        "Send the dead letter back to its group, once what made it fail is repaired: tidewheel dlq ls tells.",
-        "A letter goes back once; its consumer knows the order by its id.",
-        {"command": f"tidewheel dlq redrive {group} --key {row['order_id']} --yes"},
-    )
+    """Give each dead letter back to its group."""
+    for group in dead_groups(row, planning.sources.mapping):
+        yield Step(
+            "command",
+            "Send the dead letter back to its group, once what made it fail is repaired: tidewheel dlq ls "
+            "tells.",
+            "A letter goes back once; its consumer knows the order by its id.",
+            {"command": f"tidewheel dlq redrive {group} --key {row['order_id']} --yes"},
+        )
+
+
+def dead_groups(row: Row, mapping: Mapping) -> list[str]:
+    """Return the groups that gave a message of the order up and have acknowledged none of its topic since."""
+    groups = mapping.consumers
+    last: dict[str, str] = {}
+    for event in row["timeline"] or []:
+        if event["topic"] in groups and event["kind"] in ("dead letter", "acknowledged"):
+            last[event["topic"]] = event["kind"]
+    found = [groups[topic] for topic, kind in last.items() if kind == "dead letter"]
+    is_created = row["dead_letter_offset"] is not None
+    return found or [mapping.groups.order_created if is_created else mapping.groups.order_timeouts]
 
 
 def timer_key(row: Row) -> str:
@@ -330,14 +384,15 @@ REPAIRS: Final[dict[str, Callable[[Row, Planning], Iterable[Step]]]] = {
     names.OUTCOME_CONTRADICTS_DATABASE: correct_outcome,
     names.HALF_UNRESOLVED: resolve_halves,
     names.EFFECT_TWICE: correct_cart,
+    names.LEDGER_ENTRY_MISSING: write_entry,
     names.CART_NOT_CLEARED: clear_cart,
-    names.CART_DIFFERENCE: correct_cart,
     names.TIMEOUT_NOT_FIRED: fire_timer,
     names.DEAD_LETTERED: redrive,
     names.PUSHES_DO_NOT_SUM: set_push,
 }
 
-ANNOUNCED: Final = frozenset(
-    {names.ORDER_WITHOUT_MESSAGE, names.OUTCOME_CONTRADICTS_DATABASE, names.CART_NOT_CLEARED}
-)
+LINED: Final = frozenset({
+    names.ORDER_WITHOUT_MESSAGE, names.OUTCOME_CONTRADICTS_DATABASE, names.EFFECT_TWICE,
+    names.CART_NOT_CLEARED,
+})  # fmt: skip
 """Cases whose repair may need an order's lines."""

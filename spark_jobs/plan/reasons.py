@@ -20,6 +20,7 @@ UNSAFE: Final = {
     "lag). Sending it again would only add a second one.",
     names.FIFO_GAP: "An earlier message of its message group is not acknowledged: look at its consumer "
     "(tidewheel group show) before anything behind it is trusted.",
+    names.CART_DIFFERENCE: "No order explains it, so either the cart or its ledger may be the wrong one.",
     names.PUSHES_DO_NOT_SUM: "A text that was or was not shown to a customer cannot be taken back or proved.",
     names.SEALED_WINDOW_CHANGED: "Who changed closed books has to say why; then: tidewheel audit seal "
     "--accept-changes.",

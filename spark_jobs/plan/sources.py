@@ -8,15 +8,28 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.dataset as ds
-from sqlalchemy import ColumnElement, Date, DateTime, column, create_engine, inspect, literal
+from sqlalchemy import (
+    ClauseElement,
+    ColumnElement,
+    Date,
+    DateTime,
+    TableClause,
+    column,
+    create_engine,
+    exists,
+    inspect,
+    literal,
+    select,
+)
 from sqlalchemy import table as sql_table
 from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.exc import NoSuchTableError
 
 from commitlog import properties, record
 from commitlog.errors import StoreError
@@ -28,6 +41,9 @@ from txn.half import transaction_id
 
 Lines = dict[str, list[dict[str, Any]]]
 """Order id -> its lines: sku, quantity."""
+
+Stored = Callable[[str, Any], ColumnElement[Any]]
+"""Our column and a value of ours -> the value as that column holds it."""
 
 REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
 _SIZE_BYTES: Final = 4
@@ -46,6 +62,7 @@ class PlanSources:
         store: Path | None = None,
         carts: str | None = None,
         has_lines: bool = True,
+        pushes: str | None = None,
     ) -> None:
         """Connect; raise `DatabaseUnreadable`, `NotAStore`, `StoreTooNew`, `StoreError`."""
         self.mapping = mapping
@@ -53,7 +70,15 @@ class PlanSources:
         self.carts_kind = "redis" if scheme in REDIS_SCHEMES else "parquet" if scheme == "parquet" else "sql"
         reads_lines = has_lines and mapping.order_lines.is_there
         self._lines = Database(orders, "--orders", mapping.order_lines) if orders and reads_lines else None
-        self._engine = create_engine(orders) if orders else None
+        self._engines = {
+            name: create_engine(url)
+            for name, url in (
+                ("orders", orders),
+                ("pushes", pushes),
+                *((name, carts if self.carts_kind == "sql" else None) for name in ("carts", "ledger")),
+            )
+            if url
+        }
         self._log = open_log(store) if store else None
 
     def lines_of(self, order_ids: Sequence[str]) -> Lines | None:
@@ -89,14 +114,7 @@ class PlanSources:
 
         Names and values are ours. A condition of None is IS NULL, one of several values IN.
         """
-        schema, _, name = of.name.rpartition(".")
-        target = sql_table(name, *(column(theirs) for theirs in of.columns.values()), schema=schema or None)
-        kinds = self._kinds(name, schema)
-        theirs = {ours: target.c[column_name] for ours, column_name in of.columns.items()}
-
-        def stored(ours: str, value: Any) -> ColumnElement[Any]:
-            return _stored(value, kinds.get(of.columns[ours]))
-
+        target, theirs, stored = self._target(of)
         statement = target.update().where(theirs[of.key] == stored(of.key, key))
         for ours, wanted in conditions.items():
             one = theirs[ours]
@@ -108,19 +126,51 @@ class PlanSources:
             for ours, value in values.items()
             if ours in theirs and value is not None
         }
-        dialect = self._engine.dialect if self._engine else DefaultDialect()
-        words = statement.values(changed).compile(dialect=dialect, compile_kwargs={"literal_binds": True})
-        return " ".join(str(words).split("\n")) + ";"
+        return self._words(of, statement.values(changed))
 
-    def statuses(self, of: TableMapping, ours: str) -> list[str]:
-        """Return their values of one of our statuses."""
-        theirs = [value for value, name in of.constants.get("status", {}).items() if name == ours]
+    def insert(self, of: TableMapping, named: dict[str, Any], values: dict[str, Any]) -> str:
+        """Return an INSERT of a row, in the words of its database, that does nothing if there is a row with
+        the same `named`. Names and values are ours.
+        """
+        target, theirs, stored = self._target(of)
+        wanted = {ours: stored(ours, value) for ours, value in (named | values).items() if ours in theirs}
+        is_there = exists().where(*(theirs[ours] == wanted[ours] for ours in named)).select_from(target)
+        row = select(*wanted.values()).where(~is_there)
+        return self._words(of, target.insert().from_select([theirs[ours] for ours in wanted], row))
+
+    def constants(self, of: TableMapping, ours: str) -> list[str]:
+        """Return their values of one of our statuses or entries."""
+        known = (values.items() for values in of.constants.values())
+        theirs = [value for values in known for value, name in values if name == ours]
         return theirs or [ours]
 
-    def _kinds(self, name: str, schema: str) -> dict[str, Any]:
-        if self._engine is None:
+    def _target(self, of: TableMapping) -> tuple[TableClause, dict[str, ColumnElement[Any]], Stored]:
+        """Return a table of the user's, its columns by our names, and what makes values fit them."""
+        schema, _, name = of.name.rpartition(".")
+        target = sql_table(name, *(column(theirs) for theirs in of.columns.values()), schema=schema or None)
+        kinds = self._kinds(of.ours, name, schema)
+
+        def stored(ours: str, value: Any) -> ColumnElement[Any]:
+            return _stored(value, kinds.get(of.columns[ours]))
+
+        return target, {ours: target.c[theirs] for ours, theirs in of.columns.items()}, stored
+
+    def _words(self, of: TableMapping, statement: ClauseElement) -> str:
+        engine = self._engines.get(of.ours)
+        dialect = engine.dialect if engine else DefaultDialect()
+        words = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
+        return " ".join(str(words).split("\n")) + ";"
+
+    def _kinds(self, ours: str, name: str, schema: str) -> dict[str, Any]:
+        """Return the types of a table's columns; none where its database is not given or lacks it."""
+        engine = self._engines.get(ours)
+        if engine is None:
             return {}
-        return {one["name"]: one["type"] for one in inspect(self._engine).get_columns(name, schema or None)}
+        try:
+            columns = inspect(engine).get_columns(name, schema or None)
+        except NoSuchTableError:
+            return {}
+        return {one["name"]: one["type"] for one in columns}
 
 
 def _stored(value: Any, kind: Any) -> ColumnElement[Any]:

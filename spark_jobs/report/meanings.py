@@ -44,6 +44,11 @@ MEANINGS: Final = {
         "The consumer does not notice repeats, or the broker delivered one message as two.",
         "Put the article back; make the consumer idempotent.",
     ),
+    names.LEDGER_ENTRY_MISSING: Meaning(
+        "What was ordered was taken out of the cart, and the cart's ledger does not say so.",
+        "The cart service, which changed the cart without its ledger; or somebody who deleted the entry.",
+        "Write the missing entry; do not deliver the message again, which would take the articles out twice.",
+    ),
     names.CART_NOT_CLEARED: Meaning(
         "The cart service has taken the order in, and what was ordered is still in the cart.",
         "The cart service acknowledged the message without doing its work.",
@@ -104,7 +109,7 @@ MEANINGS: Final = {
     names.CART_DIFFERENCE: Meaning(
         "A cart holds something else than its ledger says, and no order explains it.",
         "The cart service, or somebody who wrote to the carts by hand.",
-        "Correct the cart to what its ledger says, after a look.",
+        "Look which of the two is right, and correct the other.",
     ),
     names.SEALED_WINDOW_CHANGED: Meaning(
         "Books that had been closed were changed afterwards.",

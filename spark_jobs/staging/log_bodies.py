@@ -23,7 +23,7 @@ CONTENTS: Final = pa.schema([
     ("order_id", pa.string()),
     ("customer_id", pa.string()),
     ("placed_ms", pa.int64()),
-    ("skus", pa.list_(pa.string())),
+    ("lines", pa.list_(pa.struct([("sku", pa.string()), ("quantity", pa.int64())]))),
 ])  # fmt: skip
 _WANTED: Final = Wanted(("physical_offset", "body"), bodies=ALL)
 
@@ -68,11 +68,18 @@ def _content(body: bytes | None, bodies: Bodies) -> dict[str, Any]:
     content = parsed(body)
     customer_id, placed_ms = content.get(bodies.customer_id), content.get(bodies.placed_ms)
     lines = content.get(bodies.lines)
-    skus = (
-        [line.get(bodies.sku) for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
-    )
+    listed = [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
+    articles = [{"sku": line.get(bodies.sku), "quantity": line.get(bodies.quantity)} for line in listed]
     return {
         "customer_id": customer_id if isinstance(customer_id, str) else None,
-        "placed_ms": placed_ms if isinstance(placed_ms, int) and abs(placed_ms) < 1 << 62 else None,
-        "skus": [sku for sku in skus if isinstance(sku, str)],
+        "placed_ms": placed_ms if _is_number(placed_ms) else None,
+        "lines": [
+            {"sku": one["sku"], "quantity": one["quantity"] if _is_number(one["quantity"]) else None}
+            for one in articles
+            if isinstance(one["sku"], str)
+        ],
     }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62

@@ -38,6 +38,7 @@ COLUMNS = {
     "cleared_ms": "bigint",
     **dict.fromkeys(("cleared_customer_first", "cleared_customer_last"), "string"),
     "surplus": "array<struct<sku:string,cart:bigint,ledger:bigint>>",
+    "unwritten": "array<struct<sku:string,quantity:bigint>>",
     **dict.fromkeys(("books_offset", "covered_from_ms", "as_of_ms", "has_carts", "grace_ms"), "bigint"),
     **dict.fromkeys(("undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms"), "bigint"),
 }
@@ -147,6 +148,10 @@ ROWS: dict[str, tuple[str, Changes]] = {
     "two deliveries": ("effect-twice", TIMED_OUT | {"twice_delivered_offset": 300}),
     "cart too full": ("cart-not-cleared", surplus(2, 1)),
     "no entry": ("cart-not-cleared", UNCLEARED),
+    "no entry, and the cart was changed": (
+        "ledger-entry-missing",
+        UNCLEARED | {"unwritten": [("apple", 1)]},
+    ),
     "paid and timed out": ("paid-but-timed-out", {"timed_out_ms": PLACED_MS + MINUTE_MS}),
     "overdue": (
         "timeout-not-fired",

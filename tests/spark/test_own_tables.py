@@ -10,10 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from services.broker.values import Resolution, TimerName
+from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.layout import RunFolders
 from spark_jobs.main import Inputs, Sources, compare
 from spark_jobs.options import AuditOptions
+from spark_jobs.plan.plan import planned
+from spark_jobs.plan.sources import PlanSources
 from spark_jobs.report.summary import AuditSummary
+from spark_jobs.runs import run_of
 from tests.spark.own_shop import own_tables
 
 Shop = Any
@@ -64,3 +68,31 @@ def test_an_overdue_order_is_found_whatever_became_of_its_deadline(shop: Shop, a
     assert "the log has no deadline of it" in (whys["never set"] or "")
     assert not summary.balanced
     assert summary.cases["in-flight"] == 1
+
+
+def repair(shop: Shop, out: Path, run_id: str, mapping: Mapping) -> list[str]:
+    """Carry out the statements for Redis that a run's plan has; return the kinds of all its steps."""
+    kinds = []
+    for _, step in planned(run_of(out, run_id).rows(), PlanSources(mapping)):
+        kinds.append(step.kind)
+        for _ in range(2):
+            shop.redis.execute_command(*step.does.get("redis", ["PING"]))
+    return kinds
+
+
+def test_a_missing_ledger_entry_is_put_down_to_its_own_order(
+    shop: Shop, audit_own: OwnAudit, tmp_path: Path
+) -> None:
+    for order_id in ("first", "second"):
+        shop.place(order_id, "c", {"apple": 1})
+        shop.advance(1_000)
+    shop.clear_carts()
+    for order_id in ("first", "second"):
+        shop.pay(order_id)
+    shop.redis.hdel("cart-ledger:c", "order:first")
+    before = audit_own(shop)
+    assert found(before) == {"first": "ledger-entry-missing"}
+    assert repair(shop, tmp_path / "out", before.run_id, own_tables(shop)[1]) == ["statement"]
+    after = audit_own(shop)
+    assert after.findings == []
+    assert after.balanced

@@ -176,12 +176,14 @@ def test_a_push_that_was_delivered_is_said_so_once(shop: Shop) -> None:
 
 @pytest.mark.parametrize(("case", "cart", "ledger"), [("cart-not-cleared", 5, 3), ("effect-twice", 1, 3)])
 def test_a_cart_is_corrected_once_and_what_happens_meanwhile_is_kept(
-    redis_url: str, case: str, cart: int, ledger: int
+    shop: Shop, redis_url: str, case: str, cart: int, ledger: int
 ) -> None:
+    shop.write_rows("o1", "c1", {"apple": 2})
     with Redis.from_url(redis_url, decode_responses=True) as redis:
         redis.flushdb()
         redis.hset("cart:c1", "apple", cart)
-        step = one(finding(case, surplus=[{"sku": "apple", "cart": cart, "ledger": ledger}]))
+        row = finding(case, surplus=[{"sku": "apple", "cart": cart, "ledger": ledger}])
+        step = one(row, PlanSources(orders=shop.orders_url))
         assert step["store"] == "carts"
         redis.hincrby("cart:c1", "apple", 10)
         for _ in range(2):
@@ -192,8 +194,12 @@ def test_a_cart_is_corrected_once_and_what_happens_meanwhile_is_kept(
 def test_carts_in_a_database_are_corrected_by_a_condition(tmp_path: Path) -> None:
     mapping = as_mapping({"carts": {"table": "basket", "customer_id": "buyer"}}, "a test")
     row = finding(names.CART_NOT_CLEARED, surplus=[{"sku": "apple", "cart": 5, "ledger": 3}])
-    step = one(row, PlanSources(mapping, carts=f"sqlite:///{tmp_path / 'carts.db'}"))
-    engine = create_engine(f"sqlite:///{tmp_path / 'carts.db'}")
+    url = f"sqlite:///{tmp_path / 'carts.db'}"
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE order_lines (order_id TEXT, sku TEXT, quantity INTEGER)"))
+        connection.execute(text("INSERT INTO order_lines VALUES ('o1', 'apple', 2)"))
+    step = one(row, PlanSources(mapping, orders=url, carts=url))
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE basket (buyer TEXT, sku TEXT, quantity INTEGER)"))
         connection.execute(text("INSERT INTO basket VALUES ('c1', 'apple', 5), ('c1', 'pear', 5)"))
@@ -237,5 +243,5 @@ def test_commands_name_the_users_topics_and_groups() -> None:
     )
     fired = one(finding(names.TIMEOUT_NOT_FIRED), PlanSources(mapping))
     assert fired["command"] == "tidewheel timer fire --topic deadlines --key order:o1"
-    redriven = one(finding(names.DEAD_LETTERED), PlanSources(mapping))
+    redriven = one(finding(names.DEAD_LETTERED, dead_letter_offset=70), PlanSources(mapping))
     assert redriven["command"] == "tidewheel dlq redrive warehouse --key o1 --yes"

@@ -124,12 +124,15 @@ class Books:
         for line, (_, quantity, _) in enumerate(_LINES):
             here = np.flatnonzero(chunk.variants % LINES_MAX >= line)
             self._add_ledger(chunk, ids, here, line, quantity, "add")
-            is_cleared = flags(chunk, lambda story: story.cart != "kept")
-            self._add_ledger(chunk, ids, here[is_cleared[here]], line, quantity, "order")
-            kept = here[~is_cleared[here]]
+            has_entry = flags(chunk, lambda story: story.cart not in ("kept", "no entry"))
+            self._add_ledger(chunk, ids, here[has_entry[here]], line, quantity, "order")
+            kept = here[flags(chunk, lambda story: story.cart == "kept")[here]]
             self._write(
                 "carts", [ids.customers.take(kept), ids.skus[line].take(kept), [quantity] * len(kept)]
             )
+            lost = here[flags(chunk, lambda story: story.cart == "no entry")[here]]
+            named = [ids.customers.take(lost), ids.skus[line].take(lost)]
+            self._write("differences", [*named, [0] * len(lost), [quantity] * len(lost)])
         self._add_faults(chunk, ids)
 
     def _add_ledger(self, chunk: Chunk, ids: Ids, here: Array, line: int, quantity: int, entry: str) -> None:
@@ -142,7 +145,7 @@ class Books:
     def _add_faults(self, chunk: Chunk, ids: Ids) -> None:
         """Write carts that hold more or less than their ledgers say, and entries under a second customer."""
         for place in np.flatnonzero(
-            flags(chunk, lambda story: story.cart not in ("kept", "cleared"))
+            flags(chunk, lambda story: story.cart not in ("kept", "cleared", "no entry"))
         ).tolist():
             fault = chunk.all_stories[chunk.stories[place]].cart
             customer, order = ids.customers[place].as_py(), ids.orders[place].as_py()

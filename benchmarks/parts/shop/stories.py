@@ -89,7 +89,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Story:
-    """What happens to an order. `cart`: cleared, kept (full as it was), surplus, deficit, or two ledgers."""
+    """What happens to an order. `cart`: cleared, kept (full as it was), surplus, deficit, two ledgers, or no
+    entry (cleared, and the ledger does not say so).
+    """
 
     steps: tuple[Step, ...]
     row: Row | None
@@ -186,6 +188,9 @@ PLANTED: Final[dict[str, list[Story]]] = {
         Story((*_PLACED, *_PAYMENT), _PAID_ROW, "two ledgers"),
         Story((*_PLACED, ("created", "placed", 500), *_PAYMENT), _PAID_ROW),
         Story((*_PLACED, _DELIVERED, ("delivered", "due", 500)), _LATE_ROW),
+    ),
+    "ledger-entry-missing": _planted(
+        "ledger-entry-missing", Story((*_PLACED, *_PAYMENT), _PAID_ROW, "no entry")
     ),
     "cart-not-cleared": _planted(
         "cart-not-cleared",

@@ -1,0 +1,145 @@
+"""What plans propose for carts, ledgers and dead letters: nothing that makes a sound cart wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from spark_jobs.cases import names
+from spark_jobs.inputs.mapping import as_mapping
+from spark_jobs.layout import FINDING_COLUMNS
+from spark_jobs.plan import plan
+from spark_jobs.plan.sources import PlanSources
+
+Row = dict[str, Any]
+NOTHING: Row = dict.fromkeys(FINDING_COLUMNS)
+ORDER: Row = {
+    "subject": "order",
+    "subject_id": "o1",
+    "order_id": "o1",
+    "why": "Because.",
+    "customer_id": "c1",
+    "status": "PAID",
+    "placed_ms": 1_000,
+    "committed_offset": 50,
+    "committed_ms": 1_010,
+    "timeline": [],
+}
+
+
+def steps(case: str, sources: PlanSources | None = None, **facts: Any) -> list[Row]:
+    row = NOTHING | ORDER | {"case": case} | facts
+    return [step.as_json(row) for row, step in plan.planned([row], sources or PlanSources())]
+
+
+def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Execute statements; return the rows of the last, if it is a query."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            result = connection.execute(text(statement.replace(":", r"\:")))
+        found = [tuple(row) for row in result] if result.returns_rows else []
+    engine.dispose()
+    return found
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> str:
+    """A database in which order o1 has two apples."""
+    url = f"sqlite:///{tmp_path / 'orders.db'}"
+    execute(url, "CREATE TABLE orders (order_id TEXT)")
+    execute(url, "CREATE TABLE order_lines (order_id TEXT, sku TEXT, quantity INTEGER)")
+    execute(url, "INSERT INTO order_lines VALUES ('o1', 'apple', 2)")
+    return url
+
+
+@pytest.mark.parametrize(
+    ("cart", "ledger", "kind"), [(2, 0, "statement"), (0, 2, "statement"), (3, 0, "look")]
+)
+def test_a_cart_is_corrected_only_by_what_the_order_can_have_done(
+    orders: str, cart: int, ledger: int, kind: str
+) -> None:
+    surplus = [{"sku": "apple", "cart": cart, "ledger": ledger}]
+    (step,) = steps(names.CART_NOT_CLEARED, PlanSources(orders=orders), surplus=surplus)
+    assert step["kind"] == kind
+
+
+def test_without_the_orders_lines_nobody_knows_what_a_cart_should_hold() -> None:
+    (step,) = steps(names.EFFECT_TWICE, surplus=[{"sku": "apple", "cart": 0, "ledger": 1}])
+    assert step["kind"] == "look"
+    assert "--orders" in step["why"]
+
+
+def test_a_difference_of_no_order_is_for_a_person() -> None:
+    surplus = [{"sku": "apple", "cart": 1, "ledger": 0}]
+    (step,) = steps(names.CART_DIFFERENCE, subject="cart", order_id=None, surplus=surplus)
+    assert step["kind"] == "look"
+
+
+def test_a_missing_entry_is_written_and_nothing_is_announced() -> None:
+    (step,) = steps(names.LEDGER_ENTRY_MISSING, unwritten=[{"sku": "apple", "quantity": 2}])
+    command, key, field, entry = step["redis"]
+    assert (command, key, field) == ("HSETNX", "cart-ledger:c1", "order:o1")
+    assert json.loads(entry) == {"removed": {"apple": 2}, "at_ms": 1_010}
+
+
+def test_a_missing_entry_is_written_once_into_a_ledger_of_ones_own(orders: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'carts.db'}"
+    columns = "buyer TEXT, move TEXT, ref TEXT, article TEXT, pieces INTEGER, moved TIMESTAMP"
+    execute(url, f"CREATE TABLE basket_moves ({columns})")
+    named = {"table": "basket_moves", "customer_id": "buyer", "entry": "move", "entry_id": "ref"}
+    named |= {"sku": "article", "quantity": "pieces", "at_ms": "moved"}
+    mapping = as_mapping({"ledger": named | {"entries": {"order": "minus"}}}, "a test")
+    taken = [{"sku": "apple", "quantity": 2}, {"sku": "pear", "quantity": 1}]
+    sources = PlanSources(mapping, orders=orders, carts=url)
+    written = [step["statement"] for step in steps(names.LEDGER_ENTRY_MISSING, sources, unwritten=taken)]
+    execute(url, *written, *written)
+    assert execute(url, "SELECT buyer, move, ref, article, pieces FROM basket_moves ORDER BY article") == [
+        ("c1", "minus", "o1", "apple", 2),
+        ("c1", "minus", "o1", "pear", 1),
+    ]
+
+
+def test_a_push_is_corrected_although_its_table_is_in_another_database(orders: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'pushes.db'}"
+    execute(url, "CREATE TABLE pushes (push_id INTEGER, status TEXT, delivered_ms TIMESTAMP)")
+    execute(url, "INSERT INTO pushes VALUES (7, 'SCHEDULED', NULL)")
+    about = {"subject": "push", "subject_id": "7", "order_id": None, "status": "SCHEDULED"}
+    delivered = {"delivered_offset": 70, "delivered_ms": 1_700_000_000_000}
+    sources = PlanSources(orders=orders, pushes=url)
+    (step,) = steps(names.PUSHES_DO_NOT_SUM, sources, **about, **delivered)
+    execute(url, step["statement"])
+    ((status, at),) = execute(url, "SELECT status, delivered_ms FROM pushes")
+    assert (status, at[:19]) == ("DELIVERED", "2023-11-14 22:13:20")
+
+
+def event(offset: int, kind: str, topic: str) -> Row:
+    return {"physical_offset": offset, "store_ms": 1, "kind": kind, "topic": topic, "note": ""}
+
+
+def test_each_dead_letter_goes_back_to_the_group_that_gave_it_up() -> None:
+    timeline = [
+        event(10, "dead letter", "order-created"),
+        event(20, "acknowledged", "order-created"),
+        event(30, "dead letter", "order-timeouts"),
+    ]
+    redriven = steps(names.DEAD_LETTERED, timeline=timeline, dead_letter_offset=10)
+    assert [step["command"] for step in redriven] == ["tidewheel dlq redrive shop-orders --key o1 --yes"]
+
+
+@pytest.mark.parametrize(("status", "outcome"), [("PLACED", "commit"), ("PAID", "rollback")])
+def test_a_deadline_is_armed_only_for_an_order_that_waits(status: str, outcome: str) -> None:
+    timeline = [event(20, "half", "order-timeouts")]
+    (step,) = steps(names.HALF_UNRESOLVED, timeline=timeline, status=status, half_end="commit")
+    assert step["command"].endswith(f" {outcome}")
+
+
+def test_a_payment_that_is_still_undecided_is_not_sent_again() -> None:
+    timeline = [event(60, "half", "order-paid")]
+    facts = {"status": "PAID", "paid_ms": 5_000, "cancelled_ms": 6_000, "half_end": "commit"}
+    found = steps(names.OUTCOME_CONTRADICTS_DATABASE, timeline=timeline, **facts)
+    assert [step["message"]["topic"] for step in found] == ["order-cancelled"]
