@@ -19,6 +19,8 @@ the reading there are only our names.
     order_created = "purchase-orders"
     [groups]                              # the one group that acts on a topic
     order_created = "warehouse"
+    [timers]                              # what the timer keys of deadlines begin with
+    order_timeouts = "unpaid/"
     [bodies]                              # the fields of the messages' JSON
     customer_id = "buyer"
     [redis]                               # what the keys of carts and ledgers begin with
@@ -56,8 +58,10 @@ OPTIONAL: Final[dict[str, frozenset[str]]] = {
     "orders": frozenset({"total_pence", "due_ms", "paid_ms", "timed_out_ms", "cancelled_ms"}),
     "pushes": frozenset({"schedule_id", "message_id", "delivered_ms"}),
     "ledger": frozenset({"at_ms"}),
+    "timers": frozenset({"order_timeouts"}),
+    "bodies": frozenset({"total_pence"}),
 }
-"""Columns that a user's table need not have; they are null then."""
+"""Names that a user need not have: columns, which are null then, a prefix of keys, fields of bodies."""
 
 OPTIONAL_TABLES: Final = frozenset({"order_lines"})
 """Tables that a user need not have: `table = ""`."""
@@ -125,6 +129,13 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
+class Timers:
+    """What the timer keys of deadlines begin with; the order's id follows."""
+
+    order_timeouts: str = "order:"
+
+
+@dataclass(frozen=True, slots=True)
 class Bodies:
     """The fields of the messages' JSON bodies; `sku` and `quantity` are those of each of the `lines`."""
 
@@ -137,6 +148,7 @@ class Bodies:
     due_ms: str = "due_ms"
     paid_ms: str = "paid_ms"
     cancelled_ms: str = "cancelled_ms"
+    total_pence: str = "total_pence"
     push_id: str = "push_id"
 
 
@@ -164,6 +176,7 @@ class Mapping:
     ledger: TableMapping = field(default_factory=lambda: _as_in_the_shop("ledger"))
     topics: Topics = Topics()
     groups: Groups = Groups()
+    timers: Timers = Timers()
     bodies: Bodies = Bodies()
     redis: RedisKeys = RedisKeys()
 
@@ -176,7 +189,7 @@ class Mapping:
 SHOP: Final = Mapping()
 """The shop's own names."""
 
-Section = TypeVar("Section", Topics, Groups, Bodies, RedisKeys)
+Section = TypeVar("Section", Topics, Groups, Timers, Bodies, RedisKeys)
 
 
 def read_mapping(path: Path) -> Mapping:
@@ -209,16 +222,21 @@ def as_mapping(given: dict[str, Any], shown: str) -> Mapping:
             raise ConfigurationError(f"{shown}: {name} is no section. Write [{name}] and its names below.")
         known = getattr(SHOP, name)
         is_table = isinstance(known, TableMapping)
-        changed[name] = _table(known, section, where) if is_table else _section(known, section, where)
+        changed[name] = (
+            _table(known, section, where)
+            if is_table
+            else _section(known, section, where, OPTIONAL.get(name, frozenset()))
+        )
     mapping = replace(SHOP, **changed)
     _refuse_same_topics(mapping.topics, shown)
     return mapping
 
 
-def _section(known: Section, given: dict[str, Any], where: str) -> Section:
+def _section(known: Section, given: dict[str, Any], where: str, may_lack: frozenset[str]) -> Section:
     _refuse_unknown(given, [one.name for one in fields(known)], where)
     for name, value in given.items():
-        _require_text(value, name, where)
+        if value != "" or name not in may_lack:
+            _require_text(value, name, where)
     return replace(known, **given)
 
 

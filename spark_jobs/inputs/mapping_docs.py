@@ -87,6 +87,10 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "order_timeouts": "likewise: whoever times orders out",
         "pushes": "likewise: whoever sends pushes",
     },
+    "timers": {
+        "order_timeouts": "what the timer keys of deadlines begin with, the order's id follows; only for "
+        "repair plans without --store, which has the keys",
+    },
     "bodies": {
         "order_id": "a field of the JSON of each order's messages, first of all",
         "customer_id": "of order_created",
@@ -97,6 +101,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "due_ms": "of order_timeouts",
         "paid_ms": "of order_paid",
         "cancelled_ms": "of order_cancelled",
+        "total_pence": "of order_paid and order_cancelled: only for repair plans",
         "push_id": "of pushes; a schedule's messages name the schedule",
     },
     "redis": {
@@ -124,7 +129,8 @@ def every_name() -> Iterator[Name]:
             yield from _of_table(known)
         else:
             for one in fields(known):
-                yield _named(section, one.name, getattr(known, one.name))
+                may_lack = one.name in OPTIONAL.get(section, ())
+                yield _named(section, one.name, getattr(known, one.name), may_lack)
 
 
 def _of_table(known: TableMapping) -> Iterator[Name]:

@@ -26,13 +26,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from shlex import quote
 from typing import Any, Final
 
 from spark_jobs.cases import names
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.inputs.schemas import ORDER
 from spark_jobs.plan.reasons import UNSAFE, UNSAFE_ELSE
-from spark_jobs.plan.sources import Lines, PlanSources
+from spark_jobs.plan.sources import Lines, PlanSources, TimerName
 from spark_jobs.runs import Run
 
 ROWS_PER_TURN: Final = 500
@@ -180,10 +181,12 @@ def tell_change(row: Row, planning: Planning, change: Change) -> Step:
     body = {
         mapping.bodies.order_id: row["order_id"],
         mapping.bodies.customer_id: row["customer_id"],
-        "total_pence": row["total_pence"],
+        mapping.bodies.total_pence: row["total_pence"],
         getattr(mapping.bodies, change.column): row[change.column],
     }
-    cancel = {"TW_TIMER_CANCEL": timer_key(row), "TW_TIMER_TOPIC": mapping.topics.order_timeouts}
+    body.pop("", None)
+    timer = open_timer(row, planning)
+    cancel = {"TW_TIMER_CANCEL": timer.name, "TW_TIMER_TOPIC": mapping.topics.order_timeouts} if timer else {}
     safe = "Consumers know an order by its id; a deadline that has ended is cancelled without effect."
     what = f"Send the {topic} message that the row promises."
     return message(what, topic, row["order_id"], body, safe, cancel)
@@ -340,14 +343,22 @@ def clear_cart(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def fire_timer(row: Row, planning: Planning) -> Iterator[Step]:
-    """Let the deadline come now."""
-    topic = planning.sources.mapping.topics.order_timeouts
-    yield Step(
-        "command",
-        "Deliver the deadline now.",
-        "A timer that has ended is refused; the order service times out only what is still placed.",
-        {"command": f"tidewheel timer fire --topic {topic} --key {timer_key(row)}"},
-    )
+    """Let the deadline come now: the one that waits, or another one where none does."""
+    mapping, timer = planning.sources.mapping, open_timer(row, planning)
+    topic = mapping.topics.order_timeouts
+    if timer:
+        option = "--id" if timer.is_id else "--key"
+        yield Step(
+            "command",
+            "Deliver the deadline now.",
+            "A timer that has ended is refused; the order service times out only what is still placed.",
+            {"command": f"tidewheel timer fire --topic {quote(topic)} {option} {quote(timer.name)}"},
+        )
+    elif (due_ms := row["due_ms"] or row["timer_due_ms"]) is not None:
+        body = {mapping.bodies.order_id: row["order_id"], mapping.bodies.due_ms: due_ms}
+        safe = "The order service times out only what is still placed."
+        what = "Send the deadline: none is set that could fire."
+        yield message(what, topic, row["order_id"], body, safe)
 
 
 def redrive(row: Row, planning: Planning) -> Iterator[Step]:
@@ -358,7 +369,7 @@ def redrive(row: Row, planning: Planning) -> Iterator[Step]:
             "Send the dead letter back to its group, once what made it fail is repaired: tidewheel dlq ls "
             "tells.",
             "A letter goes back once; its consumer knows the order by its id.",
-            {"command": f"tidewheel dlq redrive {group} --key {row['order_id']} --yes"},
+            {"command": f"tidewheel dlq redrive {quote(group)} --key {quote(row['order_id'])} --yes"},
         )
 
 
@@ -374,9 +385,15 @@ def dead_groups(row: Row, mapping: Mapping) -> list[str]:
     return found or [mapping.groups.order_created if is_created else mapping.groups.order_timeouts]
 
 
-def timer_key(row: Row) -> str:
-    """Return the name of an order's deadline."""
-    return f"order:{row['order_id']}"
+def open_timer(row: Row, planning: Planning) -> TimerName | None:
+    """Return the name of the deadline that waits, as the log has it, else as the mapping says; None if no
+    deadline waits.
+    """
+    offset = row.get("open_timer_offset")
+    if offset is None:
+        return None
+    key = f"{planning.sources.mapping.timers.order_timeouts}{row['order_id']}"
+    return planning.sources.timer_at(offset) or TimerName(key, is_id=False)
 
 
 REPAIRS: Final[dict[str, Callable[[Row, Planning], Iterable[Step]]]] = {

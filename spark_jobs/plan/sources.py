@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow.dataset as ds
 from sqlalchemy import (
@@ -33,7 +33,7 @@ from sqlalchemy.exc import NoSuchTableError
 
 from commitlog import properties, record
 from commitlog.errors import StoreError
-from commitlog.kinds import HALF_TOPIC
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.published_log import open_log
 from spark_jobs.inputs.databases import Database
 from spark_jobs.inputs.mapping import SHOP, Mapping, TableMapping
@@ -47,6 +47,13 @@ Stored = Callable[[str, Any], ColumnElement[Any]]
 
 REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
 _SIZE_BYTES: Final = 4
+
+
+class TimerName(NamedTuple):
+    """What a verb calls a timer by: its key, or its message id."""
+
+    name: str
+    is_id: bool
 
 
 class PlanSources:
@@ -94,20 +101,34 @@ class PlanSources:
 
     def transaction_at(self, half_offset: int) -> str | None:
         """Return the id of the transaction whose half lies at a log offset; None without such a half."""
+        half = self._record_at(half_offset)
+        if half is None or half.topic != HALF_TOPIC:
+            return None
+        message_id = properties.value_of(half.properties, properties.MESSAGE_ID)
+        return transaction_id(half_offset, message_id) if message_id else None
+
+    def timer_at(self, timer_offset: int) -> TimerName | None:
+        """Return the name of the timer that lies at a log offset, its key if it has one; None without it."""
+        timer = self._record_at(timer_offset)
+        if timer is None or timer.topic != TIMER_TOPIC:
+            return None
+        key = properties.value_of(timer.properties, properties.TIMER_KEY)
+        message_id = properties.value_of(timer.properties, properties.MESSAGE_ID)
+        return TimerName(key or message_id, is_id=not key) if key or message_id else None
+
+    def _record_at(self, offset: int) -> record.Record | None:
         segments = self._log.segments if self._log else []
-        segment = next((one for one in segments if one.first_offset <= half_offset < one.end_offset), None)
-        if self._log is None or segment is None or half_offset >= self._log.end_offset:
+        segment = next((one for one in segments if one.first_offset <= offset < one.end_offset), None)
+        if self._log is None or segment is None or offset >= self._log.end_offset:
             return None
         with open(segment.path, "rb") as file:
-            file.seek(half_offset - segment.first_offset)
+            file.seek(offset - segment.first_offset)
             size = file.read(_SIZE_BYTES)
             record_bytes = size + file.read(max(0, int.from_bytes(size, "big") - _SIZE_BYTES))
         try:
-            half = record.decode(record_bytes)
+            return record.decode(record_bytes)
         except StoreError:
             return None
-        message_id = properties.value_of(half.properties, properties.MESSAGE_ID)
-        return transaction_id(half_offset, message_id) if half.topic == HALF_TOPIC and message_id else None
 
     def update(self, of: TableMapping, key: str, values: dict[str, Any], conditions: dict[str, Any]) -> str:
         """Return an UPDATE of one row, in the words of its database.

@@ -114,7 +114,8 @@ def test_money_against_a_timed_out_order_is_for_a_person() -> None:
 
 
 def test_a_payment_that_was_never_told_is_told_and_cancels_the_deadline() -> None:
-    sent = one(finding(names.OUTCOME_CONTRADICTS_DATABASE, status="PAID", paid_ms=5_000))["message"]
+    row = finding(names.OUTCOME_CONTRADICTS_DATABASE, status="PAID", paid_ms=5_000, open_timer_offset=40)
+    sent = one(row)["message"]
     assert (sent["topic"], sent["body"]["paid_ms"], sent["body"]["total_pence"]) == ("order-paid", 5_000, 300)
     assert sent["properties"] == {"TW_TIMER_CANCEL": "order:o1", "TW_TIMER_TOPIC": "order-timeouts"}
 
@@ -241,7 +242,7 @@ def test_commands_name_the_users_topics_and_groups() -> None:
     mapping = as_mapping(
         {"topics": {"order_timeouts": "deadlines"}, "groups": {"order_created": "warehouse"}}, "a test"
     )
-    fired = one(finding(names.TIMEOUT_NOT_FIRED), PlanSources(mapping))
+    fired = one(finding(names.TIMEOUT_NOT_FIRED, open_timer_offset=40), PlanSources(mapping))
     assert fired["command"] == "tidewheel timer fire --topic deadlines --key order:o1"
     redriven = one(finding(names.DEAD_LETTERED, dead_letter_offset=70), PlanSources(mapping))
     assert redriven["command"] == "tidewheel dlq redrive warehouse --key o1 --yes"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
+from commitlog import properties
+from commitlog.kinds import TIMER_TOPIC
+from commitlog.record import Record
 from spark_jobs.cases import names
 from spark_jobs.inputs.mapping import as_mapping
+from spark_jobs.inputs.mapping_docs import every_name
 from spark_jobs.layout import FINDING_COLUMNS
 from spark_jobs.plan import plan
 from spark_jobs.plan.sources import PlanSources
@@ -143,3 +148,92 @@ def test_a_payment_that_is_still_undecided_is_not_sent_again() -> None:
     facts = {"status": "PAID", "paid_ms": 5_000, "cancelled_ms": 6_000, "half_end": "commit"}
     found = steps(names.OUTCOME_CONTRADICTS_DATABASE, timeline=timeline, **facts)
     assert [step["message"]["topic"] for step in found] == ["order-cancelled"]
+
+
+OWN_NAMES = as_mapping(
+    {
+        "topics": {"order_timeouts": "pay by"},
+        "timers": {"order_timeouts": "unpaid/"},
+        "bodies": {"order_id": "number", "customer_id": "buyer", "total_pence": "worth", "due_ms": "pay_by"},
+    },
+    "a test",
+)
+
+
+def timer_store(write_log: Any, **named: str) -> Path:
+    """A store whose only record is a timer with these properties."""
+    stored = properties.encode({properties.MESSAGE_ID: "0A", properties.REAL_TOPIC: "pay by"} | named)
+    store: Path = write_log([Record(topic=TIMER_TOPIC, queue_id=0, body=b"{}", properties=stored)])
+    return store
+
+
+@pytest.mark.parametrize(
+    ("named", "option"),
+    [({properties.TIMER_KEY: "due o1"}, "--key 'due o1'"), ({}, "--id 0A")],
+)
+def test_a_deadline_is_called_by_what_the_log_calls_it(write_log: Any, named: Row, option: str) -> None:
+    sources = PlanSources(OWN_NAMES, store=timer_store(write_log, **named))
+    (step,) = steps(names.TIMEOUT_NOT_FIRED, sources, status="PLACED", open_timer_offset=0)
+    assert step["command"] == f"tidewheel timer fire --topic 'pay by' {option}"
+
+
+def test_a_payment_that_is_told_again_cancels_the_users_timer_and_has_the_users_fields(
+    write_log: Any,
+) -> None:
+    sources = PlanSources(OWN_NAMES, store=timer_store(write_log, **{properties.TIMER_KEY: "due o1"}))
+    paid = {"paid_ms": 5_000, "total_pence": 300, "open_timer_offset": 0}
+    (step,) = steps(names.OUTCOME_CONTRADICTS_DATABASE, sources, **paid)
+    assert step["message"]["properties"] == {"TW_TIMER_CANCEL": "due o1", "TW_TIMER_TOPIC": "pay by"}
+    assert step["message"]["body"] == {"number": "o1", "buyer": "c1", "worth": 300, "paid_ms": 5_000}
+
+
+def test_without_the_log_a_deadline_is_called_by_the_mapping() -> None:
+    (step,) = steps(names.TIMEOUT_NOT_FIRED, PlanSources(OWN_NAMES), open_timer_offset=7)
+    assert step["command"].endswith(" --key unpaid/o1")
+
+
+def test_a_payment_cancels_no_deadline_where_none_waits() -> None:
+    (step,) = steps(names.OUTCOME_CONTRADICTS_DATABASE, PlanSources(OWN_NAMES), paid_ms=5_000)
+    assert step["message"]["properties"] == {}
+
+
+def test_a_deadline_that_was_never_set_is_sent() -> None:
+    (step,) = steps(names.TIMEOUT_NOT_FIRED, PlanSources(OWN_NAMES), status="PLACED", due_ms=31_000)
+    assert (step["message"]["topic"], step["message"]["body"]) == (
+        "pay by",
+        {"number": "o1", "pay_by": 31_000},
+    )
+
+
+def test_every_name_of_a_plan_is_the_users(tmp_path: Path) -> None:
+    """None of the shop's own names is in any step once each has another one."""
+    given: dict[str, dict[str, Any]] = {}
+    for name in every_name():
+        section, _, values = name.section.partition(".")
+        theirs = f"own {name.section} {name.key}"
+        if values:
+            given.setdefault(section, {}).setdefault(values, {})[name.key] = theirs
+        else:
+            given.setdefault(section, {})[name.key] = theirs
+    mapping = as_mapping(given, "a test")
+    facts: Row = {"placed_ms": 1_000, "paid_ms": 5_000, "due_ms": 31_000, "open_timer_offset": 7}
+    facts |= {"paid_offset": None, "unwritten": [{"sku": "apple", "quantity": 2}], "total_pence": 300}
+    timeline = [event(60, "half", mapping.topics.order_created)]
+    told = [
+        step
+        for case in names.FINDINGS
+        for carts in ("redis://x", f"sqlite:///{tmp_path / 'carts.db'}")
+        for changed in ({"committed_offset": None}, {}, {"open_timer_offset": None}, {"timeline": timeline})
+        for step in steps(case, PlanSources(mapping, carts=carts), **(facts | changed))
+        if step["kind"] != "look"
+    ]
+    assert len(told) > 10
+    words = json.dumps(
+        [
+            [one.get("message"), one.get("statement"), one.get("command"), (one.get("redis") or [])[:2]]
+            for one in told
+        ]
+    )
+    for name in every_name():
+        if name.default not in ("order", "add", "order:", "carts", "orders", "status", "lines", "pushes"):
+            assert not re.search(rf"(?<![\w ]){re.escape(name.default)}(?![\w])", words), name.default
