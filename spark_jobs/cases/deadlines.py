@@ -10,14 +10,16 @@ from spark_jobs.staging.events import CREATED, TIMEOUTS
 
 
 def paid_but_timed_out() -> Column:
-    """The row says both that the order was paid and that it timed out; only one may win.
+    """The row says both that the order was paid and that it timed out, by its status or a time; only one may
+    win.
 
     Wrong: the order service, whose change of the status does not depend on the status.
     Repair: look by hand; the payment counts, or it is given back.
     """
+    paid = (F.col("status") == "PAID") | F.col("paid_ms").isNotNull()
     timed_out = (F.col("status") == "TIMED_OUT") | F.col("timed_out_ms").isNotNull()
     why = says("It was paid and has timed out; its status is %s.", "status")
-    return F.when(F.col("paid_ms").isNotNull() & timed_out, why)
+    return F.when(paid & timed_out, why)
 
 
 def timeout_not_fired() -> Column:

@@ -6,6 +6,9 @@ All rows are judged at once. A row is an order that balances, with a few changes
 from __future__ import annotations
 
 import random
+import re
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,6 +156,10 @@ ROWS: dict[str, tuple[str, Changes]] = {
         UNCLEARED | {"unwritten": [("apple", 1)]},
     ),
     "paid and timed out": ("paid-but-timed-out", {"timed_out_ms": PLACED_MS + MINUTE_MS}),
+    "paid by its status, timed out by a time": (
+        "paid-but-timed-out",
+        {"paid_ms": None, "timed_out_ms": PLACED_MS + MINUTE_MS},
+    ),
     "overdue": (
         "timeout-not-fired",
         PLACED | {"open_timer_offset": 300, "open_timer_due_ms": AS_OF_MS - MINUTE_MS - 1},
@@ -255,6 +262,70 @@ def test_a_row_is_in_the_case_that_it_was_made_for(judged: dict[str, Any], name:
     expected, _ = ROWS[name]
     assert judged[name]["case"] == expected
     assert (judged[name]["why"] is None) == (expected == "balanced")
+
+
+CANCEL_HALF: Changes = {"open_half_offset": 900, "open_half_topic": 3, "has_open_cancelled": True}
+ALONE: dict[str, Changes] = {
+    names.ORDER_WITHOUT_MESSAGE: NO_MESSAGE | UNCONSUMED,
+    names.MESSAGE_WITHOUT_ORDER: NO_ROW,
+    names.OUTCOME_CONTRADICTS_DATABASE: {"cancelled_offset": 700},
+    names.HALF_UNRESOLVED: CANCEL_HALF | {"open_half_ms": AS_OF_MS - 11 * MINUTE_MS},
+    names.EFFECT_TWICE: {"twice_committed_offset": 100},
+    names.LEDGER_ENTRY_MISSING: UNCLEARED | {"unwritten": [("apple", 1)]},
+    names.CART_NOT_CLEARED: surplus(2, 1),
+    names.PAID_BUT_TIMED_OUT: {"timed_out_ms": PLACED_MS + MINUTE_MS},
+    names.TIMEOUT_NOT_FIRED: PLACED | NO_TIMER,
+    names.FIRED_LATE: {"delivered_offset": 600, "late_ms_max": MINUTE_MS + 1},
+    names.CANCELLED_YET_DELIVERED: {"cancelled_timer_delivered": 300},
+    names.DELIVERED_BEFORE_DUE: {"delivered_offset": 600, "late_ms_min": -1},
+    names.NEVER_DELIVERED: UNCONSUMED,
+    names.DEAD_LETTERED: {"dead_letter_offset": 800},
+    names.FIFO_GAP: {"fifo_gap_offset": 7},
+    names.IN_FLIGHT: CANCEL_HALF | {"open_half_ms": AS_OF_MS - 9 * MINUTE_MS},
+    names.NOT_COVERED: NO_MESSAGE | UNCONSUMED | {"covered_from_ms": PLACED_MS + 1},
+}
+"""What puts a sound order into one case and into no other."""
+
+EXCLUSIVE: dict[tuple[str, str], str] = {
+    (names.ORDER_WITHOUT_MESSAGE, names.MESSAGE_WITHOUT_ORDER): "there is a row, or there is none",
+    (names.ORDER_WITHOUT_MESSAGE, names.NEVER_DELIVERED): "there is no message to be delivered",
+    (names.ORDER_WITHOUT_MESSAGE, names.NOT_COVERED): "the log covers the order, or it does not",
+    (names.MESSAGE_WITHOUT_ORDER, names.OUTCOME_CONTRADICTS_DATABASE): "there is no row",
+    (names.MESSAGE_WITHOUT_ORDER, names.PAID_BUT_TIMED_OUT): "there is no row",
+    (names.MESSAGE_WITHOUT_ORDER, names.TIMEOUT_NOT_FIRED): "there is no row",
+    (names.MESSAGE_WITHOUT_ORDER, names.NOT_COVERED): "there is no row",
+    (names.OUTCOME_CONTRADICTS_DATABASE, names.TIMEOUT_NOT_FIRED): "a cancelled order does not wait",
+    (names.HALF_UNRESOLVED, names.IN_FLIGHT): "a half is younger than the limit, or it is not",
+    (names.PAID_BUT_TIMED_OUT, names.TIMEOUT_NOT_FIRED): "an order that has ended does not wait",
+    (names.TIMEOUT_NOT_FIRED, names.FIRED_LATE): "the deadline has fired",
+    (names.TIMEOUT_NOT_FIRED, names.DELIVERED_BEFORE_DUE): "the deadline has fired",
+    (names.NEVER_DELIVERED, names.DEAD_LETTERED): "the message was given up",
+    (names.NEVER_DELIVERED, names.NOT_COVERED): "there is no message to be delivered",
+    (names.DEAD_LETTERED, names.FIFO_GAP): "a message that was given up was not passed over",
+}
+"""The cases that cannot hold together, and why."""
+
+
+def test_of_any_two_cases_both_hold_unless_they_exclude_each_other(spark: SparkSession) -> None:
+    """Every case by itself, and every pair: `case` is the first by the order of names, `also` the other."""
+    wanted = {(case, case): ALONE[case] for case in ALONE}
+    wanted |= {(one, other): ALONE[one] | ALONE[other] for one, other in combinations(ALONE, 2)}
+    found = verdicts(frame(spark, {" ".join(pair): changes for pair, changes in wanted.items()}))
+    holding = {
+        tuple(row["order_id"].split()): [row["case"], *row["also"]]
+        for row in found.select("order_id", "case", "also").collect()
+    }
+    for pair in wanted:
+        if pair in EXCLUSIVE:
+            assert not set(pair) <= set(holding[pair]), (pair, EXCLUSIVE[pair])
+        else:
+            assert holding[pair] == list(dict.fromkeys(pair)), pair
+
+
+def test_the_documented_table_has_the_cases_in_their_order() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    table = page.partition("| case | what it means |")[2].partition("\n\n")[0]
+    assert tuple(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)) == names.CASES
 
 
 OFFSETS: tuple[int | None, ...] = (None, 100)
