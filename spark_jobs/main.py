@@ -61,6 +61,7 @@ from spark_jobs.log.slices import slices
 from spark_jobs.options import AuditOptions
 from spark_jobs.positions import Position, loss_at
 from spark_jobs.report import report
+from spark_jobs.report.absent import absent_names
 from spark_jobs.report.statistics import LogStatistics, log_statistics
 from spark_jobs.report.summary import AuditSummary, in_case_order, read_findings
 from spark_jobs.runs import scratch_prefix
@@ -185,6 +186,7 @@ def compare(
         "epochs": [one._asdict() for one in epochs_of(statistics.epochs, log.first_offset, log.epoch)],
         "has_carts": exported.has_carts,
         "left_out": list(exported.left_out),
+        "lacking": absent_names(staged, exported.mapping),
         "store": str(store),
         "started_ms": started_ms,
         "written_ms": time.time_ns() // 1_000_000,

@@ -125,6 +125,7 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
     if as_json:
         output.print_json(summary.as_json())
         return
+    audit_runs.tell_lacking(summary.about)
     others = {name: count for name, count in summary.others.items() if count}
     counts = [*summary.cases.items(), ("all orders", summary.totals["orders"]), *others.items()]
     output.print_table(("case", "orders"), counts)
@@ -136,6 +137,7 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
             ((audit_runs.named(one), one.case, one.why) for one in shown),
             prose=("why",),
         )
+        audit_runs.tell_left(len(shown), summary.findings_count)
     if summary.cases.get("not-covered"):
         began = wall(summary.about["log_began_ms"])
         output.say(

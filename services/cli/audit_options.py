@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FINDINGS = 1
 NOT_DONE = 2
+NOT_READ = 141
+"""What a shell says of a process that ended by SIGPIPE."""
 
 StoreOption = Annotated[Path, typer.Option(help="The broker's store; it may be in use.")]
 OrdersOption = Annotated[str, typer.Option(help="The order database, as an SQLAlchemy URL.")]
@@ -78,11 +80,15 @@ def answering() -> Iterator[None]:
     try:
         with needing("audit"):
             yield
+            sys.stdout.flush()
     except TidewheelError as error:
         output.say(f"{error.code} {error}")
         raise typer.Exit(NOT_DONE) from error
     except (typer.Exit, typer.Abort):
         raise
+    except BrokenPipeError as error:  # whoever reads, `head` perhaps, has read enough: no finding, no fault
+        output.discard_stdout()
+        raise typer.Exit(NOT_READ) from error
     except Exception as error:  # a fault of ours must not look like a finding, whose exit code is Python's 1
         traceback.print_exc()
         raise typer.Exit(NOT_DONE) from error

@@ -105,16 +105,30 @@ def row(run: Run) -> tuple[object, ...]:
 
 def tell(run: Run, case: str, limit: int) -> None:
     """Print a run's cases and findings."""
+    tell_lacking(run.summary)
     if not case:
         output.print_table(("case", "orders"), (run.summary["cases"] | run.finding_cases).items())
         print()
-    shown = list(islice(run.rows(case), limit + 1))
+    shown = list(islice(run.rows(case), limit))
     if shown:
-        rows = ((of_row(one), one["case"], one["why"]) for one in shown[:limit])
+        rows = ((of_row(one), one["case"], one["why"]) for one in shown)
         output.print_table(("subject", "case", "why"), rows, prose=("why",))
-    if len(shown) > limit:
-        output.say("there are more: --limit")
+    tell_left(len(shown), run.finding_cases.get(case, 0) if case else run.findings_count)
     print(f"The books {'balance' if run.is_balanced else 'do not balance'}. Report: {run.folders.report}")
+
+
+def tell_lacking(about: dict[str, Any]) -> None:
+    """Print the names of the mapping that the log does not have: they explain many findings, or none."""
+    for sentence in about.get("lacking", ()):
+        print(sentence)
+    if about.get("lacking"):
+        print()
+
+
+def tell_left(shown: int, count: int) -> None:
+    """Print how many findings a table has left out."""
+    if count > shown:
+        print(f"These are {shown:,} of {count:,} findings. All of them: tidewheel audit show --limit {count}")
 
 
 def named(finding: Finding) -> str:

@@ -110,6 +110,11 @@ def text_width(text: str) -> int:
     )
 
 
+def discard_stdout() -> None:
+    """Let what is still to be printed go nowhere: nobody reads it, and the end of the process flushes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def say(sentence: str) -> None:
     """Tell the person at the keyboard something; stderr, so that pipes stay clean."""
     print(sentence, file=sys.stderr, flush=True)

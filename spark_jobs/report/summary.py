@@ -67,7 +67,7 @@ class AuditSummary:
 
     `cases` counts orders, and adds up to `totals["orders"]`; `others` counts findings about no order. `about`
     is what the run was told and could see: options, as_of_ms, covered_from_ms, epochs (`commitlog.epochs`),
-    store, started_ms, written_ms.
+    lacking (sentences: names of the mapping that the log does not have), store, started_ms, written_ms.
     """
 
     run_id: str
@@ -80,6 +80,11 @@ class AuditSummary:
     others: dict[str, int] = field(default_factory=dict)
     windows: list[Window] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def findings_count(self) -> int:
+        """Return how many findings there are, of which `findings` has the first."""
+        return sum(self.cases.get(case, 0) for case in FINDINGS) + sum(self.others.values())
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary as plain values."""

@@ -1,0 +1,64 @@
+"""`tidewheel audit show`: what it leaves out, what it says first, and a reader that has read enough."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from services.cli.audit_runs import show
+from spark_jobs.layout import RunFolders
+
+LACKING = "The log has no record of topic sales, which [topics] order_created names. It has orders."
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A folder with a run of 30 findings."""
+    folders = RunFolders(tmp_path, "20261121T020000Z")
+    for folder in (folders.folder, folders.findings):
+        folder.mkdir(parents=True)
+    cases = {"fired-late": 30, "balanced": 70}
+    summary = {"balanced": False, "totals": {"orders": 100}, "cases": cases, "lacking": [LACKING]}
+    folders.summary.write_text(json.dumps(summary))
+    ids = [f"o{number}" for number in range(30)]
+    rows = [{"subject": "order", "subject_id": one, "case": "fired-late", "why": "Late."} for one in ids]
+    pq.write_table(pa.Table.from_pylist(rows), folders.findings / "part.parquet")
+    return tmp_path
+
+
+def test_a_table_says_that_it_has_left_findings_out(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(out=out, run_id="newest", case="", order="", limit=20, as_json=False)
+    printed = capsys.readouterr().out
+    assert "These are 20 of 30 findings. All of them: tidewheel audit show --limit 30" in printed
+    show(out=out, run_id="newest", case="fired-late", order="", limit=30, as_json=False)
+    assert "These are" not in capsys.readouterr().out
+
+
+def test_what_the_log_does_not_have_is_said_before_any_finding(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(out=out, run_id="newest", case="", order="", limit=20, as_json=False)
+    assert capsys.readouterr().out.startswith(LACKING)
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_reader_that_has_read_enough_gets_no_traceback(out: Path, buffered: str) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    ran = subprocess.run(
+        [sys.executable, "-m", "services.cli.main", "audit", "show", "--out", str(out)],
+        env=os.environ | {"PYTHONUNBUFFERED": buffered},
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writes)
+    assert (ran.returncode, ran.stderr) == (141, "")
