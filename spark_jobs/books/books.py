@@ -10,6 +10,7 @@
     unwritten                                                    articles taken out without such an entry
     surplus                                                      articles whose cart is not as the ledger says
     books_offset, covered_from_ms, as_of_ms, ..._ms              of the whole audit, the same in every row
+    created_topic, ..., placed_status, ...                       what the user calls these, for sentences
 
 The stores are not read at one instant while a shop runs; `main` says in which order, and why a difference is
 real unless a message lies behind `books_offset`.
@@ -46,6 +47,8 @@ from spark_jobs.books.differences import attributed, surpluses
 from spark_jobs.books.exact import EXACT, exact_facts
 from spark_jobs.books.fifo import gaps
 from spark_jobs.books.unwritten import UNWRITTEN, by_order, unwritten, with_entries
+from spark_jobs.cases.columns import STATUS_WORDS, TOPIC_WORDS
+from spark_jobs.inputs.mapping import Mapping as Names
 from spark_jobs.options import AuditOptions
 from spark_jobs.staging.events import CREATED, PUSHES, TIMEOUTS
 from spark_jobs.staging.log_bodies import contents
@@ -79,6 +82,7 @@ class Books:
     def __init__(self, spark: SparkSession, sides: Sides, horizon: Horizon, options: AuditOptions) -> None:
         self._spark, self._sides, self._options = spark, sides, options
         self._horizon = asdict(horizon) | {name: getattr(options, name) for name in LIMITS}
+        self._words = _words(sides.mapping)
         topics = (CREATED, TIMEOUTS, PUSHES)
         self.acknowledged = {topic: sides.staged.acknowledged(topic) for topic in topics}
         self._rows = BookRows(spark, sides, self.acknowledged)
@@ -189,7 +193,8 @@ class Books:
         return self._with_horizon(frame.withColumns(filled))
 
     def _with_horizon(self, frame: DataFrame) -> DataFrame:
-        return frame.withColumns({name: F.lit(value).cast("bigint") for name, value in self._horizon.items()})
+        numbers = {name: F.lit(value).cast("bigint") for name, value in self._horizon.items()}
+        return frame.withColumns(numbers | {name: F.lit(word) for name, word in self._words.items()})
 
     def _is_asked_for(self) -> Column:
         """Return whether the order was placed in the range that is audited."""
@@ -204,6 +209,16 @@ class Books:
         frame.write.parquet(str(path))
         rows = ds.dataset(path, format="parquet").count_rows()
         return Working(self._spark.read.schema(frame.schema).parquet(str(path)), rows)
+
+
+def _words(mapping: Names) -> dict[str, str]:
+    """Return what the user calls topics and statuses, by the columns that sentences take them from."""
+    theirs = mapping.orders.constants.get("status", {})
+    statuses = {
+        word: " or ".join(name for name, ours in theirs.items() if ours == status) or status
+        for status, word in STATUS_WORDS.items()
+    }
+    return {word: getattr(mapping.topics, topic) for topic, word in TOPIC_WORDS.items()} | statuses
 
 
 def _with_few(frame: DataFrame, few: Working) -> DataFrame:

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
+
+TOPIC_WORDS: Final = {
+    "order_created": "created_topic",
+    "order_timeouts": "timeouts_topic",
+    "order_paid": "paid_topic",
+    "order_cancelled": "cancelled_topic",
+}
+"""Our topic -> the column with the user's name of it, in the order of the topics' numbers."""
+
+STATUS_WORDS: Final = {
+    "PLACED": "placed_status",
+    "PAID": "paid_status",
+    "TIMED_OUT": "timed_out_status",
+    "CANCELLED": "cancelled_status",
+}
+"""Our status of an order -> the column with the user's word for it."""
 
 
 def has_row() -> Column:
@@ -56,6 +73,14 @@ def is_late(due_ms: Column, *allowances: str) -> Column:
 def flag(name: str) -> Column:
     """Return a column of facts that only some orders have: false where it is null."""
     return F.coalesce(F.col(name), F.lit(False))
+
+
+def status_word() -> Column:
+    """Return what the user calls an order's status."""
+    words = F.lit(None)
+    for status, word in STATUS_WORDS.items():
+        words = F.when(F.col("status") == status, F.col(word)).otherwise(words)
+    return F.coalesce(words, F.col("status"))
 
 
 def says(text: str, *columns: str | Column) -> Column:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.cases.columns import duration, is_covered, is_late, is_too_new, says
+from spark_jobs.cases.columns import duration, is_covered, is_late, is_too_new, says, status_word
 from spark_jobs.staging.events import CREATED, TIMEOUTS
 
 
@@ -18,7 +18,7 @@ def paid_but_timed_out() -> Column:
     """
     paid = (F.col("status") == "PAID") | F.col("paid_ms").isNotNull()
     timed_out = (F.col("status") == "TIMED_OUT") | F.col("timed_out_ms").isNotNull()
-    why = says("It was paid and has timed out; its status is %s.", "status")
+    why = says("It was paid and has timed out; its status is %s.", status_word())
     return F.when(paid & timed_out, why)
 
 

@@ -26,7 +26,7 @@ def order_without_message() -> Column:
     has_half = (
         flag("has_open_created") | F.col("rollback_offset").isNotNull() | F.col("expired_offset").isNotNull()
     )
-    why = F.lit("The database has the order; the log has no order-created message of it.")
+    why = says("The database has the order; the log has no message of it in %s.", "created_topic")
     holds = has_row() & ~is_committed() & ~has_half & is_covered(F.col("placed_ms"))
     return F.when(holds, why)
 

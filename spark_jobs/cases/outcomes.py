@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.cases.columns import (
+    TOPIC_WORDS,
     duration,
     flag,
     has_row,
@@ -16,9 +15,8 @@ from spark_jobs.cases.columns import (
     is_covered,
     is_too_new,
     says,
+    status_word,
 )
-
-TOPIC_NAMES: Final = ("order-created", "deadline", "order-paid", "order-cancelled")
 
 
 def outcome_contradicts_database() -> Column:
@@ -35,7 +33,10 @@ def outcome_contradicts_database() -> Column:
         F.when(F.col("cancelled_ms").isNotNull(), _unsaid("cancelled", F.col("cancelled_ms"))),
         F.when(~_is_paid(), _unwritten("paid")),
         F.when(F.col("cancelled_ms").isNull() & (F.col("status") != "CANCELLED"), _unwritten("cancelled")),
-        F.when(_is_half_written(), F.lit("Its status is PLACED, and its row has the time of another one.")),
+        F.when(
+            _is_half_written(),
+            says("Its status is %s, and its row has the time of another one.", status_word()),
+        ),
     )
 
 
@@ -45,10 +46,10 @@ def half_unresolved() -> Column:
     Wrong: the order service, which neither ended it nor answers the broker's check-backs.
     Repair: start the service; or resolve the half as the database says (`tidewheel txn resolve`).
     """
-    names = F.element_at(F.array(*map(F.lit, TOPIC_NAMES)), F.col("open_half_topic").cast("int") + 1)
+    names = F.element_at(F.array(*TOPIC_WORDS.values()), F.col("open_half_topic").cast("int") + 1)
     waited = duration(F.col("as_of_ms") - F.col("open_half_ms"))
     why = says(
-        "The %s half at log offset %d has no outcome after %s.", names, F.col("open_half_offset"), waited
+        "The half of %s at log offset %d has no outcome after %s.", names, F.col("open_half_offset"), waited
     )
     return F.when(has_waited("open_half_ms", "undecided_limit_ms"), why)
 
@@ -78,10 +79,11 @@ def _unsaid(what: str, at_ms: Column) -> Column:
     """Return why a row that says paid or cancelled has no message, if the log would have the message."""
     ended = F.col(f"{what}_end_offset")
     is_unsaid = F.col(f"{what}_offset").isNull() & ~flag(f"has_open_{what}") & is_covered(at_ms)
+    topic = F.col(f"{what}_topic")
     found = says(
-        f"The database says {what}; the order-{what} half was ended without it at log offset %d.", ended
+        f"The database says {what}; the half of %s was ended without it at log offset %d.", topic, ended
     )
-    none = F.lit(f"The database says {what}; the log has no order-{what} message of it.")
+    none = says(f"The database says {what}; the log has no message of it in %s.", topic)
     return F.when(is_unsaid, F.when(ended.isNotNull(), found).otherwise(none))
 
 
@@ -91,5 +93,6 @@ def _unwritten(what: str) -> Column:
     """
     offset = F.col(f"{what}_offset")
     is_unwritten = has_row() & offset.isNotNull() & ~is_too_new(offset)
-    why = says(f"order-{what} is committed at log offset %d; the database does not say {what}.", offset)
+    said = f"Its message in %s is committed at log offset %d; the database does not say {what}."
+    why = says(said, F.col(f"{what}_topic"), offset)
     return F.when(is_unwritten, why)

@@ -41,7 +41,7 @@ def in_flight() -> Column:
         .when(is_within_its_time(), F.lit("It is neither paid nor timed out nor cancelled yet."))
         .when(
             is_unconsumed() & ~has_waited("committed_ms", "unconsumed_limit_ms"),
-            F.lit("Its order-created message is not acknowledged yet."),
+            says("Its message in %s is not acknowledged yet.", "created_topic"),
         )
     )
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.books.exact import EXACT
 from spark_jobs.cases import names
+from spark_jobs.cases.columns import STATUS_WORDS, TOPIC_WORDS
 from spark_jobs.cases.pushes import pushes_do_not_sum, sums
 from spark_jobs.cases.table import ALL_CASES, MEANINGS, verdicts
 from spark_jobs.staging.order_facts import ORDER_FACTS
@@ -44,6 +45,7 @@ COLUMNS = {
     "unwritten": "array<struct<sku:string,quantity:bigint>>",
     **dict.fromkeys(("books_offset", "covered_from_ms", "as_of_ms", "has_carts", "grace_ms"), "bigint"),
     **dict.fromkeys(("undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms"), "bigint"),
+    **dict.fromkeys((*TOPIC_WORDS.values(), *STATUS_WORDS.values()), "string"),
 }
 
 PAID: Changes = {
@@ -73,6 +75,8 @@ PAID: Changes = {
     "undecided_limit_ms": 10 * MINUTE_MS,
     "late_limit_ms": MINUTE_MS,
     "unconsumed_limit_ms": 60 * MINUTE_MS,
+    **{word: f"own {topic}" for topic, word in TOPIC_WORDS.items()},
+    **{word: f"own {status}" for status, word in STATUS_WORDS.items()},
 }
 UNPAID: Changes = {"paid_ms": None, "paid_offset": None, "timer_cancel_offset": None}
 PLACED: Changes = UNPAID | {"status": "PLACED"}
@@ -386,6 +390,15 @@ def test_what_holds_beside_stays_in_also(judged: dict[str, Any]) -> None:
     assert judged["passed over"]["also"] == ["in-flight"]
     assert judged["half open long, no row"]["also"] == [], "its bound has passed"
     assert judged["paid"]["also"] == []
+
+
+def test_sentences_have_the_users_names_of_topics_and_statuses(judged: dict[str, Any]) -> None:
+    whys = {name: row["why"] or "" for name, row in judged.items()}
+    for topic in ("order_created", "order_paid", "order_cancelled"):
+        assert any(f"own {topic}" in why for why in whys.values()), topic
+    assert "own PAID" in whys["paid and timed out"]
+    shops = re.compile(r"order-(created|paid|cancelled|timeouts)|(?<!own )(PLACED|PAID|TIMED_OUT|CANCELLED)")
+    assert not [why for why in whys.values() if shops.search(why)]
 
 
 def test_cases_are_tried_in_the_order_of_their_names() -> None:
