@@ -76,7 +76,9 @@ def explained(deficits: Quantities, orders: Iterable[tuple[str, Quantities]]) ->
     """Return what each order has taken out, of a customer's deficits; `orders` have what was ordered, the
     oldest first. An order that explains nothing is left out.
     """
-    left, found, others = dict(deficits), {}, []
+    left = dict(deficits)
+    found: dict[str, Quantities] = {}
+    others: list[tuple[str, Quantities]] = []
     for order_id, ordered in orders:
         is_whole = any(ordered.values()) and all(left.get(sku, 0) >= count for sku, count in ordered.items())
         if is_whole:

@@ -322,9 +322,9 @@ def write_entry(row: Row, planning: Planning) -> Iterator[Step]:
     safe = "It writes only an entry that is not there."
     if sources.carts_kind == "redis":
         removed = {article["sku"]: article["quantity"] for article in taken}
-        entry = json.dumps({"removed": removed, "at_ms": row["committed_ms"]})
+        written = json.dumps({"removed": removed, "at_ms": row["committed_ms"]})
         key, field = sources.mapping.redis.ledger + customer, f"{ORDER}:{row['order_id']}"
-        yield Step("statement", what, safe, {"store": "carts", "redis": ["HSETNX", key, field, entry]})
+        yield Step("statement", what, safe, {"store": "carts", "redis": ["HSETNX", key, field, written]})
     elif sources.carts_kind == "parquet":
         yield look(what, "Where this ledger lives is not known here.")
     else:

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Final
 
 from commitlog.kinds import kind_of_topic
-from spark_jobs.inputs.mapping import SHOP, Mapping
+from spark_jobs.inputs.mapping import SHOP, Groups, Mapping, Topics
 from spark_jobs.staging.staged import Staged
 
 SHOWN_MAX: Final = 20
@@ -51,5 +51,5 @@ def absent_groups(topics: Iterable[str | None], acting: Iterable[str], mapping: 
     ]
 
 
-def _named(names: object) -> list[tuple[str, str]]:
-    return [(one.name, getattr(names, one.name)) for one in fields(names)]  # type: ignore[arg-type]
+def _named(names: Topics | Groups) -> list[tuple[str, str]]:
+    return [(one.name, getattr(names, one.name)) for one in fields(names)]
