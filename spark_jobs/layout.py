@@ -26,6 +26,7 @@ ORDER_COLUMNS: Final = {
     "customer_id": "string",
     "status": "string",
     "total_pence": "bigint",
+    "currency": "string",
     "placed_ms": "bigint",
     "due_ms": "bigint",
     "paid_ms": "bigint",

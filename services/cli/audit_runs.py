@@ -146,7 +146,11 @@ def evidence(row: dict[str, Any]) -> Iterator[str]:
     yield f"{row['order_id']}   {row['case']}"
     if row.get("why"):
         yield f"  {row['why']}"
-    skipped = ("order_id", "case", "why", "timeline", "subject", "subject_id")
+    skipped = ("order_id", "case", "why", "timeline", "subject", "subject_id", "total_pence", "currency")
+    if row.get("total_pence") is not None:
+        from spark_jobs.amounts import amount
+
+        yield f"  {'total':22} {amount(row['total_pence'], row.get('currency'))}"
     for name, value in row.items():
         if name not in skipped and value not in (None, []):
             yield f"  {name.removesuffix('_ms').replace('_', ' '):22} {shown(name, value)}"

@@ -196,6 +196,7 @@ class Database:
             as_key(dialect, key, kind),
             kind,
             mapping.constants,
+            mapping.fixed,
             mapping.ours not in _KEYED or is_unique,
         )
 

@@ -23,6 +23,8 @@ the reading there are only our names.
     order_timeouts = "unpaid/"
     [bodies]                              # the fields of the messages' JSON
     customer_id = "buyer"
+    [amounts]                             # the currency of orders that have no column for it
+    currency = "EUR"
     [redis]                               # what the keys of carts and ledgers begin with
     cart = "basket:"
 
@@ -45,7 +47,7 @@ TABLE: Final = "table"
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "orders": (
         "order_id", "customer_id", "status", "total_pence", "placed_ms", "due_ms", "paid_ms", "timed_out_ms",
-        "cancelled_ms",
+        "cancelled_ms", "currency",
     ),
     "order_lines": ("order_id", "sku", "quantity"),
     "pushes": ("push_id", "schedule_id", "message_id", "status", "due_ms", "delivered_ms"),
@@ -55,13 +57,17 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 """Our tables and their columns; the first column is the key."""
 
 OPTIONAL: Final[dict[str, frozenset[str]]] = {
-    "orders": frozenset({"total_pence", "due_ms", "paid_ms", "timed_out_ms", "cancelled_ms"}),
+    "orders": frozenset({"total_pence", "due_ms", "paid_ms", "timed_out_ms", "cancelled_ms", "currency"}),
     "pushes": frozenset({"schedule_id", "message_id", "delivered_ms"}),
     "ledger": frozenset({"at_ms"}),
     "timers": frozenset({"order_timeouts"}),
     "bodies": frozenset({"total_pence"}),
+    "amounts": frozenset({"currency"}),
 }
 """Names that a user need not have: columns, which are null then, a prefix of keys, fields of bodies."""
+
+ABSENT: Final[dict[str, frozenset[str]]] = {"orders": frozenset({"currency"})}
+"""Columns that the shop itself does not have."""
 
 OPTIONAL_TABLES: Final = frozenset({"order_lines"})
 """Tables that a user need not have: `table = ""`."""
@@ -86,6 +92,8 @@ class TableMapping:
     """Our column -> theirs, in our order; one that they do not have is left out."""
     constants: Names[str, Names[str, str]] = field(default_factory=dict)
     """Our column -> their value -> ours; a value that is not named stays as it is."""
+    fixed: Names[str, str] = field(default_factory=dict)
+    """Our column -> its value in every row that has none."""
 
     @property
     def is_there(self) -> bool:
@@ -153,6 +161,13 @@ class Bodies:
 
 
 @dataclass(frozen=True, slots=True)
+class Amounts:
+    """The currency (ISO 4217) of amounts whose order names none."""
+
+    currency: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RedisKeys:
     """What the keys of carts and of their ledgers begin with; a customer's id follows."""
 
@@ -162,7 +177,8 @@ class RedisKeys:
 
 def _as_in_the_shop(ours: str) -> TableMapping:
     """Return a table as the shop has it."""
-    return TableMapping(ours, NAMES_DEFAULT.get(ours, ours), {name: name for name in COLUMNS[ours]})
+    columns = {name: name for name in COLUMNS[ours] if name not in ABSENT.get(ours, ())}
+    return TableMapping(ours, NAMES_DEFAULT.get(ours, ours), columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +194,13 @@ class Mapping:
     groups: Groups = Groups()
     timers: Timers = Timers()
     bodies: Bodies = Bodies()
+    amounts: Amounts = Amounts()
     redis: RedisKeys = RedisKeys()
+
+    @property
+    def has_currency(self) -> bool:
+        """Return whether the currency of amounts is known."""
+        return "currency" in self.orders.columns or bool(self.amounts.currency)
 
     @property
     def consumers(self) -> dict[str, str]:
@@ -189,7 +211,7 @@ class Mapping:
 SHOP: Final = Mapping()
 """The shop's own names."""
 
-Section = TypeVar("Section", Topics, Groups, Timers, Bodies, RedisKeys)
+Section = TypeVar("Section", Topics, Groups, Timers, Bodies, Amounts, RedisKeys)
 
 
 def read_mapping(path: Path) -> Mapping:
@@ -227,9 +249,15 @@ def as_mapping(given: dict[str, Any], shown: str) -> Mapping:
             if is_table
             else _section(known, section, where, OPTIONAL.get(name, frozenset()))
         )
-    mapping = replace(SHOP, **changed)
+    mapping = _with_currency(replace(SHOP, **changed))
     _refuse_same_topics(mapping.topics, shown)
     return mapping
+
+
+def _with_currency(mapping: Mapping) -> Mapping:
+    currency = mapping.amounts.currency
+    fixed = {"currency": currency} if currency else {}
+    return replace(mapping, orders=replace(mapping.orders, fixed=fixed))
 
 
 def _section(known: Section, given: dict[str, Any], where: str, may_lack: frozenset[str]) -> Section:
@@ -244,7 +272,7 @@ def _table(known: TableMapping, given: dict[str, Any], where: str) -> TableMappi
     section, column, ours = CONSTANTS.get(known.ours, ("", "", ()))
     columns = COLUMNS[known.ours]
     _refuse_unknown(given, [TABLE, *columns, *filter(None, [section])], where)
-    named = {name: given.get(name, theirs) for name, theirs in known.columns.items()}
+    named = {name: given.get(name, known.columns.get(name, "")) for name in columns}
     for name, theirs in named.items():
         if theirs != "" or name not in OPTIONAL.get(known.ours, ()):
             _require_text(theirs, name, where)

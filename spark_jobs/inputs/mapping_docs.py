@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Final, NamedTuple
 
 from spark_jobs.inputs.mapping import (
+    COLUMNS,
     CONSTANTS,
     OPTIONAL,
     OPTIONAL_TABLES,
@@ -28,6 +29,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "paid_ms": "when it was paid",
         "timed_out_ms": "when it was given up as not paid",
         "cancelled_ms": "when the customer cancelled it",
+        "currency": "the currency of its total, by ISO 4217: `EUR`; which also says how many decimals it has",
     },
     "orders.statuses": {
         "PLACED": "neither paid nor given up yet",
@@ -104,6 +106,10 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "total_pence": "of order_paid and order_cancelled: only for repair plans",
         "push_id": "of pushes; a schedule's messages name the schedule",
     },
+    "amounts": {
+        "currency": "the currency of the totals of orders that have none of their own; without any, totals "
+        "are shown in hundredths",
+    },
     "redis": {
         "cart": "what the keys of carts begin with, where --carts is Redis; the customer's id follows",
         "ledger": "likewise of ledgers",
@@ -135,7 +141,8 @@ def every_name() -> Iterator[Name]:
 
 def _of_table(known: TableMapping) -> Iterator[Name]:
     yield _named(known.ours, TABLE, known.name, known.ours in OPTIONAL_TABLES)
-    for ours, theirs in known.columns.items():
+    for ours in COLUMNS[known.ours]:
+        theirs = known.columns.get(ours, "")
         yield _named(known.ours, ours, theirs, ours in OPTIONAL.get(known.ours, ()))
     values, _, constants = CONSTANTS.get(known.ours, ("", "", ()))
     for value in constants:
@@ -151,7 +158,8 @@ def table() -> str:
     lines = ["| section | name | the shop's | | meaning |", "|---|---|---|---|---|"]
     for one in every_name():
         lacks = 'may be `""`' if one.may_lack else ""
-        lines.append(f"| `[{one.section}]` | `{one.key}` | `{one.default}` | {lacks} | {one.meaning} |")
+        default = f"`{one.default}`" if one.default else "none"
+        lines.append(f"| `[{one.section}]` | `{one.key}` | {default} | {lacks} | {one.meaning} |")
     return "\n".join(lines) + "\n"
 
 

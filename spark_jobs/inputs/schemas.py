@@ -16,6 +16,7 @@ ORDERS: Final = pa.schema([
     ("paid_ms", pa.int64()),
     ("timed_out_ms", pa.int64()),
     ("cancelled_ms", pa.int64()),
+    ("currency", pa.string()),
 ])  # fmt: skip
 ORDER_LINES: Final = pa.schema([("order_id", pa.string()), ("sku", pa.string()), ("quantity", pa.int64())])
 PUSHES: Final = pa.schema([

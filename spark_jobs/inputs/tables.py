@@ -132,6 +132,14 @@ def batch_of(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _filled(batch: pa.RecordBatch, fixed: Mapping[str, str]) -> pa.RecordBatch:
+    """Return a batch with a value in each row of some columns that had none."""
+    for name, value in fixed.items():
+        place = batch.schema.get_field_index(name)
+        batch = batch.set_column(place, batch.schema.field(place), pc.fill_null(batch.column(place), value))
+    return batch
+
+
 Writer = RowWriter | DealtWriter
 
 
@@ -148,6 +156,8 @@ class OpenTable:
     kind: TypeEngine[Any]
     """The key's type."""
     constants: Mapping[str, Mapping[str, str]]
+    fixed: Mapping[str, str]
+    """Our column -> its value in every row that has none."""
     is_unique: bool
     """Whether the database lets no key occur twice."""
 
@@ -216,7 +226,7 @@ class OpenTable:
         names = list(self.columns)
         while rows := result.fetchmany(ROWS_PER_BATCH):
             try:
-                batch = batch_of(self.schema, rows, names, self.constants)
+                batch = _filled(batch_of(self.schema, rows, names, self.constants), self.fixed)
             except UnfitValue as error:
                 key = self.schema.names[0]
                 error.key = "" if error.column == key else shown_value(rows[error.row][names.index(key)])

@@ -54,7 +54,7 @@ BRANCHES: Final = (
 FINDING: Final = "finding"
 CLASSES: Final = (BALANCED, IN_FLIGHT, NOT_COVERED, FINDING)
 _EVENT_TIMES: Final = ("placed_ms", "half_ms", "committed_ms")
-_WORDS: Final = ("case", "status")
+_WORDS: Final = ("case", "status", "currency")
 _COLUMNS: Final = dict.fromkeys((*_WORDS, "total_pence", *_EVENT_TIMES, *STAGES.values()))
 
 
@@ -77,8 +77,8 @@ class Rest(NamedTuple):
 
 @dataclass(slots=True)
 class Flow:
-    """Orders by stage and by class, between stages, by window of event time, and what they are worth; `cases`
-    and `statuses` count all orders.
+    """Orders by stage and by class, between stages, by window of event time; `cases` and `statuses` count all
+    orders; `worth` is what the findings are worth, by currency, `""` where none is known.
     """
 
     cases: Counter[str] = field(default_factory=Counter)
@@ -87,7 +87,7 @@ class Flow:
     passed: Counter[tuple[str, str]] = field(default_factory=Counter)
     extra: Counter[tuple[str, str]] = field(default_factory=Counter)
     left: Counter[tuple[str, tuple[str, ...], str]] = field(default_factory=Counter)
-    pence: Counter[str] = field(default_factory=Counter)
+    worth: Counter[str] = field(default_factory=Counter)
     in_window: Counter[tuple[int, str]] = field(default_factory=Counter)
 
     def arrows(self) -> Iterator[Arrow]:
@@ -131,7 +131,16 @@ class _Orders:
         self._batch = batch
         self.of_class = _classes(batch.column("case"))
         self.reached = {stage: self._has(column) for stage, column in STAGES.items()}
-        self.pence = self._numbers("total_pence")
+
+    def worth(self, flags: Flags) -> dict[str, int]:
+        """Return what some of the orders are worth, by currency."""
+        totals = self._numbers("total_pence")[flags]
+        if "currency" not in self._batch.schema.names:
+            return {"": int(totals.sum())}
+        currencies = self._batch.column("currency").filter(pa.array(flags)).cast(pa.string()).fill_null("")
+        sums = pa.table([currencies, totals], names=["currency", "total"]).group_by("currency")
+        found = sums.aggregate([("total", "sum")])
+        return dict(zip(found["currency"].to_pylist(), found["total_sum"].to_pylist(), strict=True))
 
     def event_ms(self) -> Integers:
         """Return when each order came up; -1 where no store says."""
@@ -175,8 +184,7 @@ def _add(found: Flow, orders: _Orders, window_ms: int) -> None:
         found.stages[stage] += int(flags.sum())
     for source, targets in BRANCHES:
         _add_branch(found, orders, source, targets, is_finding)
-    for place, name in enumerate(CLASSES):
-        found.pence[name] += int(orders.pence[orders.of_class == place].sum())
+    found.worth.update(orders.worth(is_finding))
     _add_windows(found, orders, window_ms)
 
 

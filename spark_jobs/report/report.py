@@ -26,12 +26,13 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from commitlog.published_log import StoreLog
+from spark_jobs.amounts import amount, amounts
 from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COVERED, OTHER_FINDINGS
 from spark_jobs.cases.table import MEANINGS as RULES
 from spark_jobs.layout import RunFolders
 from spark_jobs.report import charts, curves
 from spark_jobs.report.epochs import epochs_in_words
-from spark_jobs.report.flow import FINDING, Flow, merged
+from spark_jobs.report.flow import Flow, merged
 from spark_jobs.report.flow_chart import TALL, WIDE, flow_chart
 from spark_jobs.report.meanings import MEANINGS
 from spark_jobs.report.statistics import LogStatistics
@@ -86,7 +87,7 @@ def write(
             store=store,
             written_ms=datetime.now(UTC).timestamp() * 1000,
             flow=found,
-            worth_pence=found.pence[FINDING],
+            worth=amounts(found.worth),
             has_carts=has_carts,
             drawings=[flow_chart(found, shape, () if has_carts else ("cleared",)) for shape in (WIDE, TALL)],
             squares=merged(found.windows(window_ms), SQUARES_MAX, window_ms),
@@ -165,7 +166,7 @@ def _environment() -> Environment:
         "moment": moment,
         "minute": minute,
         "number": number,
-        "pence": pence,
+        "amount": amount,
         "plural": plural,
         "slug": slug,
         "timeline": timeline,
@@ -188,11 +189,6 @@ def minute(ms: float) -> str:
 def number(value: Any) -> str:
     """Return a number with its thousands apart."""
     return f"{value:,}"
-
-
-def pence(value: int) -> str:
-    """Return a sum in hundredths."""
-    return f"{value / 100:,.2f}"
 
 
 def plural(count: int, word: str) -> str:

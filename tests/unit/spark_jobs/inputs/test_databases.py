@@ -164,6 +164,26 @@ def test_a_users_own_table(empty: Engine, tmp_path: Path) -> None:
     assert (second["status"], second["paid_ms"]) == ("PAID", at_ms + 2000)
 
 
+@pytest.mark.parametrize(("money", "second"), [({}, None), ({"currency": "EUR"}, "EUR")])
+def test_each_order_has_its_currency(
+    empty: Engine, tmp_path: Path, money: dict[str, str], second: str | None
+) -> None:
+    """That of its row, where it has a column for it, else the one that all amounts are in."""
+    run(
+        empty,
+        shop_table("VARCHAR(9) PRIMARY KEY").replace(
+            "total_pence BIGINT", "total_pence BIGINT, coin CHAR(5)"
+        ),
+        "INSERT INTO orders (order_id, total_pence, coin) VALUES ('a', 300, 'JPY')",
+        "INSERT INTO orders (order_id, total_pence, coin) VALUES ('b', 300, NULL)",
+    )
+    opened(empty, orders={"currency": "coin"}, amounts=money).export("orders", tmp_path)
+    assert {row["order_id"]: row["currency"] for row in rows_of(tmp_path)} == {"a": "JPY", "b": second}
+    (tmp_path / "all").mkdir()
+    opened(empty, amounts=money).export("orders", tmp_path / "all")
+    assert [row["currency"] for row in rows_of(tmp_path / "all")] == [second, second]
+
+
 def test_a_view_takes_a_tables_place(empty: Engine, tmp_path: Path) -> None:
     run(empty, shop_table("VARCHAR(9) PRIMARY KEY"))
     fill(empty, ["a", "b"])

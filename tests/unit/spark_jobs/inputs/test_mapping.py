@@ -30,7 +30,8 @@ def refusal(file: Path, text: str) -> str:
 
 def test_an_empty_file_is_the_shop(file: Path) -> None:
     assert read(file, "") == SHOP
-    assert SHOP.orders.columns == {name: name for name in COLUMNS["orders"]}
+    assert SHOP.orders.columns == {name: name for name in COLUMNS["orders"] if name != "currency"}
+    assert not SHOP.has_currency
     assert SHOP.consumers == {
         "order-created": "shop-carts",
         "order-timeouts": "shop-orders",
@@ -57,10 +58,14 @@ def test_everything_may_have_another_name(file: Path) -> None:
         order_created = "warehouse"
         [bodies]
         customer_id = "buyer"
+        [amounts]
+        currency = "EUR"
         [redis]
         cart = "basket:"
         """,
     )
+    assert mapping.has_currency
+    assert mapping.orders.fixed == {"currency": "EUR"}
     assert mapping.orders.name == "sales.purchase_order"
     assert mapping.orders.columns["order_id"] == "number"
     assert "total_pence" not in mapping.orders.columns

@@ -39,7 +39,8 @@ TYPES = {
     "also": pa.list_(pa.string()), "is_consumed": pa.bool_(), "surplus": pa.list_(SURPLUS),
     "timeline": pa.list_(EVENT),
 } | dict.fromkeys(
-    ("order_id", "case", "why", "customer_id", "status", "half_end", "subject", "subject_id"), pa.string()
+    ("order_id", "case", "why", "customer_id", "status", "currency", "half_end", "subject", "subject_id"),
+    pa.string(),
 )  # fmt: skip
 NUMBERS = (
     "total_pence", "placed_ms", "due_ms", "paid_ms", "timed_out_ms", "cancelled_ms", "half_offset", "half_ms",
@@ -71,7 +72,7 @@ def paid(number: int, **changed: Any) -> Row:
     placed_ms, offset = START_MS + 1_000 * number, 4_000 * number
     return {
         "order_id": f"order-{number:06}", "case": BALANCED, "customer_id": f"customer-{number % 97}",
-        "status": "PAID", "total_pence": 1_250 + number, "placed_ms": placed_ms,
+        "status": "PAID", "total_pence": 1_250 + number, "currency": "EUR", "placed_ms": placed_ms,
         "due_ms": placed_ms + 900_000, "paid_ms": placed_ms + 42_000, "half_offset": offset,
         "half_ms": placed_ms - 3, "half_end": "commit", "committed_offset": offset + 900,
         "committed_ms": placed_ms + 12, "is_consumed": True, "timer_offset": offset + 1_400,
@@ -111,7 +112,7 @@ FOUND: dict[str, Row] = {
     "cart-not-cleared": {"cleared_ms": None, "also": ["effect-twice"],
         "surplus": [{"sku": "a-very-long-article-number-0815", "cart": 3, "ledger": 1}]},
     "paid-but-timed-out": {"timed_out_ms": START_MS + 950_000},
-    "never-delivered": {"is_consumed": False, "cleared_ms": None},
+    "never-delivered": {"is_consumed": False, "cleared_ms": None, "total_pence": 70_000, "currency": "JPY"},
 }  # fmt: skip
 
 
@@ -250,6 +251,8 @@ class Elements(HTMLParser):
 def test_the_verdict_comes_first_with_what_the_findings_are_worth(page: str) -> None:
     words = " ".join(Elements(page).words)
     assert "The books do not balance. 5 of 3,000 orders are findings, worth " in words
+    assert re.search(r"findings, worth \d+\.\d\d EUR and 70,000 JPY; 1 finding of", words), "not added up"
+    assert "worth 70,000 JPY" in words
     assert words.index("The books do not balance.") < words.index("When") < words.index("Findings and their")
 
 

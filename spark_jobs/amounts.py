@@ -1,0 +1,42 @@
+"""Amounts as an accountant reads them: whole numbers of the smallest coin, and the currency that says which.
+
+ISO 4217 says how many decimals a currency has: mostly two, none of JPY, three of KWD. An amount without a
+currency is shown in hundredths. Of what is no currency of ISO 4217 (`POINTS`) nobody knows the decimals, so
+the number stays whole and says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_WITHOUT_DECIMALS: Final = (
+    "BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI", "VND", "VUV", "XAF",
+    "XOF", "XPF",
+)  # fmt: skip
+_WITH_THREE: Final = ("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND")
+_WITH_FOUR: Final = ("CLF", "UYW")
+_DECIMALS: Final = (
+    dict.fromkeys(_WITHOUT_DECIMALS, 0) | dict.fromkeys(_WITH_THREE, 3) | dict.fromkeys(_WITH_FOUR, 4)
+)
+"""The currencies of ISO 4217 that have not two decimals."""
+
+_DECIMALS_ELSE: Final = 2
+_CODE: Final = re.compile("[A-Za-z]{3}")
+
+
+def amount(minor: int, currency: str | None) -> str:
+    """Return an amount of so many of the smallest coin, such as `1,234.50 EUR`."""
+    if currency and not _CODE.fullmatch(currency):
+        return f"{minor:,} of the smallest coin of {currency}"
+    code = (currency or "").upper()
+    decimals = _DECIMALS.get(code, _DECIMALS_ELSE)
+    whole, rest = divmod(abs(minor), 10**decimals)
+    text = f"{'-' if minor < 0 else ''}{whole:,}" + (f".{rest:0{decimals}d}" if decimals else "")
+    return f"{text} {code}".rstrip()
+
+
+def amounts(sums: Mapping[str, int]) -> str:
+    """Return sums by currency (`""` for none), those that are not zero: `12.50 EUR and 300 JPY`."""
+    return " and ".join(amount(sums[one], one) for one in sorted(sums) if sums[one])
