@@ -58,6 +58,7 @@ from spark_jobs.inputs.sources import Exported, Sources
 from spark_jobs.inputs.stores import Inputs
 from spark_jobs.layout import RunFolders
 from spark_jobs.log.slices import slices
+from spark_jobs.names import OrderNames
 from spark_jobs.options import AuditOptions
 from spark_jobs.positions import Position, loss_at
 from spark_jobs.report import report
@@ -175,7 +176,9 @@ def compare(
     remarkable = verdicts.write_orders(books, run)
     on_progress("Gathering the evidence of findings")
     verdicts.write_findings(spark, books, remarkable, sides, run)
-    changed = changed_windows(run.out, run.orders, left_from_ms, options.from_ms, options.to_ms)
+    is_partial = (options.from_ms, options.to_ms) != (None, None)
+    names = OrderNames.of_mapping(exported.mapping)
+    changed = changed_windows(run.out, run.orders, left_from_ms, is_partial, names)
     verdicts.append_others(spark, SEALED_WINDOW_CHANGED, [(one.subject_id, one.why) for one in changed], run)
     counted = verdicts.count(run, options.window_ms)
     about = {
@@ -185,6 +188,8 @@ def compare(
         "log_began_ms": began_ms,
         "epochs": [one._asdict() for one in epochs_of(statistics.epochs, log.first_offset, log.epoch)],
         "has_carts": exported.has_carts,
+        "has_currency": exported.mapping.has_currency,
+        "names": names.as_json(),
         "left_out": list(exported.left_out),
         "lacking": absent_names(staged, exported.mapping),
         "store": str(store),

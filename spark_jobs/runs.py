@@ -82,6 +82,18 @@ class Run:
         return bool(self.summary.get("has_carts", True))
 
     @property
+    def names(self) -> dict[str, Any] | None:
+        """Return what the user calls orders and their columns (`names.OrderNames`); None in summaries of old
+        versions.
+        """
+        return self.summary.get("names")
+
+    @property
+    def has_currency(self) -> bool:
+        """Return whether the run knows in what the totals of orders are."""
+        return bool(self.summary.get("has_currency"))
+
+    @property
     def is_partial(self) -> bool:
         """Return whether the run looked only at the orders placed in some span."""
         options = self.summary.get("options", {})

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from spark_jobs.options import AuditOptions
     from spark_jobs.seals.changes import ChangedWindow, Verification
     from spark_jobs.seals.files import Seal
-    from spark_jobs.seals.seals import Sealing
+    from spark_jobs.seals.seals import NextWindow, Sealing
 
 WATERMARK = "10m"
 ALLOWANCE = "An event may be written down so late: a window is sealed so long after its end."
-CHANGES = ("window", "seal", "what has changed")
+CHANGES = ("window", "seal", "order", "what has changed")
+LIMIT = 20
 
 
 def seal(
@@ -46,8 +47,9 @@ def seal(
         from spark_jobs.seals import seals
 
         spans = parse_ms(window, "--window"), parse_ms(watermark, "--watermark")
-        sealing = seals.seal(out, run_of(out, run_id), *spans, is_accepting=accept)
-        output.print_json(as_facts(sealing)) if as_json else tell_sealing(sealing)
+        run = run_of(out, run_id)
+        sealing = seals.seal(out, run, *spans, is_accepting=accept)
+        output.print_json(as_facts(sealing)) if as_json else tell_sealing(sealing, run.names)
     if sealing.verification.changed and not sealing.accepted:
         raise typer.Exit(FINDINGS)
 
@@ -57,15 +59,20 @@ def seal_run(out: Path, options: AuditOptions, watermark_ms: int) -> bool:
     from spark_jobs.runs import run_of
     from spark_jobs.seals import seals
 
-    sealing = seals.seal(out, run_of(out, options.run_id), options.window_ms, watermark_ms)
-    output.say(sentence(sealing.seal) if sealing.seal else nothing(sealing.verification))
+    run = run_of(out, options.run_id)
+    sealing = seals.seal(out, run, options.window_ms, watermark_ms)
+    output.say(told(sealing, run.names))
     return bool(sealing.verification.changed)
 
 
 def verify_seals(
-    run_id: RunOption = "newest", out: OutOption = Path("audit-out"), as_json: JsonOption = False
+    run_id: RunOption = "newest",
+    out: OutOption = Path("audit-out"),
+    limit: Annotated[int, typer.Option(help="Show at most so many changes.", min=1)] = LIMIT,
+    as_json: JsonOption = False,
 ) -> None:
-    """Compare every sealed window with what a run has seen; name each order that has changed.
+    """Compare every sealed window with what a run has seen; name each order that has changed, with what it
+    said when it was sealed and what it says now.
 
     Exits with 0 if nothing has, with 1 if something has, with 2 if it could not be done.
 
@@ -77,19 +84,27 @@ def verify_seals(
 
         run = run_of(out, run_id)
         found = seals.verify(out, run)
-        output.print_json(verification_facts(found)) if as_json else tell_verification(found, run.run_id)
+        output.print_json(verification_facts(found)) if as_json else tell_verification(
+            found, run.run_id, limit
+        )
     if found.changed:
         raise typer.Exit(FINDINGS)
 
 
-def tell_sealing(sealing: Sealing) -> None:
-    """Print what was sealed and what is open."""
-    print(sentence(sealing.seal) if sealing.seal else nothing(sealing.verification))
-    tell_changes(sealing.verification.changed)
+def tell_sealing(sealing: Sealing, names: dict[str, Any] | None) -> None:
+    """Print what was sealed, what is open, and which window is next."""
+    print(told(sealing, names))
+    tell_changes(sealing.verification.changed, LIMIT)
     if sealing.accepted:
         print("The changes are taken in as corrections.")
     elif sealing.verification.changed:
         output.say("when they are right: tidewheel audit seal --accept-changes")
+
+
+def told(sealing: Sealing, names: dict[str, Any] | None) -> str:
+    """Return what was sealed, or why nothing was, and what the next window waits for."""
+    done = sentence(sealing.seal) if sealing.seal else nothing(sealing.verification)
+    return f"{done}\n{waiting(sealing.next, names)}"
 
 
 def sentence(sealed: Seal) -> str:
@@ -106,33 +121,78 @@ def sentence(sealed: Seal) -> str:
 
 def nothing(found: Verification) -> str:
     """Return the sentence that no window has closed."""
-    return f"No window has closed since {wall(found.to_ms)}." if found.to_ms else "No window has closed yet."
+    if found.to_ms:
+        return f"Nothing is sealed: no window has closed since {wall(found.to_ms)}."
+    return "Nothing is sealed: no window has closed yet."
 
 
-def tell_verification(found: Verification, run_id: str) -> None:
+def waiting(of: NextWindow, names: dict[str, Any] | None) -> str:
+    """Return which window is next, what it waits for, and how far the facts of the run go."""
+    from spark_jobs.names import OrderNames
+
+    known = OrderNames.of_json(names)
+    if of.start_ms is None or of.end_ms is None or of.closes_ms is None:
+        return (
+            "The run knows of nothing that has happened to an order, and windows are closed by what happens."
+        )
+    newest = "none of them has one in this run"
+    if of.newest is not None:
+        fact = f"{known.of(of.newest.column)} of {known.order} {of.newest.order_id}"
+        newest = f"the newest in this run is {wall(of.newest.at_ms)} ({fact})"
+        if of.known_ms != of.newest.at_ms and of.log_ms is not None:
+            newest += f", but its log goes only up to {wall(of.log_ms)}"
+    return (
+        f"The next window, {wall(of.start_ms)} to {wall(of.end_ms)}, can be sealed by a run in which a row "
+        f"of the orders has a time of {wall(of.closes_ms)} or later ({span(of.watermark_ms)} past its end: "
+        f"--watermark); {newest}."
+    )
+
+
+def tell_verification(found: Verification, run_id: str, limit: int) -> None:
     """Print what a comparison has found."""
     if not found.seals:
         print("There are no seals yet. Make one by: tidewheel audit seal")
         return
-    tell_changes(found.changed)
+    tell_changes(found.changed, limit)
     covered = f", {found.not_covered:,} of them without what only the log knew" if found.not_covered else ""
     verdict = f"{len(found.changed):,} have changed" if found.changed else "none has changed"
     print(f"{found.windows:,} sealed windows up to {wall(found.to_ms)}{covered}: by run {run_id} {verdict}.")
 
 
-def tell_changes(changed: list[ChangedWindow]) -> None:
-    """Print each window that has changed."""
-    if changed:
-        rows = (
-            (f"{wall(one.start_ms)} +{span(one.end_ms - one.start_ms)}", one.seal, one.why) for one in changed
+def tell_changes(changed: list[ChangedWindow], limit: int) -> None:
+    """Print each order of a sealed window that has changed, and what that comes to."""
+    if not changed:
+        return
+    from spark_jobs.seals.telling import added_up
+
+    orders = [(window, one) for window in changed for one in window.differences]
+    rows = (
+        (
+            f"{wall(window.start_ms)} +{span(window.end_ms - window.start_ms)}",
+            window.seal,
+            one.order_id,
+            f"{one.kind}: {one.words}",
         )
-        output.print_table(CHANGES, rows, prose=CHANGES[-1:])
+        for window, one in orders[:limit]
+    )
+    output.print_table(CHANGES, rows, prose=CHANGES[-1:])
+    if len(orders) > limit:
+        print(
+            f"These are {limit:,} of {len(orders):,}. "
+            f"All of them: tidewheel audit verify-seals --limit {len(orders)}"
+        )
+    print(added_up(changed))
 
 
 def as_facts(sealing: Sealing) -> dict[str, Any]:
     """Return a sealing as plain values."""
+    from dataclasses import asdict
+
     sealed = sealing.seal.as_json() if sealing.seal else None
-    return {"seal": sealed, "accepted": sealing.accepted} | verification_facts(sealing.verification)
+    newest = sealing.next.newest._asdict() if sealing.next.newest else None
+    following = asdict(sealing.next) | {"newest": newest, "closes_ms": sealing.next.closes_ms}
+    done = {"seal": sealed, "accepted": sealing.accepted, "next": following}
+    return done | verification_facts(sealing.verification)
 
 
 def verification_facts(found: Verification) -> dict[str, Any]:

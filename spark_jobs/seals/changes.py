@@ -7,22 +7,24 @@ begin after what retention has deleted; before that nobody can tell, and they ar
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from itertools import groupby
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from commitlog.errors import StoreDamaged
+from spark_jobs.names import SHOPS, OrderNames
 from spark_jobs.seals.files import CORRECTIONS, Seal, SealFolder, expected
 from spark_jobs.seals.identities import (
     IDENTITIES,
     NOTHING,
-    STAGES,
     Contents,
     Span,
     Stage,
@@ -30,10 +32,10 @@ from spark_jobs.seals.identities import (
     groups,
     identities,
     order_id_of,
+    rows_of,
+    stages_of,
 )
-
-NAMED_MAX: Final = 5
-"""How many orders a sentence names."""
+from spark_jobs.seals.telling import Difference, Teller, sealed_of, sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,13 @@ class ChangedWindow:
     contents: dict[str, Contents]
     """What the stages that changed hold now."""
 
+    differences: list[Difference]
+    """The same order by order, in words."""
+    sums: dict[str, int]
+    """How much more its orders are worth than was sealed, by currency; `""` where none is known."""
+    order: str = "order"
+    """What the user calls an order."""
+
     @property
     def subject_id(self) -> str:
         """Return the window's name: when it begins."""
@@ -64,12 +73,8 @@ class ChangedWindow:
 
     @property
     def why(self) -> str:
-        """Return one sentence that counts and names."""
-        kinds = {"added": [], "removed": [], "changed": []}  # type: dict[str, list[Change]]
-        for one in self.changes:
-            kinds["added" if one.was is None else "removed" if one.now is None else "changed"].append(one)
-        told = "; ".join(f"{len(found)} {kind} ({_named(found)})" for kind, found in kinds.items() if found)
-        return f"It was sealed by seal {self.seal} and has changed since: {told}."
+        """Return one sentence that counts, names, and adds up."""
+        return sentence(self.seal, self.differences, self.sums, self.order)
 
 
 @dataclass(slots=True)
@@ -84,27 +89,39 @@ class Verification:
     changed: list[ChangedWindow] = field(default_factory=list)
 
 
-def compare(folder: SealFolder, seals: list[Seal], orders: Any, covered_from_ms: int) -> Verification:
-    """Compare the sealed windows with the orders of a run; raise `StoreDamaged` for broken identities."""
+def compare(
+    folder: SealFolder, seals: list[Seal], orders: Any, covered_from_ms: int, names: OrderNames = SHOPS
+) -> Verification:
+    """Compare the sealed windows with the orders of a run, which are called by `names`; raise `StoreDamaged`
+    for broken identities.
+    """
     wanted = expected(seals)
     found = Verification(len(seals), len(wanted), seals[-1].to_ms if seals else 0)
     if not seals:
         return found
     covered_ms = max(covered_from_ms, *(seal.covered_from_ms for seal in seals))
     found.not_covered = sum(start_ms < covered_ms for start_ms in wanted)
-    different = _different(wanted, orders, Span(0, found.to_ms, seals[-1].window_ms), covered_ms)
-    for start_ms, stages in sorted(different.items()):
-        found.changed.append(_named_changes(folder, seals, orders, start_ms, stages))
+    different = _different(wanted, orders, seals, covered_ms)
+    changes = {
+        start_ms: _changes(folder, seals, orders, start_ms, stages)
+        for start_ms, stages in sorted(different.items())
+    }
+    found.changed = _told(seals, orders, different, changes, names)
     return found
 
 
 def _different(
-    wanted: dict[int, dict[str, Contents]], orders: Any, span: Span, covered_ms: int
+    wanted: dict[int, dict[str, Contents]], orders: Any, seals: list[Seal], covered_ms: int
 ) -> dict[int, dict[Stage, Contents]]:
     """Return the stages of windows whose contents are not the sealed ones, with what they hold now."""
     different: dict[int, dict[Stage, Contents]] = defaultdict(dict)
-    left = {(start_ms, stage) for start_ms in wanted for stage in STAGES}
-    for start_ms, stage, holds in _contents(orders, span):
+    ends = [seal.to_ms for seal in seals]
+    left = {
+        (start_ms, stage)
+        for start_ms in wanted
+        for stage in stages_of(seals[bisect_right(ends, start_ms)].has_currency)
+    }
+    for start_ms, stage, holds in _contents(orders, seals):
         left.discard((start_ms, stage))
         if holds != wanted.get(start_ms, {}).get(stage.name, NOTHING):
             different[start_ms][stage] = holds
@@ -120,25 +137,64 @@ def _different(
     return {start_ms: stages for start_ms, stages in told.items() if stages}
 
 
-def _contents(orders: Any, span: Span) -> Iterator[tuple[int, Stage, Contents]]:
-    for group in groups(orders, span):
-        for stage in STAGES:
-            for start_ms, holds in contents(identities(orders, stage, group)).items():
-                yield start_ms, stage, holds
+def _contents(orders: Any, seals: list[Seal]) -> Iterator[tuple[int, Stage, Contents]]:
+    """Yield what the sealed windows hold now, by the stages with which each was sealed."""
+    for has_currency, alike in groupby(seals, key=lambda seal: seal.has_currency):
+        run = list(alike)
+        for group in groups(orders, Span(run[0].from_ms, run[-1].to_ms, run[0].window_ms)):
+            for stage in stages_of(has_currency):
+                for start_ms, holds in contents(identities(orders, stage, group)).items():
+                    yield start_ms, stage, holds
 
 
-def _named_changes(
+def seal_at(seals: list[Seal], start_ms: int) -> Seal:
+    """Return the seal of the window that begins at a time."""
+    return next(one for one in seals if one.from_ms <= start_ms < one.to_ms)
+
+
+def _changes(
     folder: SealFolder, seals: list[Seal], orders: Any, start_ms: int, stages: dict[Stage, Contents]
-) -> ChangedWindow:
-    seal = next(one for one in seals if one.from_ms <= start_ms < one.to_ms)
+) -> dict[Stage, list[Change]]:
+    seal = seal_at(seals, start_ms)
     window = Span(start_ms, start_ms + seal.window_ms, seal.window_ms)
-    changes: list[Change] = []
+    found: dict[Stage, list[Change]] = {}
     for stage in stages:
         was = _sealed(folder, seals, seal, start_ms, stage.name)
         now = set(identities(orders, stage, window)["identity"].to_pylist())
-        changes += _paired(stage.name, was - now, now - was)
-    holding = {stage.name: holds for stage, holds in stages.items()}
-    return ChangedWindow(start_ms, window.to_ms, seal.number, changes, holding)
+        found[stage] = _paired(stage.name, was - now, now - was)
+    return found
+
+
+def _told(
+    seals: list[Seal],
+    orders: Any,
+    different: dict[int, dict[Stage, Contents]],
+    changes: dict[int, dict[Stage, list[Change]]],
+    names: OrderNames,
+) -> list[ChangedWindow]:
+    """Return the changed windows, with what their orders said and say now."""
+    held = {
+        start_ms: sealed_of(
+            (stage, one.order_id, one.was, one.now) for stage, found in stages.items() for one in found
+        )
+        for start_ms, stages in changes.items()
+    }
+    teller = Teller(rows_of(orders, (one for window in held.values() for one in window)), names)
+    for of_orders in held.values():
+        teller.note(of_orders)
+    return [
+        ChangedWindow(
+            start_ms,
+            start_ms + (seal := seal_at(seals, start_ms)).window_ms,
+            seal.number,
+            [one for found in stages.values() for one in found],
+            {stage.name: holds for stage, holds in different[start_ms].items()},
+            teller.differences(held[start_ms]),
+            teller.sums(held[start_ms]),
+            names.order,
+        )
+        for start_ms, stages in changes.items()
+    ]
 
 
 def _sealed(folder: SealFolder, seals: list[Seal], seal: Seal, start_ms: int, stage: str) -> set[str]:
@@ -176,11 +232,6 @@ def _paired(stage: str, gone: Iterable[str], new: Iterable[str]) -> list[Change]
         Change(stage, order_id_of(one), one if one in gone else None, None if one in gone else one)
         for one in alone
     ]
-
-
-def _named(changes: list[Change]) -> str:
-    first = ", ".join(f"{one.stage} of {one.order_id}" for one in changes[:NAMED_MAX])
-    return first if len(changes) <= NAMED_MAX else f"{first}, ..."
 
 
 def moment(ms: int) -> str:

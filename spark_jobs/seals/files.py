@@ -67,7 +67,8 @@ class Account:
 class Seal:
     """Closed windows, [from_ms, to_ms). `corrected` replaces what earlier seals say of their windows.
 
-    covered_from_ms: from when on nothing of the log was deleted; 0 if nothing was.
+    covered_from_ms: from when on nothing of the log was deleted; 0 if nothing was. has_currency: whether the
+    identities of its windows name the currency of totals.
     """
 
     number: int
@@ -82,12 +83,14 @@ class Seal:
     account: Account
     windows: Windows = field(default_factory=dict)
     corrected: Windows = field(default_factory=dict)
+    has_currency: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the seal as plain values, its digest among them."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         plain |= {"account": asdict(self.account)}
         plain |= {name: _listed(getattr(self, name)) for name in ("windows", "corrected")}
+        plain |= {"has_currency": True} if self.has_currency else {}  # which seals of before do not have
         return plain | {"digest": _digest(plain)}
 
     @property
@@ -182,6 +185,7 @@ def _as_seal(plain: dict[str, Any]) -> Seal:
         account=Account(**plain["account"]),
         windows=_by_start(plain["windows"]),
         corrected=_by_start(plain["corrected"]),
+        has_currency=plain.get("has_currency", False),
     )
 
 

@@ -2,6 +2,7 @@
 
     stage      an identity is                                    in the window of
     placed     id | customer | total | placed_ms | due_ms        placed_ms       the order's row
+               and | currency, where a mapping says in what the totals are
     committed  id | committed_ms                                 committed_ms    the order-created message
     decided    id | what | when                                  when            paid, timed out, cancelled
     cleared    id | cleared_ms                                   cleared_ms      the cart's ledger
@@ -26,7 +27,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,8 +60,10 @@ class Stage:
     of_log: bool = False
 
 
+_ROW: Final = ("customer_id", "total_pence", "placed_ms", "due_ms")
+
 STAGES: Final = (
-    Stage("placed", (Event("placed_ms", fields=("customer_id", "total_pence", "placed_ms", "due_ms")),)),
+    Stage("placed", (Event("placed_ms", fields=_ROW),)),
     Stage("committed", (Event("committed_ms", fields=("committed_ms",)),), of_log=True),
     Stage(
         "decided",
@@ -74,6 +77,11 @@ STAGES: Final = (
     Stage("fired", (Event("delivered_ms", fields=("delivered_ms",)),), of_log=True),
 )
 
+_STAGES_WITH_CURRENCY: Final = (
+    Stage("placed", (Event("placed_ms", fields=(*_ROW, "currency")),)),
+    *STAGES[1:],
+)
+
 EVENT_COLUMNS: Final = tuple(event.column for stage in STAGES for event in stage.events)
 
 _ORDERS: Final = pa.schema(
@@ -82,6 +90,7 @@ _ORDERS: Final = pa.schema(
         ("customer_id", pa.string()),
         ("total_pence", pa.int64()),
         ("due_ms", pa.int64()),
+        ("currency", pa.string()),
     ]
     + [(column, pa.int64()) for column in EVENT_COLUMNS]
 )
@@ -112,20 +121,52 @@ class Span:
     width_ms: int
 
 
+def stages_of(has_currency: bool) -> tuple[Stage, ...]:
+    """Return the stages of windows that were sealed with, or without, the currencies of totals."""
+    return _STAGES_WITH_CURRENCY if has_currency else STAGES
+
+
 def open_orders(folder: Path) -> Any:
     """Return the orders of a run as a data set of the columns that make identities; empty without files."""
     return ds.dataset(folder, schema=_ORDERS, format="parquet")
 
 
-def newest_ms(orders: Any, columns: Iterable[str]) -> int | None:
-    """Return the newest time in any of the columns."""
-    newest = [
-        top
-        for batch in orders.to_batches(columns=list(columns), batch_size=_BATCH_ROWS)
+class Fact(NamedTuple):
+    """One thing that happened: when, which column says so, of which order."""
+
+    at_ms: int
+    column: str
+    order_id: str
+
+
+def newest(orders: Any, columns: Iterable[str]) -> Fact | None:
+    """Return the newest fact in any of the columns."""
+    found: Fact | None = None
+    for batch in orders.to_batches(columns=["order_id", *columns], batch_size=_BATCH_ROWS):
+        for column in columns:
+            top = pc.max(batch.column(column)).as_py()
+            if top is not None and (found is None or top > found.at_ms):
+                place = pc.index(batch.column(column), top).as_py()
+                found = Fact(top, column, batch.column("order_id")[place].as_py())
+    return found
+
+
+def oldest_ms(orders: Any) -> int | None:
+    """Return when the first thing happened of all that is sealed; None if nothing has."""
+    first = [
+        least
+        for batch in orders.to_batches(columns=list(EVENT_COLUMNS), batch_size=_BATCH_ROWS)
         for column in batch.columns
-        if (top := pc.max(column).as_py()) is not None
+        if (least := pc.min(column).as_py()) is not None
     ]
-    return max(newest, default=None)
+    return min(first, default=None)
+
+
+def rows_of(orders: Any, order_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the rows of some orders, by id, with every column that makes identities."""
+    wanted = pa.array(sorted(set(order_ids)), pa.string())
+    found = orders.to_table(columns=_ORDERS.names, filter=ds.field("order_id").isin(wanted))
+    return {row["order_id"]: row for row in found.to_pylist()}
 
 
 def groups(orders: Any, span: Span) -> Iterator[Span]:
@@ -193,7 +234,23 @@ def _text(column: Any) -> Any:
 
 def order_id_of(identity: str) -> str:
     """Return the order that an identity is of."""
-    return _ESCAPED.sub(lambda found: _WRITTEN[found[0]], identity.partition(_SEPARATOR)[0])
+    return _unescaped(identity.partition(_SEPARATOR)[0])
+
+
+def values_of(stage: Stage, identity: str) -> dict[str, Any]:
+    """Return what an identity holds, by column: times and totals as numbers, None for what is empty."""
+    _, *parts = (_unescaped(part) for part in identity.split(_SEPARATOR))
+    events = {event.label: event for event in stage.events}
+    event = events[parts.pop(0) if "" not in events else ""]
+    texts = {"customer_id", "currency"}
+    return {
+        name: None if part == "" else part if name in texts else int(part)
+        for name, part in zip(event.fields, parts, strict=True)
+    }
+
+
+def _unescaped(part: str) -> str:
+    return _ESCAPED.sub(lambda found: _WRITTEN[found[0]], part)
 
 
 def contents(sorted_identities: pa.Table) -> dict[int, Contents]:

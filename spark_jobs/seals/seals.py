@@ -5,6 +5,8 @@
 A window is closed when the watermark has passed its end. The rows are read first of all stores, so what
 happened before their newest event is in everything that was read after them, and a clock that runs ahead
 closes nothing that the log has not reached. The allowance is how late an event may still be written down.
+Where no window has closed, and after each seal, `NextWindow` says which one is next and what it waits for.
+The first seal needs something to seal: before the first thing that happened there is no window.
 
     seal     the closed windows since the last seal: counts, digests and identities of each stage
              (`identities`), the open orders (`carried`), chained to the seal before (`files`)
@@ -19,7 +21,7 @@ Cost: seconds and some hundred MB per million orders, without Spark and without 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,19 +29,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs.layout import RunFolders
+from spark_jobs.names import SHOPS, OrderNames
 from spark_jobs.runs import Run
 from spark_jobs.seals.carried import account
 from spark_jobs.seals.changes import ChangedWindow, Verification, compare
 from spark_jobs.seals.files import CORRECTIONS, OPEN, Seal, SealFolder, Windows
 from spark_jobs.seals.identities import (
     IDENTITIES,
-    STAGES,
+    Fact,
     Span,
     contents,
     groups,
     identities,
-    newest_ms,
+    newest,
+    oldest_ms,
     open_orders,
+    stages_of,
 )
 from tidewheel.errors import ConfigurationError
 
@@ -47,11 +52,42 @@ _ROW_TIMES: Final = ("placed_ms", "paid_ms", "timed_out_ms", "cancelled_ms")
 
 
 @dataclass(frozen=True, slots=True)
+class NextWindow:
+    """The next window that can be sealed, [start_ms, end_ms), and the facts that it waits for.
+
+    It is sealed by the orders of a run that knows a fact of `closes_ms` or later, and whose log has come as
+    far. `newest` is the newest fact that the run has; `log_ms` is how far its log has come (None if that is
+    not known), which counts where a fact is newer. Where nothing has happened the other fields are None.
+    """
+
+    newest: Fact | None
+    log_ms: int | None
+    watermark_ms: int
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    @property
+    def closes_ms(self) -> int | None:
+        """Return from when on the window can be sealed, in milliseconds since 1970."""
+        return None if self.end_ms is None else self.end_ms + self.watermark_ms
+
+    @property
+    def known_ms(self) -> int | None:
+        """Return up to when things are known to have happened; None for nothing."""
+        if self.newest is None:
+            return None
+        return self.newest.at_ms if self.log_ms is None else min(self.newest.at_ms, self.log_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class Sealing:
-    """What a sealing has done: the new seal, None if no window has closed; and what it has found changed."""
+    """What a sealing has done: the new seal, None if no window has closed; what it has found changed; and
+    which window is next.
+    """
 
     seal: Seal | None
     verification: Verification
+    next: NextWindow
     accepted: bool = False
 
 
@@ -66,37 +102,42 @@ def seal(out: Path, run: Run, window_ms: int, watermark_ms: int, is_accepting: b
     seals = folder.read()
     before = seals[-1] if seals else None
     _refuse_other_width(before, window_ms)
-    verification = compare(folder, seals, orders, run.covered_from_ms)
-    from_ms = before.to_ms if before else 0
-    closed_ms = max(from_ms, _closed_ms(orders, run, window_ms, watermark_ms))
+    verification = compare(folder, seals, orders, run.covered_from_ms, _names(run))
+    begins_ms = before.to_ms if before else _first_window_ms(orders, window_ms)
+    known = NextWindow(newest(orders, _ROW_TIMES), run.as_of_ms, watermark_ms)
+    following = _starting(begins_ms, window_ms, known)
+    closed_ms = _closed_ms(following, begins_ms, window_ms)
     is_correcting = is_accepting and bool(verification.changed)
-    if closed_ms == from_ms and not is_correcting:
-        return Sealing(None, verification)
-    span = Span(from_ms, closed_ms, window_ms)
+    if begins_ms is None or closed_ms is None or (closed_ms == begins_ms and not is_correcting):
+        return Sealing(None, verification, following)
+    span = Span(begins_ms if before else 0, closed_ms, window_ms)
     changed = verification.changed if is_correcting else []
-    return Sealing(
-        _write(folder, before, run, orders, span, watermark_ms, changed), verification, is_correcting
-    )
+    made = _write(folder, before, run, orders, span, watermark_ms, changed)
+    return Sealing(made, verification, _starting(closed_ms, window_ms, following), is_correcting)
 
 
 def verify(out: Path, run: Run) -> Verification:
     """Compare every sealed window with the orders of a run; raise as `seal`."""
     folder, orders = SealFolder(out), _orders_of(out, run)
-    return compare(folder, folder.read(), orders, run.covered_from_ms)
+    return compare(folder, folder.read(), orders, run.covered_from_ms, _names(run))
 
 
 def changed_windows(
-    out: Path, orders: Path, covered_from_ms: int, from_ms: int | None = None, to_ms: int | None = None
+    out: Path, orders: Path, covered_from_ms: int, is_partial: bool = False, names: OrderNames = SHOPS
 ) -> list[ChangedWindow]:
     """Return the sealed windows that are not what the orders of a run (a folder of Parquet) say.
 
-    None for a run over a part of the orders, [from_ms, to_ms): it cannot tell. Raise `StoreDamaged`.
+    None for a run over a part of the orders: it cannot tell. Raise `StoreDamaged`.
     """
     folder = SealFolder(out)
     seals = folder.read()
-    if not seals or from_ms is not None or to_ms is not None:
+    if not seals or is_partial:
         return []
-    return compare(folder, seals, open_orders(orders), covered_from_ms).changed
+    return compare(folder, seals, open_orders(orders), covered_from_ms, names).changed
+
+
+def _names(run: Run) -> OrderNames:
+    return OrderNames.of_json(run.names)
 
 
 def _orders_of(out: Path, run: Run) -> Any:
@@ -118,14 +159,22 @@ def _refuse_other_width(before: Seal | None, window_ms: int) -> None:
         )
 
 
-def _closed_ms(orders: Any, run: Run, window_ms: int, watermark_ms: int) -> int:
-    """Return the end of the last window that has closed; 0 for none."""
-    newest = newest_ms(orders, _ROW_TIMES)
-    if newest is None:
-        return 0
-    if run.as_of_ms is not None:
-        newest = min(newest, run.as_of_ms)
-    return max(0, (newest - watermark_ms) // window_ms * window_ms)
+def _first_window_ms(orders: Any, window_ms: int) -> int | None:
+    """Return the start of the window of the first thing that happened; None if nothing has."""
+    oldest = oldest_ms(orders)
+    return None if oldest is None else oldest // window_ms * window_ms
+
+
+def _starting(start_ms: int | None, window_ms: int, known: NextWindow) -> NextWindow:
+    """Return the window that begins at a time, with what is known; None for a time that nobody knows."""
+    return replace(known, start_ms=start_ms, end_ms=None if start_ms is None else start_ms + window_ms)
+
+
+def _closed_ms(following: NextWindow, begins_ms: int | None, window_ms: int) -> int | None:
+    """Return the end of the last window that has closed; `begins_ms`, where the next begins, if none has."""
+    if begins_ms is None or following.known_ms is None:
+        return begins_ms
+    return max(begins_ms, (following.known_ms - following.watermark_ms) // window_ms * window_ms)
 
 
 def _write(
@@ -139,7 +188,7 @@ def _write(
 ) -> Seal:
     number = before.number + 1 if before else 1
     fresh = folder.begin(number)
-    windows = _write_identities(orders, span, fresh / "identities.parquet")
+    windows = _write_identities(orders, span, run.has_currency, fresh / "identities.parquet")
     carried = _open_ids(folder.path(before.number, "open.parquet")) if before else set()
     made = Seal(
         number=number,
@@ -154,16 +203,17 @@ def _write(
         account=account(orders, carried, span, run.covered_from_ms, fresh / "open.parquet", run.has_carts),
         windows=windows,
         corrected=_write_corrections(changed, fresh / "corrections.parquet"),
+        has_currency=run.has_currency,
     )
     folder.finish(fresh, made)
     return made
 
 
-def _write_identities(orders: Any, span: Span, file: Path) -> Windows:
+def _write_identities(orders: Any, span: Span, has_currency: bool, file: Path) -> Windows:
     windows: Windows = {}
     with pq.ParquetWriter(file, IDENTITIES, compression="zstd") as writer:
         for group in groups(orders, span):
-            for stage in STAGES:
+            for stage in stages_of(has_currency):
                 found = identities(orders, stage, group)
                 writer.write_table(found)
                 for start_ms, holds in contents(found).items():

@@ -211,7 +211,10 @@ def test_a_change_is_told_in_one_sentence(books: Books) -> None:
     later = trade()
     later[4] |= {"total_pence": 1}
     (window,) = seals.changed_windows(books.out, books.run(later).folders.orders, 0)
-    assert window.why == "It was sealed by seal 1 and has changed since: 1 changed (placed of o00004)."
+    assert window.why == (
+        "It was sealed by seal 1 and has changed since: 1 changed: order o00004 (total was 1.04 and is "
+        "0.01). In sum 1.03 less than was sealed."
+    )
     assert window.subject_id == moment(START_MS)
 
 
@@ -248,6 +251,16 @@ def test_a_clock_that_runs_ahead_closes_nothing(books: Books) -> None:
     ahead[7] |= {"placed_ms": START_MS + 86_400_000}
     sealed = books.seal(ahead, as_of_ms=START_MS + COUNT * STEP_MS)
     assert sealed.to_ms <= START_MS + COUNT * STEP_MS
+
+
+def test_a_currency_is_sealed_where_it_is_known(books: Books) -> None:
+    euros = [one | {"currency": "EUR"} for one in trade()]
+    sealed = books.seal(euros, has_currency=True)
+    assert sealed.has_currency
+    assert SealFolder(books.out).read()[0].digest == sealed.digest
+    assert books.changed(euros, has_currency=True) == {}
+    euros[4] |= {"currency": "USD"}
+    assert books.changed(euros, has_currency=True) == {0: [("placed", "o00004", True, True)]}
 
 
 def test_no_orders_no_seal(books: Books) -> None:
