@@ -12,6 +12,8 @@ Rules:
 - Where two stores disagree and nobody but a person can say which one is right, the step is `look`: a plan
   never decides about money.
 - The broker's rule decides for halves: what the database says has happened is committed, else rolled back.
+- An order that still waits for its payment has a deadline once a plan is carried out. One that is overdue
+  gets it as a message that comes at once, not as a timer, which would fire late.
 - A cart is corrected only by what the order may have done to it: no more of an article than was ordered.
   Which of cart and ledger is right otherwise, nobody can say who sees only these two.
 
@@ -29,6 +31,7 @@ from itertools import islice
 from shlex import quote
 from typing import Any, Final
 
+from commitlog.properties import TIMER_KEY
 from spark_jobs.cases import names
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.inputs.schemas import ORDER
@@ -71,10 +74,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """What the steps of a turn are made from; `lines` are None where no order database was given."""
+    """What the steps of a turn are made from; `lines` are None where no order database was given.
+
+    as_of_ms is the "now" of the audit, None where that is not known.
+    """
 
     sources: PlanSources
     lines: Lines | None
+    as_of_ms: int | None = None
 
 
 def write(run: Run, sources: PlanSources) -> Counter[str]:
@@ -82,19 +89,21 @@ def write(run: Run, sources: PlanSources) -> Counter[str]:
     counts: Counter[str] = Counter()
     fresh = run.folders.plan.with_suffix(".new")
     with fresh.open("w") as file:
-        for row, step in planned(run.rows(), sources):
+        for row, step in planned(run.rows(), sources, run.as_of_ms):
             counts[step.kind] += 1
             file.write(json.dumps(step.as_json(row), ensure_ascii=False) + "\n")
     fresh.replace(run.folders.plan)
     return counts
 
 
-def planned(rows: Iterable[Row], sources: PlanSources) -> Iterator[tuple[Row, Step]]:
+def planned(
+    rows: Iterable[Row], sources: PlanSources, as_of_ms: int | None = None
+) -> Iterator[tuple[Row, Step]]:
     """Yield each finding with each of its steps, at least one."""
     remaining = iter(rows)
     while turn := list(islice(remaining, ROWS_PER_TURN)):
         lined = [row["order_id"] for row in turn if row["case"] in LINED]
-        planning = Planning(sources, sources.lines_of(lined) if lined else None)
+        planning = Planning(sources, sources.lines_of(lined) if lined else None, as_of_ms)
         for row in turn:
             for step in steps(row, planning):
                 yield row, step
@@ -134,15 +143,24 @@ def announce(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def message(
-    what: str, topic: str, key: str, body: Any, safe: str, properties: dict[str, str] | None = None
+    what: str,
+    topic: str,
+    key: str,
+    body: Any,
+    safe: str,
+    properties: dict[str, str] | None = None,
+    delivery_ms: int | None = None,
 ) -> Step:
-    """Return a message to be sent."""
+    """Return a message to be sent; one with a delivery time is delayed until then."""
     sent = {"topic": topic, "key": key, "sent_as": SENT_AS, "properties": properties or {}, "body": body}
+    sent |= {} if delivery_ms is None else {"delivery_ms": delivery_ms}
     return Step("message", what, safe, {"message": sent})
 
 
 def correct_outcome(row: Row, planning: Planning) -> Iterator[Step]:
-    """Make messages and row say the same, the row being right wherever it says that something happened."""
+    """Make messages and row say the same, the row being right wherever it says that something happened; an
+    order that waits for its payment gets a deadline.
+    """
     topics = planning.sources.mapping.topics
     undecided = {topic for _, topic in open_halves(row, topics.order_created)}
     if row["placed_ms"] is not None and row["committed_offset"] is None:
@@ -150,11 +168,14 @@ def correct_outcome(row: Row, planning: Planning) -> Iterator[Step]:
     for change in (PAYMENT, CANCELLATION):
         if getattr(topics, change.topic) in undecided:
             continue
-        was_changed, was_told = row[change.column] is not None, row[change.offset] is not None
+        was_changed = row[change.column] is not None or row["status"] == change.status
+        was_told = row[change.offset] is not None
         if was_changed and not was_told:
             yield tell_change(row, planning, change)
         elif was_told and not was_changed and row["placed_ms"] is not None:
             yield change_row(row, planning, change)
+    if topics.order_timeouts not in undecided and row["paid_offset"] is row["cancelled_offset"] is None:
+        yield from set_deadline(row, planning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +205,7 @@ def tell_change(row: Row, planning: Planning, change: Change) -> Step:
         mapping.bodies.total_pence: row["total_pence"],
         getattr(mapping.bodies, change.column): row[change.column],
     }
-    body.pop("", None)
+    body = {name: value for name, value in body.items() if name and value is not None}
     timer = open_timer(row, planning)
     cancel = {"TW_TIMER_CANCEL": timer.name, "TW_TIMER_TOPIC": mapping.topics.order_timeouts} if timer else {}
     safe = "Consumers know an order by its id; a deadline that has ended is cancelled without effect."
@@ -196,16 +217,24 @@ def change_row(row: Row, planning: Planning, change: Change) -> Step:
     """Change the row as its committed message says, if nothing else has happened to the order."""
     at_ms = row["paid_message_ms"] if change is PAYMENT else told_ms(row, change)
     if row["status"] not in change.expected or at_ms is None:
-        return look(
-            row["why"], f"The row says {row['status']}: only a person can say which of the two is right."
-        )
+        says = status_of(row["status"], planning)
+        return look(row["why"], f"The row says {says}: only a person can say which of the two is right.")
     sources, orders = planning.sources, planning.sources.mapping.orders
     expected = [status for one in change.expected for status in sources.constants(orders, one)]
     values = {"status": sources.constants(orders, change.status)[0], change.column: at_ms}
     conditions = {"status": expected, change.column: None}
     sql = sources.update(orders, row["order_id"], values, conditions)
-    safe = f"It changes only a row without {change.column} that is still {' or '.join(change.expected)}."
-    return statement(f"Make the row {change.status}, as its committed message says.", "orders", sql, safe)
+    before = " or ".join(status_of(one, planning) for one in change.expected)
+    at = orders.columns.get(change.column)
+    safe = f"It changes only a row that is still {before}{f' and has no {at}' if at else ''}."
+    what = f"Make the row {values['status']}, as its committed message says."
+    return statement(what, "orders", sql, safe)
+
+
+def status_of(status: str | None, planning: Planning) -> str:
+    """Return what the user calls a status of ours."""
+    orders = planning.sources.mapping.orders
+    return " or ".join(planning.sources.constants(orders, status)) if status else "nothing"
 
 
 def told_ms(row: Row, change: Change) -> int | None:
@@ -222,27 +251,33 @@ def statement(what: str, store: str, sql: str, safe: str) -> Step:
 
 
 def resolve_halves(row: Row, planning: Planning) -> Iterator[Step]:
-    """End each open half as the database says."""
+    """End each open half as the database says; an order that waits for its payment has a deadline then."""
     topics = planning.sources.mapping.topics
+    is_waiting = row["status"] == "PLACED" and not is_overdue(row, planning)
     happened = {
         topics.order_created: row["placed_ms"],
-        topics.order_timeouts: row["placed_ms"] if row["status"] == "PLACED" else None,
+        topics.order_timeouts: row["placed_ms"] if is_waiting else None,
         topics.order_paid: row["paid_ms"],
         topics.order_cancelled: row["cancelled_ms"],
     }
-    for offset, topic in open_halves(row, topics.order_created):
+    halves = open_halves(row, topics.order_created)
+    for offset, topic in halves:
         has_happened = happened.get(topic) is not None
         says = "has it" if has_happened else "has nothing of it"
         if topic == topics.order_timeouts and row["placed_ms"] is not None:
-            says = f"says that the order is {row['status']}"
+            over = " and its time is over" if is_overdue(row, planning) else ""
+            says = f"says that the order is {status_of(row['status'], planning)}{over}"
         outcome = "commit" if has_happened else "rollback"
         name = planning.sources.transaction_at(offset) or f"<transaction whose half lies at {offset}>"
+        reason = quote(f"The database {says}.")
         yield Step(
             "command",
             f"End the half of {topic} at log offset {offset} by {outcome}: the database {says}.",
             "What has ended the same way stays as it is; what has ended the other way is refused.",
-            {"command": f"tidewheel txn resolve {name} {outcome}"},
+            {"command": f"tidewheel txn resolve {quote(name)} {outcome} --reason {reason}"},
         )
+    if not (is_waiting and topics.order_timeouts in {topic for _, topic in halves}):
+        yield from set_deadline(row, planning)
 
 
 def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:
@@ -336,10 +371,11 @@ def write_entry(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def clear_cart(row: Row, planning: Planning) -> Iterator[Step]:
-    """Correct what the cart holds too much, or have the order cleared by its message."""
+    """Correct what the cart holds too much, and have the order cleared by its message if it was not."""
     if row["surplus"]:
-        return correct_cart(row, planning)
-    return announce(row, planning)
+        yield from correct_cart(row, planning)
+    if not row["surplus"] or (row["is_consumed"] and row["cleared_ms"] is None):
+        yield from announce(row, planning)
 
 
 def fire_timer(row: Row, planning: Planning) -> Iterator[Step]:
@@ -354,11 +390,40 @@ def fire_timer(row: Row, planning: Planning) -> Iterator[Step]:
             "A timer that has ended is refused; the order service times out only what is still placed.",
             {"command": f"tidewheel timer fire --topic {quote(topic)} {option} {quote(timer.name)}"},
         )
-    elif (due_ms := row["due_ms"] or row["timer_due_ms"]) is not None:
-        body = {mapping.bodies.order_id: row["order_id"], mapping.bodies.due_ms: due_ms}
-        safe = "The order service times out only what is still placed."
-        what = "Send the deadline: none is set that could fire."
-        yield message(what, topic, row["order_id"], body, safe)
+    else:
+        yield from set_deadline(row, planning)
+
+
+def set_deadline(row: Row, planning: Planning) -> Iterator[Step]:
+    """Send the deadline of an order that waits for its payment, if none waits and none has come."""
+    due_ms = due_of(row)
+    is_there = row["open_timer_offset"] is not None or row["delivered_offset"] is not None
+    if row["status"] != "PLACED" or row["placed_ms"] is None or due_ms is None or is_there:
+        return
+    mapping = planning.sources.mapping
+    body = {mapping.bodies.order_id: row["order_id"], mapping.bodies.due_ms: due_ms}
+    safe = "The order service times out only what is still placed."
+    topic, key = mapping.topics.order_timeouts, row["order_id"]
+    if is_overdue(row, planning):
+        yield message("Send the deadline: none is set that could fire.", topic, key, body, safe)
+        return
+    named = {TIMER_KEY: timer_key(row, planning)}
+    what = "Set the deadline: none is set. A payment cancels it by its timer key."
+    yield message(
+        what, topic, key, body, f"{safe} A timer takes the place of one with its key.", named, due_ms
+    )
+
+
+def due_of(row: Row) -> int | None:
+    """Return until when an order may wait, in milliseconds since 1970."""
+    due_ms: int | None = row["due_ms"] if row["due_ms"] is not None else row["timer_due_ms"]
+    return due_ms
+
+
+def is_overdue(row: Row, planning: Planning) -> bool:
+    """Return whether an order's time was over when the audit looked."""
+    due_ms = due_of(row)
+    return due_ms is not None and planning.as_of_ms is not None and due_ms < planning.as_of_ms
 
 
 def redrive(row: Row, planning: Planning) -> Iterator[Step]:
@@ -374,15 +439,16 @@ def redrive(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def dead_groups(row: Row, mapping: Mapping) -> list[str]:
-    """Return the groups that gave a message of the order up and have acknowledged none of its topic since."""
-    groups = mapping.consumers
-    last: dict[str, str] = {}
-    for event in row["timeline"] or []:
-        if event["topic"] in groups and event["kind"] in ("dead letter", "acknowledged"):
-            last[event["topic"]] = event["kind"]
-    found = [groups[topic] for topic, kind in last.items() if kind == "dead letter"]
-    is_created = row["dead_letter_offset"] is not None
-    return found or [mapping.groups.order_created if is_created else mapping.groups.order_timeouts]
+    """Return the groups that gave a message of the order up and have not acknowledged it since.
+
+    The timeline does not say it: to give a message up is to acknowledge it, too.
+    """
+    groups = mapping.groups
+    found = [
+        (groups.order_created, "dead_letter_offset", "is_redelivered"),
+        (groups.order_timeouts, "deadline_dead_offset", "is_deadline_redelivered"),
+    ]
+    return [group for group, dead, again in found if row[dead] is not None and not row[again]]
 
 
 def open_timer(row: Row, planning: Planning) -> TimerName | None:
@@ -392,12 +458,16 @@ def open_timer(row: Row, planning: Planning) -> TimerName | None:
     offset = row.get("open_timer_offset")
     if offset is None:
         return None
-    key = f"{planning.sources.mapping.timers.order_timeouts}{row['order_id']}"
-    return planning.sources.timer_at(offset) or TimerName(key, is_id=False)
+    return planning.sources.timer_at(offset) or TimerName(timer_key(row, planning), is_id=False)
+
+
+def timer_key(row: Row, planning: Planning) -> str:
+    """Return the timer key of an order's deadline, as the mapping has it."""
+    return f"{planning.sources.mapping.timers.order_timeouts}{row['order_id']}"
 
 
 REPAIRS: Final[dict[str, Callable[[Row, Planning], Iterable[Step]]]] = {
-    names.ORDER_WITHOUT_MESSAGE: announce,
+    names.ORDER_WITHOUT_MESSAGE: correct_outcome,
     names.OUTCOME_CONTRADICTS_DATABASE: correct_outcome,
     names.HALF_UNRESOLVED: resolve_halves,
     names.EFFECT_TWICE: correct_cart,

@@ -133,11 +133,12 @@ class PlanSources:
     def update(self, of: TableMapping, key: str, values: dict[str, Any], conditions: dict[str, Any]) -> str:
         """Return an UPDATE of one row, in the words of its database.
 
-        Names and values are ours. A condition of None is IS NULL, one of several values IN.
+        Names and values are ours; of columns that the table lacks nothing is asked or changed. A condition of
+        None is IS NULL, one of several values IN.
         """
         target, theirs, stored = self._target(of)
         statement = target.update().where(theirs[of.key] == stored(of.key, key))
-        for ours, wanted in conditions.items():
+        for ours, wanted in ((name, one) for name, one in conditions.items() if name in theirs):
             one = theirs[ours]
             statement = statement.where(
                 one.is_(None) if wanted is None else one.in_([stored(ours, value) for value in wanted])

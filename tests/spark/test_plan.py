@@ -65,15 +65,17 @@ def test_what_has_no_repair_says_why_of_its_own() -> None:
 def test_an_unannounced_order_is_announced_with_its_lines(shop: Shop) -> None:
     shop.write_rows("o1", "c1", {"apple": 2, "pear": 1})
     row = finding(names.ORDER_WITHOUT_MESSAGE, committed_offset=None)
-    sent = one(row, PlanSources(orders=shop.orders_url))["message"]
+    announced, deadline = steps(row, PlanSources(orders=shop.orders_url))
+    sent = announced["message"]
     assert (sent["topic"], sent["key"]) == ("order-created", "o1")
+    assert deadline["message"]["topic"] == "order-timeouts"
     lines = sorted(sent["body"].pop("lines"), key=lambda line: str(line["sku"]))
     assert lines == [{"sku": "apple", "quantity": 2}, {"sku": "pear", "quantity": 1}]
     assert sent["body"] == {"order_id": "o1", "customer_id": "c1", "placed_ms": 1_000}
 
 
 def test_without_the_database_the_lines_are_missed_and_said_so() -> None:
-    step = one(finding(names.ORDER_WITHOUT_MESSAGE))
+    step = one(finding(names.ORDER_WITHOUT_MESSAGE, committed_offset=None, delivered_offset=90))
     assert step["message"]["body"]["lines"] is None
     assert "give --orders" in step["what"]
 
@@ -124,9 +126,15 @@ def test_a_payment_that_was_never_told_is_told_and_cancels_the_deadline() -> Non
 def test_an_open_half_is_ended_as_the_database_says(shop: Shop, placed_ms: int | None, outcome: str) -> None:
     half = shop.half("o1", "c1", {"apple": 1})
     offset = int(half.transaction_id[:16], 16)
-    row = finding(names.HALF_UNRESOLVED, placed_ms=placed_ms, half_offset=offset, committed_offset=None)
-    assert one(row, PlanSources(store=shop.store))["command"] == (
-        f"tidewheel txn resolve {half.transaction_id} {outcome}"
+    row = finding(
+        names.HALF_UNRESOLVED,
+        placed_ms=placed_ms,
+        half_offset=offset,
+        committed_offset=None,
+        open_timer_offset=80,
+    )
+    assert one(row, PlanSources(store=shop.store))["command"].startswith(
+        f"tidewheel txn resolve {half.transaction_id} {outcome} --reason "
     )
 
 
@@ -159,7 +167,7 @@ def test_halves_of_other_topics_are_found_by_the_timeline() -> None:
         timeline=timeline,
     )
     assert [step["command"] for step in steps(row)] == [
-        "tidewheel txn resolve <transaction whose half lies at 60> commit"
+        "tidewheel txn resolve '<transaction whose half lies at 60>' commit --reason 'The database has it.'"
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy import create_engine, text
 from commitlog import properties
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.record import Record
+from services.cli.root import load
 from spark_jobs.cases import names
 from spark_jobs.inputs.mapping import as_mapping
 from spark_jobs.inputs.mapping_docs import every_name
@@ -126,21 +128,38 @@ def event(offset: int, kind: str, topic: str) -> Row:
     return {"physical_offset": offset, "store_ms": 1, "kind": kind, "topic": topic, "note": ""}
 
 
-def test_each_dead_letter_goes_back_to_the_group_that_gave_it_up() -> None:
+@pytest.mark.parametrize(
+    ("dead", "groups"),
+    [
+        ({"dead_letter_offset": 10}, ["shop-carts"]),
+        ({"deadline_dead_offset": 30}, ["shop-orders"]),
+        ({"dead_letter_offset": 10, "deadline_dead_offset": 30}, ["shop-carts", "shop-orders"]),
+        ({"dead_letter_offset": 10, "is_redelivered": True, "deadline_dead_offset": 30}, ["shop-orders"]),
+        (
+            {"dead_letter_offset": 10, "deadline_dead_offset": 30, "is_deadline_redelivered": True},
+            ["shop-carts"],
+        ),
+    ],
+)
+def test_each_dead_letter_goes_back_to_the_group_that_gave_it_up(dead: Row, groups: list[str]) -> None:
+    """In the timeline each has an acknowledgement behind it: that by which it was given up."""
     timeline = [
         event(10, "dead letter", "order-created"),
         event(20, "acknowledged", "order-created"),
         event(30, "dead letter", "order-timeouts"),
+        event(40, "acknowledged", "order-timeouts"),
     ]
-    redriven = steps(names.DEAD_LETTERED, timeline=timeline, dead_letter_offset=10)
-    assert [step["command"] for step in redriven] == ["tidewheel dlq redrive shop-orders --key o1 --yes"]
+    redriven = steps(names.DEAD_LETTERED, timeline=timeline, **dead)
+    assert [step["command"] for step in redriven] == [
+        f"tidewheel dlq redrive {group} --key o1 --yes" for group in groups
+    ]
 
 
 @pytest.mark.parametrize(("status", "outcome"), [("PLACED", "commit"), ("PAID", "rollback")])
 def test_a_deadline_is_armed_only_for_an_order_that_waits(status: str, outcome: str) -> None:
     timeline = [event(20, "half", "order-timeouts")]
     (step,) = steps(names.HALF_UNRESOLVED, timeline=timeline, status=status, half_end="commit")
-    assert step["command"].endswith(f" {outcome}")
+    assert f" {outcome} --reason " in step["command"]
 
 
 def test_a_payment_that_is_still_undecided_is_not_sent_again() -> None:
@@ -217,6 +236,7 @@ def test_every_name_of_a_plan_is_the_users(tmp_path: Path) -> None:
             given.setdefault(section, {})[name.key] = theirs
     mapping = as_mapping(given, "a test")
     facts: Row = {"placed_ms": 1_000, "paid_ms": 5_000, "due_ms": 31_000, "open_timer_offset": 7}
+    facts |= {"dead_letter_offset": 8, "deadline_dead_offset": 9}
     facts |= {"paid_offset": None, "unwritten": [{"sku": "apple", "quantity": 2}], "total_pence": 300}
     timeline = [event(60, "half", mapping.topics.order_created)]
     told = [
@@ -237,3 +257,88 @@ def test_every_name_of_a_plan_is_the_users(tmp_path: Path) -> None:
     for name in every_name():
         if name.default not in ("", "order", "add", "order:", "carts", "orders", "status", "lines", "pushes"):
             assert not re.search(rf"(?<![\w ]){re.escape(name.default)}(?![\w])", words), name.default
+
+
+DUE_MS = 31_000
+WAITING: Row = {"status": "PLACED", "due_ms": DUE_MS, "committed_offset": None}
+BEFORE_MS, AFTER_MS = DUE_MS - 1, DUE_MS + 1
+
+
+def steps_as_of(as_of_ms: int, case: str, **facts: Any) -> list[Row]:
+    row = NOTHING | ORDER | {"case": case} | facts
+    return [step.as_json(row) for row, step in plan.planned([row], PlanSources(), as_of_ms)]
+
+
+@pytest.mark.parametrize("case", [names.ORDER_WITHOUT_MESSAGE, names.OUTCOME_CONTRADICTS_DATABASE])
+def test_an_announced_order_that_waits_gets_its_deadline(case: str) -> None:
+    """Without one it would be the next finding: never timed out. An overdue timer would fire late."""
+    _, set_ = steps_as_of(BEFORE_MS, case, **WAITING)
+    assert (set_["message"]["topic"], set_["message"]["delivery_ms"]) == ("order-timeouts", DUE_MS)
+    assert set_["message"]["properties"] == {"TW_TIMER_KEY": "order:o1"}, "a payment can cancel it"
+    _, sent = steps_as_of(AFTER_MS, case, **WAITING)
+    assert sent["message"]["topic"] == "order-timeouts"
+    assert "delivery_ms" not in sent["message"]
+    for there in ({"open_timer_offset": 7}, {"delivered_offset": 7}, {"status": "PAID", "paid_offset": 9}):
+        assert len(steps_as_of(AFTER_MS, case, **(WAITING | there))) == 1
+
+
+@pytest.mark.parametrize(("status", "messages"), [("PAID", 1), ("CANCELLED", 1), ("TIMED_OUT", 0)])
+def test_an_announced_order_is_told_whole(status: str, messages: int) -> None:
+    """Also where a payment has no column of its own for its time."""
+    announced, *told = steps(names.ORDER_WITHOUT_MESSAGE, status=status, committed_offset=None)
+    assert announced["message"]["topic"] == "order-created"
+    assert len(told) == messages
+    assert all(None not in one["message"]["body"].values() for one in told)
+
+
+def test_the_deadline_of_an_overdue_order_is_not_armed_but_sent() -> None:
+    timeline = [event(20, "half", "order-timeouts")]
+    ended, sent = steps_as_of(AFTER_MS, names.HALF_UNRESOLVED, timeline=timeline, **WAITING)
+    assert " rollback --reason " in ended["command"]
+    assert sent["message"]["topic"] == "order-timeouts"
+
+
+def test_a_half_is_committed_with_a_deadline_where_none_was_begun() -> None:
+    timeline = [event(20, "half", "order-created")]
+    ended, sent = steps_as_of(BEFORE_MS, names.HALF_UNRESOLVED, timeline=timeline, **WAITING)
+    assert " commit --reason " in ended["command"]
+    assert sent["message"]["delivery_ms"] == DUE_MS
+
+
+def test_a_cart_that_is_too_full_and_was_not_cleared_is_corrected_and_cleared(orders: str) -> None:
+    facts = {"surplus": [{"sku": "apple", "cart": 2, "ledger": 0}], "is_consumed": True}
+    found = steps(names.CART_NOT_CLEARED, PlanSources(orders=orders), **facts)
+    assert [step["kind"] for step in found] == ["statement", "message"]
+    cleared = steps(names.CART_NOT_CLEARED, PlanSources(orders=orders), cleared_ms=1_020, **facts)
+    assert [step["kind"] for step in cleared] == ["statement"]
+
+
+def test_a_row_is_changed_that_has_no_column_for_the_time(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'own.db'}"
+    execute(
+        url, "CREATE TABLE orders (order_id TEXT, status TEXT)", "INSERT INTO orders VALUES ('o1', 'open')"
+    )
+    lacking = dict.fromkeys(("paid_ms", "due_ms", "timed_out_ms", "cancelled_ms", "total_pence"), "")
+    named = {"orders": lacking | {"statuses": {"PLACED": "open", "PAID": "settled"}}}
+    mapping = as_mapping(named | {"order_lines": {"table": ""}}, "a test")
+    facts = {"status": "PLACED", "paid_offset": 90, "paid_message_ms": 7_000}
+    (step,) = steps(names.OUTCOME_CONTRADICTS_DATABASE, PlanSources(mapping, orders=url), **facts)
+    execute(url, step["statement"])
+    assert execute(url, "SELECT status FROM orders") == [("settled",)]
+    assert "open" in step["safe_to_repeat"]
+
+
+COMMANDS = {
+    names.HALF_UNRESOLVED: {"timeline": [event(20, "half", "order-created")]},
+    names.TIMEOUT_NOT_FIRED: {"open_timer_offset": 7},
+    names.DEAD_LETTERED: {"dead_letter_offset": 7},
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_command_is_one_that_the_command_line_takes(case: str) -> None:
+    (command,) = [one["command"] for one in steps(case, **COMMANDS[case]) if one["kind"] == "command"]
+    name, group, verb, *arguments = shlex.split(command)
+    assert name == "tidewheel"
+    commands: Any = load(group)
+    assert commands.commands[verb].make_context(verb, arguments).params
