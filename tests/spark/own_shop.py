@@ -21,6 +21,7 @@ NAMES: dict[str, Any] = {
         "paid_ms": "settled_at",
         "timed_out_ms": "lapsed_at",
         "cancelled_ms": "void_at",
+        "currency": "coin",
         "statuses": STATUSES,
     },
     "order_lines": {"table": "item", "order_id": "purchase", "sku": "article", "quantity": "pieces"},
@@ -43,6 +44,8 @@ def own_tables(shop: Any) -> tuple[str, Mapping]:
 
 
 def _value(name: str) -> str:
+    if name == "currency":  # which the shop does not have
+        return "CASE WHEN length(order_id) % 2 THEN 'EUR' ELSE 'JPY' END"
     if name != "status":
         return name
     cases = " ".join(f"WHEN '{ours}' THEN '{theirs}'" for ours, theirs in STATUSES.items())
