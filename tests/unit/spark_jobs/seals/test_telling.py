@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.layout import RunFolders
@@ -63,6 +63,7 @@ def write_run(out: Path, number: int, orders: dict[str, Order]) -> Run:
     return run_of(out, f"run{number}")
 
 
+@settings(max_examples=40)
 @given(BOOKS, BOOKS)
 def test_what_all_windows_add_up_to_is_what_the_orders_say(
     before: dict[str, Order], after: dict[str, Order]
