@@ -112,11 +112,16 @@ def sentence(sealed: Seal) -> str:
     of = sealed.account
     since = f"from {wall(sealed.from_ms)} " if sealed.from_ms else ""
     return (
-        f"Seal {sealed.number}: {len(sealed.windows):,} windows {since}up to {wall(sealed.to_ms)}, "
+        f"Seal {sealed.number}: {windows(len(sealed.windows))} {since}up to {wall(sealed.to_ms)}, "
         f"{sealed.identities_count:,} identities.   digest {sealed.digest[:16]}\n"
         f"Orders: {of.carried:,} carried + {of.entered:,} entered = {of.closed:,} closed + "
         f"{of.vanished:,} vanished + {of.open:,} open."
     )
+
+
+def windows(count: int) -> str:
+    """Return how many windows there are: 1 window, 2 windows."""
+    return f"{count:,} window{'' if count == 1 else 's'}"
 
 
 def nothing(found: Verification) -> str:
@@ -155,8 +160,9 @@ def tell_verification(found: Verification, run_id: str, limit: int) -> None:
         return
     tell_changes(found.changed, limit)
     covered = f", {found.not_covered:,} of them without what only the log knew" if found.not_covered else ""
-    verdict = f"{len(found.changed):,} have changed" if found.changed else "none has changed"
-    print(f"{found.windows:,} sealed windows up to {wall(found.to_ms)}{covered}: by run {run_id} {verdict}.")
+    count = len(found.changed)
+    verdict = f"{count:,} {'has' if count == 1 else 'have'} changed" if count else "none has changed"
+    print(f"{windows(found.windows)} sealed up to {wall(found.to_ms)}{covered}: by run {run_id} {verdict}.")
 
 
 def tell_changes(changed: list[ChangedWindow], limit: int) -> None:

@@ -109,7 +109,8 @@ class Teller:
         return ", ".join(self._said(name, "is", row, row) for name in names if _has(row, name))
 
     def _of_changed(self, was: Values, sealed: Sealed, row: Values) -> str:
-        names = [name for name in (*sealed.was, *sealed.now) if name != CURRENCY]
+        changed = [name for name in (*sealed.was, *sealed.now) if name != CURRENCY]
+        names = sorted(changed, key=lambda name: name != TOTAL)
         words = [
             f"{self._said(name, 'was', was, row)} and {self._said(name, 'is', row, row, with_name=False)}"
             for name in dict.fromkeys(names)

@@ -83,6 +83,8 @@ def test_a_total_that_was_changed_is_told_with_both_amounts(shop: Shop) -> None:
     shop.audit(order("B-0012", 2_250, "JPY"), order("B-0013", 800, "EUR"), **own)
     printed = shop.verify()
     assert "B-0013  changed: worth was 3.00 EUR and is 8.00 EUR" in printed
+    assert "1 window sealed up to" in printed
+    assert "1 has changed" in printed
     assert "B-0012  changed: worth was 1,250 JPY and is 2,250 JPY" in printed
     assert "In sum 5.00 EUR and 1,000 JPY more than was sealed." in printed
 
@@ -158,7 +160,7 @@ def test_a_window_closes_by_the_fact_that_was_named_and_the_next_one_is_named(sh
     assert (waits["closes_ms"], waits["newest"]["order_id"]) == (closes, "a")
     shop.audit(order("a", 300, paid_ms=closes))
     printed = shop.seal()
-    assert f"Seal 1: 1 windows up to {wall(START_MS + 5 * MINUTE_MS)}" in printed
+    assert f"Seal 1: 1 window up to {wall(START_MS + 5 * MINUTE_MS)}" in printed
     assert f"The next window, {wall(START_MS + 5 * MINUTE_MS)} to" in printed
     assert "no window has closed since" in shop.seal()
 
