@@ -122,7 +122,7 @@ def a_change_behind_closed_books_is_named_until_it_is_accepted(traded: Traded, c
     (window,) = found["changed"]
     assert [(one["stage"], one["order_id"]) for one in window["changes"]] == [("placed", changed)]
     told = traded.audit(out, "verify-seals", code=1)
-    assert re.search(rf"{changed}  changed: total was [\d,]+\.\d\d and is [\d,]+\.\d\d\n", told)
+    assert re.search(rf"{changed} +changed: total was [\d,]+\.\d\d and is [\d,]+\.\d\d\n", told)
     assert "In sum 0.01 more than was sealed." in told
     shown = json.loads(traded.audit(out, "show", "--case", "sealed-window-changed", "--json"))
     assert [one["subject_id"] for one in shown["findings"]] == [window["subject_id"]]

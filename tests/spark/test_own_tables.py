@@ -53,8 +53,8 @@ def test_an_overdue_order_is_found_whatever_became_of_its_deadline(shop: Shop, a
     shop.place("cancelled", "b", {"apple": 1})
     shop.broker.timers.cancel(TimerName("order-timeouts", key="order:cancelled"), "by hand", shop.now_ms)
     shop.flush()
-    half = shop.half("never set", "c", {"apple": 1})
-    shop.write_rows("never set", "c", {"apple": 1})
+    half = shop.half("never-set", "c", {"apple": 1})
+    shop.write_rows("never-set", "c", {"apple": 1})
     shop.fill_cart("c", {"apple": 1})
     shop.end(half, Resolution.COMMIT)
     shop.pass_deadlines()
@@ -63,9 +63,9 @@ def test_an_overdue_order_is_found_whatever_became_of_its_deadline(shop: Shop, a
     shop.clear_carts()
     summary = audit_own(shop)
     whys = {one.subject_id: one.why for one in summary.findings}
-    assert found(summary) == {"cancelled": "timeout-not-fired", "never set": "timeout-not-fired"}
+    assert found(summary) == {"cancelled": "timeout-not-fired", "never-set": "timeout-not-fired"}
     assert "ended without a delivery or a payment" in (whys["cancelled"] or "")
-    assert "the log has no deadline of it" in (whys["never set"] or "")
+    assert "the log has no deadline of it" in (whys["never-set"] or "")
     assert not summary.balanced
     assert summary.cases["in-flight"] == 1
 
