@@ -2,20 +2,24 @@
 
 The quick way takes a whole column at once and suits the shop's own types. Where a value is of another type,
 the column goes value by value: an id of any type becomes the text that messages have as their key, a
-timestamp becomes milliseconds since 1970 (UTC where it has no zone, null where it is `infinity`), a whole
-number may come as a decimal. Anything else is refused with the value: nothing is rounded or cut.
+timestamp becomes milliseconds since 1970 (in the zone that is given where it has none, else UTC; null where
+it is `infinity` or MySQL's zero date), a whole number may come as a decimal. Anything else is refused with
+the value: nothing is rounded or cut, and a time that a zone's clocks show twice, or never, is not guessed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, tzinfo
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from spark_jobs.inputs.zones import TimeOfNoZone, moment, zone_of
 
 MILLISECONDS: Final = "_ms"
 FIRST_MS: Final = -62_135_596_800_000
@@ -25,9 +29,14 @@ BEFORE_ALL_MS: Final = -(1 << 63)
 """What `column_reads` makes of PostgreSQL's `-infinity`, which is refused."""
 
 _SHOWN_CHARACTERS_MAX: Final = 60
+_TEXT: Final = "text"
+_TIME: Final = "time (milliseconds since 1970, or a timestamp, of the years 1 to 9999)"
+_WHOLE: Final = "whole number"
 _NEVER: Final = frozenset({"infinity", "+infinity", "inf"})
 _EXACT_MAX: Final = 1 << 53
 _DIGITS: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
+_WITH_ZONE: Final = r":[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+_NO_TIME: Final = re.compile(r"0000-00-00([ T]00:00:00(\.0+)?)?(\+00:00)?")
 
 
 class UnfitValue(ValueError):
@@ -40,17 +49,23 @@ class UnfitValue(ValueError):
     """The row's key, where another column does not fit."""
 
     def __init__(self, column: str, row: int, value: object, said: str) -> None:
-        super().__init__(f"{shown_value(value)} is no {said}")
+        """Refuse a value; `said` says of it what is wrong."""
+        super().__init__(f"{shown_value(value)} {said}")
         self.column, self.row = column, row
         if isinstance(value, bytes):
             self.advice = (
                 f"read a view in which it is the text that your messages have, as encode({column}, 'hex') "
-                "makes one of bytes in PostgreSQL and hex() in SQLite"
+                "makes one of bytes in PostgreSQL and hex() in SQLite and MySQL"
             )
 
 
-def array_of(field: pa.Field, values: Sequence[Any], constants: Mapping[str, str] | None = None) -> pa.Array:
-    """Return a column of the field's type; `constants` translates values, "" also those that are none.
+def array_of(
+    field: pa.Field, values: Sequence[Any], constants: Mapping[str, str] | None = None, zone: str = ""
+) -> pa.Array:
+    """Return a column of the field's type.
+
+    `constants` translates values, "" also those that are none. `zone` is that of times that have none; UTC if
+    it is "".
 
     Raises:
         UnfitValue: when a value cannot be made one of that type.
@@ -61,13 +76,10 @@ def array_of(field: pa.Field, values: Sequence[Any], constants: Mapping[str, str
     if found is not None and pa.types.is_null(found.type):
         return pa.nulls(len(values), field.type)
     is_time = field.name.endswith(MILLISECONDS)
+    if is_time and found is not None and pa.types.is_string(found.type):
+        found = _parsed(found, zone)
     if found is None or found.type != field.type or (is_time and not _are_times(found)):
-        convert = _as_text if pa.types.is_string(field.type) else _as_ms if is_time else _as_whole
-        converted = [
-            None if value is None else _converted(convert, field.name, row, value)
-            for row, value in enumerate(values)
-        ]
-        found = pa.array(converted, field.type)
+        found = pa.array(_each_converted(field, values, zone), field.type)
     return found if not constants else _translated(found, constants)
 
 
@@ -79,9 +91,37 @@ def _plainly(values: Sequence[Any]) -> pa.Array | None:
         return None
 
 
+def _each_converted(field: pa.Field, values: Sequence[Any], zone: str) -> list[Any]:
+    is_time = field.name.endswith(MILLISECONDS)
+    said = _TEXT if pa.types.is_string(field.type) else _TIME if is_time else _WHOLE
+    as_ms = partial(_as_ms, zone=zone_of(zone or "UTC"))
+    conversions: dict[str, Callable[[Any], Any]] = {_TEXT: _as_text, _TIME: as_ms, _WHOLE: _as_whole}
+    return [
+        None if value is None else _converted(conversions[said], said, field.name, row, value)
+        for row, value in enumerate(values)
+    ]
+
+
+def _parsed(texts: pa.Array, zone: str) -> pa.Array | None:
+    """Return the milliseconds since 1970 of times that are written alike; None if one is not as the others,
+    or before 1970, or is not one time in the zone.
+    """
+    texts = pc.if_else(pc.match_substring_regex(texts, f"^{_NO_TIME.pattern}$"), None, texts)
+    try:
+        if pc.any(pc.match_substring_regex(texts, _WITH_ZONE)).as_py():
+            times = texts.cast(pa.timestamp("us", "UTC"))
+        else:
+            times = pc.assume_timezone(texts.cast(pa.timestamp("us")), zone or "UTC")
+    except (pa.ArrowException, ValueError):
+        return None
+    since = times.cast(pa.int64())
+    first = pc.min(since).as_py()
+    return pc.divide(since, 1000) if first is None or first >= 0 else None
+
+
 def _are_times(found: pa.Array) -> bool:
     ends = pc.min_max(found).as_py()
-    return bool(ends["min"] >= FIRST_MS and ends["max"] <= LAST_MS)
+    return ends["min"] is None or bool(ends["min"] >= FIRST_MS and ends["max"] <= LAST_MS)
 
 
 def _translated(found: pa.Array, constants: Mapping[str, str]) -> pa.Array:
@@ -90,13 +130,17 @@ def _translated(found: pa.Array, constants: Mapping[str, str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(ours, found.type)).cast(found.type)
 
 
-def _converted(convert: Callable[[Any], Any], column: str, row: int, value: Any) -> Any:
+def _converted(convert: Callable[[Any], Any], said: str, column: str, row: int, value: Any) -> Any:
     """Return a value as one of the type that a column has."""
     value = bytes(value) if isinstance(value, bytearray | memoryview) else value
     try:
         return convert(value)
+    except TimeOfNoZone as error:
+        refused = UnfitValue(column, row, value, str(error))
+        refused.advice = "name a view in which its zone is given"
+        raise refused from error
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise UnfitValue(column, row, value, _SAID[convert]) from error
+        raise UnfitValue(column, row, value, f"is no {said}") from error
 
 
 def _as_text(value: Any) -> str:
@@ -114,25 +158,25 @@ def _as_text(value: Any) -> str:
     return text
 
 
-def _as_ms(value: Any) -> int | None:
-    """Return milliseconds since 1970; None of `infinity`, which is never."""
-    if isinstance(value, str) and value.strip().lower() in _NEVER:
+def _as_ms(value: Any, zone: tzinfo) -> int | None:
+    """Return milliseconds since 1970; None of `infinity`, which is never, and of MySQL's zero date."""
+    if isinstance(value, str) and (value.strip().lower() in _NEVER or _NO_TIME.fullmatch(value)):
         return None
     if isinstance(value, float | Decimal) and value == float("inf"):
         return None
-    number = _since_1970(value)
+    number = _since_1970(value, zone)
     if not FIRST_MS <= number <= LAST_MS:
         raise ValueError(value)
     return number
 
 
-def _since_1970(value: Any) -> int:
+def _since_1970(value: Any, zone: tzinfo) -> int:
     if isinstance(value, str) and not _DIGITS.fullmatch(value):
         value = datetime.fromisoformat(value)
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime.combine(value, time())
     if isinstance(value, datetime):
-        since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+        since = (value if value.tzinfo else moment(value, zone)) - datetime(1970, 1, 1, tzinfo=UTC)
         return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     return _whole(value)
 
@@ -151,13 +195,6 @@ def _whole(value: Any) -> int:
     if not isinstance(value, str) and number != value:
         raise ValueError(value)
     return number
-
-
-_SAID: Final[dict[Callable[[Any], Any], str]] = {
-    _as_text: "text",
-    _as_ms: "time (milliseconds since 1970, or a timestamp, of the years 1 to 9999)",
-    _as_whole: "whole number",
-}
 
 
 def shown_value(value: object) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,14 +26,15 @@ from sqlalchemy import Column as SqlColumn
 from sqlalchemy import ColumnElement, Connection, Engine, MetaData, Table, create_engine, inspect
 from sqlalchemy.engine import URL, Inspector, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.types import NullType
+from sqlalchemy.types import NullType, TypeEngine
 
 from spark_jobs.buckets import finer
 from spark_jobs.errors import DatabaseUnreadable
-from spark_jobs.inputs.arrays import UnfitValue
-from spark_jobs.inputs.column_reads import as_key, merges_keys, selected
+from spark_jobs.inputs.arrays import MILLISECONDS, UnfitValue
+from spark_jobs.inputs.column_reads import POSTGRESQL, as_key, has_booleans, lacks_zone, merges_keys, selected
 from spark_jobs.inputs.key_ranges import READERS, one_view, same_view, share
 from spark_jobs.inputs.mapping import CONSTANTS, OPTIONAL, OPTIONAL_TABLES, TableMapping
+from spark_jobs.inputs.mysql_reads import MYSQL
 from spark_jobs.inputs.schemas import SCHEMAS
 from spark_jobs.inputs.tables import OpenTable, RowCounts, part_name, parts_of
 
@@ -59,13 +60,13 @@ class Database:
         all that are missing.
         """
         self._option = option
-        self._url = _url(url, option)
+        self._url = address(url, option)
         self._engine = self._open()
         self._mappings = {table.ours: table for table in tables}
         try:
             inspector = inspect(self._engine)
             self._tables = self._all_found(inspector, tables)
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, *_OF_DRIVERS) as error:
             raise self._unreadable(error) from error
 
     def export(self, ours: str, folder: Path, bucket_count: int = 0) -> RowCounts:
@@ -87,12 +88,8 @@ class Database:
 
     def export_rows_of(self, ours: str, keys: Sequence[str], folder: Path) -> RowCounts:
         """Write the rows with one of these keys; else as `export`."""
-        table, path = self._tables[ours], parts_of(folder, ours)
-        counts = RowCounts()
         with self._speaking(ours), one_view(self._engine) as connection:
-            for number, condition in enumerate(table.questions(connection, keys)):
-                counts += table.write(connection, condition, path / part_name(number))
-        return counts
+            return self._tables[ours].write_some(connection, keys, parts_of(folder, ours))
 
     def refuse_unknown(self, ours: str, folder: Path) -> None:
         """Raise `DatabaseUnreadable` if an exported table has a status that is none of ours: no case would
@@ -153,7 +150,14 @@ class Database:
             raise DatabaseUnreadable(f"There is no file {path}. Correct {self._option}.")
         try:
             return create_engine(self._url)
-        except (SQLAlchemyError, ImportError) as error:
+        except ImportError as error:
+            driver = error.name or str(error)
+            wanted = _PACKAGES.get(driver, driver)
+            raise DatabaseUnreadable(
+                f"{self._shown} needs the driver {driver}, which is not installed. Install it (pip install "
+                f"'{wanted}'), or name another one in {self._option}."
+            ) from error
+        except SQLAlchemyError as error:
             raise self._unreadable(error) from error
 
     def _all_found(self, inspector: Inspector, tables: Sequence[TableMapping]) -> dict[str, OpenTable]:
@@ -169,6 +173,11 @@ class Database:
     def _found(self, inspector: Inspector, mapping: TableMapping) -> OpenTable:
         """Return the table with its columns, if all are there."""
         schema, _, name = mapping.name.rpartition(".")
+        if self._engine.dialect.name in MYSQL and not (schema or self._url.database):
+            raise DatabaseUnreadable(
+                f"{self._shown} names no database. Write it in {self._option} behind the host, as in "
+                f"mysql://HOST/shop, or before the table's name in [{mapping.ours}] of a --mapping."
+            )
         if not inspector.has_table(name, schema or None):
             known = _shown([*inspector.get_table_names(schema or None)])
             none = f'; table = "" if there are no {mapping.ours}' if mapping.ours in OPTIONAL_TABLES else ""
@@ -180,6 +189,7 @@ class Database:
         missing = {ours: theirs for ours, theirs in mapping.columns.items() if theirs not in described}
         if missing:
             raise self._columnless(mapping, missing, list(described))
+        self._refuse_unknown_clock(mapping, described)
         # Values come as the driver has them: SQLAlchemy's types would refuse what SQLite lets a column hold.
         columns = [SqlColumn[Any](theirs, NullType()) for theirs in dict.fromkeys(mapping.columns.values())]
         table = Table(name, MetaData(), *columns, schema=schema or None)
@@ -190,15 +200,48 @@ class Database:
             fields,
             table,
             {
-                ours: selected(dialect, fields.field(ours), table.columns[theirs], described[theirs])
+                ours: selected(
+                    dialect, fields.field(ours), table.columns[theirs], described[theirs], mapping.zone
+                )
                 for ours, theirs in mapping.columns.items()
             },
             as_key(dialect, key, kind),
             kind,
-            mapping.constants,
+            {
+                ours: with_numbers(values)
+                if has_booleans(dialect, described[mapping.columns[ours]])
+                else values
+                for ours, values in mapping.constants.items()
+            },
             mapping.fixed,
             mapping.ours not in _KEYED or is_unique,
+            mapping.zone,
         )
+
+    def _refuse_unknown_clock(self, mapping: TableMapping, described: Mapping[str, TypeEngine[Any]]) -> None:
+        """Raise `DatabaseUnreadable` if the table has times without a zone, none is mapped, and the server's
+        own clock, by which it fills in such times, is not in UTC.
+        """
+        times = [
+            theirs
+            for ours, theirs in mapping.columns.items()
+            if ours.endswith(MILLISECONDS) and lacks_zone(described[theirs])
+        ]
+        zone = self._server_zone() if times and not mapping.zone else ""
+        if zone.lower() not in _UTC:
+            raise DatabaseUnreadable(
+                f"Table '{mapping.name}' of {self._shown} has times without a zone ({_shown(times)}), and "
+                f"the server's own clock is in {zone}. Write the zone that they are in as zone = "
+                f'"Europe/London", or zone = "UTC", in [{mapping.ours}] of a --mapping.'
+            )
+
+    def _server_zone(self) -> str:
+        """Return the zone of the server's clock; "" where it has none."""
+        question = _ZONE_QUESTIONS.get(self._engine.dialect.name)
+        if question is None:
+            return ""
+        with self._engine.connect() as connection:
+            return str(connection.exec_driver_sql(question).scalar_one())
 
     def _columnless(
         self, mapping: TableMapping, missing: dict[str, str], there: list[str]
@@ -263,9 +306,36 @@ _KEYED: Final = frozenset({"orders", "pushes"})
 """The tables with one row per key; the others have many."""
 
 
+_OF_DRIVERS: Final = (TypeError, ValueError, RuntimeError)
+"""What drivers raise by themselves of a URL's parameters, and of what they cannot do."""
+
+_PACKAGES: Final = {"pymysql": "tidewheel[mysql]", "psycopg": "tidewheel[postgres]"}
+"""Drivers -> what pip is to install for them, where that has another name."""
+
+_DRIVERS: Final = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
+"""The drivers of URLs that name none, where SQLAlchemy's own choice is another."""
+
+_ZONE_QUESTIONS: Final = {
+    POSTGRESQL: "SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'",
+    **dict.fromkeys(
+        MYSQL, "SELECT IF(@@global.time_zone = 'SYSTEM', @@system_time_zone, @@global.time_zone)"
+    ),
+}
+_UTC: Final = frozenset({"", "utc", "uct", "etc/utc", "etc/uct", "universal", "zulu", "+00:00", "-00:00"})
+
+
 def _why(error: Exception) -> str:
-    """Return the first line of what a database says."""
-    return str(getattr(error, "orig", None) or error).splitlines()[0]
+    """Return the first line of what a database says, without the number that some put before it."""
+    cause = getattr(error, "orig", None) or error
+    said = cause.args[1] if len(cause.args) == 2 and isinstance(cause.args[1], str) else cause
+    return (str(said).splitlines() or [type(cause).__name__])[0].rstrip(".")
+
+
+def with_numbers(values: Mapping[str, str]) -> dict[str, str]:
+    """Return their values -> ours with 1 for true and 0 for false, unless these are named, too."""
+    return {
+        number: values[word] for word, number in (("true", "1"), ("false", "0")) if word in values
+    } | dict(values)
 
 
 def _is_unique(inspector: Inspector, name: str, schema: str, key: str) -> bool:
@@ -281,12 +351,20 @@ def _shown(names: list[str]) -> str:
     return (", ".join(names[:_NAMES_SHOWN_MAX]) or "none") + more
 
 
-def _url(url: str, option: str) -> URL:
+def address(url: str, option: str) -> URL:
+    """Return the URL of a database, with a driver, and with the characters of all the world's texts.
+
+    Raises:
+        DatabaseUnreadable: when it is none.
+    """
     try:
         parsed = make_url(url)
+        parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
         parsed.get_dialect()
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         raise DatabaseUnreadable(
             f"{option} is no address of a database. Give one such as sqlite:///orders.db."
         ) from error
+    if parsed.get_backend_name() in MYSQL and "charset" in parsed.query:
+        parsed = parsed.update_query_dict({"charset": "utf8mb4"})
     return parsed

@@ -7,7 +7,7 @@ order is the one that counts. A key needs an order, and neither min() nor a type
 One view: SQLite's transaction sees the database as it was at its first statement, PostgreSQL's at REPEATABLE
 READ, and PostgreSQL hands its view on to further connections, which then read at the same time. SQLite has
 one reader: a second one could see a later state, and Python reads no faster with two threads. Another
-database is asked for REPEATABLE READ where it has it.
+database (MySQL, MariaDB) is asked for REPEATABLE READ where it has it, and has one reader.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Engine, FromClause, and_, literal_column, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from spark_jobs.inputs import mysql_reads
 from spark_jobs.inputs.column_reads import POSTGRESQL, as_bound
 
 ROWS_PER_RANGE: Final = 500_000
@@ -28,8 +29,11 @@ READERS: Final = 4
 """How many ranges of a database that shares its view are read at a time."""
 
 _REPEATABLE: Final = "REPEATABLE READ"
-_WORDING: Final = ("SET LOCAL TIME ZONE 'UTC'", "SET LOCAL datestyle = 'ISO'")
-"""PostgreSQL then writes keys alike, whatever the server is set to. Neither statement fixes the view."""
+_WORDING: Final = {
+    POSTGRESQL: ("SET LOCAL TIME ZONE 'UTC'", "SET LOCAL datestyle = 'ISO'"),
+    **dict.fromkeys(mysql_reads.MYSQL, mysql_reads.SESSION),
+}
+"""The database then writes texts alike, whatever the server is set to. No statement fixes the view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ def one_view(engine: Engine) -> Iterator[Connection]:
             connection.exec_driver_sql("BEGIN")
         elif _REPEATABLE in _isolation_levels(connection):
             connection = connection.execution_options(isolation_level=_REPEATABLE)
-        for statement in _WORDING if engine.dialect.name == POSTGRESQL else ():
+        for statement in _WORDING.get(engine.dialect.name, ()):
             connection.exec_driver_sql(statement)
         yield connection
         connection.rollback()

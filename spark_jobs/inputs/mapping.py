@@ -9,6 +9,7 @@ the reading there are only our names.
     table = "sales.purchase_order"        # a database's schema may stand before the name
     order_id = "number"                   # of any type: it becomes the text that messages have as their key
     total_pence = ""                      # no such column: it is null (`OPTIONAL` has those that may lack)
+    zone = "Europe/London"                # of the table's times that have none
     [orders.statuses]                     # our status = theirs, one or several
     PLACED = ["new", "confirmed"]         # "" is a row without one; a status that is none stops the audit
 
@@ -28,8 +29,9 @@ the reading there are only our names.
     [redis]                               # what the keys of carts and ledgers begin with
     cart = "basket:"
 
-Columns whose names end in `_ms` hold milliseconds since 1970, or the database's own timestamps (UTC where no
-zone is given). An unknown name is refused, and the ones that there are are told.
+Columns whose names end in `_ms` hold milliseconds since 1970, or the database's own timestamps (in the zone
+that is mapped, else UTC, where they have none). An unknown name is refused, and the ones that there are are
+told.
 """
 
 from __future__ import annotations
@@ -40,9 +42,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from spark_jobs.inputs.zones import zone_of
 from tidewheel.errors import ConfigurationError
 
 TABLE: Final = "table"
+ZONE: Final = "zone"
+ZONE_DEFAULT: Final = "UTC"
 
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "orders": (
@@ -94,6 +99,8 @@ class TableMapping:
     """Our column -> their value -> ours; a value that is not named stays as it is."""
     fixed: Names[str, str] = field(default_factory=dict)
     """Our column -> its value in every row that has none."""
+    zone: str = ""
+    """The zone of times that have none; "" where none was mapped."""
 
     @property
     def is_there(self) -> bool:
@@ -214,6 +221,11 @@ SHOP: Final = Mapping()
 Section = TypeVar("Section", Topics, Groups, Timers, Bodies, Amounts, RedisKeys)
 
 
+def has_times(ours: str) -> bool:
+    """Return whether a table of ours has columns of times, to which a zone belongs."""
+    return any(name.endswith("_ms") for name in COLUMNS[ours])
+
+
 def read_mapping(path: Path) -> Mapping:
     """Return the mapping of a TOML file.
 
@@ -271,7 +283,8 @@ def _section(known: Section, given: dict[str, Any], where: str, may_lack: frozen
 def _table(known: TableMapping, given: dict[str, Any], where: str) -> TableMapping:
     section, column, ours = CONSTANTS.get(known.ours, ("", "", ()))
     columns = COLUMNS[known.ours]
-    _refuse_unknown(given, [TABLE, *columns, *filter(None, [section])], where)
+    names = [TABLE, *columns, *filter(None, [section]), *([ZONE] if has_times(known.ours) else [])]
+    _refuse_unknown(given, names, where)
     named = {name: given.get(name, known.columns.get(name, "")) for name in columns}
     for name, theirs in named.items():
         if theirs != "" or name not in OPTIONAL.get(known.ours, ()):
@@ -281,7 +294,19 @@ def _table(known: TableMapping, given: dict[str, Any], where: str) -> TableMappi
         _require_text(table, TABLE, where)
     values = _constants(given.get(section, {}), ours, f"{where[:-1]}.{section}]") if section else {}
     there = {name: theirs for name, theirs in named.items() if theirs}
-    return TableMapping(known.ours, table, there, {column: values} if values else {})
+    zone = _zone(given[ZONE], where) if ZONE in given else ""
+    return TableMapping(known.ours, table, there, {column: values} if values else {}, zone)
+
+
+def _zone(given: Any, where: str) -> str:
+    _require_text(given, ZONE, where)
+    try:
+        zone_of(given)
+    except ValueError as error:
+        raise ConfigurationError(
+            f'{where}: {ZONE} = {given!r} is no zone. Give one as "Europe/London", "+01:00" or "UTC".'
+        ) from error
+    return str(given)
 
 
 def _constants(given: Any, ours: tuple[str, ...], where: str) -> dict[str, str]:

@@ -13,13 +13,19 @@ from spark_jobs.inputs.mapping import (
     OPTIONAL_TABLES,
     SHOP,
     TABLE,
+    ZONE,
+    ZONE_DEFAULT,
     Mapping,
     TableMapping,
+    has_times,
 )
+
+_ZONE: Final = "of its times that have none: Europe/London, +01:00"
 
 MEANINGS: Final[dict[str, dict[str, str]]] = {
     "orders": {
         "table": "one row per order",
+        "zone": _ZONE,
         "order_id": "its id, of any type: as text the first key of its messages",
         "customer_id": "whose cart the order empties",
         "status": "where it stands",
@@ -45,6 +51,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
     },
     "pushes": {
         "table": "one row per push; read only with --pushes",
+        "zone": _ZONE,
         "push_id": "its id: the first key of its message; of a schedule's run `<schedule_id>@<time in ms>`",
         "schedule_id": "the schedule that it is a run of",
         "message_id": "the id of its message",
@@ -66,6 +73,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
     },
     "ledger": {
         "table": "every change of a cart; read where --carts is a database",
+        "zone": _ZONE,
         "customer_id": "whose cart",
         "entry": "what kind of change",
         "entry_id": "its id; of an order's change the order's id",
@@ -141,6 +149,8 @@ def every_name() -> Iterator[Name]:
 
 def _of_table(known: TableMapping) -> Iterator[Name]:
     yield _named(known.ours, TABLE, known.name, known.ours in OPTIONAL_TABLES)
+    if has_times(known.ours):
+        yield _named(known.ours, ZONE, ZONE_DEFAULT)
     for ours in COLUMNS[known.ours]:
         theirs = known.columns.get(ours, "")
         yield _named(known.ours, ours, theirs, ours in OPTIONAL.get(known.ours, ()))

@@ -17,7 +17,7 @@ from sqlalchemy.types import TypeEngine
 
 from spark_jobs.buckets import write_dealt
 from spark_jobs.inputs.arrays import UnfitValue, array_of, shown_value
-from spark_jobs.inputs.column_reads import POSTGRESQL, key_questions
+from spark_jobs.inputs.column_reads import POSTGRESQL, in_order, key_questions
 from spark_jobs.inputs.key_ranges import KeyRange, key_ranges, row_number
 
 ROWS_PER_BATCH: Final = 5_000
@@ -116,15 +116,17 @@ def batch_of(
     rows: Sequence[Sequence[Any]],
     names: Sequence[str] | None = None,
     constants: Mapping[str, Mapping[str, str]] | None = None,
+    zone: str = "",
 ) -> pa.RecordBatch:
     """Return a batch of rows that have the columns `names` (else all, in order); the other columns are null.
+    `zone` is that of times that have none, else UTC.
 
     Raises:
         UnfitValue: when a value cannot be made one of its column's type.
     """
     values = dict(zip(names or schema.names, zip(*rows, strict=True), strict=True)) if rows else {}
     arrays = [
-        array_of(one, values[one.name], (constants or {}).get(one.name))
+        array_of(one, values[one.name], (constants or {}).get(one.name), zone)
         if one.name in values
         else pa.nulls(len(rows), one.type)
         for one in schema
@@ -160,6 +162,8 @@ class OpenTable:
     """Our column -> its value in every row that has none."""
     is_unique: bool
     """Whether the database lets no key occur twice."""
+    zone: str = ""
+    """The zone of times that have none."""
 
     def ranges(self, connection: Connection) -> tuple[ColumnElement[Any], list[KeyRange]]:
         """Return by what to cut it, and the ranges: as it lies on disk, if that is known and no key has to be
@@ -172,9 +176,16 @@ class OpenTable:
         shown = self.columns[self.schema.names[0]] if is_text else self.key
         return self.key, key_ranges(connection, self.source, self.key, shown)
 
-    def questions(self, connection: Connection, keys: Sequence[str]) -> Iterator[ColumnElement[bool]]:
-        """Yield conditions that together find the rows with one of these keys."""
-        return key_questions(connection.dialect.name, self.key, self.kind, keys)
+    def write_some(self, connection: Connection, keys: Sequence[str], path: Path) -> RowCounts:
+        """Write the rows with one of these keys to files below a folder."""
+        counts = RowCounts()
+        questions = key_questions(connection.dialect.name, self.key, self.kind, keys)
+        for number, (condition, asked) in enumerate(questions):
+            query = select(*self.columns.values()).where(condition, self.key.is_not(None))
+            only = pa.array(asked, pa.string())
+            with RowWriter(path / part_name(number), self.schema) as writer, no_cycles():
+                counts += self._copy(connection, query, writer, only)
+        return counts
 
     def write(
         self, connection: Connection, condition: ColumnElement[bool], path: Path, bucket_count: int = 0
@@ -185,7 +196,8 @@ class OpenTable:
         with to as writer, no_cycles():
             if self.is_unique:
                 return self._copy(connection, query, writer)
-            return self._copy_first(connection, query.order_by(self.key), writer)
+            order = in_order(connection.dialect.name, self.key, self.kind)
+            return self._copy_first(connection, query.order_by(*order), writer)
 
     def count(self, connection: Connection) -> int:
         """Return how many rows there are."""
@@ -196,9 +208,13 @@ class OpenTable:
         query = select(func.count()).select_from(self.source).where(self.key.is_(None))
         return connection.execute(query).scalar_one()
 
-    def _copy(self, connection: Connection, query: Select[Any], writer: Writer) -> RowCounts:
+    def _copy(
+        self, connection: Connection, query: Select[Any], writer: Writer, only: pa.Array | None = None
+    ) -> RowCounts:
+        """Write all rows, or those with a key of `only`; return the counts."""
         count = 0
-        for batch in self._batches(connection, query):
+        for found in self._batches(connection, query):
+            batch = found if only is None else found.filter(pc.is_in(found.column(0), only))
             writer.write(batch)
             count += batch.num_rows
         return RowCounts(count)
@@ -226,7 +242,8 @@ class OpenTable:
         names = list(self.columns)
         while rows := result.fetchmany(ROWS_PER_BATCH):
             try:
-                batch = _filled(batch_of(self.schema, rows, names, self.constants), self.fixed)
+                batch = batch_of(self.schema, rows, names, self.constants, self.zone)
+                batch = _filled(batch, self.fixed)
             except UnfitValue as error:
                 key = self.schema.names[0]
                 error.key = "" if error.column == key else shown_value(rows[error.row][names.index(key)])

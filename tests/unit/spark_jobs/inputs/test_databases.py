@@ -19,6 +19,7 @@ from spark_jobs.inputs import column_reads, key_ranges, schemas, tables
 from spark_jobs.inputs.arrays import UnfitValue, array_of
 from spark_jobs.inputs.databases import Database
 from spark_jobs.inputs.mapping import SHOP, as_mapping
+from tests.mariadb import running_mariadb
 from tests.postgresql import running_postgresql
 
 ORDERS = 25
@@ -28,6 +29,12 @@ ORDERS = 25
 def postgresql_url() -> Iterator[str]:
     with running_postgresql() as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def mariadb_url() -> Iterator[str]:
+    with running_mariadb() as server:
+        yield server.url
 
 
 @pytest.fixture
@@ -54,11 +61,11 @@ def url(tmp_path: Path) -> str:
     return url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """An empty database of either kind."""
+    """An empty database of each kind."""
     is_file = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path / 'any.db'}" if is_file else request.getfixturevalue("postgresql_url")
+    url = f"sqlite:///{tmp_path / 'any.db'}" if is_file else request.getfixturevalue(f"{request.param}_url")
     engine = create_engine(url)
     left = MetaData()
     left.reflect(engine)
@@ -138,6 +145,93 @@ def test_of_rows_with_the_same_key_the_first_stays(empty: Engine, tmp_path: Path
     assert set(counts.duplicate_keys) == {"b", "c"}
 
 
+IGNORING_CASE = {"sqlite": "COLLATE NOCASE", "postgresql": 'COLLATE "ci"', "mysql": ""}
+ICU = "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_keys_that_a_collation_takes_for_one_are_each_read_once(
+    empty: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column_reads, "KEYS_PER_LOOKUP", 1)
+    if empty.dialect.name == "postgresql":
+        run(empty, "DROP COLLATION IF EXISTS ci", ICU)
+    kind = f"VARCHAR(9) {IGNORING_CASE[empty.dialect.name]}"
+    run(empty, shop_table(kind), f"CREATE TABLE order_lines (order_id {kind}, sku TEXT, quantity INTEGER)")
+    fill(empty, ["a", "A", "a", "B", "A", "b", "a", "A", "c"])
+    run(empty, *(f"INSERT INTO order_lines VALUES ('{key}', 's', 1)" for key in "aAAbBc"))
+    database = open_orders(empty.url.render_as_string(hide_password=False))
+    counts = database.export("orders", tmp_path)
+    database.export_rows_of("order_lines", ["A", "a", "b", "A"], tmp_path)
+    assert sorted(row["order_id"] for row in rows_of(tmp_path)) == ["A", "B", "a", "b", "c"]
+    assert (counts.duplicates, set(counts.duplicate_keys)) == (4, {"a", "A"})
+    assert sorted(row["order_id"] for row in rows_of(tmp_path, "order_lines")) == ["A", "A", "a", "b"]
+
+
+CLOCK_TIMES = {"sqlite": "DATETIME", "postgresql": "TIMESTAMP", "mysql": "DATETIME(3)"}
+
+
+def with_clock_times(engine: Engine, *times: str) -> None:
+    kind = CLOCK_TIMES[engine.dialect.name]
+    run(engine, shop_table("BIGINT PRIMARY KEY").replace("placed_ms BIGINT", f"placed_ms {kind}"))
+    for number, at in enumerate(times):
+        run(engine, f"INSERT INTO orders (order_id, placed_ms) VALUES ({number}, '{at}')")
+
+
+@pytest.mark.parametrize(
+    ("zone", "hours"), [("Europe/London", (9, 10)), ("+05:30", (4.5, 4.5)), ("UTC", (10, 10)), ("", (10, 10))]
+)
+def test_times_without_a_zone_are_in_that_of_the_mapping(
+    empty: Engine, tmp_path: Path, zone: str, hours: tuple[float, float]
+) -> None:
+    with_clock_times(empty, "2026-07-01 10:00:00", "2026-12-01 10:00:00.25")
+    opened(empty, orders={"zone": zone} if zone else {}).export("orders", tmp_path)
+    july, december = (int(datetime(2026, month, 1, tzinfo=UTC).timestamp() * 1000) for month in (7, 12))
+    assert [row["placed_ms"] for row in sorted(rows_of(tmp_path), key=lambda row: str(row["order_id"]))] == [
+        july + hours[0] * 3_600_000,
+        december + hours[1] * 3_600_000 + 250,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at", "said"), [("2026-10-25 01:30:00", "is twice on"), ("2026-03-29 01:30:00", "is never on")]
+)
+def test_a_time_that_clocks_show_twice_or_never_is_named(
+    empty: Engine, tmp_path: Path, at: str, said: str
+) -> None:
+    with_clock_times(empty, "2026-07-01 10:00:00", at)
+    with pytest.raises(DatabaseUnreadable) as refused:
+        opened(empty, orders={"zone": "Europe/London"}).export("orders", tmp_path)
+    assert "column 'placed_ms', row with order_id 1: '" in str(refused.value)
+    assert f"' {said} the clocks of Europe/London. Correct the row, or name a view" in str(refused.value)
+
+
+def test_a_time_with_a_zone_stays_as_it_is(postgresql_url: str, tmp_path: Path) -> None:
+    engine = create_engine(postgresql_url)
+    run(engine, "DROP TABLE IF EXISTS orders")
+    run(engine, shop_table("BIGINT").replace("placed_ms BIGINT", "placed_ms TIMESTAMPTZ"))
+    run(engine, "INSERT INTO orders (order_id, placed_ms) VALUES (7, '2026-07-01 10:00:00+00')")
+    opened(engine, orders={"zone": "Europe/London"}).export("orders", tmp_path)
+    run(engine, "DROP TABLE orders")
+    engine.dispose()
+    assert rows_of(tmp_path)[0]["placed_ms"] == int(datetime(2026, 7, 1, 10, tzinfo=UTC).timestamp() * 1000)
+
+
+def test_a_postgresql_whose_clock_is_not_in_utc_needs_a_zone(postgresql_url: str, tmp_path: Path) -> None:
+    engine = create_engine(postgresql_url)
+    run(engine, "DROP TABLE IF EXISTS orders", "ALTER DATABASE postgres SET timezone = 'Europe/Berlin'")
+    try:
+        run(engine, shop_table("BIGINT").replace("due_ms BIGINT", "due_ms TIMESTAMP"))
+        engine.dispose()
+        said = r"times without a zone \(due_ms\), and the server's own clock is in Europe/Berlin\. Write"
+        with pytest.raises(DatabaseUnreadable, match=said):
+            opened(engine)
+        assert opened(engine, orders={"zone": "UTC"}).export("orders", tmp_path).rows == 0
+    finally:
+        run(engine, "ALTER DATABASE postgres RESET timezone", "DROP TABLE orders")
+        engine.dispose()
+
+
 def test_the_empty_table(empty: Engine, tmp_path: Path) -> None:
     run(empty, shop_table("VARCHAR(9) PRIMARY KEY"))
     assert opened(empty).export("orders", tmp_path).rows == 0
@@ -148,7 +242,7 @@ def test_a_users_own_table(empty: Engine, tmp_path: Path) -> None:
     run(
         empty,
         "CREATE TABLE purchase (number BIGINT PRIMARY KEY, buyer BIGINT, state INTEGER, amount DECIMAL(9, 0),"
-        " at TIMESTAMP, settled TIMESTAMP)",
+        " at TIMESTAMP(3), settled TIMESTAMP(3))",
         "INSERT INTO purchase VALUES (7, 12, 1, 995, '2026-11-21 10:00:00.5', NULL)",
         "INSERT INTO purchase VALUES (8, 13, 3, 0, '2026-11-21 10:00:01', '2026-11-21 10:00:02')",
     )

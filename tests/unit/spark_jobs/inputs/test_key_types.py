@@ -17,6 +17,7 @@ from spark_jobs.inputs import column_reads, key_ranges, tables
 from spark_jobs.inputs.databases import Database
 from spark_jobs.inputs.mapping import SHOP, as_mapping
 from spark_jobs.inputs.stores import Inputs
+from tests.mariadb import running_mariadb
 from tests.postgresql import running_postgresql
 
 
@@ -84,13 +85,53 @@ SQLITE: Final = {
     "": alike("a", "a b", "B", "C", "d", "7"),
 }
 
-TYPES: Final = [("postgresql", kind) for kind in POSTGRESQL] + [("sqlite", kind) for kind in SQLITE]
+MARIADB: Final = {
+    "VARCHAR(20)": alike("a", " a", "B", "c", "7", "ö'1", "ß", "🍣", "50%"),
+    "VARCHAR(20) COLLATE utf8mb4_bin": alike("a", "A", "B", "b", "ä", "Ä"),
+    "VARCHAR(20) CHARACTER SET latin1": alike("a", "ö", "é", "B", "c"),
+    "CHAR(9)": alike("a", "a b", "B", "C", "d", "E"),
+    "TINYINT(1)": alike("0", "1"),
+    "BIGINT": alike("-5", "0", "7", "9", "10"),
+    "BIGINT UNSIGNED": alike("0", "7", "9007199254740993", "9223372036854775808", "18446744073709551615"),
+    "BIT(1)": alike("0", "1"),
+    "BIT(9)": alike("0", "5", "256", "300", "511"),
+    "DECIMAL(9, 2)": Keys(("7", "7.5", "8"), ("7.00", "7.50", "8.00")),
+    "DECIMAL(30)": alike("-1", "7", "8", "123456789012345678901234567890"),
+    "DOUBLE": alike("-1.5", "7", "8", "9", "10", "11"),
+    "FLOAT": Keys(
+        ("0.1", "0.2", "7", "16777216"), ("0.10000000149011612", "0.20000000298023224", "7", "16777216")
+    ),
+    "BINARY(16)": alike(*UUIDS),
+    "BINARY(9)": alike("a", "a b", "B", "b", "A"),
+    "VARBINARY(20)": alike("a", "a ", "A", "B", "b", "ö"),
+    "UUID": alike(*UUIDS),
+    "ENUM('d', 'b', 'a', 'C', 'e')": alike("a", "b", "C", "d", "e"),
+    "SET('y', 'x')": alike("x", "y", "y,x"),
+    "DATE": alike("0000-00-00", "2026-11-21", "2026-11-22", "2026-11-23", "2026-11-24"),
+    "DATETIME": alike(
+        "0000-00-00 00:00:00", "2026-11-21 10:00:00", "2026-11-22 10:00:00", "2026-11-23 10:00:00"
+    ),
+    "DATETIME(3)": alike("2026-11-21 10:00:00.000", "2026-11-21 10:00:00.500", "2026-11-22 10:00:00.000"),
+    "TIMESTAMP": alike("2026-11-21 10:00:00", "2026-11-22 10:00:00", "2026-11-23 10:00:00"),
+    "YEAR": alike("2024", "2025", "2026", "2027"),
+    "INET6": alike("::1", "::2", "::3", "2001:db8::ff"),
+}
+"""The database's own collation takes `a` for `A`, and blanks at the end for nothing."""
+
+KINDS: Final = {"postgresql": POSTGRESQL, "sqlite": SQLITE, "mariadb": MARIADB}
+TYPES: Final = [(database, kind) for database, kinds in KINDS.items() for kind in kinds]
 
 
 @pytest.fixture(scope="module")
 def postgresql_url() -> Iterator[str]:
     with running_postgresql() as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def mariadb_url() -> Iterator[str]:
+    with running_mariadb() as server:
+        yield server.url
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +150,11 @@ def engine_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         if name == "sqlite":
             made.append(create_engine(f"sqlite:///{tmp_path / 'any.db'}"))
             return made[-1]
-        made.append(create_engine(request.getfixturevalue("postgresql_url")))
+        made.append(create_engine(request.getfixturevalue(f"{name}_url")))
+        if name == "mariadb":
+            run(made[-1], "DROP DATABASE shop", "CREATE DATABASE shop CHARACTER SET utf8mb4", "USE shop")
+            made[-1].dispose()
+            return made[-1]
         run(
             made[-1],
             "DROP SCHEMA public CASCADE",
@@ -135,12 +180,16 @@ def url_of(engine: Engine) -> str:
 
 
 def keys_of(database: str, kind: str) -> Keys:
-    return (POSTGRESQL if database == "postgresql" else SQLITE)[kind]
+    return KINDS[database][kind]
 
 
 def literal(key: str, kind: str) -> str:
     """Return a key as SQL has it."""
     quoted = "'" + key.replace("'", "''") + "'"
+    if kind == "BINARY(16)":
+        return f"UNHEX(REPLACE({quoted}, '-', ''))"
+    if kind.startswith("BIT"):
+        return f"CAST({quoted} AS UNSIGNED)"
     return f"CAST({quoted} AS BLOB)" if kind == "BLOB" else quoted
 
 
@@ -252,12 +301,12 @@ def test_carts_and_their_ledger(
     assert {row["entry_id"] for row in rows_of(tmp_path, "ledger")} == set(keys.texts)
 
 
-@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("database", [*KINDS])
 def test_bytes_that_are_no_text_are_refused_with_the_way_out(
     engine_of: Any, tmp_path: Path, database: str
 ) -> None:
     engine = engine_of(database)
-    kind = "bytea" if database == "postgresql" else "BLOB"
+    kind = {"postgresql": "bytea", "sqlite": "BLOB", "mariadb": "VARBINARY(9)"}[database]
     run(
         engine,
         ORDERS.format(kind, "TEXT"),
@@ -278,7 +327,7 @@ def test_a_key_that_cannot_be_put_in_order_is_named(engine_of: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["CHAR(12)", "VARCHAR(12)"])
-@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("database", [*KINDS])
 def test_only_char_n_loses_its_padding(engine_of: Any, tmp_path: Path, database: str, kind: str) -> None:
     """An id, a customer, a status, an article and an entry, each with blanks behind it."""
     engine, is_padded = engine_of(database), kind.startswith("CHAR")

@@ -86,6 +86,10 @@ def test_everything_may_have_another_name(file: Path) -> None:
             "has the unknown name 'order'. There are orders, order_lines, pushes, carts, ledger, topics",
         ),
         ('[orders]\nid = "x"', "[orders] has the unknown name 'id'. There are table, order_id, customer_id"),
+        ('[orders]\nzone = "Londres"', "[orders]: zone = 'Londres' is no zone. Give one as"),
+        ('[orders]\nzone = "+25:00"', "[orders]: zone = '+25:00' is no zone. Give one as"),
+        ("[orders]\nzone = 1", "[orders]: zone = 1 is no name."),
+        ('[carts]\nzone = "UTC"', "[carts] has the unknown name 'zone'."),
         ('[topics]\nplaced = "x"', "[topics] has the unknown name 'placed'. There are order_created,"),
         (
             '[orders.statuses]\nNEW = "x"',

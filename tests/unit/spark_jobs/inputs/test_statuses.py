@@ -13,6 +13,7 @@ from sqlalchemy import Engine, create_engine
 from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.mapping import as_mapping
 from spark_jobs.inputs.stores import Inputs
+from tests.mariadb import running_mariadb
 from tests.postgresql import running_postgresql
 
 
@@ -22,11 +23,17 @@ def postgresql_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module")
+def mariadb_url() -> Iterator[str]:
+    with running_mariadb() as server:
+        yield server.url
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """Orders whose statuses are of all sorts, beside 20 that are placed and one that is paid."""
     is_file = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path / 'any.db'}" if is_file else request.getfixturevalue("postgresql_url")
+    url = f"sqlite:///{tmp_path / 'any.db'}" if is_file else request.getfixturevalue(f"{request.param}_url")
     engine = create_engine(url)
     statuses = ["PLACED"] * 20 + ["PAID", "new", "new", "new", "placed", "", None]
     with engine.begin() as connection:

@@ -13,6 +13,7 @@ from sqlalchemy import Engine, create_engine
 from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.mapping import as_mapping
 from spark_jobs.inputs.stores import Inputs
+from tests.mariadb import running_mariadb
 from tests.postgresql import running_postgresql
 
 TIMES = {"postgresql": ["timestamp", "timestamptz", "date"], "sqlite": ["DATETIME", "TEXT", "DATE"]}
@@ -41,6 +42,12 @@ def postgresql_url() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def mariadb_url() -> Iterator[str]:
+    with running_mariadb() as server:
+        yield server.url
+
+
 @pytest.fixture
 def engine_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """`engine_of(name, time, total)` is a database with all tables, empty, of these types."""
@@ -48,9 +55,11 @@ def engine_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
     def make(name: str, time: str = "BIGINT", total: str = "BIGINT") -> Engine:
         is_file = name == "sqlite"
-        url = f"sqlite:///{tmp_path / 'any.db'}" if is_file else request.getfixturevalue("postgresql_url")
+        url = f"sqlite:///{tmp_path / 'any.db'}" if is_file else request.getfixturevalue(f"{name}_url")
         made.append(create_engine(url))
-        if not is_file:
+        if name == "mariadb":
+            run(made[-1], *(f"DROP TABLE IF EXISTS {table}" for table in TABLES))
+        elif not is_file:
             run(made[-1], "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
         run(made[-1], *(table.format(time=time, total=total) for table in TABLES.values()))
         return made[-1]
@@ -126,6 +135,10 @@ def test_a_time_outside_of_all_calendars_is_named(
         ("postgresql", "double precision", "NaN", "nan"),
         ("postgresql", "text", "1_000", "'1_000'"),
         ("postgresql", "text", "1.2E+3", "'1.2E+3'"),
+        ("mariadb", "DECIMAL(12, 2)", "12.50", "12.50"),
+        ("mariadb", "BIGINT UNSIGNED", "9223372036854775808", "9223372036854775808"),
+        ("mariadb", "DOUBLE", "12.5", "12.5"),
+        ("mariadb", "TEXT", "1_000", "'1_000'"),
         ("sqlite", "DECIMAL", "12.50", "12.5"),
         ("sqlite", "TEXT", "NaN", "'NaN'"),
         ("sqlite", "INTEGER", "dear", "'dear'"),
@@ -171,7 +184,7 @@ def test_numbers_that_may_have_become_one_key_are_named(engine_of: Any, tmp_path
     assert "column 'order_id': 1.2345678901234567e+19 is no text" in refused(engine, tmp_path)
 
 
-@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("database", ["postgresql", "sqlite", "mariadb"])
 def test_rows_without_a_customer_are_told(engine_of: Any, tmp_path: Path, database: str) -> None:
     engine = engine_of(database)
     run(
