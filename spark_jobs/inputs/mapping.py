@@ -295,7 +295,7 @@ def _table(known: TableMapping, given: dict[str, Any], where: str) -> TableMappi
     values = _constants(given.get(section, {}), ours, f"{where[:-1]}.{section}]") if section else {}
     there = {name: theirs for name, theirs in named.items() if theirs}
     zone = _zone(given[ZONE], where) if ZONE in given else ""
-    return TableMapping(known.ours, table, there, {column: values} if values else {}, zone)
+    return TableMapping(known.ours, table, there, {column: values} if values else {}, zone=zone)
 
 
 def _zone(given: Any, where: str) -> str:

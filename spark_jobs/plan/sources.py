@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,12 +20,15 @@ from sqlalchemy import (
     ColumnElement,
     Date,
     DateTime,
+    Dialect,
     TableClause,
     column,
     create_engine,
     exists,
+    func,
     inspect,
     literal,
+    literal_column,
     select,
 )
 from sqlalchemy import table as sql_table
@@ -35,8 +39,12 @@ from commitlog import properties, record
 from commitlog.errors import StoreError
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.published_log import open_log
-from spark_jobs.inputs.databases import Database
-from spark_jobs.inputs.mapping import SHOP, Mapping, TableMapping
+from spark_jobs.inputs import mysql_reads
+from spark_jobs.inputs.column_reads import lacks_zone
+from spark_jobs.inputs.databases import Database, address
+from spark_jobs.inputs.mapping import SHOP, ZONE_DEFAULT, Mapping, TableMapping
+from spark_jobs.inputs.mysql_reads import MYSQL
+from spark_jobs.inputs.zones import zone_of
 from txn.half import transaction_id
 
 Lines = dict[str, list[dict[str, Any]]]
@@ -77,15 +85,18 @@ class PlanSources:
         self.carts_kind = "redis" if scheme in REDIS_SCHEMES else "parquet" if scheme == "parquet" else "sql"
         reads_lines = has_lines and mapping.order_lines.is_there
         self._lines = Database(orders, "--orders", mapping.order_lines) if orders and reads_lines else None
+        cart_tables = carts if self.carts_kind == "sql" else None
         self._engines = {
-            name: create_engine(url)
-            for name, url in (
-                ("orders", orders),
-                ("pushes", pushes),
-                *((name, carts if self.carts_kind == "sql" else None) for name in ("carts", "ledger")),
+            name: create_engine(address(url, option))
+            for name, url, option in (
+                ("orders", orders, "--orders"),
+                ("pushes", pushes, "--pushes"),
+                ("carts", cart_tables, "--carts"),
+                ("ledger", cart_tables, "--carts"),
             )
             if url
         }
+        self._kinds_found: dict[str, dict[str, Any]] = {}
         self._log = open_log(store) if store else None
 
     def lines_of(self, order_ids: Sequence[str]) -> Lines | None:
@@ -137,7 +148,7 @@ class PlanSources:
         None is IS NULL, one of several values IN.
         """
         target, theirs, stored = self._target(of)
-        statement = target.update().where(theirs[of.key] == stored(of.key, key))
+        statement = target.update().where(self._is_same(of, theirs, of.key, stored(of.key, key)))
         for ours, wanted in ((name, one) for name, one in conditions.items() if name in theirs):
             one = theirs[ours]
             statement = statement.where(
@@ -156,7 +167,8 @@ class PlanSources:
         """
         target, theirs, stored = self._target(of)
         wanted = {ours: stored(ours, value) for ours, value in (named | values).items() if ours in theirs}
-        is_there = exists().where(*(theirs[ours] == wanted[ours] for ours in named)).select_from(target)
+        same = (self._is_same(of, theirs, ours, wanted[ours]) for ours in named)
+        is_there = exists().where(*same).select_from(target)
         row = select(*wanted.values()).where(~is_there)
         return self._words(of, target.insert().from_select([theirs[ours] for ours in wanted], row))
 
@@ -170,24 +182,44 @@ class PlanSources:
         """Return a table of the user's, its columns by our names, and what makes values fit them."""
         schema, _, name = of.name.rpartition(".")
         target = sql_table(name, *(column(theirs) for theirs in of.columns.values()), schema=schema or None)
-        kinds = self._kinds(of.ours, name, schema)
+        kinds, dialect = self._kinds(of), self._dialect(of.ours)
 
         def stored(ours: str, value: Any) -> ColumnElement[Any]:
-            return _stored(value, kinds.get(of.columns[ours]))
+            return _stored(value, kinds.get(of.columns[ours]), dialect.name, of.zone)
 
         return target, {ours: target.c[theirs] for ours, theirs in of.columns.items()}, stored
 
+    def _is_same(
+        self, of: TableMapping, theirs: dict[str, ColumnElement[Any]], ours: str, value: ColumnElement[Any]
+    ) -> ColumnElement[bool]:
+        """Return the condition for rows with a value, of which a collation may make no other."""
+        kind = self._kinds(of).get(of.columns[ours])
+        if self._dialect(of.ours).name not in MYSQL or kind is None:
+            return theirs[ours] == value
+        return mysql_reads.is_same(theirs[ours], kind, value)
+
+    def _dialect(self, ours: str) -> Dialect:
+        engine = self._engines.get(ours)
+        return engine.dialect if engine else DefaultDialect()
+
     def _words(self, of: TableMapping, statement: ClauseElement) -> str:
-        engine = self._engines.get(of.ours)
-        dialect = engine.dialect if engine else DefaultDialect()
+        dialect = copy(self._dialect(of.ours))
+        dialect.paramstyle, dialect.positional = "named", False  # others double each %, for their drivers
+        dialect.identifier_preparer = dialect.preparer(dialect)
         words = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
         return " ".join(str(words).split("\n")) + ";"
 
-    def _kinds(self, ours: str, name: str, schema: str) -> dict[str, Any]:
+    def _kinds(self, of: TableMapping) -> dict[str, Any]:
         """Return the types of a table's columns; none where its database is not given or lacks it."""
-        engine = self._engines.get(ours)
+        if of.ours not in self._kinds_found:
+            self._kinds_found[of.ours] = self._kinds_of(of)
+        return self._kinds_found[of.ours]
+
+    def _kinds_of(self, of: TableMapping) -> dict[str, Any]:
+        engine = self._engines.get(of.ours)
         if engine is None:
             return {}
+        schema, _, name = of.name.rpartition(".")
         try:
             columns = inspect(engine).get_columns(name, schema or None)
         except NoSuchTableError:
@@ -195,12 +227,25 @@ class PlanSources:
         return {one["name"]: one["type"] for one in columns}
 
 
-def _stored(value: Any, kind: Any) -> ColumnElement[Any]:
-    """Return a value of ours as a column of some kind holds it."""
+def _stored(value: Any, kind: Any, dialect: str, zone: str) -> ColumnElement[Any]:
+    """Return a value of ours as a column of some kind holds it; `zone` is that of times that have none."""
     if isinstance(kind, DateTime | Date) and isinstance(value, int):
-        return literal(datetime.fromtimestamp(value / 1000, UTC))
+        return _stored_time(value, kind, dialect, zone)
+    if dialect in MYSQL and kind is not None and isinstance(value, str):
+        return mysql_reads.as_literal(value, kind)
     is_number = kind is not None and _python_type(kind) is int
     return literal(int(value) if is_number and isinstance(value, str) and value.isdigit() else value)
+
+
+def _stored_time(at_ms: int, kind: DateTime | Date, dialect: str, zone: str) -> ColumnElement[Any]:
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    if lacks_zone(kind):
+        at = at.astimezone(zone_of(zone or ZONE_DEFAULT))
+    if dialect not in MYSQL:
+        return literal(at.replace(tzinfo=None) if zone and lacks_zone(kind) else at)
+    if not lacks_zone(kind):  # a text would be taken for a time in the zone of who carries it out
+        return func.from_unixtime(literal_column(f"{at_ms / 1000:.3f}"))
+    return literal(at.replace(tzinfo=None))
 
 
 def _python_type(kind: Any) -> type | None:
