@@ -20,6 +20,7 @@ _BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # to make it anew ta
 class Lateness:
     """How late delayed messages were stored for delivery: a histogram over `LATENESS_BOUNDS_MS`.
 
+    A timer that was set after its due time, as the commit of a half may do, is late from its setting on.
     `counts` has one bucket more than there are bounds, for everything above the last.
     """
 

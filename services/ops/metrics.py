@@ -350,7 +350,9 @@ class Metrics(Collector):
 
     def _lateness(self, lateness: dict[str, Lateness]) -> Metric:
         family = HistogramMetricFamily(
-            "mq_delivery_lateness_seconds", "From due to stored for delivery.", labels=(*NODE, "topic")
+            "mq_delivery_lateness_seconds",
+            "From due, or from set if a timer was set after that, to stored for delivery.",
+            labels=(*NODE, "topic"),
         )
         bounds = [str(bound / 1000) for bound in LATENESS_BOUNDS_MS] + ["+Inf"]
         for topic, late in lateness.items():

@@ -340,7 +340,8 @@ class HistogramAnswer(TypedDict):
 class LatenessAnswer(TypedDict):
     """How late deliveries were stored since the start: each figure is at most what is said, in milliseconds.
 
-    `early_count` is 0: nothing is delivered before its time.
+    A timer that was set after its due time is late from its setting on. `early_count` is
+    0: nothing is delivered before its time.
     """
 
     delivered: int

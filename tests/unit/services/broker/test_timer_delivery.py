@@ -7,6 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from commitlog import layout, limits
+from services.broker.values import Resolution
 from tests.simulation.tables import tables
 from tests.unit.services.broker.test_timers import HOUR, SECOND, Store, by_id
 
@@ -133,6 +134,34 @@ def test_what_is_set_late_is_late_from_its_setting_in_a_run_too(
         counted.append((statistics.lateness, statistics.lateness_by_cause))
     assert counted[0] == counted[1]
     assert sum(counted[0][1].values()) == 0
+
+
+@pytest.mark.parametrize("run_min", [1, 1_000], ids=["together", "one by one"])
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
+def test_a_half_that_is_committed_after_its_time_is_late_from_its_commit(
+    is_restarted: bool, run_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TIMER_RUN_MIN", run_min)
+    store = Store()
+    halves = []
+    for number in range(COUNT):
+        half = store.message(f"m{number:02d}", SECOND)
+        half.transactional = True
+        halves.append(store.broker.sending.send(half, store.now_ms))
+    store.flush()
+    store.go(HOUR)  # nobody answers a check-back
+    for half in halves:
+        end = (half.transaction_id, half.message_id, Resolution.COMMIT, store.now_ms)
+        store.broker.transactions.end("t", *end)
+    store.flush()
+    store.now_ms += 7
+    if is_restarted:
+        store.crash()
+    store.go(0)
+    statistics = store.broker.timers.statistics
+    assert len(store.delivered()) == COUNT
+    assert (statistics.lateness["t"].max_ms, statistics.lateness["t"].sum_ms) == (7, 7 * COUNT)
+    assert sum(statistics.lateness_by_cause.values()) == 0
 
 
 def test_a_run_counts_how_late_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
