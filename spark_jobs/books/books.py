@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Final
 
@@ -179,6 +179,8 @@ class Books:
         """Add what follows from the row itself, and the horizon."""
         is_open_timer = (F.col("timers") == 1) & (F.col("timer_ends") == 0)
         is_exact = F.col("has_open_created").isNotNull()
+        exactly = partial(_or_fact, is_exact)
+        half_ms = F.when(F.col("deadline_half_ms") <= F.col("timer_ms"), F.col("deadline_half_ms"))
         filled = {
             "has_row": F.coalesce("has_row", F.lit(False)),
             "customer_id": F.coalesce("customer_id", "message_customer_id"),
@@ -188,6 +190,15 @@ class Books:
             ),
             "open_timer_offset": F.when(is_exact, F.col("open_timer_offset")).when(
                 is_open_timer, F.col("timer_offset")
+            ),
+            "open_timer_ms": exactly("open_timer_ms", F.when(is_open_timer, F.col("timer_ms"))),
+            "last_delivered_ms": exactly("last_delivered_ms", F.col("delivered_ms")),
+            "late_timer_offset": exactly("late_timer_offset", F.col("timer_offset")),
+            "late_due_ms": exactly("late_due_ms", F.col("timer_due_ms")),
+            "late_half_ms": exactly("late_half_ms", half_ms),
+            "late_armed_ms": exactly("late_armed_ms", F.col("timer_ms")),
+            "late_delivered_ms": exactly(
+                "late_delivered_ms", F.when(F.col("late_ms_max").isNotNull(), F.col("delivered_ms"))
             ),
         }
         return self._with_horizon(frame.withColumns(filled))
@@ -209,6 +220,11 @@ class Books:
         frame.write.parquet(str(path))
         rows = ds.dataset(path, format="parquet").count_rows()
         return Working(self._spark.read.schema(frame.schema).parquet(str(path)), rows)
+
+
+def _or_fact(is_exact: Column, name: str, fact: Column) -> Column:
+    """Return a column of the exact facts, and of orders whose numbers come out what these say."""
+    return F.when(is_exact, F.col(name)).otherwise(fact)
 
 
 def _words(mapping: Names) -> dict[str, str]:

@@ -9,6 +9,8 @@ Rules:
 - A half is open if no end (commit, rollback, expiry, or the timer of its message) names it; the oldest
   counts.
 - A timer is open likewise; of several the one that is due first counts.
+- A timer that was rebuilt out of a damaged file, the same message for the same time, was armed when the
+  first one was.
 - Twice means: two commits or timers of one half, two deliveries of one timer, by the same name in `ref`.
 
 Weak spot: an end whose record names another order is not seen here, as every key is a number with its order.
@@ -48,9 +50,20 @@ EXACT: Final = pa.schema([
     ("cancelled_timer_delivered", pa.int64()),
     ("open_timer_offset", pa.int64()),
     ("open_timer_due_ms", pa.int64()),
+    ("open_timer_ms", pa.int64()),
+    ("last_delivered_ms", pa.int64()),
+    ("late_timer_offset", pa.int64()),
+    ("late_due_ms", pa.int64()),
+    ("late_half_ms", pa.int64()),
+    ("late_armed_ms", pa.int64()),
+    ("late_delivered_ms", pa.int64()),
 ])  # fmt: skip
 """is_acknowledged: order-created, by the acting group; is_redelivered: after its last dead letter it was sent
-again and acknowledged; open_half_*: the oldest half without an end; the rest are halves and timers."""
+again and acknowledged; open_half_*: the oldest half without an end; the rest are halves and timers.
+
+open_timer_ms: when the open timer was armed; late_*: the deadline that came latest after its time, or was
+armed latest if none has come: when it was due, its half was sent, it was armed and was delivered, null where
+it has no half, was not delivered (or fired by hand), or the log does not have it."""
 
 Acknowledged = dict[int, Places]
 """What the acting group of each of the shop's topics has acknowledged."""
@@ -72,13 +85,15 @@ def exactly(events: pa.Table, acknowledged: Acknowledged) -> pa.Table:
     order.
     """
     orders = _Orders(events)
+    armed = _armed(orders)
     facts = {
         "order_id": orders.ids,
         "is_acknowledged": orders.have(orders.messages(CREATED, acknowledged)),
         "is_redelivered": orders.have(_redelivered(orders, CREATED, acknowledged)),
         "is_deadline_redelivered": orders.have(_redelivered(orders, TIMEOUTS, acknowledged)),
         **_of_halves(orders),
-        **_of_timers(orders),
+        **_of_timers(orders, armed),
+        **_of_lateness(orders, armed),
     }
     return pa.table([facts[field.name] for field in EXACT], schema=EXACT)
 
@@ -172,7 +187,7 @@ def _of_halves(orders: _Orders) -> dict[str, Any]:
     }
 
 
-def _of_timers(orders: _Orders) -> dict[str, Any]:
+def _of_timers(orders: _Orders, armed: Integers) -> dict[str, Any]:
     is_deadline = orders.topic == TIMEOUTS
     delivered = orders.about[is_deadline & orders.are(*_DELIVERIES)]
     cancelled = orders.about[is_deadline & orders.are(Code.CANCEL)]
@@ -184,7 +199,73 @@ def _of_timers(orders: _Orders) -> dict[str, Any]:
         "cancelled_timer_delivered": orders.least(np.intersect1d(cancelled, delivered)),
         "open_timer_offset": _taken(orders.offset, first_due),
         "open_timer_due_ms": _taken(orders.due_ms, first_due),
+        "open_timer_ms": _taken(orders.store_ms, armed[first_due]),
     }
+
+
+def _of_lateness(orders: _Orders, armed: Integers) -> dict[str, Any]:
+    is_deadline = orders.topic == TIMEOUTS
+    came = np.flatnonzero(is_deadline & orders.are(*_DELIVERIES))
+    last = np.full(len(orders.ids), _NONE)
+    last[orders.order[came]] = came  # of several assignments the last one stays
+    timers = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & (orders.due_ms >= 0))
+    came = np.flatnonzero(is_deadline & orders.are(Code.DELIVERED) & (orders.due_ms >= 0))
+    # Each delivery with its timer, then each timer by itself: of equally late ones the delivery counts.
+    of_came = _taken_places(timers, _found(orders.own[timers], orders.about[came]))
+    timer, came = np.append(of_came, timers), np.append(came, np.full(len(timers), _NONE))
+    armed = armed[timer]
+    dated = np.where(came == _NONE, timer, came)
+    reached = np.where(came == _NONE, armed, came)
+    late_ms = np.where(reached == _NONE, 0, orders.store_ms[reached] - orders.due_ms[dated])
+    by_lateness = np.argsort(-late_ms, kind="stable")
+    latest = np.full(len(orders.ids), _NONE)
+    latest[orders.order[dated][by_lateness][::-1]] = by_lateness[::-1]
+    halves = np.flatnonzero(orders.are(Code.HALF))
+    half = _taken_places(halves, _found(orders.own[halves], orders.about[armed]))
+    half[armed == _NONE] = _NONE
+    return {
+        "last_delivered_ms": _taken(orders.store_ms, last),
+        "late_timer_offset": _taken(orders.offset, _taken_places(timer, latest)),
+        "late_due_ms": _taken(orders.due_ms, _taken_places(dated, latest)),
+        "late_half_ms": _taken(orders.store_ms, _taken_places(half, latest)),
+        "late_armed_ms": _taken(orders.store_ms, _taken_places(armed, latest)),
+        "late_delivered_ms": _taken(orders.store_ms, _taken_places(came, latest)),
+    }
+
+
+def _armed(orders: _Orders) -> Integers:
+    """Return the place at which each deadline's timer was armed, by the timer's place, itself or that of the
+    timer which it was rebuilt from; `_NONE` where the log does not have it, for other events, and at the end.
+    """
+    timers = np.flatnonzero((orders.topic == TIMEOUTS) & orders.are(Code.TIMER))
+    moves = np.flatnonzero((orders.topic == TIMEOUTS) & orders.are(Code.MOVED))
+    new, old = (_found(orders.own[timers], keys) for keys in (orders.own[moves], orders.about[moves]))
+    new, old = new[new != _NONE], old[new != _NONE]
+    # A timer moved to the time that it had is a rebuilt one; what it was before lies before it in the log.
+    is_rebuilt = (old != _NONE) & (old < new) & (orders.due_ms[timers[old]] == orders.due_ms[timers[new]])
+    first = np.arange(len(timers))
+    first[new[is_rebuilt]] = old[is_rebuilt]
+    while (first[first] != first).any():
+        first = first[first]
+    is_lost = np.zeros(len(timers), np.bool_)
+    is_lost[new[old == _NONE]] = True
+    armed = np.full(len(orders.order) + 1, _NONE)
+    armed[timers] = np.where(is_lost[first], _NONE, timers[first])
+    return armed
+
+
+def _found(keys: Integers, wanted: Integers) -> Integers:
+    """Return where each wanted key is among `keys`; `_NONE` for one that is not."""
+    if not len(keys):
+        return np.full(len(wanted), _NONE)
+    by_key = np.argsort(keys, kind="stable")
+    places = by_key[np.minimum(np.searchsorted(keys[by_key], wanted), len(keys) - 1)]
+    return np.where(keys[places] == wanted, places, _NONE)
+
+
+def _taken_places(places: Integers, at: Integers) -> Integers:
+    """Return the places at `at`; `_NONE` where that is `_NONE`."""
+    return np.append(places, _NONE)[at]
 
 
 def _repeated(keys: Integers) -> Integers:

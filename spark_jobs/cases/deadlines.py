@@ -1,4 +1,18 @@
-"""An order's deadline: the timer that times it out unless it is paid or cancelled before."""
+"""An order's deadline: the timer that times it out unless it is paid or cancelled before.
+
+A deadline that came too late went through steps, each of which may have been the late one:
+
+    half sent -> half committed = armed -> delivered -> received, acknowledged = the row timed out
+    `--------- armed-late -----------'  fired-late     timed-out-late
+               the order service        the broker     the order service, as a consumer
+
+Rules:
+- The broker is late from when the timer was due, or armed if that was later.
+- A deadline that was late by more than the limit in all, and in neither of the first two steps by itself,
+  is put down to the longer of them.
+- Where the log does not have the timer any more it was armed before the log begins at the latest.
+- The log does not record that a message was received: the last step is measured by the row.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +39,8 @@ def paid_but_timed_out() -> Column:
 def timeout_not_fired() -> Column:
     """The order still waits for payment and is overdue: its deadline is not delivered within the limit; or
     its own due time has passed by the limit and the grace, and its deadline was never set, was cancelled
-    without a payment, or was set for a later time and not moved there.
+    without a payment, or was set for a later time and not moved there. A deadline that was set after its time
+    has the limit from its setting on.
 
     Wrong: the broker, or it was down; where no deadline is open, whoever failed to set it or cancelled it.
     Repair: fire the timer (`tidewheel timer fire`), or send the deadline again if none is open; the order
@@ -39,7 +54,7 @@ def is_within_its_time() -> Column:
     message is newer than the reading of the database.
     """
     told = F.least("paid_offset", "cancelled_offset")
-    is_over = _is_timer_late() | is_late(own_due_ms(), "late_limit_ms", "grace_ms")
+    is_over = _is_timer_late() | is_late(_waits_until_ms(), "late_limit_ms", "grace_ms")
     is_undecided = _is_waiting() & F.col("delivered_offset").isNull()
     return is_undecided & F.when(told.isNotNull(), is_too_new(told)).otherwise(~is_over)
 
@@ -55,27 +70,42 @@ def own_due_ms() -> Column:
     )
 
 
+def _waits_until_ms() -> Column:
+    """Return the same, but for a deadline that was armed after it: when it was armed."""
+    return F.when(own_due_ms().isNotNull(), F.greatest(own_due_ms(), "open_timer_ms"))
+
+
 def _is_waiting() -> Column:
     return (F.col("status") == "PLACED") & F.coalesce("paid_ms", "timed_out_ms", "cancelled_ms").isNull()
 
 
 def _is_timer_late() -> Column:
-    return _is_waiting() & is_late(F.col("open_timer_due_ms"), "late_limit_ms")
+    return _is_waiting() & is_late(_fires_ms(), "late_limit_ms")
+
+
+def _fires_ms() -> Column:
+    """Return when the broker was to deliver the open timer: when due, or armed if that was later."""
+    return F.greatest("open_timer_due_ms", "open_timer_ms")
 
 
 def _timer_late() -> Column:
-    return says(
-        "Its deadline, the timer at log offset %d, is overdue by %s.",
-        F.col("open_timer_offset"),
-        duration(F.col("as_of_ms") - F.col("open_timer_due_ms")),
+    waited = duration(F.col("as_of_ms") - _fires_ms())
+    overdue = "Its deadline, the timer at log offset %d, is overdue by %s."
+    armed_late = (
+        "Its deadline, the timer at log offset %d, was set after it was due, and has waited %s since."
     )
+    return F.when(
+        F.col("open_timer_ms") > F.col("open_timer_due_ms"),
+        says(armed_late, F.col("open_timer_offset"), waited),
+    ).otherwise(says(overdue, F.col("open_timer_offset"), waited))
 
 
 def _is_own_time_over() -> Column:
     """Return whether the order's time is over and nothing that the log has is going to end its waiting."""
     is_decided = F.coalesce("paid_offset", "cancelled_offset", "delivered_offset").isNotNull()
     is_to_be_set = F.coalesce(F.col("open_half_topic").isin(CREATED, TIMEOUTS), F.lit(False))
-    return _is_waiting() & is_late(own_due_ms(), "late_limit_ms", "grace_ms") & ~is_decided & ~is_to_be_set
+    is_over = is_late(_waits_until_ms(), "late_limit_ms", "grace_ms")
+    return _is_waiting() & is_over & ~is_decided & ~is_to_be_set
 
 
 def _own_time_over() -> Column:
@@ -97,19 +127,85 @@ def _own_time_over() -> Column:
     )
 
 
+def armed_late() -> Column:
+    """The deadline was set after it was due, by more than the limit: its half had no outcome for so long, or
+    its message was sent so late; or it came too late by that and by the broker together, more by that.
+
+    Wrong: the order service, which left the half to a check-back, or sent the deadline late; the broker only
+    if it was away when the outcome was to come.
+    Repair: nothing to repair; look why the order service was late: whether it stopped between half and commit
+    (a shorter check-back of the topic, `tidewheel txn policy`, bounds the delay), was overloaded, or its
+    clock is behind.
+    """
+    waited_ms = F.col("late_armed_ms") - F.col("late_half_ms")
+    sent_late_ms = F.col("late_half_ms") - F.col("late_due_ms")
+    set_at = "Its deadline was set at log offset %d, %s after it was due: "
+    named = F.col("late_timer_offset"), duration(_armed_late_ms())
+    waited = says(set_at + "its half waited %s for its outcome.", *named, duration(waited_ms))
+    sent_late = says(set_at + "its message was sent %s after that time.", *named, duration(sent_late_ms))
+    without_half = says(set_at + "its message was sent, or the timer moved to that time, only then.", *named)
+    why = (
+        F.when(F.col("late_half_ms").isNull(), without_half)
+        .when(waited_ms > F.greatest(sent_late_ms, F.lit(0)), waited)
+        .otherwise(sent_late)
+    )
+    is_longer = _armed_late_ms() >= _fired_late_ms()
+    return F.when(_is_too_late(_armed_late_ms(), is_longer), why)
+
+
 def fired_late() -> Column:
-    """The deadline was delivered later than it was due by more than the limit.
+    """The deadline was delivered later than it was due, or set if that was later, by more than the limit; or
+    it came too late by that and by its setting together, more by that.
 
     Wrong: the broker, or it was down at that time.
     Repair: nothing to repair; look at the broker's load and stops at that time.
     """
-    late_ms = F.col("late_ms_max")
-    why = says(
-        "Its deadline was delivered at log offset %d, %s after it was due.",
-        F.col("delivered_offset"),
-        duration(late_ms),
+    delivered = "Its deadline was delivered at log offset %d, %s after it was "
+    named = F.col("delivered_offset"), duration(_fired_late_ms())
+    armed_late = says(delivered + "set, which was %s after it was due.", *named, duration(_armed_late_ms()))
+    lost = says(delivered + "due, at least; when it was set the log does not have any more.", *named)
+    why = (
+        F.when(_armed_late_ms() > 0, armed_late)
+        .when(F.col("late_armed_ms").isNull(), lost)
+        .otherwise(says(delivered + "due.", *named))
     )
-    return F.when(late_ms > F.col("late_limit_ms"), why)
+    is_longer = _armed_late_ms() < _fired_late_ms()
+    return F.when(_is_too_late(_fired_late_ms(), is_longer), why)
+
+
+def timed_out_late() -> Column:
+    """The row timed out later than the deadline was delivered, or than the row's own due time if that was
+    later, by more than the limit and the grace.
+
+    Wrong: the order service, which received the deadline late, failed on it, or was slow to act on it; the
+    broker only if it was away meanwhile.
+    Repair: nothing to repair; look whether the order service ran and kept up at that time, and whether it
+    failed on the message before (`tidewheel group show`). The timeline says when it acknowledged the message.
+    """
+    came_ms = F.when(F.col("delivered_offset").isNotNull(), F.col("last_delivered_ms"))
+    late_ms = F.col("timed_out_ms") - F.greatest("due_ms", came_ms)
+    why = says("It timed out %s after its deadline was delivered.", duration(F.col("timed_out_ms") - came_ms))
+    return F.when(came_ms.isNotNull() & (late_ms > F.col("late_limit_ms") + F.col("grace_ms")), why)
+
+
+def _is_too_late(step_ms: Column, is_longer: Column) -> Column:
+    """Return whether a step took longer than the limit; or both together, of which it is the longer one."""
+    limit_ms = F.col("late_limit_ms")
+    is_late_in_all = _armed_late_ms() + _fired_late_ms() > limit_ms
+    return (step_ms > limit_ms) | (is_late_in_all & is_longer)
+
+
+def _armed_late_ms() -> Column:
+    """Return how long after its time the latest deadline was armed; 0 if it was not, or nobody knows."""
+    return F.greatest(F.col("late_armed_ms") - F.col("late_due_ms"), F.lit(0))
+
+
+def _fired_late_ms() -> Column:
+    """Return how long after its time, or its arming if that was later, the latest deadline was delivered; 0
+    if it was not.
+    """
+    from_ms = F.greatest("late_due_ms", F.coalesce("late_armed_ms", "covered_from_ms"))
+    return F.coalesce(F.col("late_delivered_ms") - from_ms, F.lit(0))
 
 
 def cancelled_yet_delivered() -> Column:

@@ -12,7 +12,11 @@ UNSAFE: Final = {
     names.EFFECT_TWICE: "Which of the two effects is to stand, a person has to say; that there are two is "
     "the broker's or a consumer's fault: tidewheel store verify.",
     names.PAID_BUT_TIMED_OUT: "Either the money goes back or the order stands: both promises were made.",
+    names.ARMED_LATE: "It has happened, late; nothing is left to do. Look why the order service set it so "
+    "late; if it had stopped, a shorter check-back of the topic bounds that (tidewheel txn policy).",
     names.FIRED_LATE: "It has happened, late; nothing is left to do. Look why the broker was late.",
+    names.TIMED_OUT_LATE: "It has happened, late; nothing is left to do. Look why the order service acted so "
+    "late (tidewheel group show); the broker had delivered the deadline.",
     names.CANCELLED_YET_DELIVERED: "The consumer has seen a deadline that was cancelled. If the row "
     "is right, nothing is left to do; the broker's part is a fault to be reported.",
     names.DELIVERED_BEFORE_DUE: "If it was timed out too early, a person has to say whether it stands.",

@@ -64,10 +64,20 @@ MEANINGS: Final = {
         "The broker did not deliver a deadline that was due; or the deadline was never set, or cancelled.",
         "Send the deadline again; check that the broker runs and keeps up.",
     ),
+    names.ARMED_LATE: Meaning(
+        "The deadline was set after the time at which it should have come.",
+        "The order service, which left the deadline's message undecided, or sent it late.",
+        "Nothing for this order; find out why the order service was late, or have the broker ask it sooner.",
+    ),
     names.FIRED_LATE: Meaning(
         "The deadline came too late: the articles were reserved for too long.",
         "The broker was down or could not keep up when the deadline was due.",
         "Nothing for this order; find out why the broker was late.",
+    ),
+    names.TIMED_OUT_LATE: Meaning(
+        "The deadline came, and the order was given up much later.",
+        "The order service was down, failed on the deadline or could not keep up.",
+        "Nothing for this order; find out why the order service was late.",
     ),
     names.CANCELLED_YET_DELIVERED: Meaning(
         "The deadline had been cancelled and came all the same.",

@@ -9,7 +9,7 @@ chance has a likelihood of 2^-64.
 Merging is `min`, `max`, `sum` or `bit_xor` by column (`joining.merged`), so slices may be read in any order,
 and a fact row of a slice is worth as much as all its events: one row per order and slice, not one per record.
 
-Cost: a scatter over the slice's events for each fact (29 of orders, 11 of pushes), no loop over orders.
+Cost: a scatter over the slice's events for each fact (31 of orders, 11 of pushes), no loop over orders.
 
 Weak spot: a fact is one number. Which of two commits came with which half cannot be said from it; hence
 `is_regular`, and event by event for the orders that are not.
@@ -61,6 +61,8 @@ ORDER_FACTS: Final = (
     Fact("dead_letter_offset", (CREATED,), (Code.DEAD,), "physical_offset", "max"),
     Fact("timer_offset", (TIMEOUTS,), (Code.TIMER,), "physical_offset", "max"),
     Fact("timer_due_ms", (TIMEOUTS,), (Code.TIMER,), "due_ms", "max"),
+    Fact("timer_ms", (TIMEOUTS,), (Code.TIMER,), "store_ms", "max"),
+    Fact("deadline_half_ms", (TIMEOUTS,), (Code.HALF,), "store_ms", "max"),
     Fact("delivered_offset", (TIMEOUTS,), (Code.DELIVERED, Code.FIRED), "physical_offset", "min"),
     Fact("delivered_ms", (TIMEOUTS,), (Code.DELIVERED, Code.FIRED), "store_ms", "min"),
     Fact("late_ms_max", (TIMEOUTS,), (Code.DELIVERED,), "late_ms", "max"),

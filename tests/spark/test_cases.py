@@ -23,6 +23,7 @@ from spark_jobs.staging.order_facts import ORDER_FACTS
 
 MINUTE_MS = 60_000
 PLACED_MS = 1_700_000_000_000
+DUE_MS = PLACED_MS + MINUTE_MS
 AS_OF_MS = PLACED_MS + 10 * 60 * MINUTE_MS
 BOOKS_OFFSET = 10_000
 Changes = dict[str, Any]
@@ -60,7 +61,11 @@ PAID: Changes = {
     "committed_offset": 200,
     "committed_ms": PLACED_MS + 10,
     "timer_offset": 300,
-    "timer_due_ms": PLACED_MS + MINUTE_MS,
+    "timer_due_ms": DUE_MS,
+    "late_timer_offset": 300,
+    "late_due_ms": DUE_MS,
+    "late_half_ms": PLACED_MS + 2,
+    "late_armed_ms": PLACED_MS + 10,
     "timer_cancel_offset": 500,
     "paid_offset": 500,
     "is_consumed": True,
@@ -85,10 +90,15 @@ TIMED_OUT: Changes = UNPAID | {
     "timed_out_ms": PLACED_MS + MINUTE_MS + 50,
     "delivered_offset": 600,
     "delivered_ms": PLACED_MS + MINUTE_MS + 7,
+    "last_delivered_ms": DUE_MS + 7,
+    "late_delivered_ms": DUE_MS + 7,
     "late_ms_max": 7,
     "late_ms_min": 7,
 }
-NO_TIMER: Changes = {"timer_offset": None, "timer_due_ms": None}
+LATE: Changes = dict.fromkeys(
+    ("late_timer_offset", "late_due_ms", "late_half_ms", "late_armed_ms", "late_delivered_ms")
+)
+NO_TIMER: Changes = {"timer_offset": None, "timer_due_ms": None} | LATE
 NO_ROW: Changes = dict.fromkeys(("status", "placed_ms", "due_ms", "paid_ms")) | {"has_row": False}
 NO_MESSAGE: Changes = dict.fromkeys(("half_offset", "half_ms", "committed_offset", "committed_ms"))
 UNCLEARED: Changes = dict.fromkeys(("cleared_ms", "cleared_customer_first", "cleared_customer_last"))
@@ -101,6 +111,20 @@ ROLLED_BACK: Changes = NO_MESSAGE | {"half_offset": 100, "rollback_offset": 150}
 
 def surplus(cart: int, ledger: int) -> Changes:
     return {"surplus": [("apple", cart, ledger)]}
+
+
+def steps(armed: int, delivered: int | None = None, half: int | None = None) -> Changes:
+    """The steps of a deadline, in seconds after it was due."""
+    at = {"late_armed_ms": armed, "late_delivered_ms": delivered}
+    at |= {} if half is None else {"late_half_ms": half}
+    return {name: None if seconds is None else DUE_MS + 1_000 * seconds for name, seconds in at.items()}
+
+
+def set_late(armed_ms: int) -> Changes:
+    """A deadline that was due long ago, was set then and has not come."""
+    due_ms = AS_OF_MS - 5 * MINUTE_MS
+    open_timer = {"open_timer_offset": 300, "open_timer_due_ms": due_ms, "open_timer_ms": armed_ms}
+    return PLACED | open_timer | {"due_ms": due_ms, "late_due_ms": due_ms, "late_armed_ms": armed_ms}
 
 
 ROWS: dict[str, tuple[str, Changes]] = {
@@ -215,8 +239,43 @@ ROWS: dict[str, tuple[str, Changes]] = {
         | {"status": "PLACED", "timed_out_ms": None, "deadline_dead_offset": 9}
         | {"is_deadline_redelivered": True},
     ),
-    "late": ("fired-late", TIMED_OUT | {"late_ms_max": MINUTE_MS + 1}),
-    "within the limit": ("balanced", TIMED_OUT | {"late_ms_max": MINUTE_MS}),
+    "late": ("fired-late", TIMED_OUT | {"late_delivered_ms": DUE_MS + MINUTE_MS + 1}),
+    "within the limit": ("balanced", TIMED_OUT | {"late_delivered_ms": DUE_MS + MINUTE_MS}),
+    "half waited": ("armed-late", TIMED_OUT | steps(armed=70, delivered=71)),
+    "half waited within the limit": ("balanced", TIMED_OUT | steps(armed=59, delivered=60)),
+    "half sent late": ("armed-late", TIMED_OUT | steps(half=69, armed=70, delivered=71)),
+    "sent late without a half": (
+        "armed-late",
+        TIMED_OUT | steps(armed=70, delivered=71) | {"late_half_ms": None},
+    ),
+    "set late, then cancelled": ("armed-late", steps(armed=70)),
+    "late by both, by its setting more": ("armed-late", TIMED_OUT | steps(armed=40, delivered=70)),
+    "late by both, by the broker more": ("fired-late", TIMED_OUT | steps(armed=30, delivered=70)),
+    "late by both, each too much": ("armed-late", TIMED_OUT | steps(armed=61, delivered=122)),
+    "late, set before the log": (
+        "fired-late",
+        TIMED_OUT
+        | {"late_armed_ms": None, "covered_from_ms": DUE_MS + MINUTE_MS}
+        | {"late_delivered_ms": DUE_MS + 2 * MINUTE_MS + 1},
+    ),
+    "set before the log, perhaps late": (
+        "balanced",
+        TIMED_OUT
+        | {"late_armed_ms": None, "covered_from_ms": DUE_MS + MINUTE_MS}
+        | {"late_delivered_ms": DUE_MS + 2 * MINUTE_MS},
+    ),
+    "set late and not delivered since": ("timeout-not-fired", set_late(AS_OF_MS - MINUTE_MS - 1)),
+    "set late just now": ("armed-late", set_late(AS_OF_MS - MINUTE_MS)),
+    "acted late": ("timed-out-late", TIMED_OUT | {"timed_out_ms": DUE_MS + 7 + 2 * MINUTE_MS + 1}),
+    "acted within limit and grace": ("balanced", TIMED_OUT | {"timed_out_ms": DUE_MS + 7 + 2 * MINUTE_MS}),
+    "acted when its own later time had come": (
+        "balanced",
+        TIMED_OUT | {"due_ms": DUE_MS + 5 * MINUTE_MS, "timed_out_ms": DUE_MS + 6 * MINUTE_MS},
+    ),
+    "acted on the second of two deadlines": (
+        "balanced",
+        TIMED_OUT | {"timed_out_ms": DUE_MS + 6 * MINUTE_MS, "last_delivered_ms": DUE_MS + 5 * MINUTE_MS},
+    ),
     "cancelled and delivered": ("cancelled-yet-delivered", TIMED_OUT | {"cancelled_timer_delivered": 300}),
     "early": ("delivered-before-due", TIMED_OUT | {"late_ms_min": -1}),
     "on time": ("balanced", TIMED_OUT | {"late_ms_min": 0}),
@@ -279,7 +338,9 @@ ALONE: dict[str, Changes] = {
     names.CART_NOT_CLEARED: surplus(2, 1),
     names.PAID_BUT_TIMED_OUT: {"timed_out_ms": PLACED_MS + MINUTE_MS},
     names.TIMEOUT_NOT_FIRED: PLACED | NO_TIMER,
-    names.FIRED_LATE: {"delivered_offset": 600, "late_ms_max": MINUTE_MS + 1},
+    names.ARMED_LATE: {"late_due_ms": DUE_MS, "late_armed_ms": DUE_MS + MINUTE_MS + 1},
+    names.FIRED_LATE: {"delivered_offset": 600, "late_delivered_ms": DUE_MS + 3 * MINUTE_MS},
+    names.TIMED_OUT_LATE: TIMED_OUT | {"timed_out_ms": DUE_MS + 3 * MINUTE_MS},
     names.CANCELLED_YET_DELIVERED: {"cancelled_timer_delivered": 300},
     names.DELIVERED_BEFORE_DUE: {"delivered_offset": 600, "late_ms_min": -1},
     names.NEVER_DELIVERED: UNCONSUMED,
@@ -302,6 +363,7 @@ EXCLUSIVE: dict[tuple[str, str], str] = {
     (names.HALF_UNRESOLVED, names.IN_FLIGHT): "a half is younger than the limit, or it is not",
     (names.PAID_BUT_TIMED_OUT, names.TIMEOUT_NOT_FIRED): "an order that has ended does not wait",
     (names.TIMEOUT_NOT_FIRED, names.FIRED_LATE): "the deadline has fired",
+    (names.TIMEOUT_NOT_FIRED, names.TIMED_OUT_LATE): "an order that has ended does not wait",
     (names.TIMEOUT_NOT_FIRED, names.DELIVERED_BEFORE_DUE): "the deadline has fired",
     (names.NEVER_DELIVERED, names.DEAD_LETTERED): "the message was given up",
     (names.NEVER_DELIVERED, names.NOT_COVERED): "there is no message to be delivered",
@@ -309,11 +371,19 @@ EXCLUSIVE: dict[tuple[str, str], str] = {
 }
 """The cases that cannot hold together, and why."""
 
+TOGETHER: dict[tuple[str, str], Changes] = {
+    (names.PAID_BUT_TIMED_OUT, names.TIMED_OUT_LATE): {"paid_ms": PLACED_MS + 5_000, "paid_offset": 500},
+    (names.FIRED_LATE, names.TIMED_OUT_LATE): {"late_delivered_ms": DUE_MS + 3 * MINUTE_MS},
+}
+"""What has to be changed beside, where the changes for one case take back those for the other."""
+
 
 def test_of_any_two_cases_both_hold_unless_they_exclude_each_other(spark: SparkSession) -> None:
     """Every case by itself, and every pair: `case` is the first by the order of names, `also` the other."""
     wanted = {(case, case): ALONE[case] for case in ALONE}
-    wanted |= {(one, other): ALONE[one] | ALONE[other] for one, other in combinations(ALONE, 2)}
+    wanted |= {
+        pair: ALONE[pair[0]] | ALONE[pair[1]] | TOGETHER.get(pair, {}) for pair in combinations(ALONE, 2)
+    }
     found = verdicts(frame(spark, {" ".join(pair): changes for pair, changes in wanted.items()}))
     holding = {
         tuple(row["order_id"].split()): [row["case"], *row["also"]]
@@ -390,6 +460,31 @@ def test_what_holds_beside_stays_in_also(judged: dict[str, Any]) -> None:
     assert judged["passed over"]["also"] == ["in-flight"]
     assert judged["half open long, no row"]["also"] == [], "its bound has passed"
     assert judged["paid"]["also"] == []
+
+
+def test_the_sentence_says_which_step_of_a_deadline_was_late_and_how_long_it_took(
+    judged: dict[str, Any],
+) -> None:
+    for name, words in {
+        "half waited": "set at log offset 300, 70.0 s after it was due: its half waited 130.0 s",
+        "half sent late": "set at log offset 300, 70.0 s after it was due: its message was sent 69.0 s after",
+        "sent late without a half": "its message was sent, or the timer moved to that time, only then.",
+        "late": "delivered at log offset 600, 60.0 s after it was due.",
+        "late by both, by the broker more": "40.0 s after it was set, which was 30.0 s after it was due.",
+        "late, set before the log": "60.0 s after it was due, at least",
+        "set late and not delivered since": "was set after it was due, and has waited 60.0 s since.",
+        "acted late": "It timed out 120.0 s after its deadline was delivered.",
+    }.items():
+        assert words in judged[name]["why"], name
+    also = {
+        "half waited": [],
+        "late by both, by its setting more": [],
+        "late by both, by the broker more": [],
+        "late by both, each too much": ["fired-late"],
+        "set late and not delivered since": ["armed-late"],
+        "set late just now": ["in-flight"],
+    }
+    assert {name: judged[name]["also"] for name in also} == also
 
 
 def test_sentences_have_the_users_names_of_topics_and_statuses(judged: dict[str, Any]) -> None:

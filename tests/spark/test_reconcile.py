@@ -10,6 +10,7 @@ from sqlalchemy import text
 from services.broker.values import Resolution
 from spark_jobs.cases.names import FINDINGS
 from spark_jobs.report.summary import AuditSummary
+from tests.spark.conftest import TIMEOUT_MS
 
 Audit = Callable[[Any], AuditSummary]
 Shop = Any
@@ -74,6 +75,30 @@ def test_a_day_without_fault_balances(traded: Shop, audit: Audit) -> None:
         "damaged bytes": 0,
     }
     assert {name: summary.totals[name] for name in expected} == expected
+
+
+def test_the_step_of_a_deadline_that_was_late_is_named(shop: Shop, audit: Audit) -> None:
+    """The half that waits, the broker that is away, and the order service that does not look."""
+    shop.place("acted", "a", {"apple": 1})
+    shop.fill_cart("b", {"apple": 1})
+    halves = shop.half("armed", "b", {"apple": 1}), shop.half_deadline("armed")
+    shop.write_rows("armed", "b", {"apple": 1})
+    shop.end(halves[0], Resolution.COMMIT)
+    shop.advance(TIMEOUT_MS + 7)
+    shop.advance(200_000)
+    shop.end(halves[1], Resolution.COMMIT)
+    shop.advance(7)
+    shop.pass_deadlines()
+    shop.place("fired", "c", {"apple": 1})
+    shop.now_ms += 70_000
+    shop.pass_deadlines()
+    shop.clear_carts()
+    summary = audit(shop)
+    assert found(summary) == {"armed": "armed-late", "fired": "fired-late", "acted": "timed-out-late"}
+    whys = {one.order_id: one.why or "" for one in summary.findings}
+    assert "200.0 s after it was due: its half waited 230.0 s for its outcome." in whys["armed"]
+    assert "70.0 s after it was due." in whys["fired"]
+    assert "It timed out 230.0 s after its deadline was delivered." in whys["acted"]
 
 
 def test_planted_cases_are_found_and_nothing_else(traded: Shop, audit: Audit) -> None:

@@ -203,11 +203,35 @@ PLANTED: Final[dict[str, list[Story]]] = {
         Story((*_PLACED, *_PAYMENT), Row(OrderStatus.TIMED_OUT, has_paid=True, has_timed_out=True)),
     ),
     "timeout-not-fired": _planted("timeout-not-fired", Story(_PLACED, _PLACED_ROW)),
+    "armed-late": _planted(
+        "armed-late",
+        Story(
+            (*_HALVES, ("created", "placed", 8), ("timer", "due", 65_000), ("delivered", "due", 65_001)),
+            Row(OrderStatus.TIMED_OUT, has_timed_out=True, timed_out_after_ms=65_001),
+        ),
+        Story(
+            (
+                ("half created", "placed", 2),
+                ("created", "placed", 8),
+                ("half deadline", "due", 90_000),
+                ("timer", "due", 90_005),
+                ("delivered", "due", 90_006),
+            ),
+            Row(OrderStatus.TIMED_OUT, has_timed_out=True, timed_out_after_ms=90_006),
+        ),
+    ),
     "fired-late": _planted(
         "fired-late",
         Story(
             (*_PLACED, ("delivered", "due", 120_000)),
             Row(OrderStatus.TIMED_OUT, has_timed_out=True, timed_out_after_ms=120_000),
+        ),
+    ),
+    "timed-out-late": _planted(
+        "timed-out-late",
+        Story(
+            (*_PLACED, _DELIVERED),
+            Row(OrderStatus.TIMED_OUT, has_timed_out=True, timed_out_after_ms=150_000),
         ),
     ),
     "cancelled-yet-delivered": _planted(

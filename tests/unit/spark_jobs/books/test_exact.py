@@ -87,6 +87,41 @@ def test_a_timer_cancelled_and_delivered_and_one_delivered_twice() -> None:
     assert (found["cancelled_timer_delivered"], found["twice_delivered_offset"]) == (10, 11)
 
 
+def late(*events: Row) -> tuple[int | None, ...]:
+    """When the latest deadline was due, and its half sent, itself armed and delivered."""
+    found = of_events(list(events), ACKNOWLEDGED)
+    return tuple(found[f"late_{name}_ms"] for name in ("due", "half", "armed", "delivered"))
+
+
+def test_the_steps_of_the_deadline_that_came_latest() -> None:
+    half = event(Code.HALF, TIMEOUTS, 10)
+    timer = event(Code.TIMER, TIMEOUTS, 500, ref=10, due_ms=1_100)
+    delivered = event(Code.DELIVERED, TIMEOUTS, 507, ref=500, due_ms=1_100)
+    soon = (
+        event(Code.TIMER, TIMEOUTS, 600, due_ms=1_700),
+        event(Code.DELIVERED, TIMEOUTS, 701, ref=600, due_ms=1_700),
+    )
+    assert late(half, timer, delivered, *soon) == (1_100, 1_010, 1_500, 1_507)
+    assert late(half, timer, *soon) == (1_100, 1_010, 1_500, None), "armed so late, although it has not come"
+    assert late(*soon) == (1_700, None, 1_600, 1_701)
+    assert late(delivered) == (1_100, None, None, 1_507), "its timer is not in the log"
+    fired = event(Code.FIRED, TIMEOUTS, 900, ref=500, due_ms=1_100)
+    assert late(half, timer, fired) == (1_100, 1_010, 1_500, None), "fired when somebody asked for it"
+    assert late(half) == (None, None, None, None)
+
+
+def test_a_rebuilt_timer_was_armed_when_the_first_one_was() -> None:
+    first = event(Code.HALF, TIMEOUTS, 10), event(Code.TIMER, TIMEOUTS, 20, ref=10, due_ms=1_100)
+    rebuilt = event(Code.TIMER, TIMEOUTS, 500, due_ms=1_100), event(Code.MOVED, TIMEOUTS, 500, ref=20)
+    again = event(Code.TIMER, TIMEOUTS, 600, due_ms=1_100), event(Code.MOVED, TIMEOUTS, 600, ref=500)
+    came = event(Code.DELIVERED, TIMEOUTS, 607, ref=600, due_ms=1_100)
+    assert late(*first, *rebuilt, *again, came) == (1_100, 1_010, 1_020, 1_607)
+    assert of_events([*first, *rebuilt], ACKNOWLEDGED)["open_timer_ms"] == 1_020
+    assert late(*rebuilt, *again, came) == (1_100, None, None, 1_607), "the first is not in the log"
+    moved = event(Code.TIMER, TIMEOUTS, 500, due_ms=1_200), event(Code.MOVED, TIMEOUTS, 500, ref=20)
+    assert late(*first, *moved) == (1_200, None, 1_500, None), "another time is another setting"
+
+
 def test_a_redriven_message_counts_when_it_is_acknowledged_behind_the_last_dead_letter() -> None:
     commit = event(Code.COMMIT, CREATED, 20, ref=10, queue=0)
     dead, redriven = event(Code.DEAD, CREATED, 30), event(Code.NORMAL, CREATED, 40, queue=1)
@@ -134,7 +169,47 @@ def slowly(events: list[Row]) -> Row:
         "cancelled_timer_delivered": min(cancelled & delivered.keys(), default=None),
         "open_timer_offset": first_due.get("physical_offset"),
         "open_timer_due_ms": first_due.get("due_ms"),
+        "open_timer_ms": (armed_by(first_due, of_timers) if first_due else {}).get("store_ms"),
+        "last_delivered_ms": max(
+            (one["store_ms"] for one in of_timers if one["code"] in DELIVERIES), default=None
+        ),
+        **latest(events, of_timers),
     }
+
+
+def latest(events: list[Row], of_timers: list[Row]) -> Row:
+    """The deadline that came latest after its time, or was armed latest."""
+    timers = {one["physical_offset"]: one for one in of_timers if one["code"] == Code.TIMER}
+    halves = {one["physical_offset"]: one for one in events if one["code"] == Code.HALF}
+    came = [(timers.get(one["ref"], {}), one) for one in of_timers if one["code"] == Code.DELIVERED]
+    found: Row = {}
+    for timer, delivered in (*came, *((one, {}) for one in timers.values())):
+        armed = armed_by(timer, of_timers) if timer else {}
+        due_ms = (delivered or timer)["due_ms"]
+        late_ms = (delivered or armed).get("store_ms", due_ms) - due_ms
+        if not found or late_ms > found["late_ms"]:
+            found = {
+                "late_ms": late_ms,
+                "late_timer_offset": timer.get("physical_offset"),
+                "late_due_ms": due_ms,
+                "late_half_ms": halves.get(armed.get("ref"), {}).get("store_ms"),
+                "late_armed_ms": armed.get("store_ms"),
+                "late_delivered_ms": delivered.get("store_ms"),
+            }
+    return {name: found.get(name) for name in EXACT.names if name.startswith("late_")}
+
+
+def armed_by(timer: Row, of_timers: list[Row]) -> Row:
+    """The timer that this one was rebuilt from, or itself; nothing if the log does not have it."""
+    for move in of_timers:
+        if move["code"] == Code.MOVED and move["physical_offset"] == timer["physical_offset"]:
+            olds = [one for one in of_timers if one["physical_offset"] == move["ref"]]
+            old = next((one for one in olds if one["code"] == Code.TIMER), None)
+            if old is None:
+                return {}
+            if old["due_ms"] == timer["due_ms"] and move["ref"] < timer["physical_offset"]:
+                return armed_by(old, of_timers)
+    return timer
 
 
 def is_acknowledged(one: Row, topic: int) -> bool:
@@ -161,6 +236,8 @@ def test_orders_together_are_as_each_alone_event_by_event(seed: int) -> None:
                 random.randrange(5),
                 random.randrange(8),
             )
+            if made["code"] == Code.MOVED:
+                events.append(made | {"order_id": f"o{number:02d}", "code": int(Code.TIMER), "ref": -1})
             events.append(made | {"order_id": f"o{number:02d}"})
     table = pa.Table.from_pylist(events, ORDER_EVENTS)
     turns = list(whole_orders(table.to_batches(random.randrange(1, 200)), random.randrange(1, 500)))
