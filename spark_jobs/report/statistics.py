@@ -1,9 +1,10 @@
 """What the whole log looks like: records by kind and topic, lateness of deliveries, messages over time.
 
 Lateness is the broker's store time of a delivery, of a timer or of a schedule's run, minus the time it was
-due; below zero is early, which must not happen. A percentile is the smallest lateness that at least so many
-of the deliveries did not exceed: exact, because every distinct lateness of a minute was counted when the log
-was read. Made on the driver, without Spark, from counts that are small (see `staged`):
+due, or set if that was later; below zero is early, which must not happen. A percentile is the smallest
+lateness that at least so many of the deliveries did not exceed: exact, because every distinct lateness of a
+minute was counted when the log was read. Made on the driver, without Spark, from counts that are small (see
+`staged`):
 
     counts     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
                unreadable_offset, without_key
@@ -97,7 +98,7 @@ def log_statistics(staged: Staged) -> LogStatistics:
         _add_bar(figures, row)
     for row in staged.table("ends").to_pylist():
         figures.timer_ends[row["how"]] = figures.timer_ends.get(row["how"], 0) + row["timers"]
-    _add_lateness(figures, staged.table("lateness"))
+    _add_lateness(figures, staged.lateness())
     _add_damage(figures, staged.table("damaged"))
     figures.epochs = [Epoch(**row) for row in staged.table("epochs").to_pylist()]
     samples = staged.table("unreadable").to_pylist()

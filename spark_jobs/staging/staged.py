@@ -9,6 +9,9 @@
     counts/     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
                 unreadable_offset, without_key                the log by kind, topic and minute
     lateness/   topic, minute_ms, recurs, late_ms, deliveries how late timers and runs of schedules were
+    set_late/   timer_offset, set_ms                          timers that were set after they were due, and
+    carried/    timer_offset, topic, store_ms, late_ms        deliveries of timers of other parts: by these
+                                                              lateness is corrected (`late_settings`)
     ends/       how, timers                                   how timers ended
     unreadable/ physical_offset, topic, body                  the first unreadable messages of each part
     damaged/    physical_offset, record_bytes, why            bytes that are no record
@@ -26,6 +29,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
@@ -43,6 +47,7 @@ from spark_jobs.log.slices import Slice, slices
 from spark_jobs.log.walk import Check, Chunk, walk
 from spark_jobs.staging.acknowledged import Places
 from spark_jobs.staging.events import COLUMNS
+from spark_jobs.staging.late_settings import CARRIED, SET_LATE, corrections
 from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.staging.tally import Tally
 from spark_jobs.tasks import in_tasks, whole
@@ -83,6 +88,8 @@ SCHEMAS: Final = {
         ("topic", pa.string()), ("minute_ms", pa.int64()), ("recurs", pa.bool_()),
         ("late_ms", pa.int64()), ("deliveries", pa.int64()),
     ]),
+    "set_late": SET_LATE,
+    "carried": CARRIED,
     "ends": pa.schema([("how", pa.string()), ("timers", pa.int64())]),
     "unreadable": pa.schema([
         ("physical_offset", pa.int64()), ("topic", pa.string()), ("body", pa.string()),
@@ -125,6 +132,17 @@ class Staged:
     def table(self, name: str) -> pa.Table:
         """Return one of the small data sets, in memory."""
         return ds.dataset(self.path(name), SCHEMAS[name], format="parquet").to_table()
+
+    def lateness(self) -> pa.Table:
+        """Return how late deliveries were, each counting from when its timer was due, or set after that."""
+        counted = self.table("lateness")
+        if not (self.has("set_late") and self.has("carried")):
+            return counted
+        carried = ds.dataset(self.path("carried"), CARRIED, format="parquet").to_batches()
+        parts = [counted, *corrections(self.table("set_late"), carried)]
+        by = [name for name in counted.column_names if name != "deliveries"]
+        whole = pa.concat_tables(parts).group_by(by, use_threads=False).aggregate([("deliveries", "sum")])
+        return whole.rename_columns([*by, "deliveries"]).filter(pc.field("deliveries") > 0)
 
     def acknowledged(self, topic: int) -> Places:
         """Return what the acting group of a topic has acknowledged."""

@@ -30,9 +30,9 @@ from spark_jobs.log.ragged import Flags, Integers, Ranges
 from spark_jobs.staging.ack_records import acks_table
 from spark_jobs.staging.bodies import readable
 from spark_jobs.staging.events import FIELDS, MESSAGES, NAMES, PUSHES, Events, Said, Words, events_of, present
+from spark_jobs.staging.late_settings import MINUTE_MS, LateSettings
 from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, Fact, facts_of, schema
 
-MINUTE_MS: Final = 60_000
 UNREADABLE_MAX: Final = 20
 """So many unreadable messages of a part are shown, each with so many characters of its body."""
 UNREADABLE_CHARACTERS: Final = 120
@@ -51,6 +51,7 @@ class Tally:
         self._ids: list[pa.StringArray] = []
         self._counted: list[pa.Table] = []
         self._late: list[pa.Table] = []
+        self._late_settings = LateSettings()
         self._grouped: list[pa.Table] = []
         self._acks: list[pa.RecordBatch] = []
         self._ends: dict[str, int] = {}
@@ -85,6 +86,7 @@ class Tally:
             "grouped": _joined(self._grouped),
             "counts": self._counts(),
             "lateness": self._lateness(),
+            **self._late_settings.tables(self._words.names),
             "ends": pa.table({"how": list(self._ends), "timers": list(self._ends.values())}),
             "unreadable": pa.Table.from_pylist(self._unreadable),
             "damaged": pa.Table.from_pylist(self._damaged),
@@ -156,15 +158,17 @@ class Tally:
 
     def _add_lateness(self, said: Said) -> None:
         """Count how late timers and runs of schedules were stored for their consumers."""
-        due_ms = said.numbers("due_ms")
-        for recurs, due, places in (
-            (False, due_ms, np.flatnonzero(said.is_named("delivered") & (due_ms >= 0))),
-            (True, *_runs(said)),
+        self._late_settings.add(said)
+        delivered = np.flatnonzero(said.is_named("delivered") & (said.numbers("due_ms") >= 0))
+        due_ms, runs = _runs(said)
+        for recurs, places, since_ms in (
+            (False, delivered, self._late_settings.since_ms(said, delivered)),
+            (True, runs, due_ms[runs]),
         ):
             if len(places):
                 store_ms = said.numbers("store_ms")[places]
                 columns = {"about": said.about[places], "minute_ms": store_ms - store_ms % MINUTE_MS}
-                columns |= {"recurs": np.full(len(places), recurs), "late_ms": store_ms - due[places]}
+                columns |= {"recurs": np.full(len(places), recurs), "late_ms": store_ms - since_ms}
                 self._late.append(pa.table(columns))
 
     def _lateness(self) -> pa.Table:

@@ -61,6 +61,9 @@ class Staged:
     def table(self, name: str) -> pa.Table:
         return pq.read_table(self.folder / name)
 
+    def lateness(self) -> pa.Table:
+        return self.table("lateness")
+
 
 def write(folder: Path, rows: list[Row], schema: pa.Schema) -> None:
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
+
+import pytest
 
 from commitlog import properties
+from commitlog.kinds import MOVE, TIMER_TOPIC
 from commitlog.published_log import open_log
 from commitlog.record import Record
 from spark_jobs.inputs.mapping import SHOP
 from spark_jobs.log.walk import Check
 from spark_jobs.report.statistics import LogStatistics, log_statistics
+from spark_jobs.staging import staged as staging
 from spark_jobs.staging.staged import SCHEMAS, Staged, parts_of, stage_part
 
 DUE_MS = 1_763_700_000_000
@@ -51,6 +57,11 @@ def record(pairs: dict[str, str], body: object, offset: int, store_ms: int) -> R
 
 def figures_of(store: Path, folder: Path) -> LogStatistics:
     """The statistics of a log, read as the audit reads it."""
+    return log_statistics(staged_of(store, folder))
+
+
+def staged_of(store: Path, folder: Path) -> Staged:
+    """A log as the audit reads it."""
     log = open_log(store)
     parts = parts_of(store, log)
     staged = Staged(folder, len(parts))
@@ -58,7 +69,7 @@ def figures_of(store: Path, folder: Path) -> LogStatistics:
         staged.path(name).mkdir(parents=True)
     for number, part in enumerate(parts):
         stage_part(number, part, Check.BODY, SHOP, staged)
-    return log_statistics(staged)
+    return staged
 
 
 def test_a_run_of_a_schedule_is_readable_and_has_a_lateness_of_its_own(
@@ -83,3 +94,50 @@ def test_a_run_whose_body_names_another_is_not_what_was_promised(
     records = [run(DUE_MS, 0, {"push_id": "weekly"}, 0), run(DUE_MS + 1_000, 0, "text", 1)]
     figures = figures_of(write_log(records), tmp_path / "staged")
     assert (figures.unreadable, len(figures.unreadable_samples)) == (2, 2)
+
+
+def delayed(random: Random, came: Counter[tuple[str, int, int]]) -> Iterator[Record]:
+    """Timers and their deliveries in the order of time; `came` gets what is delivered, by topic and minute
+    and by how late it was.
+    """
+    happen = []
+    for number in range(60):
+        due_ms = DUE_MS + 1_000 * random.randrange(300)
+        set_ms = due_ms + random.choice((-30_000, -1, 0, 1, 70_000))
+        happen.append((set_ms, number, due_ms))
+        if random.random() < 0.8:
+            happen.append((max(due_ms, set_ms) + random.choice((0, 3, 90_000)), number, due_ms))
+    timers: dict[int, Record] = {}
+    for ms, number, due_ms in sorted(happen, key=lambda one: one[0]):
+        topic, is_moved = f"topic-{number % 3}", number % 5 == 0
+        pairs = {properties.DUE_MS: str(due_ms), properties.KEYS: str(number)}
+        if number not in timers:
+            moved = {properties.VERB: MOVE, properties.REPLACES: "0"} if is_moved else {}
+            stored = properties.encode(pairs | {properties.REAL_TOPIC: topic} | moved)
+            timers[number] = Record(topic=TIMER_TOPIC, body=b"", properties=stored, store_ms=ms)
+            yield timers[number]
+        else:
+            offset = {properties.TIMER_OFFSET: str(timers[number].physical_offset)}
+            since_ms = due_ms if is_moved else max(due_ms, timers[number].store_ms)
+            came[topic, ms - ms % 60_000, ms - since_ms] += 1
+            yield Record(topic=topic, body=b"", properties=properties.encode(pairs | offset), store_ms=ms)
+
+
+@pytest.mark.parametrize("slice_bytes", [400, 4_000, 1 << 20])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_timer_that_was_set_after_its_time_is_late_from_its_setting(
+    seed: int,
+    slice_bytes: int,
+    write_log: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Wherever the log is cut between a timer and its delivery."""
+    monkeypatch.setattr(staging, "SLICE_BYTES", slice_bytes)
+    came: Counter[tuple[str, int, int]] = Counter()
+    staged = staged_of(write_log(delayed(Random(seed), came)), tmp_path / "staged")
+    found: Counter[tuple[str, int, int]] = Counter()
+    for row in staged.lateness().to_pylist():
+        found[row["topic"], row["minute_ms"], row["late_ms"]] += row["deliveries"]
+    assert found == came
+    assert staged.part_count == 1 or staged.has("carried")
