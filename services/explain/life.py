@@ -215,7 +215,7 @@ def _what(one: Record, stored: dict[str, str]) -> tuple[str, str]:
     if one.topic == HALF_TOPIC:
         return "half", f"sent by {host}"
     if one.topic == TIMER_TOPIC:
-        return "armed", f"by the half @{one.half_offset:,}" if one.half_offset else f"sent by {host}"
+        return "armed", _armed(one, stored)
     if one.topic.startswith(DEAD_LETTER_PREFIX):
         return "dead letter", _given_up(one, stored)
     if properties.TIMER_OFFSET in stored:
@@ -225,6 +225,14 @@ def _what(one: Record, stored: dict[str, str]) -> tuple[str, str]:
     if one.type == TYPE_COMMIT:
         return "committed", f"the half @{one.half_offset:,}"
     return "stored", f"sent by {host}"
+
+
+def _armed(one: Record, stored: dict[str, str]) -> str:
+    host = ":".join(map(str, one.born_host))
+    by = f"by the half @{one.half_offset:,}" if one.half_offset else f"sent by {host}"
+    due_ms = _number(stored.get(properties.DUE_MS, ""))
+    late_ms = 0 if due_ms is None else one.store_ms - due_ms
+    return f"{by}, {late_ms:,} ms after its time" if late_ms > 0 else by
 
 
 def _delivered(one: Record, stored: dict[str, str]) -> tuple[str, str]:
