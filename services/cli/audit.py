@@ -78,7 +78,7 @@ def run(
     window: Annotated[str, span_option("Width of the windows of event time.")] = "5m",
     grace: Annotated[str, limit_option("How far the clocks of shop and broker may be apart.")] = "1m",
     undecided_limit: Annotated[str, limit_option("A half message may wait so long for its outcome.")] = "10m",
-    late_limit: Annotated[str, limit_option("A deadline may fire so much late.")] = "1m",
+    late_limit: Annotated[str, limit_option("A deadline may be set, or fire, so much late.")] = "1m",
     unconsumed_limit: Annotated[str, limit_option("A message may wait so long for its consumer.")] = "1h",
     watermark: Annotated[str, limit_option(audit_books.ALLOWANCE)] = audit_books.WATERMARK,
     has_plan: Annotated[bool, typer.Option("--plan", help="Also write how to repair what is found.")] = False,
