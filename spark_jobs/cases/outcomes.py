@@ -76,10 +76,15 @@ def _is_half_written() -> Column:
 
 
 def _unsaid(what: str, at_ms: Column) -> Column:
-    """Return why a row that says paid or cancelled has no message, if the log would have the message."""
+    """Return why a row that says paid or cancelled has no message, if the log would have the message.
+
+    A topic that the user does not have promises none.
+    """
     ended = F.col(f"{what}_end_offset")
-    is_unsaid = F.col(f"{what}_offset").isNull() & ~flag(f"has_open_{what}") & is_covered(at_ms)
     topic = F.col(f"{what}_topic")
+    is_unsaid = (
+        F.col(f"{what}_offset").isNull() & ~flag(f"has_open_{what}") & is_covered(at_ms) & (topic != "")
+    )
     found = says(
         f"The database says {what}; the half of %s was ended without it at log offset %d.", topic, ended
     )

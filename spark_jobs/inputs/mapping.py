@@ -66,10 +66,15 @@ OPTIONAL: Final[dict[str, frozenset[str]]] = {
     "pushes": frozenset({"schedule_id", "message_id", "delivered_ms"}),
     "ledger": frozenset({"at_ms"}),
     "timers": frozenset({"order_timeouts"}),
-    "bodies": frozenset({"total_pence"}),
+    "topics": frozenset({"order_timeouts", "order_paid", "order_cancelled", "pushes"}),
+    "bodies": frozenset({
+        "customer_id", "placed_ms", "lines", "sku", "quantity", "due_ms", "paid_ms", "cancelled_ms",
+        "total_pence",
+    }),
     "amounts": frozenset({"currency"}),
-}
-"""Names that a user need not have: columns, which are null then, a prefix of keys, fields of bodies."""
+}  # fmt: skip
+"""Names that a user need not have: columns, which are null then, a prefix of keys, fields of bodies, topics,
+whose messages no case then asks for."""
 
 ABSENT: Final[dict[str, frozenset[str]]] = {"orders": frozenset({"currency"})}
 """Columns that the shop itself does not have."""
@@ -211,8 +216,11 @@ class Mapping:
 
     @property
     def consumers(self) -> dict[str, str]:
-        """Return the group that acts on each topic, by the user's names."""
-        return {getattr(self.topics, one.name): getattr(self.groups, one.name) for one in fields(self.groups)}
+        """Return the group that acts on each topic that there is, by the user's names."""
+        named = {
+            getattr(self.topics, one.name): getattr(self.groups, one.name) for one in fields(self.groups)
+        }
+        return {topic: group for topic, group in named.items() if topic}
 
 
 SHOP: Final = Mapping()
@@ -341,7 +349,8 @@ def _refuse_same_topics(topics: Topics, shown: str) -> None:
     """Raise `ConfigurationError` if two of our topics have one name: their messages could not be told
     apart.
     """
-    if len(set(topics.all)) < len(topics.all):
+    named = [name for name in topics.all if name]
+    if len(set(named)) < len(named):
         raise ConfigurationError(
             f"{shown} [topics] gives two of our topics the same name. Each needs its own; "
             f"they are {', '.join(topics.all)}."

@@ -131,6 +131,7 @@ def announce(row: Row, planning: Planning) -> Iterator[Step]:
         bodies.lines: lines
         and [{bodies.sku: line["sku"], bodies.quantity: line["quantity"]} for line in lines],
     }
+    body.pop("", None)
     lacking = "" if lines else " Its lines are to be filled in: give --orders to have them here."
     yield message(
         f"Announce the order again.{lacking}",
@@ -398,12 +399,13 @@ def set_deadline(row: Row, planning: Planning) -> Iterator[Step]:
     """Send the deadline of an order that waits for its payment, if none waits and none has come."""
     due_ms = due_of(row)
     is_there = row["open_timer_offset"] is not None or row["delivered_offset"] is not None
-    if row["status"] != "PLACED" or row["placed_ms"] is None or due_ms is None or is_there:
-        return
     mapping = planning.sources.mapping
-    body = {mapping.bodies.order_id: row["order_id"], mapping.bodies.due_ms: due_ms}
-    safe = "The order service times out only what is still placed."
     topic, key = mapping.topics.order_timeouts, row["order_id"]
+    if not topic or row["status"] != "PLACED" or row["placed_ms"] is None or due_ms is None or is_there:
+        return
+    body = {mapping.bodies.order_id: row["order_id"], mapping.bodies.due_ms: due_ms}
+    body.pop("", None)
+    safe = "The order service times out only what is still placed."
     if is_overdue(row, planning):
         yield message("Send the deadline: none is set that could fire.", topic, key, body, safe)
         return

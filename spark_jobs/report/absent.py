@@ -52,4 +52,5 @@ def absent_groups(topics: Iterable[str | None], acting: Iterable[str], mapping: 
 
 
 def _named(names: Topics | Groups) -> list[tuple[str, str]]:
-    return [(one.name, getattr(names, one.name)) for one in fields(names)]
+    named = [(one.name, getattr(names, one.name)) for one in fields(names)]
+    return [(ours, name) for ours, name in named if name]

@@ -23,13 +23,14 @@ _EXAMPLES_MAX: Final = 8
 
 def promised(bodies: Bodies) -> dict[int, tuple[str, ...]]:
     """Return the fields of each topic's bodies by the topic's number; the first is the message's id."""
-    return {
+    fields = {
         CREATED: (bodies.order_id, bodies.customer_id, bodies.lines),
         TIMEOUTS: (bodies.order_id, bodies.due_ms),
         PAID: (bodies.order_id, bodies.paid_ms),
         CANCELLED: (bodies.order_id, bodies.cancelled_ms),
         PUSHES: (bodies.push_id,),
     }
+    return {number: tuple(filter(None, names)) for number, names in fields.items()}
 
 
 def readable(body: pa.BinaryArray, ids: pa.StringArray, topic: Integers, bodies: Bodies) -> Flags:
@@ -90,7 +91,13 @@ def is_promised(body: bytes | None, message_id: str | None, names: tuple[str, ..
     """Return whether one body, parsed, is what was promised."""
     content = parsed(body)
     is_whole = all(content.get(name) is not None for name in names)
-    return is_whole and message_id is not None and content[names[0]] == message_id
+    return is_whole and message_id is not None and _is_id(content[names[0]], message_id)
+
+
+def _is_id(value: Any, message_id: str) -> bool:
+    """Return whether a field has a message's id; as a number, too."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return (str(value) if is_number else value) == message_id
 
 
 def parsed(body: bytes | None) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class Said:
     @cached_property
     def shop_topic(self) -> Integers:
         """Return the topic that each record is about, counted in the shop's; -1 for others."""
-        numbers = {name: number for number, name in enumerate(self.topics.all)}
+        numbers = {name: number for number, name in enumerate(self.topics.all) if name}
         of_shop = [numbers.get(name, -1) for name in self.topic_names]
         return np.array([*of_shop, -1], np.int8)[self.about]
 

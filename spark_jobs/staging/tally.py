@@ -45,7 +45,7 @@ class Tally:
 
     def __init__(self, mapping: Mapping) -> None:
         self._mapping = mapping
-        self._topics = {name: number for number, name in enumerate(mapping.topics.all)}
+        self._topics = {name: number for number, name in enumerate(mapping.topics.all) if name}
         self._words = Words()
         self._events: list[Events] = []
         self._ids: list[pa.StringArray] = []
@@ -213,7 +213,8 @@ class Tally:
         if groups.null_count == len(groups):
             return
         topic = said.shop_topic
-        is_consumed = np.array([*(name in self._mapping.consumers for name in self._topics), False])[topic]
+        consumers, names = self._mapping.consumers, self._mapping.topics.all
+        is_consumed = np.array([*(name in consumers for name in names), False])[topic]
         places = np.flatnonzero(present(groups) & is_consumed & said.is_named(*MESSAGES))
         if len(places):
             columns = [topic[places], said.places[places], groups.take(places), ids.take(places)]

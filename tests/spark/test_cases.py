@@ -163,6 +163,11 @@ ROWS: dict[str, tuple[str, Changes]] = {
         {"cleared_ms": None, "cleared_customer_first": None, "cleared_customer_last": None, "has_carts": 0},
     ),
     "paid before the log": ("balanced", {"paid_offset": None, "covered_from_ms": PLACED_MS + MINUTE_MS}),
+    "paid, where nobody sends payments": ("balanced", {"paid_offset": None, "paid_topic": ""}),
+    "cancelled, where nobody sends cancellations": (
+        "balanced",
+        UNPAID | {"status": "CANCELLED", "cancelled_ms": PLACED_MS, "cancelled_topic": ""},
+    ),
     "payment committed, unpaid": ("outcome-contradicts-database", TIMED_OUT | {"paid_offset": 700}),
     "payment committed, too new": ("in-flight", PLACED | {"paid_offset": BOOKS_OFFSET}),
     "cancelled, no message": (

@@ -78,9 +78,17 @@ def test_everything_may_have_another_name(file: Path) -> None:
     assert mapping.pushes == SHOP.pushes
 
 
+def test_topics_that_there_are_not(file: Path) -> None:
+    mapping = read(file, '[topics]\norder_timeouts = ""\norder_paid = ""\norder_cancelled = ""')
+    assert mapping.topics.all == ("order-created", "", "", "", "pushes")
+    assert mapping.consumers == {"order-created": "shop-carts", "pushes": "shop-pushes"}
+    assert read(file, '[topics]\norder_created = "pushes"\npushes = ""').topics.order_created == "pushes"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ('[topics]\norder_created = ""', "[topics]: order_created = '' is no name."),
         (
             "[order]",
             "has the unknown name 'order'. There are orders, order_lines, pushes, carts, ledger, topics",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,12 @@ def test_a_deadline_that_was_never_set_is_sent() -> None:
         "pay by",
         {"number": "o1", "pay_by": 31_000},
     )
+
+
+def test_no_deadline_is_sent_where_there_is_no_topic_of_them() -> None:
+    named = replace(OWN_NAMES, topics=replace(OWN_NAMES.topics, order_timeouts=""))
+    (step,) = steps(names.TIMEOUT_NOT_FIRED, PlanSources(named), status="PLACED", due_ms=31_000)
+    assert step["kind"] == "look"
 
 
 def test_every_name_of_a_plan_is_the_users(tmp_path: Path) -> None:

@@ -24,6 +24,14 @@ def test_the_shops_topics_need_not_be_there_but_that_of_placed_orders() -> None:
     assert absent_topics(["order-created"], SHOP) == []
 
 
+def test_a_topic_that_the_user_does_not_have_is_not_missed() -> None:
+    mapping = as_mapping(
+        {"topics": {"order_paid": "", "order_timeouts": "", "order_created": "sales"}}, "a test"
+    )
+    assert absent_topics(["sales"], mapping) == []
+    assert absent_groups(["sales", ""], [], mapping) == []
+
+
 def test_a_group_that_has_acknowledged_nothing_is_named() -> None:
     (told,) = absent_groups(["sales"], [], OWN)
     assert told.startswith("Group warehouse, which [groups] order_created names, has acknowledged nothing")

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_jobs.inputs.mapping import Bodies
+from spark_jobs.inputs.mapping import SHOP, Bodies
 from spark_jobs.staging.bodies import readable
 from spark_jobs.staging.events import CREATED, PAID, PUSHES
 
@@ -54,7 +54,26 @@ def test_fields_are_found_wherever_they_lie() -> None:
     assert asked(mixed, ["o"] * 80, CREATED) == [False, True] * 40
 
 
-def asked(bodies: list[bytes | None], ids: list[str | None], topic: int) -> list[bool]:
+def test_an_id_may_be_a_number() -> None:
+    bodies = [
+        b'{"order_id": 7, "paid_ms": 5}',
+        b'{"order_id": 70, "paid_ms": 5}',
+        b'{"order_id": true, "paid_ms": 5}',
+    ]
+    assert asked(bodies, ["7", "7", "true"], PAID) == [True, False, False]
+
+
+def test_fields_that_a_user_does_not_have_are_not_missed() -> None:
+    lacking = Bodies(customer_id="", lines="", paid_ms="")
+    body = b'{"order_id": "o-1"}'
+    assert asked([body, body], ["o-1", "o-2"], CREATED, lacking) == [True, False]
+    assert asked([body], ["o-1"], PAID, lacking) == [True]
+    assert asked([body], ["o-1"], PAID) == [False]
+
+
+def asked(
+    bodies: list[bytes | None], ids: list[str | None], topic: int, names: Bodies = SHOP.bodies
+) -> list[bool]:
     topics = np.full(len(bodies), topic, np.int8)
-    found = readable(pa.array(bodies, pa.binary()), pa.array(ids, pa.string()), topics, Bodies())
+    found = readable(pa.array(bodies, pa.binary()), pa.array(ids, pa.string()), topics, names)
     return [bool(one) for one in found]
