@@ -22,3 +22,9 @@ class StreamLost(StoreError):
     """The store no longer holds the log that was being read."""
 
     code = "TW-112"
+
+
+class NothingProposed(ConfigurationError):
+    """No mapping can be proposed."""
+
+    code = "TW-129"

@@ -104,6 +104,20 @@ class Database:
         if unknown:
             raise self._meaningless(self._mappings[ours], section, column, unknown)
 
+    @contextmanager
+    def looking(self) -> Iterator[Connection]:
+        """Yield a connection in which the database stands still; raise `DatabaseUnreadable`."""
+        try:
+            with one_view(self._engine) as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise self._unreadable(error) from error
+
+    @property
+    def shown(self) -> str:
+        """Return its URL without the password."""
+        return self._shown
+
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()

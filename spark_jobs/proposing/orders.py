@@ -1,0 +1,184 @@
+"""Which table is the orders: the one whose unique column holds the keys of messages.
+
+Small numbers are keys of every table, so more is asked than that the keys occur: a column of statuses, a time
+that is the messages' own, columns that are fields of their bodies, a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from spark_jobs.errors import NothingProposed
+from spark_jobs.proposing.agreement import field_equals, field_names, pairs, rows_by, share, time_is_near
+from spark_jobs.proposing.facts import Column, Table, Topic
+from spark_jobs.proposing.words import COLUMNS, STATUSES, TABLES, likeness, meaning
+
+_SHOWN_MAX: Final = 10
+_KEYS_SHOWN: Final = 3
+_WEIGHTS: Final = {"status": 3, "time": 3, "field": 3, "name": 2, "other name": -3, "view": -1}
+_BEGINNING: Final = re.compile(r"(.*[\W_])[^\W_]+\Z", re.DOTALL)
+_CLOSE: Final = 1
+"""Tables whose evidence differs by no more may be either."""
+
+
+class FoundOrders(NamedTuple):
+    """The table of orders, its key, the topics whose keys it holds, and why it is thought to be that."""
+
+    table: Table
+    key: str
+    topics: tuple[Topic, ...]
+    why: str
+    also: tuple[str, ...] = ()
+    """Other tables that may be meant."""
+
+
+class _Candidate(NamedTuple):
+    weight: int
+    found: FoundOrders
+
+
+def find_orders(tables: Sequence[Table], topics: Sequence[Topic]) -> FoundOrders:
+    """Return the table of orders; raise `NothingProposed` if none holds the keys of messages."""
+    keyed = [topic for topic in topics if topic.messages]
+    found = _best(tables, keyed)
+    if found is None:
+        raise NothingProposed(_none(tables, topics, keyed))
+    return found
+
+
+def _best(tables: Sequence[Table], topics: Sequence[Topic]) -> FoundOrders | None:
+    candidates = [
+        one
+        for table in tables
+        for column in table.columns
+        if is_unique(table, column)
+        for one in _candidates(table, column, topics)
+    ]
+    if not candidates:
+        return None
+    best = max(candidates, key=lambda one: one.weight)
+    others = [
+        one.found.table.name
+        for one in candidates
+        if one.found.table.name != best.found.table.name and best.weight - one.weight <= _CLOSE
+    ]
+    return best.found._replace(also=tuple(dict.fromkeys(others)))
+
+
+def keys_to_look_for(topics: Iterable[Topic]) -> list[str]:
+    """Return the keys that a database is asked for: those of messages, and what follows the word with which
+    all keys of a topic begin (`order-7`): such keys are no ids, which is told with the table's name.
+    """
+    found: set[str] = set()
+    for topic in topics:
+        found |= topic.keys | set(_without_prefix(topic)[1])
+    return sorted(found)
+
+
+def _without_prefix(topic: Topic) -> tuple[str, dict[str, str]]:
+    """Return with what all keys of a topic begin, up to a sign, and the keys by what follows."""
+    begun = {found[1] if (found := _BEGINNING.match(key)) else "" for key in topic.keys}
+    prefix = begun.pop() if len(begun) == 1 else ""
+    return prefix, {key.removeprefix(prefix): key for key in topic.keys} if prefix else {}
+
+
+def is_unique(table: Table, column: Column) -> bool:
+    """Return whether no two rows have one value: by the database, or in the sample."""
+    values = table.values(column.name)
+    return column.is_unique or (len(values) > 1 and len(values) == len(set(values)))
+
+
+def covered(topics: Sequence[Topic], held: frozenset[str]) -> tuple[Topic, ...]:
+    """Return the topics of which at least half the keys are among those that are held."""
+    return tuple(one for one in topics if one.keys and 2 * len(one.keys & held) >= len(one.keys))
+
+
+def _candidates(table: Table, column: Column, topics: Sequence[Topic]) -> list[_Candidate]:
+    here = covered(topics, column.keys)
+    if not any(not one.is_delayed for one in here):
+        return []
+    rows = rows_by(table, column.name)
+    evidence: dict[str, str] = {}
+    names = [one.name for one in table.columns if one.name != column.name]
+    if status := next((one for one in names if _is_status(table.column(one))), ""):
+        evidence["status"] = f"{status} looks like its status"
+    for topic in here:
+        found = pairs(topic, rows)
+        for name in names:
+            near = time_is_near([(one.stored_ms, row.times.get(name)) for one, row in found])
+            if near.is_most and not topic.is_delayed:
+                evidence.setdefault("time", f"{name} is the time of {near} messages of {topic.name}")
+        for field in field_names(topic.messages):
+            alike = [
+                name
+                for name in names
+                if (is_same := field_equals(found, field, name)).is_most and is_same.of > 1
+            ]
+            if alike:
+                evidence.setdefault("field", f"{alike[0]} is the field {field} of its messages")
+    is_named = likeness(table.name, TABLES["orders"])
+    others = [words for name, words in TABLES.items() if name != "orders"]
+    is_other = max(likeness(table.name, words) for words in (*others, COLUMNS["customer_id"]))
+    if is_named > is_other:
+        evidence["name"] = "its name"
+    elif is_other > is_named:
+        evidence["other name"] = ""
+    weight = min(len(here), 3) + sum(_WEIGHTS[name] for name in evidence) + column.is_unique
+    held = ", ".join(f"{one.name} ({share(key in column.keys for key in one.keys)})" for one in here)
+    more = next((evidence[name] for name in ("time", "field", "status", "name") if name in evidence), "")
+    why = "; ".join([f"{column.name} holds the keys of {held}", *filter(None, [more])])
+    return [_Candidate(weight, FoundOrders(table, column.name, here, why))]
+
+
+def _is_status(column: Column) -> bool:
+    values = [value for value in column.counts or {} if value]
+    return len(values) > 0 and (
+        likeness(column.name, COLUMNS["status"]) > 0 or any(meaning(value, STATUSES) for value in values)
+    )
+
+
+def _none(tables: Sequence[Table], topics: Sequence[Topic], keyed: Sequence[Topic]) -> str:
+    """Return why there is no table of orders, and what to do."""
+    if not keyed:
+        listed = ", ".join(one.name for one in topics[:_SHOWN_MAX])
+        return (
+            f"No message of the log has a key (its topics are {listed}). Send each order's messages with the "
+            "order's id as their first key, as NewMessage(..., keys=[id]), and try again."
+        )
+    if told := _prefixed(tables, keyed):
+        return told
+    examples = ", ".join(f"{key!r}" for key in sorted(keyed[0].keys)[:_KEYS_SHOWN])
+    named = ", ".join(one.name for one in tables[:_SHOWN_MAX])
+    more = f" and {len(tables) - _SHOWN_MAX} more" if len(tables) > _SHOWN_MAX else ""
+    return (
+        "No table looks like orders: no column without repeated values holds the keys of messages, such as "
+        f"{examples} of {keyed[0].name}. There are {named}{more}. If the orders are in another database, "
+        "give it by --db; if their ids are written otherwise, send messages with the id as their first key."
+    )
+
+
+def _prefixed(tables: Sequence[Table], keyed: Sequence[Topic]) -> str:
+    """Return what to do about keys that are ids with a word before them; "" if they are not."""
+    bare = []
+    for topic in keyed:
+        prefix, _ = _without_prefix(topic)
+        messages = (replace(one, key=one.key.removeprefix(prefix)) for one in topic.messages)
+        bare.append(replace(topic, messages=tuple(messages)))
+    found = _best(tables, bare)
+    if found is None:
+        return ""
+    here = {one.name for one in found.topics}
+    for topic in keyed:
+        prefix, tails = _without_prefix(topic)
+        if tails and topic.name in here:
+            tail = min(tails)
+            return (
+                f"The keys of {topic.name} are such as {tails[tail]!r} where {found.key} of table "
+                f"{found.table.name} is {tail!r}, and the audit takes the first key for the id. Send the id "
+                f"alone as the first key, or make a view of the table in which {found.key} begins with "
+                f"{prefix!r}, and try again."
+            )
+    return ""

@@ -1,0 +1,198 @@
+"""A mapping for the tables of a database and the topics of a log, with a reason for each name.
+
+A pure function: what was read of both goes in (`facts`), names, reasons and doubts come out (`proposal`).
+
+    orders      which table (`orders`), what its columns (`columns`, `times`) and statuses are (`statuses`)
+    topics      which is what, and the groups that act on them (`topics`), the fields of bodies (`bodies`)
+    articles    lines of orders, carts and their ledger
+    pushes      another table's delayed messages
+
+What a row and a message say counts for more than a name, which only decides where they say nothing.
+
+Weak spot: it goes by a sample and by words of a dozen languages. Hence a reason beside each name, for whoever
+knows the tables; and an audit right after, in which a wrong name shows as a finding of nearly every order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from spark_jobs.errors import NothingProposed
+from spark_jobs.proposing.agreement import rows_by
+from spark_jobs.proposing.articles import choose_carts, find_lines, lines_part
+from spark_jobs.proposing.bodies import choose_bodies
+from spark_jobs.proposing.columns import choose_columns
+from spark_jobs.proposing.facts import LogFacts, Table, Topic
+from spark_jobs.proposing.known import KnownOrders
+from spark_jobs.proposing.orders import FoundOrders, find_orders
+from spark_jobs.proposing.proposal import Choice, Doubt, Part, Proposal
+from spark_jobs.proposing.pushes import choose_pushes
+from spark_jobs.proposing.statuses import choose_statuses, status_column
+from spark_jobs.proposing.times import choose_times
+from spark_jobs.proposing.topics import OrderTopics, choose_group, choose_topics, is_plain
+
+_ACTED_ON: Final = {"order_created": "the carts, say", "order_timeouts": "what times orders out"}
+_TOPICS: Final = ("order_created", "order_timeouts", "order_paid", "order_cancelled")
+_JUDGED_AS_TRANSACTIONS: Final = ("order_created", "order_paid", "order_cancelled")
+_LACKING: Final = {
+    "order_timeouts": "of deadlines (delayed messages with the orders' keys)",
+    "order_paid": "of payments",
+    "order_cancelled": "of cancellations",
+}
+
+
+def propose(tables: Sequence[Table], log: LogFacts) -> Proposal:
+    """Return the mapping that is proposed; raise `NothingProposed` if no table looks like orders."""
+    _refuse_nothing(tables, log)
+    found = find_orders(tables, log.topics)
+    rows, status = rows_by(found.table, found.key), status_column(found.table, found.key)
+    if not status:
+        raise NothingProposed(_no_status(found))
+    topics = choose_topics(found.topics, rows, status)
+    statuses = choose_statuses(found.table, status, rows, topics, log.last_ms)
+    meanings = {one.value: one.meaning for one in statuses.statuses}
+    orders = KnownOrders(found, rows, topics, status, meanings)
+    columns = _columns(orders)
+    named = {one.name: one.value for one in columns.choices if isinstance(one.value, str)}
+    others, has_carts, has_pushes = _others(tables, log, orders, named)
+    bodies = choose_bodies(topics, rows, found.key, named)
+    part = Part.joined((_of_orders(orders), columns, statuses, others, _of_topics(topics), bodies))
+    sections = dict.fromkeys(one.section for one in part.choices)
+    ordered = tuple(one for section in sections for one in part.choices if one.section == section)
+    return Proposal(ordered, part.doubts, part.statuses, has_carts, has_pushes)
+
+
+def _refuse_nothing(tables: Sequence[Table], log: LogFacts) -> None:
+    if not any(topic.messages or topic.without_key for topic in log.topics):
+        raise NothingProposed(
+            "The log holds no message yet. Let your service send some (docs/transactions.md), and try again."
+        )
+    if not tables:
+        raise NothingProposed("The database has no tables. Correct --db: the orders are in another one.")
+
+
+def _columns(orders: KnownOrders) -> Part:
+    columns = choose_columns(orders)
+    values = (one.value for one in columns.choices if isinstance(one.value, str))
+    return Part.joined((columns, choose_times(orders, {orders.found.key, orders.status, *values})))
+
+
+def _others(
+    tables: Sequence[Table], log: LogFacts, orders: KnownOrders, named: Mapping[str, str]
+) -> tuple[Part, bool, bool]:
+    """Return what is proposed of other tables than the orders, and whether there are carts, and pushes."""
+    lines = find_lines(tables, orders.found)
+    pushes = choose_pushes(tables, log.topics, orders.found)
+    used = [lines.table.name] if lines else []
+    used += [str(one.value) for one in pushes.choices if (one.section, one.name) == ("pushes", "table")]
+    carts = choose_carts(tables, orders.found, named.get("customer_id", ""), used)
+    has_pushes = bool(pushes.choices)
+    if not has_pushes:
+        pushes = Part((Choice("topics", "pushes", "", "no other table has the keys of delayed messages"),))
+    return Part.joined((lines_part(lines), carts, pushes)), bool(carts.choices), has_pushes
+
+
+def _of_orders(known: KnownOrders) -> Part:
+    orders, status = known.found, known.status
+    column = orders.table.column(orders.key)
+    why = "no two rows have the same" if not column.is_unique else "the database keeps it unique"
+    counts = orders.table.column(status).counts or {}
+    doubts = [
+        Doubt(
+            f"Table {name} holds such keys as well. If the orders are there, write it as table in [orders]."
+        )
+        for name in orders.also
+    ]
+    return Part(
+        (
+            Choice("orders", "table", orders.table.name, orders.why),
+            Choice("orders", "order_id", orders.key, f"the messages' keys; {why}"),
+            Choice("orders", "status", status, f"{len(counts)} values in {sum(counts.values()):,} rows"),
+        ),
+        tuple(doubts),
+    )
+
+
+def _no_status(orders: FoundOrders) -> str:
+    columns = ", ".join(one.name for one in orders.table.columns)
+    return (
+        f"Table {orders.table.name} looks like orders ({orders.why}), but no column looks like a status "
+        f"(there are {columns}). If times say it, make a view with one: CASE WHEN paid_at IS NOT NULL THEN "
+        "'paid' ... ELSE 'placed' END, and try again."
+    )
+
+
+def _of_topics(topics: OrderTopics) -> Part:
+    parts = [_of_topic(ours, topics) for ours in _TOPICS]
+    for ours, what in _ACTED_ON.items():
+        topic = topics.topic(ours)
+        if topic is not None:
+            parts.append(_of_group(ours, what, topic))
+    return Part.joined(parts)
+
+
+def _of_topic(ours: str, topics: OrderTopics) -> Part:
+    topic = topics.topic(ours)
+    if topic is None:
+        return _lacking(ours, topics)
+    doubts = []
+    if topic.without_key:
+        doubts.append(
+            Doubt(
+                f"{topic.without_key:,} messages of {topic.name} have no key: nothing says of which order "
+                "they are. Send them with the order's id as their first key."
+            )
+        )
+    if is_plain(topic) and ours in _JUDGED_AS_TRANSACTIONS:
+        is_needed = ours == "order_created"
+        doubts.append(Doubt(_plain(ours, topic), is_blocking=is_needed))
+        if not is_needed:
+            return Part((Choice("topics", ours, "", f"{topic.name} has no transactions"),), tuple(doubts))
+    return Part((Choice("topics", ours, topic.name, topics.chosen[ours].why),), tuple(doubts))
+
+
+def _plain(ours: str, topic: Topic) -> str:
+    """Return the doubt about messages that were sent without a transaction."""
+    effect = (
+        "every order would be order-without-message. Nothing can be audited before"
+        if ours == "order_created"
+        else "they are not judged"
+    )
+    return (
+        f"{topic.name} has {topic.plain:,} messages that were sent without a transaction, as an outbox sends "
+        f"them. The audit takes such a message only as one of a transaction (docs/transactions.md): {effect}."
+    )
+
+
+def _lacking(ours: str, topics: OrderTopics) -> Part:
+    unsure = (
+        f" (it may be {' or '.join(topics.unsure)})" if topics.unsure and ours != "order_timeouts" else ""
+    )
+    return Part(
+        (Choice("topics", ours, "", "none was found: no order is judged by one"),),
+        (
+            Doubt(
+                f"Not found: a topic {_LACKING[ours]}{unsure}. No order is judged by one. If there is one, "
+                f'write {ours} = "..." in [topics].'
+            ),
+        ),
+    )
+
+
+def _of_group(ours: str, what: str, topic: Topic) -> Part:
+    group, why, others = choose_group(topic)
+    if not group:
+        return Part(
+            doubts=(
+                Doubt(
+                    f"Not found: a group that acknowledges messages of {topic.name}. Write the one that acts "
+                    f'on them ({what}) as {ours} = "..." in [groups].'
+                ),
+            )
+        )
+    several = Doubt(
+        f"Groups {', '.join(others)} acknowledge messages of {topic.name} as well as {group}. If another one "
+        f'acts on them ({what}), write {ours} = "..." in [groups].'
+    )
+    return Part((Choice("groups", ours, group, why),), (several,) if others else ())

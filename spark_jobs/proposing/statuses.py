@@ -1,0 +1,169 @@
+"""What each status of the orders means: by the messages that such orders have, or by its word.
+
+Where both say something and it is not the same, the word is taken and the doubt told: rows that are wrong are
+what an audit is to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from spark_jobs.proposing.agreement import Share, share
+from spark_jobs.proposing.facts import Row, Table
+from spark_jobs.proposing.proposal import Choice, Doubt, Part, StatusCount
+from spark_jobs.proposing.topics import OrderTopics
+from spark_jobs.proposing.words import COLUMNS, STATUSES, likeness, meaning
+
+_ORDER: Final = ("PLACED", "PAID", "TIMED_OUT", "CANCELLED")
+_STATUSES_MAX: Final = 30
+
+
+def status_column(table: Table, key: str) -> str:
+    """Return the column with the orders' status; "" if there is none."""
+    weights: dict[str, tuple[int, int, int]] = {}
+    for column in table.columns:
+        values = [value for value in column.counts or {} if value]
+        if column.name == key or not values or len(values) > _STATUSES_MAX or column.refers_to:
+            continue
+        meant = {meaning(value, STATUSES) for value in values} - {""}
+        named = likeness(column.name, COLUMNS["status"])
+        if named or meant:
+            weights[column.name] = (len(meant) + 2 * (named > 0), named, len(values))
+    return max(weights, key=lambda name: weights[name]) if weights else ""
+
+
+def choose_statuses(
+    table: Table, column: str, rows: Mapping[str, Row], topics: OrderTopics, last_ms: int
+) -> Part:
+    """Return what each status is, with how many orders have it; `rows` are those of the sample by key, and
+    `last_ms` the time of the log's last record.
+    """
+    seen = _Seen(column, rows, topics, last_ms)
+    counts = table.column(column).counts or {}
+    ordered = sorted(counts, key=lambda value: (-counts[value], value or ""))
+    found = _alike_without([_status(value, counts[value], seen) for value in ordered])
+    choices = []
+    for ours in _ORDER:
+        theirs = [one for one in found if one.meaning == ours]
+        if theirs:
+            values = list(dict.fromkeys(one.value or "" for one in theirs))
+            why = "; ".join(f"{shown(one.value)}: {one.why}" for one in theirs)
+            choices.append(Choice("orders.statuses", ours, values if len(values) > 1 else values[0], why))
+    doubts = [*_unknown(found, seen), *_contradicted(found, seen)]
+    return Part(tuple(choices), tuple(doubts), tuple(found))
+
+
+def shown(value: str | None) -> str:
+    """Return a status as a sentence has it."""
+    return "NULL" if value is None else repr(value)
+
+
+def _alike_without(found: list[StatusCount]) -> list[StatusCount]:
+    """Return the statuses with NULL and "" known only as the same: a mapping cannot tell them apart."""
+    meanings = {one.meaning for one in found if not one.value}
+    return [one if one.value or len(meanings) < 2 else one._replace(meaning="") for one in found]
+
+
+def _status(value: str | None, count: int, seen: _Seen) -> StatusCount:
+    word = meaning(value or "", STATUSES)
+    said, why = seen.by_messages(value)
+    if word and (not said or word == said):
+        return StatusCount(value, count, word, f"{why}; its word" if said else "its word")
+    return StatusCount(value, count, word or said, "its word" if word else why)
+
+
+class _Seen(NamedTuple):
+    """The orders of the sample by key, their column with the status, and their messages."""
+
+    column: str
+    rows: Mapping[str, Row]
+    topics: OrderTopics
+    last_ms: int
+
+    def keys(self, value: str | None) -> frozenset[str]:
+        """Return the keys of the orders with a status."""
+        return frozenset(key for key, row in self.rows.items() if row.texts.get(self.column) == value)
+
+    def by_messages(self, value: str | None) -> tuple[str, str]:
+        """Return what the messages of orders with a status say that it is, and why; "" for nothing sure."""
+        keys = self.keys(value)
+        for ours, name in (("PAID", "order_paid"), ("CANCELLED", "order_cancelled")):
+            of = self._having(keys, name)
+            if of.is_most:
+                return ours, f"{of} of them have a message in {self.topics.chosen[name].topic.name}"
+        waiting = self._waiting(keys)
+        if self._is_unended(keys) and waiting.count == waiting.of > 0:
+            return "PLACED", f"the deadlines of {waiting} of them are still to come"
+        return "", ""
+
+    def are_over(self, value: str | None) -> bool:
+        """Return whether all orders with a status have had their deadline and are neither paid nor
+        cancelled.
+        """
+        keys = self.keys(value)
+        waiting = self._waiting(keys)
+        return self._is_unended(keys) and waiting.of > 0 and waiting.count == 0
+
+    def has_created(self, value: str | None) -> Share:
+        """Return how many of the orders with a status have a first message."""
+        return self._having(self.keys(value), "order_created")
+
+    def _having(self, keys: frozenset[str], name: str) -> Share:
+        topic = self.topics.topic(name)
+        return Share(len(keys & topic.keys) if topic else 0, len(keys))
+
+    def _is_unended(self, keys: frozenset[str]) -> bool:
+        ended = sum(self._having(keys, name).count for name in ("order_paid", "order_cancelled"))
+        return self.topics.topic("order_paid") is not None and not ended
+
+    def _waiting(self, keys: frozenset[str]) -> Share:
+        """Return how many deadlines of orders are still to come, of those that are known."""
+        topic = self.topics.topic("order_timeouts")
+        due = [one.due_ms for one in topic.messages if one.key in keys] if topic else []
+        return share(due_ms > self.last_ms for due_ms in due if due_ms is not None)
+
+
+def _unknown(found: list[StatusCount], seen: _Seen) -> list[Doubt]:
+    """Return the doubt about statuses of which nothing says what they are: the audit would refuse them."""
+    unknown = [one for one in found if not one.meaning]
+    if not unknown:
+        return [_not_seen(ours) for ours in ("PLACED", "PAID") if ours not in {one.meaning for one in found}]
+    listed = ", ".join(f"{shown(one.value)} ({one.rows:,} rows{_hint(one, seen)})" for one in unknown)
+    return [
+        Doubt(
+            f"What these statuses mean is not known: {listed}. Write each in [orders.statuses] as PLACED, "
+            'PAID, TIMED_OUT or CANCELLED ("" is NULL, too), or name a view without such rows as the table.',
+            is_blocking=any(one.rows for one in unknown),
+        )
+    ]
+
+
+def _not_seen(ours: str) -> Doubt:
+    """Return the doubt about a status of ours that no order has now."""
+    return Doubt(
+        f"No order has a status that means {ours} at this moment. An audit refuses a status that it does not "
+        f'know: write what yours will be called as {ours} = "..." in [orders.statuses].'
+    )
+
+
+def _hint(one: StatusCount, seen: _Seen) -> str:
+    if seen.are_over(one.value):
+        return "; their deadlines are over and none is paid: TIMED_OUT, or PLACED if they still wait"
+    if seen.keys(one.value) and not seen.has_created(one.value).count:
+        return "; none of them has a message: a draft, perhaps"
+    return ""
+
+
+def _contradicted(found: list[StatusCount], seen: _Seen) -> list[Doubt]:
+    doubts = []
+    for one in found:
+        said, why = seen.by_messages(one.value)
+        if said and said != one.meaning:
+            doubts.append(
+                Doubt(
+                    f"Status {shown(one.value)} is taken for {one.meaning} by its word, but {why}. If it is "
+                    f"{said}, write it there in [orders.statuses]."
+                )
+            )
+    return doubts

@@ -1,0 +1,144 @@
+"""Which topic is what: by which messages come first, which are delayed, which cancel the delayed ones.
+
+What payments and cancellations are called only words can say, those of topics, or of the statuses that the
+orders have to which such a message was sent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from spark_jobs.proposing.agreement import Share, pairs, share
+from spark_jobs.proposing.facts import Row, Topic
+from spark_jobs.proposing.words import COLUMNS, STATUSES, likeness, meaning
+
+_ENDS: Final = {"order_paid": "PAID", "order_cancelled": "CANCELLED"}
+_END_WORDS: Final = {"PAID": COLUMNS["paid_ms"], "CANCELLED": COLUMNS["cancelled_ms"]}
+
+
+class ChosenTopic(NamedTuple):
+    """A topic and why it is thought to be what it is."""
+
+    topic: Topic
+    why: str
+
+
+class OrderTopics(NamedTuple):
+    """The topics of orders by our names; those that were not found are missing."""
+
+    chosen: Mapping[str, ChosenTopic]
+    unsure: tuple[str, ...] = ()
+    """Names of topics of which it is not known whether they are payments or something else."""
+
+    def topic(self, name: str) -> Topic | None:
+        """Return a topic by our name."""
+        found = self.chosen.get(name)
+        return found.topic if found else None
+
+
+def choose_topics(topics: Sequence[Topic], rows: Mapping[str, Row], status: str) -> OrderTopics:
+    """Return what each topic of orders is; `status` is the column with the orders' status, "" for none."""
+    chosen: dict[str, ChosenTopic] = {}
+    delayed = [one for one in topics if one.is_delayed]
+    at_once = [one for one in topics if not one.is_delayed]
+    if at_once:
+        chosen["order_created"] = _created(at_once)
+    if delayed:
+        chosen["order_timeouts"] = _timeouts(delayed, topics)
+    created = chosen["order_created"].topic.name if at_once else ""
+    rest = [one for one in at_once if one.name != created]
+    timeouts = chosen["order_timeouts"].topic.name if delayed else ""
+    unsure: list[str] = []
+    for ours in _ENDS:
+        taken = {one.topic.name for one in chosen.values()}
+        said = {
+            one.name: evidence
+            for one in rest
+            if one.name not in taken and (evidence := _end(ours, one, rows, status, timeouts)) is not None
+        }
+        if said:
+            best = max(said, key=lambda name: said[name][0])
+            chosen[ours] = ChosenTopic(_named(rest, best), said[best][1])
+    taken = {one.topic.name for one in chosen.values()}
+    left = [one for one in rest if one.name not in taken]
+    cancelling = [one for one in left if timeouts and one.cancels.get(timeouts)]
+    if "order_paid" not in chosen and len(cancelling) == 1:
+        (one,) = cancelling
+        why = f"its messages have cancelled {one.cancels[timeouts]:,} timers of {timeouts}"
+        chosen["order_paid"] = ChosenTopic(one, why)
+    elif cancelling:
+        unsure = [one.name for one in cancelling]
+    return OrderTopics(chosen, tuple(unsure))
+
+
+def is_plain(topic: Topic) -> bool:
+    """Return whether messages of a topic are sent without transactions, most of them."""
+    return topic.plain > topic.halves
+
+
+def _created(topics: Sequence[Topic]) -> ChosenTopic:
+    """Return the topic whose messages come first of each order's."""
+    firsts: Counter[str] = Counter()
+    earliest: dict[str, tuple[int, str]] = {}
+    for topic in topics:
+        for one in topic.messages:
+            earliest[one.key] = min(
+                earliest.get(one.key, (one.stored_ms, topic.name)), (one.stored_ms, topic.name)
+            )
+    firsts.update(name for _, name in earliest.values())
+    best = max(topics, key=lambda one: (firsts[one.name], likeness(one.name, COLUMNS["placed_ms"])))
+    of = Share(firsts[best.name], len(earliest))
+    return ChosenTopic(best, f"its message is the first of {of} orders")
+
+
+def _timeouts(delayed: Sequence[Topic], topics: Sequence[Topic]) -> ChosenTopic:
+    cancelled = {one.name: sum(other.cancels.get(one.name, 0) for other in topics) for one in delayed}
+    best = max(
+        delayed,
+        key=lambda one: (cancelled[one.name], likeness(one.name, COLUMNS["due_ms"]), len(one.messages)),
+    )
+    why = f"its messages are delayed ({best.delayed:,} timers)"
+    if cancelled[best.name]:
+        why += f", and others cancel them ({cancelled[best.name]:,} times)"
+    return ChosenTopic(best, why)
+
+
+def _end(
+    ours: str, topic: Topic, rows: Mapping[str, Row], status: str, timeouts: str
+) -> tuple[int, str] | None:
+    """Return how much says that a topic's messages are payments, or cancellations, and what; None for
+    nothing.
+    """
+    wanted, reasons, weight = _ENDS[ours], [], 0
+    word = meaning(topic.name, _END_WORDS)
+    if word == wanted:
+        weight += 2
+        reasons.append("its name")
+    elif word:
+        return None
+    said = [meaning(row.texts.get(status) or "", STATUSES) for _, row in pairs(topic, rows)]
+    alike = share(one == wanted for one in said if one)
+    if alike.is_most:
+        weight += 3
+        reasons.append(f"{alike} of its orders have a status that says so")
+    if weight and (cancelled := topic.cancels.get(timeouts, 0)):
+        weight += 1
+        reasons.append(f"its messages have cancelled {cancelled:,} timers of {timeouts}")
+    return (weight, "; ".join(reasons)) if weight else None
+
+
+def _named(topics: Sequence[Topic], name: str) -> Topic:
+    return next(one for one in topics if one.name == name)
+
+
+def choose_group(topic: Topic) -> tuple[str, str, tuple[str, ...]]:
+    """Return the group that acts on a topic, why, and the others that acknowledge its messages, too; the
+    group is "" if none does.
+    """
+    if not topic.groups:
+        return "", "", ()
+    ordered = sorted(topic.groups, key=lambda one: (-topic.groups[one], one))
+    why = f"has acknowledged {topic.groups[ordered[0]]:,} messages of {topic.name}"
+    return ordered[0], why, tuple(ordered[1:])

@@ -1,0 +1,466 @@
+"""What is proposed for services whose names are not the shop's: the mapping that their writer would give."""
+
+from __future__ import annotations
+
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, create_engine, text
+
+from spark_jobs.errors import NothingProposed
+from spark_jobs.inputs.mapping import COLUMNS, as_mapping
+from spark_jobs.proposing import mapping_file
+from spark_jobs.proposing.facts import LogFacts, Message, Topic
+from spark_jobs.proposing.orders import keys_to_look_for
+from spark_jobs.proposing.proposal import Proposal
+from spark_jobs.proposing.propose import propose
+from spark_jobs.proposing.tables import look
+from tests.postgresql import running_postgresql
+from tests.unit.spark_jobs.proposing.tongues import OURS, TONGUES, TOPICS, Tongue, Written, write
+
+
+@pytest.fixture(scope="module")
+def postgresql_url() -> Iterator[str]:
+    with running_postgresql() as url:
+        yield url
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(f"sqlite:///{tmp_path / 'own.db'}")
+    yield engine
+    engine.dispose()
+
+
+def proposed(engine: Engine, written: Written) -> Proposal:
+    url = engine.url.render_as_string(hide_password=False)
+    return propose(look(url, "--db", keys_to_look_for(written.log.topics)).tables, written.log)
+
+
+def is_theirs(proposal: Proposal, tongue: Tongue) -> None:
+    """The proposal is what the service's writer would have written, and nothing stands in an audit's way."""
+    document = proposal.document()
+    lacking = {ours: "" for ours in COLUMNS["orders"] if ours not in tongue.by_ours}
+    assert document["orders"] == {
+        "table": tongue.table,
+        **tongue.by_ours,
+        **lacking,
+        "statuses": dict(zip(OURS, tongue.statuses, strict=True)),
+    }
+    assert document["topics"] == dict(zip(TOPICS, tongue.topics, strict=True)) | {"pushes": ""}
+    assert document["groups"] == {"order_created": "stage", "order_timeouts": "clock"}
+    assert document["bodies"]["order_id"] == "id"
+    assert document["bodies"]["customer_id"] == "who"
+    assert proposal.is_auditable, proposal.doubts
+    assert as_mapping(document, "proposal").orders.name == tongue.table
+    assert [one for one in proposal.choices if not one.why and one.value] == []
+
+
+@given(
+    st.sampled_from(sorted(TONGUES)),
+    st.sampled_from(["number", "text", "uuid"]),
+    st.sampled_from(["ms", "iso"]),
+    st.integers(0, 1 << 32),
+    st.integers(16, 40),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_service_of_any_tongue_is_told_by_its_rows_and_messages(
+    tongue: str, key_kind: str, time_kind: str, seed: int, orders: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        engine = create_engine(f"sqlite:///{folder}/own.db")
+        written = write(engine, TONGUES[tongue], key_kind, time_kind, seed, orders)
+        try:
+            is_theirs(proposed(engine, written), TONGUES[tongue])
+        finally:
+            engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("tongue", "key_kind"), [("german", "uuid"), ("camel", "number"), ("french", "text")]
+)
+def test_a_service_in_postgresql(postgresql_url: str, tongue: str, key_kind: str) -> None:
+    engine = create_engine(postgresql_url)
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    try:
+        written = write(engine, TONGUES[tongue], key_kind, "iso", 7)
+        is_theirs(proposed(engine, written), TONGUES[tongue])
+    finally:
+        engine.dispose()
+
+
+def doubts(proposal: Proposal) -> str:
+    return " ".join(one.said for one in proposal.doubts)
+
+
+def test_statuses_that_say_nothing_wait_for_their_meaning(engine: Engine) -> None:
+    written = write(engine, TONGUES["german"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE bestellung SET zustand = 'Z9' WHERE zustand = 'verfallen'"))
+        connection.execute(text("UPDATE bestellung SET zustand = NULL WHERE nummer = 'K-0004'"))
+    proposal = proposed(engine, written)
+    assert not proposal.is_auditable
+    assert {one.value: (one.rows, one.meaning) for one in proposal.statuses} == {
+        "offen": (5, "PLACED"),
+        "bezahlt": (6, "PAID"),
+        "storniert": (6, "CANCELLED"),
+        "Z9": (6, ""),
+        None: (1, ""),
+    }
+    assert "'Z9' (6 rows; their deadlines are over and none is paid: TIMED_OUT, or PLACED" in doubts(proposal)
+    assert "NULL (1 rows" in doubts(proposal)
+
+
+CHECKED = (
+    "CREATE TABLE s (nr TEXT PRIMARY KEY, a TEXT CHECK (a IN ('neu', 'ist''s')), b TEXT, CHECK (a <> b))"
+)
+
+
+def test_statuses_that_may_come_are_known_by_what_the_database_allows(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(CHECKED))
+        connection.execute(text("INSERT INTO s VALUES ('k', 'neu', 'x')"))
+    (table,) = look(str(engine.url), "--db", ["k"]).tables
+    assert table.column("a").counts == {"neu": 1, "ist's": 0}
+    assert table.column("b").counts == {"x": 1}
+
+
+def test_enumerations_say_what_may_come(postgresql_url: str) -> None:
+    engine = create_engine(postgresql_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TYPE mood AS ENUM ('open', 'paid', 'void')"))
+        connection.execute(text("CREATE TABLE moods (nr TEXT PRIMARY KEY, m mood)"))
+        connection.execute(text("INSERT INTO moods VALUES ('k', 'open')"))
+    engine.dispose()
+    found = {one.name: one for one in look(postgresql_url, "--db", ["k"]).tables}
+    assert found["moods"].column("m").counts == {"open": 1, "paid": 0, "void": 0}
+
+
+BROKEN = {
+    "sqlite": ("CREATE VIEW broken AS SELECT * FROM nowhere", "nowhere"),
+    "postgresql": (
+        "CREATE VIEW broken AS SELECT 1 / (v.x - v.x) AS x FROM (VALUES (1)) AS v (x)",
+        "division by zero",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_cannot_be_read_is_told_and_the_rest_is_read(
+    kind: str, engine: Engine, request: pytest.FixtureRequest
+) -> None:
+    statement, why = BROKEN[kind]
+    there = engine if kind == "sqlite" else create_engine(request.getfixturevalue("postgresql_url"))
+    with there.begin() as connection:
+        connection.execute(text(statement))
+        connection.execute(text("CREATE TABLE zone (nr TEXT PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO zone VALUES ('k')"))
+    there.dispose()
+    looked = look(there.url.render_as_string(hide_password=False), "--db", ["k"])
+    (said,) = looked.unreadable
+    assert said.startswith("broken (")
+    assert why in said
+    assert {one.name: one for one in looked.tables}["zone"].column("nr").keys == {"k"}
+
+
+def test_a_status_that_no_order_has_yet_is_asked_for(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM bookings WHERE state = 'held'"))
+    proposal = proposed(engine, written)
+    assert 'write what yours will be called as PLACED = "..." in [orders.statuses]' in doubts(proposal)
+    assert proposal.is_auditable
+
+
+def test_a_status_without_a_word_is_told_by_its_messages(engine: Engine) -> None:
+    written = write(engine, TONGUES["german"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE bestellung SET zustand = 'Z3' WHERE nummer IN ('K-0001', 'K-0005')"))
+    proposal = proposed(engine, written)
+    assert proposal.document()["orders"]["statuses"]["PAID"] == ["bezahlt", "Z3"]
+    assert proposal.is_auditable
+
+
+def test_a_word_against_the_messages_is_told(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE bookings SET state = 'lapsed' WHERE state = 'settled'"))
+        connection.execute(text("DELETE FROM bookings WHERE state = 'lapsed' AND settled_at IS NULL"))
+    assert "Status 'lapsed' is taken for TIMED_OUT by its word, but 6 of 6" in doubts(
+        proposed(engine, written)
+    )
+
+
+def test_amounts_with_decimals_are_no_total(engine: Engine) -> None:
+    written = write(engine, TONGUES["spanish"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE pedidos DROP COLUMN importe"))
+        connection.execute(text("ALTER TABLE pedidos ADD COLUMN importe NUMERIC(9, 2)"))
+        connection.execute(text("UPDATE pedidos SET importe = 12.50"))
+    proposal = proposed(engine, written)
+    assert proposal.document()["orders"]["total_pence"] == ""
+    assert "CAST(ROUND(importe * 100) AS BIGINT)" in doubts(proposal)
+    assert proposal.is_auditable
+
+
+def test_several_currencies_are_told(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE bookings ADD COLUMN currency CHAR(3) DEFAULT 'EUR'"))
+        connection.execute(text("UPDATE bookings SET currency = 'CHF' WHERE booking_no > 'K-0009'"))
+    proposal = proposed(engine, written)
+    assert "CHF, EUR" in doubts(proposal) or proposal.document()["orders"]["currency"] == "currency"
+
+
+def test_a_time_that_no_row_has_yet_is_known_by_its_name(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "iso", 1)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM bookings WHERE state IN ('lapsed', 'void')"))
+        connection.execute(text("ALTER TABLE bookings ADD COLUMN cancelled_by TEXT"))
+    orders = proposed(engine, written).document()["orders"]
+    assert (orders["timed_out_ms"], orders["cancelled_ms"]) == ("lapsed_at", "voided_at")
+
+
+def test_seconds_are_told(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE bookings SET booked_at = booked_at / 1000"))
+    proposal = proposed(engine, written)
+    assert not proposal.is_auditable
+    assert "booked_at * 1000" in doubts(proposal)
+    assert 'Write placed_ms = "..." in [orders]' in doubts(proposal)
+
+
+@pytest.mark.parametrize(("hours", "said"), [("-5", "5 h behind"), ("5.5", "5.5 h ahead of")])
+def test_local_times_are_told(engine: Engine, hours: str, said: str) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE bookings SET booked_at = booked_at + {hours} * 3600000"))
+    proposal = proposed(engine, written)
+    assert f"Column booked_at is {said} its messages: it seems to hold local times" in doubts(proposal)
+    assert "is_blocking=True" in str(proposal.doubts)
+
+
+def changed(log: LogFacts, name: str, **attributes: Any) -> LogFacts:
+    """The log with a topic changed; without it if nothing is given."""
+    topics = [
+        replace(one, **attributes) if one.name == name else one
+        for one in log.topics
+        if one.name != name or attributes
+    ]
+    return replace(log, topics=tuple(topics))
+
+
+def test_topics_that_are_not_there_are_left_out_of_the_judgement(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    written.log = changed(changed(written.log, "booking-settled"), "booking-holds")
+    proposal = proposed(engine, written)
+    topics = proposal.document()["topics"]
+    assert topics["order_paid"] == topics["order_timeouts"] == ""
+    assert topics["order_cancelled"] == "booking-voided"
+    assert "Not found: a topic of payments." in doubts(proposal)
+    assert 'write order_timeouts = "..." in [topics]' in doubts(proposal)
+    assert proposal.is_auditable
+
+
+def test_messages_without_transactions_are_told(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    written.log = changed(written.log, "booking-settled", halves=0, plain=6)
+    proposal = proposed(engine, written)
+    assert proposal.document()["topics"]["order_paid"] == ""
+    assert "booking-settled has 6 messages that were sent without a transaction" in doubts(proposal)
+    assert proposal.is_auditable
+    written.log = changed(written.log, "booking-made", halves=0, plain=24)
+    proposal = proposed(engine, written)
+    assert not proposal.is_auditable
+    assert "order-without-message" in doubts(proposal)
+
+
+def test_groups_that_are_none_or_several_are_told(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    written.log = changed(written.log, "booking-made", groups={"mail": 3, "stage": 20})
+    written.log = changed(written.log, "booking-holds", groups={})
+    proposal = proposed(engine, written)
+    assert proposal.document()["groups"] == {"order_created": "stage"}
+    assert "Groups mail acknowledge messages of booking-made as well as stage." in doubts(proposal)
+    assert "Not found: a group that acknowledges messages of booking-holds." in doubts(proposal)
+
+
+def test_no_table_of_orders_is_a_sentence(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE bookings SET booking_no = 'x' || booking_no"))
+        connection.execute(text("DELETE FROM audit_trail"))
+    with pytest.raises(NothingProposed, match=r"such as 'K-0001', .* There are .*bookings.* give it by --db"):
+        proposed(engine, written)
+
+
+@pytest.mark.parametrize("prefix", ["sale-", "sale:", "eu/sale_"])
+def test_keys_that_begin_with_a_word_are_told_and_a_view_helps(engine: Engine, prefix: str) -> None:
+    written = write(engine, TONGUES["theatre"], "number", "ms", 1)
+    topics = [
+        replace(one, messages=tuple(replace(message, key=prefix + message.key) for message in one.messages))
+        for one in written.log.topics
+    ]
+    written.log = replace(written.log, topics=tuple(topics))
+    with pytest.raises(
+        NothingProposed, match=f"such as '{prefix}1' where booking_no of table bookings is '1'"
+    ):
+        proposed(engine, written)
+    others = ", ".join(f'"{name}"' for name in written.tongue.columns[1:])
+    view = f"CREATE VIEW for_audit AS SELECT '{prefix}' || booking_no AS booking_no, {others} FROM bookings"
+    with engine.begin() as connection:
+        connection.execute(text(view))
+    assert proposed(engine, written).document()["orders"]["table"] == "for_audit"
+
+
+def test_a_log_without_keys_or_messages_is_a_sentence(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with pytest.raises(NothingProposed, match="holds no message yet"):
+        propose(look(str(engine.url), "--db", []).tables, LogFacts((), 3, 5))
+    bare = LogFacts((Topic("booking-made", 3, without_key=3),), 3, 5)
+    with pytest.raises(NothingProposed, match=r"No message of the log has a key .*keys=\[id\]"):
+        propose(look(str(engine.url), "--db", []).tables, bare)
+    with pytest.raises(NothingProposed, match="has no tables"):
+        propose((), written.log)
+
+
+def test_a_table_without_statuses_is_a_sentence(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE bookings DROP COLUMN state"))
+    with pytest.raises(NothingProposed, match=r"no column looks like a status .* make a view"):
+        proposed(engine, written)
+
+
+def test_a_second_table_with_the_same_keys_is_told(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE bookings_archive AS SELECT * FROM bookings"))
+    proposal = proposed(engine, written)
+    assert proposal.document()["orders"]["table"] == "bookings"
+    assert "Table bookings_archive holds such keys as well." in doubts(proposal)
+
+
+ARTICLES = (
+    'CREATE TABLE "bestellposition" (id INTEGER PRIMARY KEY, bestellung TEXT REFERENCES bestellung, '
+    "artikel TEXT, menge INTEGER)",
+    "CREATE TABLE warenkorb (kunde INTEGER, artikel TEXT, menge INTEGER, PRIMARY KEY (kunde, artikel))",
+    "CREATE TABLE korb_bewegung (id INTEGER PRIMARY KEY, kunde INTEGER, vorgang TEXT, beleg TEXT, "
+    "artikel TEXT, menge INTEGER, zeit BIGINT)",
+)
+
+
+def write_articles(engine: Engine, written: Written) -> None:
+    """Lines of every order, carts, and a ledger of both."""
+    with engine.begin() as connection:
+        for statement in ARTICLES:
+            connection.execute(text(statement))
+        for number, key in enumerate(written.keys):
+            values = {"n": number, "key": key, "who": 1 + (number + 1) % 7, "at": 1_795_000_000_000}
+            line = "INSERT INTO bestellposition VALUES (:n, :key, 'apfel', 2)"
+            put = "INSERT INTO korb_bewegung VALUES (:n * 2, :who, 'rein', 'r-' || :n, 'apfel', 2, :at)"
+            out = "INSERT INTO korb_bewegung VALUES (:n * 2 + 1, :who, 'bestellt', :key, 'apfel', 2, :at)"
+            for one in (line, put, out):
+                names = {name: value for name, value in values.items() if f":{name}" in one}
+                connection.execute(text(one), names)
+        for number in range(1, 4):
+            connection.execute(text("INSERT INTO warenkorb VALUES (:n, 'birne', 1)"), {"n": number})
+
+
+def test_lines_carts_and_ledger_are_found(engine: Engine) -> None:
+    written = write(engine, TONGUES["german"], "text", "ms", 1)
+    write_articles(engine, written)
+    proposal = proposed(engine, written)
+    document = proposal.document()
+    assert proposal.has_carts
+    assert document["order_lines"] == {
+        "table": "bestellposition",
+        "order_id": "bestellung",
+        "sku": "artikel",
+        "quantity": "menge",
+    }
+    assert document["carts"] == {
+        "table": "warenkorb",
+        "customer_id": "kunde",
+        "sku": "artikel",
+        "quantity": "menge",
+    }
+    assert document["ledger"] == {
+        "table": "korb_bewegung",
+        "customer_id": "kunde",
+        "entry": "vorgang",
+        "entry_id": "beleg",
+        "sku": "artikel",
+        "quantity": "menge",
+        "at_ms": "zeit",
+        "entries": {"add": "rein", "order": "bestellt"},
+    }
+    as_mapping(document, "proposal")
+
+
+def test_carts_without_their_ledger_are_told(engine: Engine) -> None:
+    written = write(engine, TONGUES["german"], "text", "ms", 1)
+    write_articles(engine, written)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE korb_bewegung"))
+    proposal = proposed(engine, written)
+    assert not proposal.has_carts
+    assert "carts" not in proposal.document()
+    assert "Table warenkorb may be carts, but their ledger was not found" in doubts(proposal)
+
+
+def test_pushes_are_the_delayed_messages_of_another_table(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    due_ms = {f"R{number}": 1_795_000_000_000 + number * 60_000 for number in range(9)}
+    with engine.begin() as connection:
+        connection.execute(
+            text("CREATE TABLE reminder (code TEXT PRIMARY KEY, state TEXT, due BIGINT, sent_at BIGINT)")
+        )
+        for number, (code, due) in enumerate(due_ms.items()):
+            state, sent = ("sent", due + 5) if number < 6 else ("planned", None)
+            values = {"code": code, "state": state, "due": due, "sent": sent}
+            connection.execute(text("INSERT INTO reminder VALUES (:code, :state, :due, :sent)"), values)
+    messages = tuple(Message(code, {"reminder": code}, due - 9, due) for code, due in due_ms.items())
+    topic = Topic("reminders", delayed=9, delivered=6, messages=messages, groups={"mailer": 6})
+    written.log = replace(written.log, topics=(*written.log.topics, topic))
+    written.keys += due_ms
+    proposal = proposed(engine, written)
+    document = proposal.document()
+    assert proposal.has_pushes
+    assert document["pushes"] == {
+        "table": "reminder",
+        "push_id": "code",
+        "schedule_id": "",
+        "message_id": "",
+        "status": "state",
+        "due_ms": "due",
+        "delivered_ms": "sent_at",
+        "statuses": {"SCHEDULED": "planned", "DELIVERED": "sent"},
+    }
+    assert document["topics"]["pushes"] == "reminders"
+    assert document["groups"]["pushes"] == "mailer"
+    assert document["bodies"]["push_id"] == "reminder"
+    as_mapping(document, "proposal")
+
+
+def test_the_file_is_the_proposal_with_a_reason_on_each_line(engine: Engine, tmp_path: Path) -> None:
+    written = write(engine, TONGUES["french"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE commandes SET \"état\" = 'a\nb' WHERE \"numéro\" = 'K-0004'"))
+    proposal = proposed(engine, written)
+    path = tmp_path / "audit.toml"
+    mapping_file.write(path, proposal, "a\ndatabase")
+    lines = path.read_text().splitlines()
+    assert tomllib.loads(path.read_text()) == proposal.document()
+    assert [line for line in lines if "=" in line and "  # " not in line and not line.startswith("#")] == []
+    assert [one for one in lines if one.startswith("# ! ")] != []
