@@ -19,7 +19,10 @@ from unittest.mock import patch
 from services.cli.main import main
 
 TIDEWHEEL: Final = (sys.executable, "-m", "services.cli.main")
-PROCESSES: Final = (("serve",), ("dev",), ("demo",), ("shop",), ("audit", "run"), ("audit", "schedule"))
+PROCESSES: Final = (
+    *(("serve",), ("dev",), ("demo",), ("shop",)),
+    *(("audit", verb) for verb in ("init", "run", "schedule")),
+)
 """Commands that listen, keep threads, or start Java: each in a process that ends with it."""
 SECONDS: Final = 60
 

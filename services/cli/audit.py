@@ -1,5 +1,6 @@
 """`tidewheel audit`: prove that messages, orders and carts agree; look at earlier proofs, close the books.
 
+    init           proposes what your own tables are, and audits the last hour by that
     run            reads every store and judges every order               0 balanced, 1 findings, 2 not done
     ls, show       what earlier runs have found
     mapping        every name that your own tables may have in place of the shop's
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from services.cli import audit_books, audit_plan, audit_runs, audit_schedule, output
+from services.cli import audit_books, audit_init, audit_plan, audit_runs, audit_schedule, output
 from services.cli.api import JsonOption
 from services.cli.audit_options import (
     FINDINGS,
@@ -168,6 +169,7 @@ def show_mapping(
 
 lists(app)(audit_runs.list_runs)
 for name, command in (
+    ("init", audit_init.init),
     ("show", audit_runs.show),
     ("mapping", show_mapping),
     ("plan", audit_plan.plan),

@@ -41,7 +41,10 @@ RUN_BY_A_MACHINE = ("python", "bash", "sh", "php", "toml", "json", "sql")
 ON_A_CLUSTER = "bash cluster"
 """Commands on machines of a cluster, which `test_cluster_page` plays."""
 LABELS = {*RUN_BY_A_MACHINE, *(f"{label} fragment" for label in RUN_BY_A_MACHINE), ON_A_CLUSTER, "text"}
-ELSEWHERE = {"docs/spark.md": "tests/spark/test_documented.py, where there is a Spark"}
+ELSEWHERE = {
+    "docs/spark.md": "tests/spark/test_documented.py, where there is a Spark",
+    "docs/audit-your-own.md": "tests/spark/test_audit_your_own.py, likewise",
+}
 UNKNOWN_HERE = 4
 """The exit code of what is refused since it names what only a reader's store has."""
 
