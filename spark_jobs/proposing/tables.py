@@ -205,7 +205,7 @@ def _keys_in(
         source = select(described.source.columns[column.name]).limit(ROWS_SEARCHED_MAX).subquery()
     theirs = source.columns[column.name]
     found: set[str] = set()
-    for condition in key_questions(dialect, as_key(dialect, theirs, kind), kind, keys):
+    for condition, _ in key_questions(dialect, as_key(dialect, theirs, kind), kind, keys):
         shown = selected(dialect, _TEXT, theirs, kind)
         texts = (_text(value) for value in connection.scalars(select(shown).where(condition).distinct()))
         found.update(text for text in texts if text is not None)
@@ -241,7 +241,8 @@ def _with_keys(dialect: str, described: _Described, keys: Sequence[str]) -> Colu
         return and_(True)
     theirs, kind = described.source.columns[best], described.types[best]
     held = sorted(described.found[best])
-    return or_(false(), *key_questions(dialect, as_key(dialect, theirs, kind), kind, held))
+    questions = key_questions(dialect, as_key(dialect, theirs, kind), kind, held)
+    return or_(false(), *(condition for condition, _ in questions))
 
 
 def _row(columns: Sequence[Column], kinds: dict[str, Kind], read: tuple[Any, ...]) -> Row:
