@@ -63,7 +63,8 @@ again and acknowledged; open_half_*: the oldest half without an end; the rest ar
 
 open_timer_ms: when the open timer was armed; late_*: the deadline that came latest after its time, or was
 armed latest if none has come: when it was due, its half was sent, it was armed and was delivered, null where
-it has no half, was not delivered (or fired by hand), or the log does not have it."""
+it has no half, was not delivered (or fired by hand), or the log does not have it. last_delivered_ms: of the
+deadline, by its timer or by a redrive of its dead letter."""
 
 Acknowledged = dict[int, Places]
 """What the acting group of each of the shop's topics has acknowledged."""
@@ -205,7 +206,7 @@ def _of_timers(orders: _Orders, armed: Integers) -> dict[str, Any]:
 
 def _of_lateness(orders: _Orders, armed: Integers) -> dict[str, Any]:
     is_deadline = orders.topic == TIMEOUTS
-    came = np.flatnonzero(is_deadline & orders.are(*_DELIVERIES))
+    came = np.flatnonzero(is_deadline & orders.are(*_DELIVERIES, Code.NORMAL))
     last = np.full(len(orders.ids), _NONE)
     last[orders.order[came]] = came  # of several assignments the last one stays
     timers = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & (orders.due_ms >= 0))

@@ -175,7 +175,7 @@ def fired_late() -> Column:
 
 def timed_out_late() -> Column:
     """The row timed out later than the deadline was delivered, or than the row's own due time if that was
-    later, by more than the limit and the grace.
+    later, by more than the limit and the grace. A redrive of its dead letter delivers it again.
 
     Wrong: the order service, which received the deadline late, failed on it, or was slow to act on it; the
     broker only if it was away meanwhile.
