@@ -7,6 +7,7 @@ paid_ms, timed_out_ms, cancelled_ms     set where the status says so, and not wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -22,6 +23,7 @@ _LAST_SECOND: Final = 4_102_444_800
 _QUARTER_MS: Final = 900_000
 _SHIFT_MAX: Final = 56
 """Zones are whole quarters of an hour away from UTC, and fourteen hours at most."""
+_SAYS_ZONE: Final = re.compile(r":[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$")
 
 _TIMES: Final = {
     "placed_ms": ("order_created", "PLACED"),
@@ -165,14 +167,23 @@ def _zones(orders: KnownOrders, times: Sequence[str]) -> list[Doubt]:
             and are_near.is_most
             and _is_of_placing(name)
         ):
-            hours, where = abs(shift) / 4, "ahead of" if shift > 0 else "behind"
-            doubts.append(
-                Doubt(
-                    f"Column {name} is {hours:g} h {where} its messages: it seems to hold local times "
-                    "without a zone, and the audit takes such for UTC. Name a view with the time in UTC."
-                )
-            )
+            doubts.append(Doubt(_of_zone(orders, name, shift)))
     return doubts
+
+
+def _of_zone(orders: KnownOrders, name: str, shift: int) -> str:
+    """Return the doubt about a column that is so many quarters of an hour ahead of its messages."""
+    sign, hours = "+" if shift > 0 else "-", abs(shift) / 4
+    where = "ahead of" if shift > 0 else "behind"
+    seems = f"Column {name} is {hours:g} h {where} its messages: it seems to hold local times"
+    table = orders.found.table
+    if table.column(name).kind is Kind.INTEGER or any(map(_SAYS_ZONE.search, table.values(name))):
+        return f"{seems}, and the audit takes them for what they say. Name a view with the time in UTC."
+    ahead = f"{sign}{int(hours):02}:{int(hours % 1 * 60):02}"
+    return (
+        f"{seems} without a zone, and the audit takes such for UTC. Write their zone in [orders], as "
+        f'zone = "Europe/London", or zone = "{ahead}" if their clocks never change.'
+    )
 
 
 def _is_of_placing(name: str) -> bool:

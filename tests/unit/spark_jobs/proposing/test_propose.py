@@ -6,6 +6,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -246,8 +247,28 @@ def test_local_times_are_told(engine: Engine, hours: str, said: str) -> None:
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE bookings SET booked_at = booked_at + {hours} * 3600000"))
     proposal = proposed(engine, written)
-    assert f"Column booked_at is {said} its messages: it seems to hold local times" in doubts(proposal)
+    assert f"Column booked_at is {said} its messages: it seems to hold local times, and" in doubts(proposal)
+    assert "Name a view with the time in UTC." in doubts(proposal)
     assert "is_blocking=True" in str(proposal.doubts)
+
+
+@pytest.mark.parametrize(("hours", "zone"), [(-5, "-05:00"), (5.5, "+05:30")])
+def test_the_zone_of_times_without_one_is_told(engine: Engine, hours: float, zone: str) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        booked: dict[str, int] = {
+            row.booking_no: row.booked_at
+            for row in connection.execute(text("SELECT booking_no, booked_at FROM bookings"))
+        }
+        connection.execute(text("ALTER TABLE bookings DROP COLUMN booked_at"))
+        connection.execute(text("ALTER TABLE bookings ADD COLUMN booked_at TEXT"))
+        for code, at_ms in booked.items():
+            local = datetime.fromtimestamp(at_ms / 1000, UTC) + timedelta(hours=hours)
+            shown = {"at": local.strftime("%Y-%m-%d %H:%M:%S"), "code": code}
+            connection.execute(text("UPDATE bookings SET booked_at = :at WHERE booking_no = :code"), shown)
+    proposal = proposed(engine, written)
+    assert f'as zone = "Europe/London", or zone = "{zone}" if their clocks' in doubts(proposal)
+    assert "without a zone" in doubts(proposal)
 
 
 def changed(log: LogFacts, name: str, **attributes: Any) -> LogFacts:
