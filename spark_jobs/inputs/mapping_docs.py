@@ -98,8 +98,8 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "pushes": "likewise: whoever sends pushes",
     },
     "timers": {
-        "order_timeouts": "what the timer keys of deadlines begin with, the order's id follows; only for "
-        "repair plans without --store, which has the keys",
+        "order_timeouts": "what the timer keys of deadlines begin with, the order's id follows; for repair "
+        "plans that set a deadline again, or have no --store with its key",
     },
     "bodies": {
         "order_id": "a field of the JSON of each order's messages, first of all",

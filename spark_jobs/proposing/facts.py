@@ -101,6 +101,10 @@ class Topic:
     """How many of its messages each consumer group has acknowledged."""
     cancels: Mapping[str, int] = field(default_factory=dict)
     """How many timers of which topic its messages have cancelled."""
+    timer_keys: Mapping[str | None, int] = field(default_factory=dict)
+    """How many of its timers have a key of their own, by what stands in it before the message's key; by None
+    where it does not end with that.
+    """
 
     @property
     def keys(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from commitlog import properties
 from commitlog.published_log import open_log
 from consumequeue import acks
 from spark_jobs.log.decode import ALL, Wanted
@@ -24,12 +25,17 @@ KEYS_SAMPLED: Final = 300
 """So many messages of a topic are kept, of different keys, the newest ones."""
 
 _WANTED: Final = Wanted(
-    ("physical_offset", "kind", "topic", "store_ms", "body", "keys", "real_topic", "due_ms", "cancels"),
+    (
+        "physical_offset", "kind", "topic", "store_ms", "body", "keys", "real_topic", "due_ms", "cancels",
+        "user_properties",
+    ),
     bodies=ALL,
     kinds=frozenset(("normal", "commit", "delivered", "half", "timer", "ack")),
-)
+)  # fmt: skip
 _UNDER_REAL_TOPIC: Final = ("half", "timer")
 _RETRY: Final = "%RETRY%"
+_PREFIXES_MAX: Final = 100
+"""So many beginnings of timer keys are told apart; one word begins the keys of all orders' deadlines."""
 
 Record = Mapping[str, Any]
 
@@ -43,6 +49,7 @@ class _Tally:
     messages: dict[str, Record] = field(default_factory=dict)
     groups: Counter[str] = field(default_factory=Counter)
     cancels: Counter[str] = field(default_factory=Counter)
+    timer_keys: Counter[str | None] = field(default_factory=Counter)
 
     def add(self, record: Record) -> None:
         """Count a record, and keep it if it is the newest message of its key."""
@@ -57,6 +64,16 @@ class _Tally:
             self.messages[key] = record
             if len(self.messages) > KEYS_SAMPLED:
                 del self.messages[next(iter(self.messages))]
+
+    def add_timer_key(self, record: Record) -> None:
+        """Count what a timer's own key begins with, before the message's key."""
+        timer_key = dict(record["user_properties"] or ()).get(properties.TIMER_KEY)
+        if timer_key is None:
+            return
+        key = (record["keys"] or "").split(" ")[0]
+        prefix = timer_key.removesuffix(key) if key and timer_key.endswith(key) else None
+        is_known = prefix in self.timer_keys or len(self.timer_keys) < _PREFIXES_MAX
+        self.timer_keys[prefix if is_known else None] += 1
 
 
 def read(store: Path, bytes_max: int = BYTES_READ_MAX) -> LogFacts:
@@ -87,6 +104,7 @@ def _count(record: Record, tallies: defaultdict[str, _Tally], timers: dict[int, 
         return
     if kind == "timer":
         timers[record["physical_offset"]] = topic
+        tallies[topic].add_timer_key(record)
     if record["cancels"] and kind != "delivered":
         cancelled = timers.get(int(record["cancels"].split(" ")[0]))
         if cancelled:
@@ -112,6 +130,7 @@ def _topic(name: str, tally: _Tally) -> Topic:
         tuple(_message(key, record) for key, record in tally.messages.items()),
         dict(tally.groups),
         dict(tally.cancels),
+        dict(tally.timer_keys),
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from spark_jobs.errors import NothingProposed
-from spark_jobs.proposing.agreement import rows_by
+from spark_jobs.proposing.agreement import Share, rows_by
 from spark_jobs.proposing.articles import choose_carts, find_lines, lines_part
 from spark_jobs.proposing.bodies import choose_bodies
 from spark_jobs.proposing.columns import choose_columns
@@ -129,6 +129,9 @@ def _of_topics(topics: OrderTopics) -> Part:
         topic = topics.topic(ours)
         if topic is not None:
             parts.append(_of_group(ours, what, topic))
+    deadlines = topics.topic("order_timeouts")
+    if deadlines is not None:
+        parts.append(_of_timer_keys(deadlines))
     return Part.joined(parts)
 
 
@@ -196,3 +199,24 @@ def _of_group(ours: str, what: str, topic: Topic) -> Part:
         f'acts on them ({what}), write {ours} = "..." in [groups].'
     )
     return Part((Choice("groups", ours, group, why),), (several,) if others else ())
+
+
+def _of_timer_keys(deadlines: Topic) -> Part:
+    """Return what the timer keys of deadlines begin with; nothing where they have none."""
+    of = sum(deadlines.timer_keys.values())
+    prefix = max(deadlines.timer_keys, key=lambda one: deadlines.timer_keys[one], default=None)
+    begins = Share(deadlines.timer_keys.get(prefix, 0), of)
+    if prefix is not None and begins.is_most:
+        why = f"the timer keys of {begins} deadlines are it and the order's id"
+        return Part((Choice("timers", "order_timeouts", prefix, why),))
+    if not of:
+        return Part()
+    return Part(
+        doubts=(
+            Doubt(
+                f"The timer keys of {deadlines.name} are not one word and the order's id. A plan that sets a "
+                "deadline again names it by such a key: look at its steps before you take them, or make the "
+                "keys so and write the word as order_timeouts in [timers]."
+            ),
+        )
+    )

@@ -29,6 +29,7 @@ def test_a_shop_is_proposed_its_own_names(traded: Shop) -> None:
     assert found.topics.order_timeouts == SHOP.topics.order_timeouts
     assert found.topics.order_paid == SHOP.topics.order_paid
     assert found.groups.order_created == SHOP.groups.order_created
+    assert found.timers == SHOP.timers
     assert (found.bodies.order_id, found.bodies.customer_id) == ("order_id", "customer_id")
     assert (found.bodies.lines, found.bodies.sku, found.bodies.quantity) == ("lines", "sku", "quantity")
 

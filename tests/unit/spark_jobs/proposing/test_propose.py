@@ -271,6 +271,28 @@ def test_the_zone_of_times_without_one_is_told(engine: Engine, hours: float, zon
     assert "without a zone" in doubts(proposal)
 
 
+@pytest.mark.parametrize(
+    ("timer_keys", "prefix", "is_doubted"),
+    [
+        ({}, None, False),
+        ({"hold/": 20}, "hold/", False),
+        ({"": 20}, "", False),
+        ({"hold/": 19, None: 1}, "hold/", False),
+        ({"hold/": 12, "keep/": 8}, None, True),
+        ({None: 20}, None, True),
+    ],
+)
+def test_what_timer_keys_begin_with_is_read_from_the_log(
+    engine: Engine, timer_keys: dict[str | None, int], prefix: str | None, is_doubted: bool
+) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    written.log = changed(written.log, "booking-holds", timer_keys=timer_keys)
+    proposal = proposed(engine, written)
+    assert proposal.document().get("timers", {}).get("order_timeouts") == prefix
+    assert ("The timer keys of booking-holds are not one word" in doubts(proposal)) == is_doubted
+    as_mapping(proposal.document(), "proposed")
+
+
 def changed(log: LogFacts, name: str, **attributes: Any) -> LogFacts:
     """The log with a topic changed; without it if nothing is given."""
     topics = [
