@@ -128,9 +128,24 @@ class Books:
             F.col("dead_letter_offset").isNull() | F.coalesce("is_redelivered", F.lit(False))
         )
         consumed = unledgered.join(exact, "order_id", "left").filter(is_done)
-        told = contents(consumed, self._sides.log, self._sides.mapping.bodies)
-        offsets = consumed.select("order_id", "committed_offset")
-        return unwritten(differences, told.join(offsets, "order_id"))
+        return unwritten(differences, self._told(consumed))
+
+    def _told(self, special: DataFrame) -> DataFrame:
+        """Return what the messages of orders tell of them, as `CONTENTS` and committed_offset; what messages
+        do not tell, the database's rows do.
+        """
+        bodies = self._sides.mapping.bodies
+        told = contents(special, self._sides.log, bodies)
+        row_customer = F.col("customer_id").alias("row_customer_id")
+        rows = special.select("order_id", "committed_offset", row_customer)
+        customer = F.coalesce("customer_id", "row_customer_id")
+        known = told.join(rows, "order_id").withColumn("customer_id", customer).drop("row_customer_id")
+        if bodies.lines or not self._sides.is_exported("order_lines"):
+            return known
+        ids = F.broadcast(special.select("order_id"))
+        lines = self._sides.exported(self._spark, "order_lines").join(ids, "order_id", "left_semi")
+        listed = F.collect_list(F.struct("sku", "quantity")).alias("lines")
+        return known.drop("lines").join(lines.groupBy("order_id").agg(listed), "order_id", "left")
 
     def _attributed(self) -> DataFrame:
         """Return the differences of carts that no missing entry explains, each with the order that does, if

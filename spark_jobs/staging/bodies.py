@@ -96,8 +96,13 @@ def is_promised(body: bytes | None, message_id: str | None, names: tuple[str, ..
 
 def _is_id(value: Any, message_id: str) -> bool:
     """Return whether a field has a message's id; as a number, too."""
+    return text_of(value) == message_id
+
+
+def text_of(value: Any) -> str | None:
+    """Return the text of a field with an id, as tables have it: a text, or a whole number; else None."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    return (str(value) if is_number else value) == message_id
+    return str(value) if is_number or isinstance(value, str) else None
 
 
 def parsed(body: bytes | None) -> dict[str, Any]:

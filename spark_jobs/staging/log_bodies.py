@@ -17,7 +17,7 @@ from spark_jobs.log.ragged import Integers
 from spark_jobs.log.records import Records
 from spark_jobs.log.shapes import Shapes
 from spark_jobs.log.walk import Chunk
-from spark_jobs.staging.bodies import parsed
+from spark_jobs.staging.bodies import parsed, text_of
 
 CONTENTS: Final = pa.schema([
     ("order_id", pa.string()),
@@ -37,7 +37,7 @@ def contents(offsets: DataFrame, log: StoreLog, bodies: Bodies) -> DataFrame:
         for batch in batches:
             stored = _bodies(log, batch.column("committed_offset").to_numpy())
             rows = [
-                {"order_id": row["order_id"], **_content(stored.get(row["committed_offset"]), bodies)}
+                {"order_id": row["order_id"], **content(stored.get(row["committed_offset"]), bodies)}
                 for row in batch.to_pylist()
             ]
             yield pa.RecordBatch.from_pylist(rows, CONTENTS)
@@ -64,19 +64,22 @@ def _bodies_in(segment: Segment, positions: Integers) -> dict[int, bytes]:
     return found
 
 
-def _content(body: bytes | None, bodies: Bodies) -> dict[str, Any]:
-    content = parsed(body)
-    customer_id, placed_ms = content.get(bodies.customer_id), content.get(bodies.placed_ms)
-    lines = content.get(bodies.lines)
+def content(body: bytes | None, bodies: Bodies) -> dict[str, Any]:
+    """Return what a body tells: the columns of `CONTENTS` behind the first, null where it does not say."""
+    told = parsed(body)
+    customer_id, placed_ms = told.get(bodies.customer_id), told.get(bodies.placed_ms)
+    lines = told.get(bodies.lines)
     listed = [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
-    articles = [{"sku": line.get(bodies.sku), "quantity": line.get(bodies.quantity)} for line in listed]
+    articles = [
+        {"sku": text_of(line.get(bodies.sku)), "quantity": line.get(bodies.quantity)} for line in listed
+    ]
     return {
-        "customer_id": customer_id if isinstance(customer_id, str) else None,
+        "customer_id": text_of(customer_id),
         "placed_ms": placed_ms if _is_number(placed_ms) else None,
         "lines": [
             {"sku": one["sku"], "quantity": one["quantity"] if _is_number(one["quantity"]) else None}
             for one in articles
-            if isinstance(one["sku"], str)
+            if one["sku"] is not None
         ],
     }
 

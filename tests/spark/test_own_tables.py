@@ -18,7 +18,7 @@ from spark_jobs.plan.plan import planned
 from spark_jobs.plan.sources import PlanSources
 from spark_jobs.report.summary import AuditSummary
 from spark_jobs.runs import run_of
-from tests.spark.own_shop import own_tables
+from tests.spark.own_shop import NAMES, own_tables
 
 Shop = Any
 HOUR_MS = 3_600_000
@@ -80,16 +80,27 @@ def repair(shop: Shop, out: Path, run_id: str, mapping: Mapping) -> list[str]:
     return kinds
 
 
+@pytest.mark.parametrize(
+    ("customer", "bodies"),
+    [("c", {}), (7, {}), ("c", {"customer_id": "", "lines": ""})],
+    ids=["texts", "numbers", "neither in messages"],
+)
 def test_a_missing_ledger_entry_is_put_down_to_its_own_order(
-    shop: Shop, audit_own: OwnAudit, tmp_path: Path
+    shop: Shop,
+    audit_own: OwnAudit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    customer: Any,
+    bodies: dict[str, str],
 ) -> None:
+    monkeypatch.setitem(NAMES, "bodies", bodies)
     for order_id in ("first", "second"):
-        shop.place(order_id, "c", {"apple": 1})
+        shop.place(order_id, customer, {"apple": 1})
         shop.advance(1_000)
     shop.clear_carts()
     for order_id in ("first", "second"):
         shop.pay(order_id)
-    shop.redis.hdel("cart-ledger:c", "order:first")
+    shop.redis.hdel(f"cart-ledger:{customer}", "order:first")
     before = audit_own(shop)
     assert found(before) == {"first": "ledger-entry-missing"}
     assert repair(shop, tmp_path / "out", before.run_id, own_tables(shop)[1]) == ["statement"]

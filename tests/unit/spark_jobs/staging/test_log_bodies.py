@@ -1,0 +1,25 @@
+"""What a message tells of its order: ids are texts or numbers, as a user's JSON has them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_jobs.inputs.mapping import Bodies
+from spark_jobs.staging.log_bodies import content
+
+
+@pytest.mark.parametrize("is_number", [False, True])
+def test_customers_and_articles_may_be_numbers(is_number: bool) -> None:
+    customer, sku = (1037, 22423) if is_number else ("1037", "22423")
+    body = {"order_id": "o", "customer_id": customer, "placed_ms": 5, "lines": [{"sku": sku, "quantity": 2}]}
+    told = content(json.dumps(body).encode(), Bodies())
+    assert told == {"customer_id": "1037", "placed_ms": 5, "lines": [{"sku": "22423", "quantity": 2}]}
+
+
+@pytest.mark.parametrize("value", [None, True, 1.5, [], {}])
+def test_other_values_are_no_ids(value: object) -> None:
+    body = {"order_id": "o", "customer_id": value, "lines": [{"sku": value, "quantity": 2}]}
+    told = content(json.dumps(body).encode(), Bodies())
+    assert told == {"customer_id": None, "placed_ms": None, "lines": []}
