@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deaths", type=int, default=2, help="how often a broker on a sick disk dies")
     parser.addoption("--disk-seed", type=int, default=1, help="what its disk does, and when it dies")
     parser.addoption("--fault", default="", help="only faults of a cluster whose name has this in it")
+    parser.addoption("--sabotage", default="", help="only sabotages with one of these words in their names")
     parser.addoption("--bit-step", type=int, default=0, help="flip every so many bits of a store; 0: none")
     parser.addoption(
         "--engine", default="postgresql", help="shared log: postgresql, postgresql2, kafka, kafka3"
