@@ -22,15 +22,19 @@ from spark_jobs.cases.columns import (
 def outcome_contradicts_database() -> Column:
     """The broker and the database disagree on how a transaction ended: the half of order-created was rolled
     back or expired and the row is there; or the row says paid (or cancelled) and no such message was
-    committed; or such a message was, and the row says nothing of it, or says it in one column only.
+    committed; or such a message was, and the row says nothing of it, or says it in one column only. Or the
+    row has timed out, and its deadline was not delivered before.
 
-    Wrong: the order service, which answered a check-back wrongly or wrote outside of the transaction.
-    Repair: the database decides; send the missing message, or undo what the wrong one has caused.
+    Wrong: the order service, which answered a check-back wrongly or wrote outside of the transaction; or
+    whoever changed the row by hand.
+    Repair: the database decides; send the missing message, or undo what the wrong one has caused. Whether an
+    order stands that timed out without its deadline a person has to say.
     """
     return F.coalesce(
         F.when(_is_rolled_back() & has_row(), _rolled_back()),
         F.when(_is_paid(), _unsaid("paid", F.coalesce("paid_ms", "placed_ms"))),
         F.when(F.col("cancelled_ms").isNotNull(), _unsaid("cancelled", F.col("cancelled_ms"))),
+        F.when(_is_timed_out() & ~_is_paid(), _unfired()),
         F.when(~_is_paid(), _unwritten("paid")),
         F.when(F.col("cancelled_ms").isNull() & (F.col("status") != "CANCELLED"), _unwritten("cancelled")),
         F.when(
@@ -68,6 +72,33 @@ def _rolled_back() -> Column:
 
 def _is_paid() -> Column:
     return F.col("paid_ms").isNotNull() | (F.col("status") == "PAID")
+
+
+def _is_timed_out() -> Column:
+    return (F.col("status") == "TIMED_OUT") | F.col("timed_out_ms").isNotNull()
+
+
+def _unfired() -> Column:
+    """Return why a row that has timed out has no deadline, if the log has all of the order's messages.
+
+    The row's time and the delivery's are of two clocks, apart by the grace at most.
+    """
+    came_ms, topic = F.col("deadline_came_ms"), F.col("timeouts_topic")
+    early_ms = came_ms - F.col("timed_out_ms")
+    is_unfired = came_ms.isNull() | F.coalesce(early_ms > F.col("grace_ms"), F.lit(False))
+    is_known = is_covered(F.coalesce("placed_ms", "due_ms", "timed_out_ms")) & (topic != "")
+    cancelled = "The database says timed out; its deadline in %s was cancelled, at log offset %d."
+    why = (
+        F.when(
+            came_ms.isNotNull(),
+            says(
+                "The database says timed out, %s before its deadline in %s came.", duration(early_ms), topic
+            ),
+        )
+        .when(F.col("timer_cancel_offset").isNotNull(), says(cancelled, topic, F.col("timer_cancel_offset")))
+        .otherwise(says("The database says timed out; the log has no delivery of its deadline in %s.", topic))
+    )
+    return F.when(is_unfired & is_known, why)
 
 
 def _is_half_written() -> Column:

@@ -9,6 +9,8 @@ from spark_jobs.cases import names
 UNSAFE: Final = {
     names.MESSAGE_WITHOUT_ORDER: "Whether the customer ordered is not in any store: either the row is to be "
     "restored from the message, or what the message has done is to be undone.",
+    names.OUTCOME_CONTRADICTS_DATABASE: "What has happened, a person has to say: the row and the log tell it "
+    "differently, and neither has to be the right one.",
     names.EFFECT_TWICE: "Which of the two effects is to stand, a person has to say; that there are two is "
     "the broker's or a consumer's fault: tidewheel store verify.",
     names.PAID_BUT_TIMED_OUT: "Either the money goes back or the order stands: both promises were made.",

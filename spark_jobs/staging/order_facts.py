@@ -50,6 +50,9 @@ class Fact:
 
 _ORDERS: Final = (CREATED, TIMEOUTS, PAID, CANCELLED)
 
+_CAME: Final = (Code.DELIVERED, Code.FIRED, Code.COMMIT, Code.NORMAL)
+"""What of the deadlines' topic its consumers get: also what was sent without a delay, or again."""
+
 ORDER_FACTS: Final = (
     Fact("half_offset", (CREATED,), (Code.HALF,), "physical_offset", "min"),
     Fact("half_ms", (CREATED,), (Code.HALF,), "store_ms", "min"),
@@ -65,6 +68,7 @@ ORDER_FACTS: Final = (
     Fact("deadline_half_ms", (TIMEOUTS,), (Code.HALF,), "store_ms", "max"),
     Fact("delivered_offset", (TIMEOUTS,), (Code.DELIVERED, Code.FIRED), "physical_offset", "min"),
     Fact("delivered_ms", (TIMEOUTS,), (Code.DELIVERED, Code.FIRED), "store_ms", "min"),
+    Fact("deadline_came_ms", (TIMEOUTS,), _CAME, "store_ms", "min"),
     Fact("late_ms_max", (TIMEOUTS,), (Code.DELIVERED,), "late_ms", "max"),
     Fact("late_ms_min", (TIMEOUTS,), (Code.DELIVERED,), "late_ms", "min"),
     Fact("timer_cancel_offset", (TIMEOUTS,), (Code.CANCEL,), "physical_offset", "min"),

@@ -296,6 +296,16 @@ def deadline_never_set(scene: Scene) -> Story:
     yield
 
 
+def timed_out_by_hand(scene: Scene) -> Story:
+    yield from deadline_never_set(scene)
+    scene.set(status="TIMED_OUT", timed_out_ms=scene.shop.now_ms)
+
+
+def timed_out_by_hand_and_its_deadline_cancelled(scene: Scene) -> Story:
+    yield from deadline_cancelled_by_hand(scene)
+    scene.set(status="TIMED_OUT", timed_out_ms=scene.shop.now_ms)
+
+
 def deadline_set_for_later(scene: Scene) -> Story:
     shop = scene.shop
     shop.fill_cart(scene.customer, {"apple": 2})
@@ -384,6 +394,10 @@ FAULTS: Final[dict[str, Fault]] = {
             names.OUTCOME_CONTRADICTS_DATABASE,
             LOOK,
             names.OUTCOME_CONTRADICTS_DATABASE,
+        ),
+        *(
+            (story, names.OUTCOME_CONTRADICTS_DATABASE, LOOK, names.OUTCOME_CONTRADICTS_DATABASE)
+            for story in (timed_out_by_hand, timed_out_by_hand_and_its_deadline_cancelled)
         ),
         (cancelled_and_untold, names.OUTCOME_CONTRADICTS_DATABASE, MESSAGE, BALANCED),
         (cancellation_told_to_a_paid_order, names.OUTCOME_CONTRADICTS_DATABASE, STATEMENT, BALANCED),

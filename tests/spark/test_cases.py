@@ -90,11 +90,15 @@ TIMED_OUT: Changes = UNPAID | {
     "timed_out_ms": PLACED_MS + MINUTE_MS + 50,
     "delivered_offset": 600,
     "delivered_ms": PLACED_MS + MINUTE_MS + 7,
+    "deadline_came_ms": DUE_MS + 7,
     "last_delivered_ms": DUE_MS + 7,
     "late_delivered_ms": DUE_MS + 7,
     "late_ms_max": 7,
     "late_ms_min": 7,
 }
+UNDELIVERED: Changes = dict.fromkeys(
+    ("delivered_offset", "delivered_ms", "deadline_came_ms", "last_delivered_ms", "late_delivered_ms")
+)
 LATE: Changes = dict.fromkeys(
     ("late_timer_offset", "late_due_ms", "late_half_ms", "late_armed_ms", "late_delivered_ms")
 )
@@ -175,6 +179,30 @@ ROWS: dict[str, tuple[str, Changes]] = {
         UNPAID | {"status": "CANCELLED", "cancelled_ms": PLACED_MS},
     ),
     "cancel committed, paid": ("outcome-contradicts-database", {"cancelled_offset": 700}),
+    "timed out, no delivery": ("outcome-contradicts-database", TIMED_OUT | UNDELIVERED),
+    "timed out, no deadline": ("outcome-contradicts-database", TIMED_OUT | UNDELIVERED | NO_TIMER),
+    "timed out, its deadline cancelled": (
+        "outcome-contradicts-database",
+        TIMED_OUT | UNDELIVERED | {"timer_cancel_offset": 500},
+    ),
+    "timed out by its status alone, no delivery": (
+        "outcome-contradicts-database",
+        TIMED_OUT | UNDELIVERED | {"timed_out_ms": None},
+    ),
+    "timed out before its deadline came": (
+        "outcome-contradicts-database",
+        TIMED_OUT | {"timed_out_ms": DUE_MS + 7 - MINUTE_MS - 1},
+    ),
+    "timed out by another clock": ("balanced", TIMED_OUT | {"timed_out_ms": DUE_MS + 7 - MINUTE_MS}),
+    "timed out by a message without a delay": (
+        "balanced",
+        TIMED_OUT | UNDELIVERED | NO_TIMER | {"deadline_came_ms": DUE_MS + 7},
+    ),
+    "timed out, placed before the log": (
+        "balanced",
+        TIMED_OUT | UNDELIVERED | {"covered_from_ms": PLACED_MS + 1},
+    ),
+    "timed out, where nobody sets deadlines": ("balanced", TIMED_OUT | UNDELIVERED | {"timeouts_topic": ""}),
     "half open long": ("half-unresolved", NO_MESSAGE | UNCONSUMED | OLD_HALF),
     "half open long, no row": ("half-unresolved", NO_ROW | NO_MESSAGE | OLD_HALF | {"paid_offset": None}),
     "half open, no row": ("in-flight", NO_ROW | NO_MESSAGE | YOUNG_HALF | {"paid_offset": None}),
