@@ -171,7 +171,7 @@ def slowly(events: list[Row]) -> Row:
         "open_timer_due_ms": first_due.get("due_ms"),
         "open_timer_ms": (armed_by(first_due, of_timers) if first_due else {}).get("store_ms"),
         "last_delivered_ms": max(
-            (one["store_ms"] for one in of_timers if one["code"] in DELIVERIES), default=None
+            (one["store_ms"] for one in of_timers if one["code"] in (*DELIVERIES, Code.NORMAL)), default=None
         ),
         **latest(events, of_timers),
     }
