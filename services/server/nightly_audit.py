@@ -103,9 +103,11 @@ class AuditJob:
         self._is_stopping.set()
         if self._process is None or self._process.poll() is not None:
             return
-        self._process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_SECONDS)
+        for _ in range(STOP_SECONDS):  # again and again: code of a library may swallow an interrupt
+            self._process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(1)
+                break
         with suppress(ProcessLookupError):  # a Java that was just being started outlives its Python
             os.killpg(self._process.pid, signal.SIGKILL)
         for scratch in self.nightly.out.glob(
