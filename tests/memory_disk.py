@@ -266,7 +266,7 @@ class MemoryDisk:
             self._sync_names(_folder(new_path))
         self._end(fault, path, is_done=fault is Fault.FAILS_WITHIN)
 
-    def _rename_folder(self, path: str, new_path: str, inside: list[str]) -> None:
+    def _rename_folder(self, path: str, new_path: str, inside: Sequence[str]) -> None:
         """All that lies in it is there or here; names in it that were not synced are taken for durable."""
         assert _folder(path) == _folder(new_path), f"{path} is moved to another folder"
         moved = [(name, f"{new_path}{name[len(path) :]}", self._files[name]) for name in inside]
