@@ -145,7 +145,7 @@ class Faults:
         """
         folder = f"{CONSUMEQUEUE}/"
         paths = [one for one in self._disk.paths() if one.startswith(folder) and folder + "%" not in one]
-        if self._is_over or not paths or self._chance.random() >= probability:
+        if self._is_over or self.spares_files or not paths or self._chance.random() >= probability:
             return
         path = self._chance.choice(paths)
         if (size := self._disk.size(path)) <= 0:

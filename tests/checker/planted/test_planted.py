@@ -44,7 +44,7 @@ class Planted(NamedTuple):
 
 
 CLUSTER = [
-    Planted(cluster_faults.answers_are_believed, "zombie", 18),
+    Planted(cluster_faults.answers_are_believed, "zombie", 172),
     # What is shown waits for a proof, with which such a leader catches up: so it is lost, not shown early.
     Planted(cluster_faults.shown_before_accepted, "lost", 1),
     Planted(cluster_faults.refused_without_proof, "false refusal", 24),
