@@ -20,7 +20,7 @@ from typing import Final
 from tidewheel.errors import ConfigurationError, TidewheelError
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
-"""What the operating system says of a disk, or a quota, that is full."""
+"""The error numbers of a disk, or a quota, that is full."""
 
 
 class StoreError(TidewheelError):

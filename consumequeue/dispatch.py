@@ -23,7 +23,7 @@ A start believes the files of a snapshot by a mark (`QUEUES_WHOLE`), which a che
 synced. It names the snapshot with which these files began: queues that were made anew have other bytes where
 the log lacks records, and a crash may leave them beside an older snapshot. A damaged file takes the mark
 away, also one that cannot be written or synced, and no checkpoint sets it again before a start has made the
-queues anew. What a start cannot delete before that stays aside, and nothing reads it (`delete_files`).
+queues anew. Files that a start cannot delete are renamed aside, and nothing reads them (`delete_files`).
 
 Queues that were made anew may begin later than records say: a cut could not look into their damaged files,
 and the log has their first records no more. A snapshot keeps which these are, until a record says where they
@@ -240,7 +240,7 @@ class Dispatch:
     def take_some(self, keys: deque[tuple[str, int]], count: int) -> list[tuple[str, int]]:
         """Take so many queues (topic, queue id) from the left of `keys` that looking into them is bounded.
 
-        `count` of them, or fewer where files are large that were not compared yet.
+        `count` of them, or fewer where large files were not read yet.
         """
         taken: list[tuple[str, int]] = []
         while keys and count > 0:

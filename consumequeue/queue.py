@@ -313,7 +313,7 @@ class ConsumeQueue:
             raise self._damage(first_byte, what) from error
 
     def _damage(self, first_byte: int, what: str) -> StoreDamaged:
-        """Note that a file is damaged, and report it; return the error that tells of it."""
+        """Record and report a damaged file; return the error for its reader."""
         self._damaged = self._damaged | {first_byte: what}
         self._found_damaged(self._path(first_byte), what)
         return StoreDamaged(what)
@@ -588,7 +588,7 @@ class ConsumeQueue:
     def _write_what_goes(self) -> list[str]:
         """Write what is gathered as far as the disk takes it; return the paths of files that were written.
 
-        Raise `SyncFailed` of another file: nobody would learn of it again.
+        Raise `SyncFailed` of another file: the operating system reports it once.
         """
         paths: list[str] = []
         for one in self.unwritten():

@@ -14,7 +14,7 @@ Rules:
   Above half of `limits.TAILS_BYTES_MAX` the largest are written until it is three eighths: that bounds the
   memory of all tails, and what a snapshot keeps of them.
 - A queue whose file the disk refuses is in no class, nor in `bytes`, so it keeps no other in memory. It is
-  tried again behind the others, eight such queues in one go. What they may have in memory is bounded, too: a
+  tried again behind the others, eight such queues in one go. The memory of these tails is bounded, too: a
   tail of 256 KiB is let go of, and above an eighth of `limits.TAILS_BYTES_MAX` those that were tried
   longest ago, each as of its last look (`to_let_go`).
 - At most 500 queues are written in one go, which holds the loop for some ms before and after.

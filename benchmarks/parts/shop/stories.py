@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Story:
-    """What happens to an order. `cart`: cleared, kept (full as it was), surplus, deficit, two ledgers, or no
+    """The steps of an order. `cart`: cleared, kept (full as it was), surplus, deficit, two ledgers, or no
     entry (cleared, and the ledger does not say so).
     """
 
