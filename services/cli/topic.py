@@ -100,7 +100,7 @@ def create(
     if as_json:
         output.print_json(created)
     if refused:
-        output.say(f"{len(created)} of {len(wanted)} topics are there, {len(refused)} were refused")
+        output.say(f"{len(created)} of {len(wanted)} topics are there, {len(refused)} refused")
         raise typer.Exit(refused[0].exit_code)
 
 

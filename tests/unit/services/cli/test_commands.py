@@ -136,7 +136,7 @@ def test_of_many_topics_those_that_are_refused_are_named(serving: Serving) -> No
     assert [line.split()[0] for line in said.stdout.splitlines()] == ["other-0", "other-2"]
     assert "TW-131 no no: " in said.stderr
     assert " other-1: " in said.stderr
-    assert "2 of 4 topics are there, 2 were refused" in said.stderr
+    assert "2 of 4 topics are there, 2 refused" in said.stderr
     missing = run("topic", "create", "@/nowhere/at/all", broker=serving)
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "/nowhere/at/all: No such file" in missing.stderr
