@@ -16,8 +16,9 @@ before that has ended.
 
 A rebuilt timer is a new record of the log that takes the place of the old one, as a move does, to the same
 time: so it is durable, delivered once, and a crash in between costs nothing. Its record is read from the log
-or from an older file of the timers. A row whose record alone is damaged goes the same way. A timer whose
-record is in neither ends as UNREADABLE: it is counted, listed, and never pending again.
+or from an older file of the timers, so no file of the timers is deleted from the beginning of a rescue until
+all it found is rebuilt. A row whose record alone is damaged goes the same way. A timer whose record is in
+neither ends as UNREADABLE: it is counted, listed, and never pending again.
 
 Cost: nothing while nothing is damaged but the checks; a rescue reads names and ends once, 16 bytes a timer of
 the window in memory.
@@ -422,6 +423,11 @@ class Mending:
         if self._applying is not None:
             return not self._timers.is_held()
         return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
+
+    @property
+    def is_rescuing(self) -> bool:
+        """Whether a rescue reads files, or what it found in them is still to be rebuilt from there."""
+        return isinstance(self._running, Rescue) or self._applying is not None
 
     def next_job(self) -> Check | Rescue | None:
         """Return what a worker should read now; None if nothing, or while a job is not done with."""

@@ -25,6 +25,8 @@ class TimersToWrite:
     ends: EndsToWrite
     source: TimerSource
     queues: QueueTable
+    keeps_files: bool
+    """Whether a rescue reads what no snapshot names; the next checkpoint deletes it."""
 
     def write(self, disk: Disk) -> None:
         """Write and sync; in a worker thread. Raise OSError."""
@@ -40,6 +42,8 @@ class TimersToWrite:
         }
 
     def tidy(self, disk: Disk) -> None:
-        """Delete the files that neither this snapshot nor the one before it names."""
+        """Delete the files that neither this snapshot nor the one before it names, unless they are read."""
+        if self.keeps_files:
+            return
         self.partitions.tidy(disk)
         self.ends.tidy(disk)

@@ -361,15 +361,16 @@ class Timers:
         self.near.thaw(frozen["deviating"])
         self.lost.extend(LostTimer(*fields) for fields in frozen.get("lost", ()))
 
-    def to_write(self, now_ms: int) -> TimersToWrite:
-        """Return what a checkpoint is to write of partitions and ends."""
+    def to_write(self, now_ms: int, *, keeps_files: bool) -> TimersToWrite:
+        """Return what a checkpoint is to write of partitions and ends, and whether it deletes no file."""
         # The history is counted back from the earliest timer that waits, not from the clock: a timer that is
         # late by more than the history must still be known by its names, and found to have no end.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
         ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms))
         self.partitions.forget_before(self.ends.forgotten_ms)
-        return TimersToWrite(self.partitions.to_write(now_ms), ends, self.source, self.queues)
+        partitions = self.partitions.to_write(now_ms)
+        return TimersToWrite(partitions, ends, self.source, self.queues, keeps_files)
 
     def written(self, done: TimersToWrite) -> None:
         """Take in that a checkpoint is durable; end the timers whose records it could not read."""

@@ -10,7 +10,8 @@ import pytest
 from commitlog import bulk, layout, properties
 from commitlog.disk import Disk
 from services.broker.broker import Broker
-from services.broker.values import TimerFilter, TimerName, TimerVerdict, Verdict
+from services.broker.mending import Rescue
+from services.broker.values import ReadTimers, TimerFilter, TimerName, TimerVerdict, Verdict
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.unit.services.broker.test_timers import DAY, HOUR, MINUTE, Store, by_id
@@ -228,19 +229,53 @@ def test_a_rebuilt_timer_has_the_same_names_under_another_history() -> None:
     assert store.broker.timers.get(by_key, store.now_ms) == told, "whose the key is stands in its record"
 
 
-def test_a_record_that_an_older_file_has_is_rebuilt_from_there() -> None:
+def split_and_spoilt() -> tuple[Store, str]:
+    """A timer whose record an older file has alone: the log is cut, and the file of the split is damaged."""
     store = filled()
-    store.now_ms += 39 * DAY
+    store.broker.timers.partitions._rows_max = 1  # so that two timers are many, and are split
+    store.now_ms += 40 * DAY - 12 * HOUR
     forget_log(store)
-    parent = files(store)[-1]
+    before = files(store)
     store.go(0)
-    store.checkpoint()
-    children = [path for path in files(store) if path != parent]
-    assert parent in files(store), "the snapshot before names it"
-    spoil_record(store, children[-1])
+    (child,) = set(files(store)) - set(before)
+    assert before[-1] in files(store), "the snapshot before names it"
+    spoil_record(store, child)
     reopen(store)
+    return store, before[-1]
+
+
+def test_a_record_that_an_older_file_has_is_rebuilt_from_there() -> None:
+    store, _ = split_and_spoilt()
     assert "month" in drained(store)
     assert store.broker.timer_views.lost() == []
+    assert store.broker.statistics.timers_rebuilt == 1
+
+
+def test_an_older_file_that_a_rescue_reads_is_deleted_once_its_timers_are_rebuilt() -> None:
+    """Seed 161119 of the timers: a checkpoint deleted it in between, and the next tick failed."""
+    store, parent = split_and_spoilt()
+    let_a_rescue_find_all(store)
+    store.checkpoint()
+    store.send("another", None)
+    store.checkpoint()
+    assert parent in files(store), "nothing of it is rebuilt yet"
+    assert "month" in drained(store)
+    assert store.broker.timer_views.lost() == []
+    store.checkpoint()
+    assert parent not in files(store)
+
+
+def let_a_rescue_find_all(store: Store) -> None:
+    """Lets workers read until a rescue has; what it found is not rebuilt yet."""
+    for _ in range(100):
+        for effect in store.broker.tick(store.now_ms):
+            if isinstance(effect, ReadTimers):
+                effect.job.run(store.disk)
+                store.broker.read_ahead(effect.job)
+                if isinstance(effect.job, Rescue):
+                    return
+        store.flush()
+    raise AssertionError("no rescue was wanted")
 
 
 def test_timers_without_a_name_of_their_own_are_found_in_the_log() -> None:
