@@ -415,8 +415,16 @@ class Dispatch:
         return True
 
     def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
-        """Return whether no topic's folder was deleted: more of files no start looks at."""
-        topics = {*self._disk.list(CONSUMEQUEUE)}
+        """Return whether no topic's folder was deleted: more of files no start looks at.
+
+        Of a folder that the disk cannot list none is there: all in it can be made anew.
+        """
+        try:
+            topics = {*self._disk.list(CONSUMEQUEUE)}
+        except OSError as error:
+            if is_of_others(error):
+                raise
+            return False
         return all(one.topic in topics for one in stored if one.has_files)
 
     def complete(self, frozen: Any, log_offset: int, recorded: Iterable[tuple[str, int, int]] = ()) -> None:

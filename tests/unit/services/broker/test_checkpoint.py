@@ -413,6 +413,77 @@ def test_a_store_opens_where_the_folder_of_a_queue_is_anothers(has_snapshot: boo
     assert ids(store) == ["first", "second"]
 
 
+class Unlistable(MemoryDisk):
+    """A disk that can neither list nor empty a folder: a bad sector, or another owner."""
+
+    folder = "none"
+    error = EIO
+
+    def list(self, folder: str) -> list[str]:
+        self._refuse(folder)
+        return super().list(folder)
+
+    def delete(self, path: str) -> None:
+        self._refuse(path)
+        super().delete(path)
+
+    def _refuse(self, folder: str) -> None:
+        if folder == self.folder and any(path.startswith(f"{folder}/") for path in self.paths()):
+            raise OSError(self.error, "fails by the test", folder)
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+@pytest.mark.parametrize("error", [EIO, EACCES])
+def test_a_store_opens_where_the_folder_of_all_queues_cannot_be_listed(error: int, is_marked: bool) -> None:
+    """No start was possible with the mark; without it the folder is renamed aside."""
+    store, disk = Store(), Unlistable()
+    store.disk = disk
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    for number in range(3):
+        store.send(f"M{number}", None)
+    store.broker.store.dispatch.write()
+    store.checkpoint()
+    if not is_marked:
+        disk.delete(layout.QUEUES_WHOLE)
+    disk.folder, disk.error = "consumequeue", error
+    for _ in range(3):
+        disk.kill(lambda _: 0)
+        store.broker = Broker.open(disk, store.settings, store.now_ms)
+        assert ids(store) == ["M0", "M1", "M2"]
+        store.checkpoint()
+
+
+def test_a_folder_that_is_not_listed_for_want_of_descriptors_says_nothing_of_queues() -> None:
+    store, disk = Store(), Unlistable()
+    store.disk = disk
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    store.send("M0", None)
+    store.broker.store.dispatch.write()
+    store.checkpoint()
+    disk.folder, disk.error = "consumequeue", EMFILE
+    disk.kill(lambda _: 0)
+    with pytest.raises(OSError, match="fails by the test"):
+        Broker.open(disk, store.settings, store.now_ms)
+    assert disk.size(layout.QUEUES_WHOLE) > 0
+
+
+def test_a_store_opens_where_a_file_has_the_name_of_the_folder_of_all_queues(tmp_path: Path) -> None:
+    store, disk = Store(), RealDisk(tmp_path)
+    store.disk = disk  # type: ignore[assignment]
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    store.send("M0", None)
+    store.broker.store.dispatch.write()
+    store.checkpoint()
+    disk.close()
+    disk.delete("consumequeue")
+    (tmp_path / "consumequeue").write_bytes(b"no folder")
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    assert ids(store) == ["M0"]
+    store.broker.store.dispatch.write()
+    assert (tmp_path / FILE).stat().st_size == ENTRY_BYTES
+    disk.close()
+
+
 @pytest.mark.parametrize("ends", ["killed", "killed, given up", "power cut"])
 def test_a_sync_that_succeeds_after_one_that_failed_is_not_believed(ends: str) -> None:
     store, disk = sick()
