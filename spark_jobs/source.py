@@ -102,7 +102,7 @@ class LogReader(DataSourceReader):
         first_offset, end_offset = self._range.first_offset, self._range.end_offset
         parts: list[Part] = []
         if self._index is not None:
-            parts += self._index.parts(self._log, self._range)
+            parts += self._index.parts(self._log, self._range, self._slice_bytes)
             first_offset = max(first_offset, min(self._index.until, end_offset))
         parts += slices(self._log, self._slice_bytes, first_offset, end_offset)
         parts += self._kept

@@ -1,36 +1,48 @@
 """The records of some topics by the queues' index, so that the rest of the log is not read.
 
 The files under `consumequeue/` are made from the log and may lag behind it, be half made or be gone. So they
-are believed only as far as a snapshot goes that names them: each file must be there and match the CRC that
-the snapshot has of it; the last entries of a queue the snapshot has itself. What lies behind the snapshot (a
-checkpoint is made every 64 MiB of log) is scanned. Whatever is in doubt is scanned as well: no snapshot, a
-file that differs, an imported log, a topic whose records are in no queue. A record that an entry leads to is
-checked like any other. How far Apache RocketMQ's own queue files are believed: see `rocketmq_index`.
+are believed only with their mark (`consumequeue.dispatch`), and only as far as a snapshot goes that names
+them: each must match the CRC that the snapshot has of it; the last entries of a queue the snapshot has
+itself. What lies behind the snapshot (a checkpoint is made every 64 MiB of log) is scanned.
 
-Cost: 20 bytes per record of the topics, and the pages of the log where these lie.
+Whatever is in doubt is scanned as well. All of the log: without a mark or a snapshot, of an imported log, for
+a topic whose records are in no queue. Else the segments where a record may lie that no known entry leads to:
+
+    entries     0 1 2 | file lost | 6 gap 8 9        a gap: damage has taken the record, or its entry
+    scanned         <------------->  <---->          from the end of one record to where the next one begins
+
+Before a queue's first known entry that is from where the log begins, unless it is entry 0: retention deletes
+the oldest files, whose records the log has no more. A task compares the files again, as a start may be making
+them anew meanwhile, and scans where they differ. A record that an entry leads to is checked like any other.
+How far Apache RocketMQ's own queue files are believed: see `rocketmq_index`.
+
+Cost: 20 bytes per record of the topics, which the plan reads and the tasks read again, and the pages of the
+log where these lie.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from commitlog import layout, limits
 from commitlog.published_log import Segment, StoreLog
 from commitlog.recovery import Damage
-from consumequeue.entry import ENTRY, ENTRY_BYTES
+from consumequeue.dispatch import MADE_BEFORE, MARK_BYTES_MAX, mark_of
+from consumequeue.entry import ENTRY, ENTRY_BYTES, Entries
 from consumequeue.queue import StoredQueue, stored_queues
-from spark_jobs.log.decode import Wanted, chunk_batches, mapped
-from spark_jobs.log.ragged import Integers
+from spark_jobs.log.decode import Wanted, batches, chunk_batches, mapped
+from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.log.ranges import Range
 from spark_jobs.log.records import Records
 from spark_jobs.log.rocketmq_index import FILLER_BYTES, believed_until, files_of
 from spark_jobs.log.shapes import Shapes
+from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, Slice, slices
 from spark_jobs.log.snapshots import newest_parts
 from spark_jobs.log.walk import RECORDS_PER_CHUNK, Chunk, sound
 
@@ -38,71 +50,209 @@ _UNINDEXED_PREFIX: Final = "TW_SYS_"
 _FILE_BYTES: Final = limits.QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
+class QueueFile(NamedTuple):
+    """A file of a queue, of which the first entries count; `crc` is theirs, None in RocketMQ's own.
+
+    They lead to records from the first log offset to before the end.
+    """
+
+    path: str
+    entry_count: int
+    crc: int | None = None
+    first_offset: int = 0
+    end_offset: int = 1 << 62
+
+    def entries(self) -> Entries | None:
+        """Return the entries that count; None if the file is not what was written, or cannot be read."""
+        length = self.entry_count * ENTRY_BYTES
+        try:
+            with open(self.path, "rb") as file:
+                stored = file.read(length)
+        except OSError:
+            return None
+        if len(stored) < length or self.crc not in (None, zlib.crc32(stored)):
+            return None
+        return np.frombuffer(stored, ENTRY)
+
+    def bounded(self, entries: Entries) -> QueueFile:
+        """Return the file with the log offsets to which its entries lead."""
+        places = entries["physical_offset"][_are_real(entries)].astype(np.int64)
+        first_offset, end_offset = (int(places.min()), int(places.max()) + 1) if len(places) else (0, 0)
+        return self._replace(first_offset=first_offset, end_offset=end_offset)
+
+
 @dataclass(frozen=True, slots=True)
 class Indexed:
     """The records of one segment that queue files lead to, between two log offsets.
 
-    `files`: path, and how many entries of it count; `tails`: entries that are in no file.
+    `tails`: entries that are in no file. `scan` is what to read instead if a file has changed.
     """
 
     segment: Segment
-    files: tuple[tuple[str, int], ...]
+    files: tuple[QueueFile, ...]
     tails: bytes
     first_offset: int
     end_offset: int
     readable_bytes: int
     may_lack_crc: bool
+    scan: tuple[Slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What the queue files tell of some topics: every record of theirs below `until`."""
+    """What the queue files tell of some topics: every record of theirs below `until`.
+
+    But those between two log offsets of `doubted`, which have to be scanned for.
+    """
 
     until: int
-    files: tuple[tuple[str, int], ...]
+    files: tuple[QueueFile, ...]
     tails: bytes = b""
+    doubted: tuple[tuple[int, int], ...] = ()
 
-    def parts(self, log: StoreLog, wanted: Range) -> list[Indexed]:
-        """Return a part for each segment of the range, as far as the index reaches."""
+    def parts(
+        self, log: StoreLog, wanted: Range, slice_bytes: int = SLICE_BYTES_DEFAULT
+    ) -> list[Indexed | Slice]:
+        """Return what to read of each segment of the range, as far as the index reaches."""
         end_offset = min(self.until, wanted.end_offset)
+        found: list[Indexed | Slice] = []
+        for segment in log.segments:
+            first = max(wanted.first_offset, segment.first_offset)
+            end = min(end_offset, segment.end_offset)
+            if first >= end:
+                continue
+            scan = slices(log, slice_bytes, first, end)
+            if any(begin < end and first < until for begin, until in self.doubted):
+                found += scan
+            else:
+                found.append(self._part(log, segment, first, end, scan))
+        return found
+
+    def _part(self, log: StoreLog, segment: Segment, first: int, end: int, scan: list[Slice]) -> Indexed:
         tails = np.frombuffer(self.tails, ENTRY)
         places = tails["physical_offset"].astype(np.int64)
-        return [
-            Indexed(
-                segment,
-                self.files,
-                tails[(places >= segment.first_offset) & (places < segment.end_offset)].tobytes(),
-                max(wanted.first_offset, segment.first_offset),
-                min(end_offset, segment.end_offset),
-                min(segment.segment_bytes, log.end_offset - segment.first_offset),
-                segment.first_offset < log.imported_until,
-            )
-            for segment in log.segments
-            if segment.end_offset > wanted.first_offset and segment.first_offset < end_offset
-        ]
+        return Indexed(
+            segment,
+            tuple(file for file in self.files if file.first_offset < end and first < file.end_offset),
+            tails[(places >= first) & (places < end)].tobytes(),
+            first,
+            end,
+            min(segment.segment_bytes, log.end_offset - segment.first_offset),
+            segment.first_offset < log.imported_until,
+            tuple(scan),
+        )
 
 
 def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | None:
     """Return the index of these topics; None if the log has to be scanned for them."""
     if not log.ours:
         found = files_of(store, topics)
-        return None if found is None else Index(believed_until(store, log), tuple(found))
+        return None if found is None else _of_rocketmq(believed_until(store, log), log, found)
     if log.imported_until or any(topic.startswith(_UNINDEXED_PREFIX) for topic in topics):
         return None
     until, parts = newest_parts(store, log)
     queues = [*stored_queues(parts.get("queues"))]
-    wanted = [one for one in queues if one.topic in topics]
-    files: list[tuple[str, int]] = []
-    for one in wanted:
-        if one.has_files and not _add_files(files, store, one):
-            return None
-    return Index(until, tuple(files), b"".join(one.tail for one in wanted)) if queues else None
+    if not queues or not _is_marked(store, parts.get("queues_made_at", MADE_BEFORE)):
+        return None
+    files, doubted, tails = list[QueueFile](), list[tuple[int, int]](), list[bytes]()
+    for one in queues:
+        if one.topic in topics:
+            known = [(file, file.entries()) for file in _files(store, one)]
+            files += [file.bounded(entries) for file, entries in known if entries is not None]
+            tails.append(one.tail)
+            doubted += _doubted(_runs(one, known), log.first_offset, until)
+    return Index(until, tuple(files), b"".join(tails), tuple(doubted))
+
+
+def _of_rocketmq(until: int, log: StoreLog, queues: list[list[tuple[str, int]]]) -> Index:
+    """Return the index by RocketMQ's own files: in doubt is what lies before the first entry of a queue."""
+    files, doubted = list[QueueFile](), list[tuple[int, int]]()
+    for queue in queues:
+        own = [QueueFile(path, count) for path, count in queue]
+        if own and int(Path(own[0].path).name):
+            doubted += _doubted((None, own[0].entries()), log.first_offset, until)
+        files += own
+    return Index(until, tuple(files), doubted=tuple(doubted))
+
+
+def _is_marked(store: Path, made_at: int) -> bool:
+    """Return whether the files are whole, and those that began with the snapshot at a log offset."""
+    try:
+        with open(store / layout.QUEUES_WHOLE, "rb") as file:
+            return file.read(MARK_BYTES_MAX) == mark_of(made_at)
+    except OSError:
+        return False
+
+
+def _files(store: Path, queue: StoredQueue) -> list[QueueFile]:
+    """Return the files of a queue as a snapshot names them, in order."""
+    folder = store / layout.CONSUMEQUEUE / queue.topic / str(queue.queue_id)
+    return [
+        QueueFile(
+            str(folder / f"{first_byte:0{layout.OFFSET_DIGITS}d}"),
+            min(_FILE_BYTES, queue.written_count * ENTRY_BYTES - first_byte) // ENTRY_BYTES,
+            crc,
+        )
+        for first_byte, crc in sorted(queue.crcs)
+    ]
+
+
+def _runs(queue: StoredQueue, known: Iterable[tuple[QueueFile, Entries | None]]) -> Iterator[Entries | None]:
+    """Yield all entries of a queue in order; None where some are not known."""
+    begins_at = min((first_byte for first_byte, _ in queue.crcs), default=queue.written_count)
+    if begins_at:
+        yield None
+    for _, entries in known:
+        yield entries
+    yield np.frombuffer(queue.tail, ENTRY)
+
+
+def _doubted(runs: Iterable[Entries | None], first_offset: int, until: int) -> Iterator[tuple[int, int]]:
+    """Yield between which log offsets, from `first_offset` to `until`, a queue may lack entries of records.
+
+    `runs` are its entries in order, with None where some are not known.
+    """
+    end, is_sure = first_offset, True
+    for entries in runs:
+        if entries is None:
+            is_sure = False
+            continue
+        real = np.flatnonzero(_are_real(entries))
+        if not len(real):
+            is_sure = is_sure and not len(entries)
+            continue
+        places = entries["physical_offset"][real].astype(np.int64)
+        ends = np.concatenate(([end], places + entries["record_bytes"][real]))
+        is_gap = np.diff(real, prepend=-1) > 1
+        is_gap[0] |= not is_sure
+        yield from _ranges(ends[:-1][is_gap], places[is_gap], first_offset)
+        end, is_sure = int(ends[-1]), bool(real[-1] == len(entries) - 1)
+    if not is_sure:
+        yield from _ranges(np.array([end]), np.array([until]), first_offset)
+
+
+def _are_real(entries: Entries) -> Flags:
+    """Return which entries lead to records; the others are gaps."""
+    flags: Flags = (entries["record_bytes"] > 0) & (entries["record_bytes"] < FILLER_BYTES)
+    return flags
+
+
+def _ranges(starts: Integers, ends: Integers, first_offset: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, end) of the ranges that are not empty, from `first_offset` on."""
+    for start, end in zip(np.maximum(starts, first_offset).tolist(), ends.tolist(), strict=True):
+        if start < end:
+            yield start, end
 
 
 def indexed_batches(part: Indexed, wanted: Wanted) -> Iterator[Any]:
     """Yield the records of a part as batches; an entry that leads to no sound record is a damaged region."""
+    known = [file.entries() for file in part.files]
+    if any(entries is None for entries in known):
+        for one in part.scan:
+            yield from batches(one, wanted)
+        return
     data = mapped(part.segment.path)
-    positions, sizes = _places(part)
+    positions, sizes = _places(part, [entries for entries in known if entries is not None])
     shapes = Shapes()
     for start in range(0, len(positions), RECORDS_PER_CHUNK):
         some = slice(start, start + RECORDS_PER_CHUNK)
@@ -127,40 +277,14 @@ def _checked(
     yield from chunk_batches(Chunk(records.chosen(flags), damaged), wanted, shapes)
 
 
-def _places(part: Indexed) -> tuple[Integers, Integers]:
+def _places(part: Indexed, in_files: list[Entries]) -> tuple[Integers, Integers]:
     """Return (positions in the segment, sizes) of the part's records, in log order, each once."""
     found = []
-    in_files = (np.fromfile(path, ENTRY, count) for path, count in part.files)
     for entries in (*in_files, np.frombuffer(part.tails, ENTRY)):
         offsets = entries["physical_offset"].astype(np.int64)
         lengths = entries["record_bytes"].astype(np.int64)
-        inside = (offsets >= part.first_offset) & (offsets < part.end_offset)
-        inside &= (lengths > 0) & (lengths < FILLER_BYTES)
+        inside = (offsets >= part.first_offset) & (offsets < part.end_offset) & _are_real(entries)
         found.append(np.array([offsets[inside], lengths[inside]]))
     offsets, sizes = np.concatenate(found, axis=1)
     offsets, firsts = np.unique(offsets, return_index=True)
     return offsets - part.segment.first_offset, sizes[firsts]
-
-
-def _add_files(files: list[tuple[str, int]], store: Path, queue: StoredQueue) -> bool:
-    """Add the files of one queue; False if one is missing or differs. Old ones may have been deleted."""
-    folder, kept = store / layout.CONSUMEQUEUE / queue.topic / str(queue.queue_id), sorted(queue.crcs)
-    while kept and not _path(folder, kept[0][0]).exists():
-        kept.pop(0)
-    if not kept:
-        return False
-    for first_byte, crc in kept:
-        used_bytes = min(_FILE_BYTES, queue.written_count * ENTRY_BYTES - first_byte)
-        path = _path(folder, first_byte)
-        try:
-            stored = path.read_bytes()[:used_bytes]
-        except OSError:
-            return False
-        if len(stored) < used_bytes or zlib.crc32(stored) != crc:
-            return False
-        files.append((str(path), used_bytes // ENTRY_BYTES))
-    return True
-
-
-def _path(folder: Path, first_byte: int) -> Path:
-    return folder / f"{first_byte:0{layout.OFFSET_DIGITS}d}"

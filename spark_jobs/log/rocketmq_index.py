@@ -46,11 +46,9 @@ def believed_until(store: Path, log: StoreLog) -> int:
     return until
 
 
-def files_of(store: Path, topics: frozenset[str]) -> list[tuple[str, int]] | None:
-    """Return (path, entries that count) of each queue file of the topics; None if one of the topics is in
-    doubt.
-    """
-    files: list[tuple[str, int]] = []
+def files_of(store: Path, topics: frozenset[str]) -> list[list[tuple[str, int]]] | None:
+    """Return (path, entries that count) of the files of each queue of the topics; None if one is in doubt."""
+    found_queues: list[list[tuple[str, int]]] = []
     for topic in topics:
         queues = _folders(store / layout.CONSUMEQUEUE / topic)
         if not queues or (store / _BATCHES / topic).exists():
@@ -59,8 +57,8 @@ def files_of(store: Path, topics: frozenset[str]) -> list[tuple[str, int]] | Non
             found = _queue_files(queue)
             if found is None:
                 return None
-            files += found
-    return files
+            found_queues.append(found)
+    return found_queues
 
 
 def _queue_files(queue: Path) -> list[tuple[str, int]] | None:
