@@ -68,6 +68,8 @@ def copy_store(root: Path, target: Path, progress: Progress = unseen, *, with_ke
             write_for_owner(unfinished / KEY_FILE, key)
         os.replace(unfinished, target)
         _sync_folder(target.parent)
+    except StoreError:
+        raise
     except OSError as error:
         raise _cannot_copy(target, error) from error
     finally:

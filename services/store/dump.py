@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from commitlog import properties
 from commitlog.compression import plain
+from commitlog.errors import StoreError
 from commitlog.inner_batch import message_count
 from commitlog.kinds import AUTH_TOPIC, BY_TOPIC
 from commitlog.record import TYPE_COMMIT, Record
@@ -24,7 +25,7 @@ from services.broker.errors import TopicNotFound
 from services.broker.topics import DEAD_LETTER_PREFIX, is_system
 from services.store.opening import OpenStore
 from services.store.state import State
-from services.store.verify_queues import QueueFiles, stored_in
+from services.store.verify_queues import QueueFiles, names_of, stored_in
 
 Line = dict[str, Any]
 
@@ -88,9 +89,11 @@ def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -
 
     Raises:
         TopicNotFound: when there are none; says whether the log knows the topic.
+        StoreError: when the disk cannot read one of its files.
     """
     stored = {(one.topic, one.queue_id): one for one in stored_in(store)}
-    files = QueueFiles(store, topic, queue_id, stored.get((topic, queue_id)))
+    key = topic, queue_id
+    files = QueueFiles(store, key, names_of(store, *key), stored.get(key))
     lines = chain(_stored_lines(files), _log_lines(store, bool(stored), topic, queue_id, files.end_offset))
     is_empty = True
     for line in lines:
@@ -105,11 +108,18 @@ def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -
 
 
 def _stored_lines(files: QueueFiles) -> Iterator[Line]:
+    _check_readable(files)
     for queue_offset in range(files.first_offset, files.end_offset):
         found = files.entry(queue_offset)
+        _check_readable(files)
         if found is not None:
             is_in_tail = files.tail_from <= queue_offset < files.tail_end_offset
             yield _entry_line(queue_offset, found, "snapshot" if is_in_tail else "file")
+
+
+def _check_readable(files: QueueFiles) -> None:
+    for path, why in files.unreadable.items():
+        raise StoreError(f"{path} cannot be read ({why}). Make the queues anew: tidewheel store repair")
 
 
 def _log_lines(

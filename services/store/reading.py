@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from commitlog import layout
 from commitlog.errors import StoreError
 from commitlog.view import View, whole
+from services.store.errors import FileUnreadable
 
 _NEVER_WRITTEN: Final = (layout.COMMITLOG, layout.RESERVE)
 
@@ -39,7 +40,11 @@ class Reader(Protocol):
 
 
 class StoreFiles:
-    """The files under `root`, read-only; a file is opened anew for each read, so nothing stays open."""
+    """The files under `root`, read-only; a file is opened anew for each read, so nothing stays open.
+
+    What the disk cannot read is a `FileUnreadable`: a `StoreError`, and as of any disk an OSError. Of a file
+    that may not be read, or has gone meanwhile, a plain `StoreError` says what to do: that is no damage.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -90,7 +95,9 @@ class StoreFiles:
             return StoreError(f"{there} may not be read by this user. Run this as the user of the broker.")
         if isinstance(error, FileNotFoundError):
             return StoreError(f"{there} was deleted while it was being read. Run this again.")
-        return StoreError(f"{there} cannot be read ({error.strerror}). Check the disk, then run this again.")
+        return FileUnreadable(
+            f"{there} cannot be read ({error.strerror}). Check the disk, then run this again.", error
+        )
 
 
 @dataclass(slots=True)
@@ -111,7 +118,8 @@ class Overlay:
 
     def list(self, folder: str) -> list[str]:
         inside = f"{folder}/" if folder else ""
-        below = [name for name in self._below.list(folder) if not self._is_deleted(inside + name)]
+        names = [] if self._is_deleted(folder) else self._below.list(folder)
+        below = [name for name in names if not self._is_deleted(inside + name)]
         above = [path[len(inside) :].split("/")[0] for path in self._patched if path.startswith(inside)]
         return sorted({*below, *above})
 

@@ -4,14 +4,17 @@ Shown every record in log order, it compares each with its entry. What it was no
 be a gap, point below the log's start, into damage, or behind what is published (a live broker is ahead).
 Entries are in files, and the last ones, a queue's tail, in the newest snapshot. Only those that it counts on
 can be damaged: the next start writes all later ones again, and a power cut may have left them torn, or not
-there. Memory: the files are mapped, not read; the tails, and two integers per queue and gap.
+there. A file or folder that the disk cannot read is a finding, and the rest is compared.
+
+Memory: the files are mapped, not read; the tails, and two integers per queue and gap.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -22,11 +25,11 @@ from commitlog.kinds import RETENTION_TOPIC
 from commitlog.limits import QUEUE_FILE_ENTRIES
 from commitlog.record import Record
 from commitlog.recovery import Damage, Found
-from commitlog.view import whole
+from commitlog.view import View, whole
 from consumequeue import entry
-from consumequeue.dispatch import MADE_BEFORE, entry_of, is_indexed, is_marked
+from consumequeue.dispatch import MADE_BEFORE, MARK_BYTES_MAX, entry_of, is_indexed, is_marked
 from consumequeue.entry import ENTRY_BYTES, Entry
-from consumequeue.queue import ConsumeQueue, StoredQueue, stored_queues
+from consumequeue.queue import ConsumeQueue, StoredQueue, files_of, is_of_others, stored_queues
 from services.broker import derived
 from services.store.findings import Finding
 from services.store.opening import OpenStore
@@ -40,10 +43,18 @@ _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 class QueueFiles:
     """The entries that the files of one queue hold, and its tail, if the newest snapshot has the queue."""
 
-    def __init__(self, store: OpenStore, topic: str, queue_id: int, stored: StoredQueue | None) -> None:
-        self.folder = f"{layout.CONSUMEQUEUE}/{topic}/{queue_id}"
-        names = [name for name in store.files.list(self.folder) if name.isdigit()]
-        self._views = {int(name): store.files.view(f"{self.folder}/{name}").by(_LOOK_BYTES) for name in names}
+    def __init__(
+        self, store: OpenStore, key: tuple[str, int], names: Iterable[str], stored: StoredQueue | None
+    ) -> None:
+        """`names` are those of the queue's files."""
+        self.folder = _folder(*key)
+        self.unreadable: dict[str, str] = {}
+        """By path, why the disk cannot read a file."""
+        self._views: dict[int, View] = {}
+        for name in names:
+            path = f"{self.folder}/{name}"
+            with _noting(path, self.unreadable):
+                self._views[int(name)] = store.files.view(path).by(_LOOK_BYTES)
         self.tail_from, self._tail = (stored.written_count, stored.tail) if stored else (0, b"")
         self.needed_from = stored.min_offset if stored else 0
         self.first_offset = min(self._views, default=self.tail_from * ENTRY_BYTES) // ENTRY_BYTES
@@ -59,8 +70,14 @@ class QueueFiles:
             return entry.decode_all(self._tail[first : first + ENTRY_BYTES])[0]
         position = queue_offset * ENTRY_BYTES
         inside = position % _FILE_BYTES
-        stored = bytes(self._views.get(position - inside, _NOTHING)[inside : inside + ENTRY_BYTES])
-        return entry.decode_all(stored)[0] if len(stored) == ENTRY_BYTES else None
+        view, stored = self._views.get(position - inside, _NOTHING), b""
+        with _noting(self.path(queue_offset), self.unreadable):
+            stored = bytes(view[inside : inside + ENTRY_BYTES])
+        if len(stored) == ENTRY_BYTES:
+            return entry.decode_all(stored)[0]
+        if self.path(queue_offset) in self.unreadable:
+            self._views[position - inside] = _NOTHING
+        return None
 
     def path(self, queue_offset: int) -> str:
         """Return the file in which an entry lies."""
@@ -118,9 +135,11 @@ class QueueCheck:
         self._store = store
         self._stored = {(one.topic, one.queue_id): one for one in stored_in(store)}
         self._queues: dict[tuple[str, int], _Queue] = {}
-        folders = {(topic, int(queue_id)) for topic, queue_id in _folders(store) if queue_id.isdigit()}
-        self._present = folders | self._stored.keys()
-        topics = {topic for topic, _ in folders}
+        self._unreadable: dict[str, str] = {}
+        """By path, why the disk cannot list a folder, or read the mark."""
+        self._names = dict(self._names_there())
+        self._present = self._names.keys() | self._stored.keys()
+        topics = {topic for topic, _ in self._names}
         self._gone = {one.topic for one in self._stored.values() if one.has_files} - topics
         self._is_all_gone = not topics
         self.entry_count = 0
@@ -166,22 +185,40 @@ class QueueCheck:
 
     def findings(self, damaged: list[Damage]) -> Iterator[Finding]:
         """Yield what is wrong."""
-        folders = [f"{layout.CONSUMEQUEUE}/{topic}" for topic in sorted(self._gone)]
-        if self._is_all_gone and folders:
-            folders = [layout.CONSUMEQUEUE]
-        for folder in folders:
-            yield Finding("queue", folder, -1, -1, "is not there; the next start makes it", False)
+        yield from self._of_folders()
         told: set[str] = set()
-        for one in self._of_entries(damaged):
+        for one in chain(self._of_entries(damaged), self._of_files()):
             if one.is_damage:
                 told |= {one.path, one.path.rsplit("/", 1)[0]}
             yield one
-        there = (one for one in self._stored.values() if one.topic not in self._gone)
-        yield from _crc_findings(self._store, there, told)
+        told |= self._unreadable.keys()
+        for key, stored in self._stored.items():
+            if stored.topic not in self._gone and _folder(*key) not in told:
+                yield from _crc_findings(self._store, stored, self._names.get(key, ()))
+
+    def _of_folders(self) -> Iterator[Finding]:
+        """Yield the folders that are not there, or cannot be listed."""
+        gone = [f"{layout.CONSUMEQUEUE}/{topic}" for topic in sorted(self._gone)]
+        if self._is_all_gone and gone:
+            gone = [layout.CONSUMEQUEUE]
+        for folder in gone:
+            if not {folder, layout.CONSUMEQUEUE} & self._unreadable.keys():
+                yield Finding("queue", folder, -1, -1, "is not there; the next start makes it", False)
+        for folder, why in self._unreadable.items():
+            yield Finding(
+                "queue", folder, -1, -1, f"cannot be listed ({why}); what is in it can be made anew"
+            )
+        yield from _of_mark(self._store)
+
+    def _of_files(self) -> Iterator[Finding]:
+        """Yield the files that the disk cannot read, as far as their entries were asked for."""
+        for _, queue in sorted(self._queues.items()):
+            for path, why in queue.files.unreadable.items():
+                yield Finding("queue", path, -1, -1, f"cannot be read ({why}); it can be made anew")
 
     def _of_entries(self, damaged: list[Damage]) -> Iterator[Finding]:
         for (topic, _), queue in self._all():
-            if topic in self._gone:
+            if topic in self._gone or queue.files.folder in self._unreadable:
                 continue
             adopted_count = queue.files.tail_end_offset
             yield from _told(queue, queue.wrong, adopted_count, "do not say where their records lie")
@@ -204,33 +241,77 @@ class QueueCheck:
             self._queue(*key)
         return sorted(self._queues.items())
 
+    def _names_there(self) -> Iterator[tuple[tuple[str, int], list[str]]]:
+        """Yield (topic, queue id) and the names of the files of each queue that has a folder."""
+        for topic in self._listed(layout.CONSUMEQUEUE):
+            for queue_id in filter(str.isdigit, self._listed(f"{layout.CONSUMEQUEUE}/{topic}")):
+                key = topic, int(queue_id)
+                names = list[str]()
+                with _noting(_folder(*key), self._unreadable):
+                    names = names_of(self._store, *key)
+                yield key, names
+
+    def _listed(self, folder: str) -> list[str]:
+        with _noting(folder, self._unreadable):
+            return self._store.files.list(folder)
+        return []
+
     def _queue(self, topic: str, queue_id: int) -> _Queue:
         key = (topic, queue_id)
         if key not in self._queues:
-            files = QueueFiles(self._store, topic, queue_id, self._stored.get(key))
+            files = QueueFiles(self._store, key, self._names.get(key, ()), self._stored.get(key))
             self._queues[key] = _Queue(files, files.first_offset - 1)
         return self._queues[key]
 
 
-def _crc_findings(store: OpenStore, stored: Iterable[StoredQueue], told: set[str]) -> Iterator[Finding]:
-    """Yield the queues whose files do not match the newest snapshot's CRCs, though no entry is known wrong.
+def _crc_findings(store: OpenStore, one: StoredQueue, names: Collection[str]) -> Iterator[Finding]:
+    """Yield that files of a queue do not match the newest snapshot's CRCs, though no entry is known wrong.
 
-    Entries whose records the log has no more cannot be compared, and a start trusts whole files only.
+    Entries whose records the log has no more cannot be compared, and a start trusts whole files only. `names`
+    are the files that were there before: a broker may have deleted one meanwhile (`StoreError`).
     """
-    for one in stored:
-        queue = ConsumeQueue(store.overlay(), one.topic, one.queue_id, one.written_count)
-        queue.adopt(one.crcs, one.tail, one.min_offset, one.begins_at)
-        folder = f"{layout.CONSUMEQUEUE}/{one.topic}/{one.queue_id}"
-        if folder not in told and not queue.is_sound():
-            count = one.written_count
-            what = f"its first {count} entries do not match their CRC; the next start makes them anew"
-            yield Finding("queue", folder, 0, count, what)
+    folder = _folder(one.topic, one.queue_id)
+    missing = [path for path, _, _ in files_of(one) if path.rpartition("/")[2] not in names]
+    for path in missing:
+        yield Finding("queue", path, -1, -1, "is missing, and the newest snapshot counts on it")
+    queue = ConsumeQueue(store.overlay(), one.topic, one.queue_id, one.written_count)
+    queue.adopt(one.crcs, one.tail, one.min_offset, one.begins_at)
+    if not missing and not queue.is_sound():
+        count = one.written_count
+        what = f"its first {count} entries do not match their CRC; the next start makes them anew"
+        yield Finding("queue", folder, 0, count, what)
 
 
-def _folders(store: OpenStore) -> Iterator[tuple[str, str]]:
-    for topic in store.files.list(layout.CONSUMEQUEUE):
-        for queue_id in store.files.list(f"{layout.CONSUMEQUEUE}/{topic}"):
-            yield topic, queue_id
+def _of_mark(store: OpenStore) -> Iterator[Finding]:
+    """Yield that the mark by which a start believes the files cannot be read."""
+    unreadable: dict[str, str] = {}
+    with _noting(layout.QUEUES_WHOLE, unreadable):
+        if store.files.size(layout.QUEUES_WHOLE) >= 0:
+            store.files.read(layout.QUEUES_WHOLE, 0, MARK_BYTES_MAX)
+    for path, why in unreadable.items():
+        yield Finding(
+            "queue", path, -1, -1, f"cannot be read ({why}); the next start makes all queues anew", False
+        )
+
+
+def names_of(store: OpenStore, topic: str, queue_id: int) -> list[str]:
+    """Return the names of the files of a queue; raise OSError or `StoreError`."""
+    return [name for name in store.files.list(_folder(topic, queue_id)) if name.isdigit()]
+
+
+@contextmanager
+def _noting(path: str, into: dict[str, str]) -> Iterator[None]:
+    """Note why the disk cannot read what is at a path; raise what says nothing of it."""
+    try:
+        yield
+    except OSError as error:
+        if is_of_others(error):
+            raise
+        into[path] = error.strerror or str(error)
+
+
+def _folder(topic: str, queue_id: int) -> str:
+    return f"{layout.CONSUMEQUEUE}/{topic}/{queue_id}"
 
 
 def _unseen(queue: _Queue) -> Iterator[tuple[int, Entry]]:

@@ -53,6 +53,13 @@ def test_the_copy_opens_as_a_store(store_at: Callable[[str], Path]) -> None:
     assert len(read[0]) > 100
 
 
+def test_what_cannot_be_read_of_the_store_is_not_said_of_the_copy(store_at: Callable[[str], Path]) -> None:
+    root = store_at("store")
+    (root / layout.CLOCK).mkdir()
+    with pytest.raises(StoreError, match=f"{root / layout.CLOCK} cannot be read"):
+        copy_store(root, root.parent / "copy")
+
+
 @pytest.mark.parametrize("name", ["store/inside", "full", "file"])
 def test_a_target_that_cannot_be_is_refused(store_at: Callable[[str], Path], name: str) -> None:
     root = store_at("store")

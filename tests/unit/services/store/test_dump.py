@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from commitlog import layout, snapshot
+from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from services.broker.errors import TopicNotFound
 from services.store.dump import queue_lines
@@ -53,6 +54,15 @@ def test_dump_begins_where_it_is_told(store_at: Callable[[str], Path]) -> None:
     lines = list(queue_lines(open_store(root), "orders", 1, 3))
     assert [one["queue_offset"] for one in lines] == sorted(dumped(root, "orders", 1))[3:]
     assert list(queue_lines(open_store(root), "orders", 1, 1 << 40)) == []
+
+
+def test_a_file_that_cannot_be_read_is_named_in_place_of_its_entries(store_at: Callable[[str], Path]) -> None:
+    root = store_at("store")
+    (path,) = (root / "consumequeue/orders/1").iterdir()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreError, match=f"{path.relative_to(root)} cannot be read .*store repair"):
+        list(queue_lines(open_store(root), "orders", 1, 0))
 
 
 def test_a_queue_without_entries_is_told_with_where_was_looked(store_at: Callable[[str], Path]) -> None:

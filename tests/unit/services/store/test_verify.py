@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from errno import EPERM
+from errno import EIO, EPERM
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from commitlog import layout, limits
+from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
 from consumequeue import queue
@@ -20,6 +22,7 @@ from services.broker.broker import Broker
 from services.store import repair, verify_queues
 from services.store.dump import log_lines
 from services.store.opening import look_at, open_store
+from services.store.reading import StoreFiles
 from services.store.verify import Verdict, verify
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.store.conftest import SETTINGS, START_MS, Shop
@@ -125,6 +128,97 @@ def test_what_is_derived_is_made_anew(store_at: Callable[[str], Path], path: str
     verdict = proven(root)
     assert verdict.is_sound, verdict.findings
     assert verdict.entry_count > 150
+
+
+class BadSector(StoreFiles):
+    """Files of which the disk cannot read one, or not list one folder."""
+
+    bad = "nothing"
+
+    def list(self, folder: str) -> list[str]:
+        self._refuse(folder)
+        return super().list(folder)
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        self._refuse(path)
+        return super().read(path, position, length)
+
+    def _refuse(self, path: str) -> None:
+        if path == self.bad:
+            raise self._unreadable(path, OSError(EIO, "Input/output error", path))
+
+
+BAD: Final = [
+    f"consumequeue/orders/0/{0:020}",
+    "consumequeue/orders/0",
+    "consumequeue/orders",
+    "consumequeue",
+    layout.QUEUES_WHOLE,
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_verdict_names_what_the_disk_cannot_read_of_queues(
+    store_at: Callable[[str], Path], bad: str
+) -> None:
+    """One bad sector ended `verify` and `repair`, while a broker starts beside it."""
+    disk = BadSector(store_at("store"))
+    before = verify(look_at(disk, "the store"), NOW_MS)
+    disk.bad = bad
+    verdict = verify(look_at(disk, "the store"), NOW_MS)
+    told = {one.path: one.is_damage for one in verdict.findings}
+    assert told == {bad: bad != layout.QUEUES_WHOLE}, verdict.findings
+    assert "Input/output error" in verdict.findings[0].what
+    assert verdict.record_count == before.record_count
+    planned = repair.plan(look_at(disk, "the store"), NOW_MS)
+    assert planned.makes_derived == (bad != layout.QUEUES_WHOLE)
+    assert (planned.hopeless, planned.lost) == ([], [])
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_cannot_be_read_of_queues_is_repaired(store_at: Callable[[str], Path], bad: str) -> None:
+    """Here a file is a folder, or a folder a file: that cannot be read or listed either."""
+    root = store_at("store")
+    path = root / bad
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.write_bytes(b"no folder")
+    else:
+        path.unlink()
+        path.mkdir()
+    assert bad in {one.path for one in proven(root).findings}
+    repaired(root)
+    disk = RealDisk(root)
+    Broker.open(disk, SETTINGS, NOW_MS).checkpoint(NOW_MS).write(disk)
+    disk.close()
+    assert proven(root).findings == []
+
+
+@pytest.mark.parametrize("number", [0, 1, 5])
+def test_a_file_of_a_queue_that_is_missing_is_named_and_repaired(
+    store_at: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """`Run this again` was all that `verify` said, each time, unless it was the last one."""
+    for module in (queue, verify_queues):
+        monkeypatch.setattr(module, "_FILE_BYTES", 8 * ENTRY_BYTES)
+    root = store_at("store")
+    missing = sorted((root / "consumequeue/orders/0").iterdir())[number]
+    missing.unlink()
+    (told,) = {one.path for one in proven(root).findings if one.is_damage}
+    assert str(missing.relative_to(root)).startswith(told)
+    assert repaired(root).makes_derived
+    assert proven(root).is_sound
+
+
+def test_a_file_of_a_queue_that_is_deleted_while_it_is_looked_at_is_no_damage(
+    store_at: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = store_at("store")
+    opened = open_store(root)
+    check = verify_queues.QueueCheck(opened)
+    (root / f"consumequeue/orders/0/{0:020}").unlink()
+    with pytest.raises(StoreError, match="was deleted while it was being read"):
+        list(check.findings([]))
 
 
 def test_derived_files_that_are_gone_are_no_damage(store_at: Callable[[str], Path]) -> None:
