@@ -10,7 +10,9 @@
    or a partition (tests/unit/services/broker/test_damage.py proves it from the source).
 2. A place (part and path; of the log, the record's offset) counts once. The result of a rescue replaces the
    entry of the damaged file, and is passed on again (`settle`).
-3. At most DAMAGE_KEPT_MAX places are kept. One more entry says so; then only `unreadable_records` counts.
+3. A gap of a queue counts where no damage of the log before it is known, of which it comes: a later start
+   reads the log from its snapshot on only, and a group passes the lost message over.
+4. At most DAMAGE_KEPT_MAX places are kept. One more entry says so; then only `unreadable_records` counts.
 
 A listener gets what is known already, then each new entry in the call that meets it. Cost: nothing while
 nothing is damaged. Weak spot: what worker threads read (checkpoints, checks, `explain`) is noted when the
@@ -46,6 +48,8 @@ class FoundDamage:
         self._log = log
         self._places: dict[Hashable, Damaged] = {}
         self._listeners: list[Listener] = []
+        self._known_from: int | None = None
+        """The least log offset behind damage of the log that is known."""
         self.unreadable_records = 0
         """Reads that met a damaged record."""
 
@@ -88,6 +92,21 @@ class FoundDamage:
         what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
         found = Damaged("log", self.segment_path(one.first_offset), what)
         self.note(found, ("log", one.first_offset))
+        known_from = one.end_offset if self._known_from is None else self._known_from
+        self._known_from = min(known_from, one.end_offset)
+
+    def gap_in_queue(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
+        """Note that a queue has a gap, which damage of the log has left before a log offset."""
+        if physical_offset <= self._log.first_offset or (
+            self._known_from is not None and self._known_from <= physical_offset
+        ):
+            return
+        what = (
+            f"queue {queue_id} of topic {topic} has a gap at offset {queue_offset}: the message was lost by "
+            f"damage of the log before {physical_offset}."
+        )
+        found = Damaged("gap", self.segment_path(physical_offset - 1), what)
+        self.note(found, ("gap", topic, queue_id, physical_offset))
 
     def file(self, part: str, path: str, what: str) -> None:
         """Note that a file is damaged, once, whichever of its bytes were met."""

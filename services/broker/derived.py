@@ -40,7 +40,8 @@ def adopt(
     """Take over queues and key index up to a snapshot; return what had to be made anew, and why.
 
     The files of the key index that other snapshots name are kept for those. The start reads the queues of
-    `read_topics`: their files are compared here, while queues can be made anew. Raise OSError.
+    `read_topics`: their files are compared here, while queues can be made anew. Damage of the log that is met
+    here is noted: queues have gaps for its records, which readers step over. Raise OSError.
     """
     missing: list[Callable[[Found], object]] = []
     reasons: list[str] = []
@@ -60,6 +61,8 @@ def adopt(
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
         store.dispatch.complete(start.parts[QUEUES], start.offset, recorded)
+        for damage in scan.damaged:
+            store.damage.log_range(damage)
     return reasons
 
 

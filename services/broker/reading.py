@@ -37,8 +37,14 @@ class Reading:
         self._store = store
 
     def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
-        """Return the record of an entry; None for a gap left by damage, and if deleted or damaged since."""
-        if entry.record_bytes == 0 or entry.physical_offset < self._store.log.first_offset:
+        """Return the record of an entry; None for a gap left by damage, and if deleted or damaged since.
+
+        Damage is noted, also that which has left the gap.
+        """
+        if entry.record_bytes == 0:
+            self._store.note_gap(queue, queue_offset, entry)
+            return None
+        if entry.physical_offset < self._store.log.first_offset:
             return None
         try:
             return self._store.read_entry(queue, queue_offset, entry)

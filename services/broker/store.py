@@ -79,8 +79,9 @@ class Store:
     ) -> None:
         self.log = log
         self.damage = FoundDamage(log)
+        self._imported_until = imported.read(disk)
         self.dispatch = Dispatch(
-            disk, imported.read(disk), partial(self.damage.file, "queue"), tail_entries_max
+            disk, self._imported_until, partial(self.damage.file, "queue"), tail_entries_max
         )
         self.keys = KeyIndex(disk)
         self.last_store_ms = 0
@@ -153,6 +154,11 @@ class Store:
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
+
+    def note_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
+        """Note that a queue has a gap in place of a message; RocketMQ's own, in an imported log, are none."""
+        if entry.physical_offset >= self._imported_until:
+            self.damage.gap_in_queue(*queue.key, queue_offset, entry.physical_offset)
 
     def note_key_index(self, what: str) -> None:
         """Note that the key index is damaged, in whichever file: the next start makes all of it anew."""

@@ -297,7 +297,7 @@ class Damaged:
     """Something of the store is not what was written: an operator must know, whatever could be rebuilt.
 
     `part` is log, snapshot, queue, index, partition, names, ends, keep or another file's name, as in
-    `services.store.findings`.
+    `services.store.findings`, or gap: of a queue, where damage of the log that an earlier start has met was.
     """
 
     part: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
@@ -24,6 +25,7 @@ from services.broker.damage import FoundDamage
 from services.broker.settings import BrokerSettings
 from services.broker.values import Damaged, HalfFilter, SendReceipt, TimerFilter, TimerName
 from tests.memory_disk import MemoryDisk
+from tests.unit.services.broker.test_timers import Store
 from tests.unit.services.test_retention import KEEP_ONE, NOW_MS, SEGMENT_BYTES, Asked, Bench, kept_on_disk
 
 ROOT: Final = Path(__file__).parents[4] / "services"
@@ -235,6 +237,61 @@ def test_damage_met_while_a_checkpoint_is_written_has_the_next_start_make_the_qu
     bench.broker.checkpointed(checkpoint)
     bench.reopen(bench.settings)
     assert bench.broker.made_anew != []
+
+
+def with_damaged_log() -> tuple[Store, int]:
+    """Return a store with four messages before its snapshot, and where the second one, damaged, lies."""
+    store = Store()
+    store.send("M0", None)
+    place = store.broker.end_offset
+    for number in range(1, 4):
+        store.send(f"M{number}", None)
+    store.broker.store.dispatch.write()
+    store.checkpoint()
+    store.disk.flip_bit("commitlog/" + "0" * 20, 8 * (place + 60))
+    return store, place
+
+
+def open_anew(store: Store) -> None:
+    store.disk.kill(lambda _: 0)
+    store.broker = Broker.open(store.disk, store.settings, store.now_ms)
+
+
+def passed_over(store: Store, group: str) -> list[str]:
+    """What a group receives of a topic with a message that is lost."""
+    receive = store.broker.receiving.receive
+    found = receive(group, "t", EVERYTHING, 32, 20_000, "c", False, store.now_ms).deliveries
+    return [one.message.message_id for one in found]
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_damage_of_the_log_is_told_whether_or_not_the_queues_are_made_anew(is_made_anew: bool) -> None:
+    """A start that made queues anew left a gap, and a group passed over it without a word."""
+    store, _ = with_damaged_log()
+    if is_made_anew:
+        store.disk.delete(layout.QUEUES_WHOLE)
+    open_anew(store)
+    assert any("queues" in one for one in store.broker.made_anew) == is_made_anew
+    assert [one.part for one in store.broker.damage] == ["log"] * is_made_anew
+    assert passed_over(store, "g") == ["M0", "M2", "M3"]
+    assert [one.part for one in store.broker.damage] == ["log"]
+
+
+def test_a_gap_that_an_earlier_start_has_left_is_told_by_whoever_meets_it() -> None:
+    store, place = with_damaged_log()
+    store.disk.delete(layout.QUEUES_WHOLE)
+    open_anew(store)
+    store.checkpoint()
+    open_anew(store)
+    assert (store.broker.made_anew, [*store.broker.damage]) == ([], [])
+    told: list[Damaged] = []
+    store.broker.damage.listen(told.append)
+    for group in ("g", "h"):  # one place counts once
+        assert passed_over(store, group) == ["M0", "M2", "M3"]
+    (gap,) = told
+    assert (gap.part, gap.path) == ("gap", layout.segment_path(0))
+    assert "queue 0 of topic t has a gap at offset 1" in gap.what
+    assert int(re.findall("before ([0-9]+)", gap.what)[0]) > place
 
 
 def test_an_acknowledgement_counts_beside_one_of_a_queue_whose_file_is_damaged() -> None:
