@@ -41,6 +41,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from consumequeue.bloom_filter import Mask, probes_of
+from consumequeue.queue import is_of_others
 from consumequeue.sorted_runs import Entries, Run, Schema, passes, write_run
 
 UNSAVED_MAX: Final = 1_000_000
@@ -281,8 +282,8 @@ class RunStore(Generic[Memory]):
         """Take over the runs that a snapshot names; return in words what is wrong with them, empty if sound.
 
         The files that the other snapshots name stay as well. Of a derived index nothing is taken over unless
-        all of it can be. Of any other a lost run stays, and is named by the next snapshots too: what it said
-        is missing, not untrue.
+        all of it can be, and the disk can read it. Of any other a lost run stays, and is named by the next
+        snapshots too: what it said is missing, not untrue. Raise OSError.
         """
         self._clear()
         runs = tuple(Run(self._schema, self._folder, *fields) for fields in frozen or ())
@@ -291,7 +292,12 @@ class RunStore(Generic[Memory]):
         self._next_number = 1 + max((run.number for run in (*runs, *kept)), default=-1)
         _delete_all_but(self._disk, self._folder, self._named | _names(kept))
         for run in runs:
-            run.load(self._disk)
+            try:
+                run.load(self._disk)
+            except OSError as error:
+                if not self._schema.is_derived or is_of_others(error):
+                    raise
+                return f"{run.path} cannot be read ({error.strerror or error})"
         if self._schema.is_derived:
             if frozen is None:
                 return "the snapshot names no sound files"

@@ -16,6 +16,7 @@ from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import is_indexed
 from consumequeue.keyindex import names_of, runs_named
+from consumequeue.queue import is_of_others
 from consumequeue.sorted_runs import Entries, Run
 from services.broker.derived import KEYS
 from services.store.findings import Finding
@@ -56,7 +57,12 @@ class IndexCheck:
             entry_count += int(np.count_nonzero(entries["offset"] >= first_offset))
             return iter(())
 
-        found = [what for _, _, what in RunCheck(self._store, run, count).problems()]
+        try:
+            found = [what for _, _, what in RunCheck(self._store, run, count).problems()]
+        except OSError as error:
+            if is_of_others(error):
+                raise
+            found = [f"cannot be read ({error.strerror or error}); it can be made anew"]
         yield from found
         if not found and (entry_count < key_count or (entry_count > key_count and not is_log_damaged)):
             yield f"holds {entry_count} entries, its records have {key_count} keys"

@@ -453,6 +453,39 @@ def test_a_store_opens_where_the_folder_of_all_queues_cannot_be_listed(error: in
         store.checkpoint()
 
 
+@pytest.mark.parametrize("error", [EIO, EMFILE])
+def test_a_store_opens_where_a_file_of_the_key_index_cannot_be_read(error: int) -> None:
+    store, disk = Store(), Unreadable()
+    store.disk = disk
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    store.send("M0", None)
+    store.checkpoint()
+    disk.path, disk.error = f"keyindex/{0:020}", error
+    disk.kill(lambda _: 0)
+    if error == EMFILE:  # says nothing of the file
+        with pytest.raises(OSError, match="fails by the test"):
+            Broker.open(disk, store.settings, store.now_ms)
+        return
+    for _ in range(3):
+        store.broker = Broker.open(disk, store.settings, store.now_ms)
+        assert len(store.broker.finding.find("t", "M0", 9).messages) == 1
+        store.checkpoint()
+        disk.kill(lambda _: 0)
+    assert store.broker.made_anew == []
+
+
+class Unreadable(MemoryDisk):
+    """A disk that cannot read a file."""
+
+    path = "none"
+    error = EIO
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        if path == self.path:
+            raise OSError(self.error, "fails by the test", path)
+        return super().read(path, position, length)
+
+
 def test_a_folder_that_is_not_listed_for_want_of_descriptors_says_nothing_of_queues() -> None:
     store, disk = Store(), Unlistable()
     store.disk = disk
