@@ -418,11 +418,11 @@ class ConsumeQueue:
         self._read_ahead = b""
         return [one.path for one in writes]
 
-    def unwritten(self) -> list[QueueWrite]:
-        """Return what is gathered and not in the files yet, which stays gathered."""
+    def unwritten(self, count_max: int | None = None) -> list[QueueWrite]:
+        """Return what is gathered and not in the files yet, which stays gathered; up to so many entries."""
+        some = self._tail if count_max is None else self._tail[: count_max * ENTRY_BYTES]
         return [
-            QueueWrite(self._path(at), inside, part)
-            for at, inside, part in _parts(self._written_count, self._tail)
+            QueueWrite(self._path(at), inside, part) for at, inside, part in _parts(self._written_count, some)
         ]
 
     def cut(self, queue_offset: int) -> list[str]:

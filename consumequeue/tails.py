@@ -17,7 +17,8 @@ Rules:
   tried again behind the others, eight such queues in one go. The memory of these tails is bounded, too: a
   tail of 256 KiB is let go of, and above an eighth of `limits.TAILS_BYTES_MAX` those that were tried
   longest ago, each as of its last look (`to_let_go`).
-- At most 500 queues are written in one go, which holds the loop for some ms before and after.
+- At most 500 queues are written in one go, and 100,000 entries (`consumequeue.dispatch`), which holds the
+  loop for some ms before and after.
 
 Cost: six looks until a tail is written. Weak spot: where all queues get as much, and are so many that their
 tails never fill (80,000 queues of 20 entries have 32 MiB), each write brings a file few entries, and a

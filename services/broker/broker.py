@@ -770,6 +770,7 @@ class Broker:
     def take_in(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
         """Append records that another broker has appended, each where it lies there, and take them in.
 
+        Queue entries that have become many are written here, as by a start, so this is for a worker thread.
         `end_offset` is the log's end behind them; `now_ms` is when they arrived here. Raise OSError, after
         which the core is void.
         """
@@ -789,6 +790,7 @@ class Broker:
                 self.housekeeping.keep_before(each.record)
             self._replay(each)
         self._log.took_in()
+        self.store.dispatch.write()
 
     def _replay(self, found: Found) -> None:
         """Take in a durable record: a start does just what a broker does when it appends and flushes."""

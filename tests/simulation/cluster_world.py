@@ -44,6 +44,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreError
 from commitlog.flush import Flush
 from commitlog.record import Record, decode
+from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import SHARED, Broker
 from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
@@ -702,16 +703,25 @@ class ClusterWorld(World):
             if node is self.leader or node.is_halted:
                 continue
             for _ in range(2):
+                before, end = self._up(node).core, self._up(node).core.end_offset
                 self.read_all(node)
                 if node.is_halted:
                     break
                 replica = self._up(node)
+                if replica.core is not before or replica.core.end_offset > end:
+                    self._check_tails(replica.core)
                 assert replica.fold.chain == self._up(self.leader).fold.chain, "two histories"
                 assert replica.fold.finalized == self.finalized, "two versions"
                 assert not (differing := differing_tables(expected, self._seen(replica.core))), differing
                 assert _halves(replica.core) == _halves(self.broker), "a half's bytes are another's"
                 replica.checkpoint(self._clock(node))
                 self._end_process(node)
+
+    def _check_tails(self, core: Broker) -> None:
+        """A core that has just followed, on a disk that is well, has few entries of queues in memory."""
+        bound = 2 * self.settings.tail_entries_max * ENTRY_BYTES
+        kept = {queue.key: queue.tail_bytes for _, _, queue in core.store.dispatch.queues()}
+        assert max(kept.values(), default=0) < bound, f"tails that nothing writes: {kept}"
 
     def check(self) -> None:
         """What clients were told, and the whole history, of which nothing is trimmed for the oracle."""

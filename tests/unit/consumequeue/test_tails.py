@@ -467,3 +467,18 @@ def test_a_write_may_fail_of_a_queue_that_is_written_meanwhile(monkeypatch: pyte
     dispatch.delete_unneeded()
     assert not dispatch.written()
     assert told == []
+
+
+def test_a_tail_that_has_grown_long_is_written_in_parts_that_hold_the_loop_for_some_ms() -> None:
+    """As one that a full disk has kept in memory for a day."""
+    dispatch, entries_max = Dispatch(MemoryDisk()), 100_000
+    count = 7 * entries_max + 5
+    dispatch.dispatch_runs([(("t", 0), 0, count * ONE), (("u", 0), 0, 300 * ONE)])
+    parts = list[int]()
+    while (entries := dispatch.take()) is not None:
+        parts.append(sum(len(one.entries) // ENTRY_BYTES for _, one in entries.writes))
+        entries.write(dispatch._disk)
+        assert dispatch.written()
+    assert count + 300 - sum(parts) < limits.TAIL_ENTRIES_MAX
+    assert max(parts) <= entries_max
+    assert dispatch.queue("t", 0).get(count - 9, 4) == 4 * entry.decode_all(ONE)

@@ -8,8 +8,11 @@ from random import Random
 
 import pytest
 
-from commitlog import layout
+from commitlog import layout, limits, snapshot
 from commitlog.message import Message
+from consumequeue.entry import ENTRY_BYTES
+from consumequeue.queue import stored_queues
+from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.cluster import replica
@@ -53,6 +56,31 @@ def test_the_blanks_that_close_segments_are_no_records() -> None:
     follower = Broker.recover(MemoryDisk(), SETTINGS, 0)
     follower.take_in(found, core.end_offset, 0)
     assert follower.finding.queue_range("t", 0) == (0, 12)
+
+
+def test_the_tails_of_a_node_that_follows_are_bounded_in_memory_and_in_its_snapshots() -> None:
+    count, disk, recorder = 3_000, MemoryDisk(), Recorder()
+    settings = replace(SETTINGS, segment_bytes=1 << 20)
+    leader, follower = Broker.open(MemoryDisk(), settings, 0), Broker.recover(disk, settings, 0)
+    leader.write_to(recorder)
+    for number in range(count):
+        leader.sending.send(Message(topic="t", body=b"x", message_id=f"M{number}"), 0)
+        if number % 500 == 499:
+            while (flush := leader.take_flush()) is not None:
+                flush.write()
+                leader.flushed(flush, 0)
+            found = [one for body in recorder.bodies for one in records_in(body)]
+            recorder.bodies.clear()
+            follower.take_in(found, leader.end_offset, 0)
+            done = follower.checkpoint(0)  # as `Replica.checkpoint`
+            done.write(disk)
+            follower.checkpointed(done)
+    bound = 2 * limits.TAIL_ENTRIES_MAX * ENTRY_BYTES
+    newest = snapshot.newest(disk)
+    assert newest is not None
+    kept = {one.topic: len(one.tail) for one in stored_queues(newest.parts[derived.QUEUES])}
+    queue = follower.store.dispatch.queue("t", 0)
+    assert (queue.end_offset, queue.tail_bytes <= bound, kept["t"] <= bound) == (count, True, True)
 
 
 def test_nothing_behind_the_newest_checkpoint_is_believed_at_a_start() -> None:
