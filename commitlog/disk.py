@@ -11,8 +11,9 @@ before, the next sync succeeds, and it is not on disk (Linux marks pages clean w
 what is written once more is durable after another sync. It is raised too where the sync of a folder failed:
 what was made, renamed or deleted there is so, and may not be so when the power has gone, until a sync of that
 folder succeeds: names are in the file system's journal, which a failure ends. It names what could not be
-synced: the file, or that folder. Contents are written anew, from
-a source that is no such page or is checked by a CRC; they are not synced again and believed.
+synced: the file, or that folder. A disk may sync a file by itself, to close it for another; where that fails,
+the next `sync` of the file does. Contents are written anew, from a source that is no such page or is checked
+by a CRC; they are not synced again and believed.
 """
 
 from __future__ import annotations

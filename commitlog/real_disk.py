@@ -107,6 +107,8 @@ class RealDisk:
         self.sync(path)
 
     def sync(self, path: str) -> None:
+        if (failure := self._files.take_failure(path)) is not None:
+            raise failure
         file = self._files.take(path)
         if file is None:
             return

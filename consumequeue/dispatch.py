@@ -77,7 +77,6 @@ MADE_BEFORE: Final = 0
 """The offset of snapshots and marks of before, which name none."""
 _MARK_OF_BEFORE: Final = b"yes\n"
 MARK_BYTES_MAX: Final = 32
-_FILE_DEPTH: Final = 3
 _ENTRIES_AT_ONCE: Final = 100_000
 """What a worker writes in one go: 2 MB, which the loop copies before and compares after, in some ms."""
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
@@ -100,7 +99,7 @@ class EntriesToWrite:
     def write(self, disk: Disk) -> None:
         """Write the entries in order, unsynced, as far as there is room, and pass over files that fail.
 
-        Raise `SyncFailed` of another file.
+        Raise `SyncFailed` of a folder that holds more than queues.
         """
         for queue, one in self.writes:
             if queue in self.failed:
@@ -583,22 +582,12 @@ def is_of_file(path: str, error: OSError) -> bool:
     return is_of_folder(path, error) or (error.errno not in NO_ROOM and not is_of_others(error))
 
 
-def file_of_sync(path: str, error: OSError) -> str:
-    """Return which file of a queue fails when that at `path` is synced; raise the error of any other.
+def is_of_sync(path: str, error: OSError) -> bool:
+    """Return whether the sync of a queue's file failed for something that can be made anew.
 
-    It may be another: the file that was used least is synced and closed for it. A folder that fails is told
-    of the file in it, whose name may be lost.
+    A folder that fails is told of the file in it, whose name may be lost.
     """
-    is_other = isinstance(error, SyncFailed) and not is_of_folder(path, error)
-    failed = str(error.filename) if is_other else path
-    if not (is_other or is_of_file(path, error)) or not is_of_queues(failed):
-        raise error
-    return failed
-
-
-def is_of_queues(path: str) -> bool:
-    """Return whether a path is that of a file of a queue."""
-    return path.startswith(f"{CONSUMEQUEUE}/") and path.count("/") == _FILE_DEPTH
+    return is_of_file(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
 
 
 def tails_of(frozen: DeferredRows[tuple[str, int], ConsumeQueue]) -> Iterator[QueueWrite]:

@@ -65,7 +65,7 @@ def ignore_damage(path: str, what: str) -> None:
 def is_of_others(error: OSError) -> bool:
     """Return whether what failed says nothing of the file that was to be opened.
 
-    The process is out of descriptors, or another file was synced before its own was closed, and that failed.
+    The process is out of descriptors, or a folder could not be synced.
     """
     return error.errno in OUT_OF_DESCRIPTORS or isinstance(error, SyncFailed)
 
@@ -574,7 +574,8 @@ class ConsumeQueue:
     def delete_unneeded(self) -> list[str]:
         """Delete the files whose entries all lie below `min_offset`, as far as the disk lets them go.
 
-        Return the paths of files that may be written and not synced. Raise `SyncFailed` of another file.
+        Return the paths of files that may be written and not synced. Raise `SyncFailed` of a folder that
+        holds more than queues.
         """
         first = self._needed_from
         # A tail that begins in a file that goes would make it again later.
@@ -588,7 +589,7 @@ class ConsumeQueue:
     def _write_what_goes(self) -> list[str]:
         """Write what is gathered as far as the disk takes it; return the paths of files that were written.
 
-        Raise `SyncFailed` of another file: the operating system reports it once.
+        Raise `SyncFailed` of a folder that holds more: the operating system reports it once.
         """
         paths: list[str] = []
         for one in self.unwritten():

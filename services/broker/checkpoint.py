@@ -89,10 +89,10 @@ class Checkpoint:
             paths |= self._write_tails(disk)
         others = list[OSError]()
         for path, error in disk.sync_many([*paths]).items():
-            try:
-                self.failed[dispatch.file_of_sync(path, error)] = error
-            except OSError as of_another:
-                others.append(of_another)
+            if dispatch.is_of_sync(path, error):
+                self.failed[path] = error
+            else:
+                others.append(error)
         if self.failed:
             self._unmark(disk)
         if others:  # a sync that failed comes first: it ends the core, others end this checkpoint

@@ -234,20 +234,57 @@ def test_descriptors_are_bounded_and_no_byte_is_missed(tmp_path: Path) -> None:
     assert opened(tmp_path) == 0
 
 
-def test_what_is_written_is_synced_before_its_descriptor_goes(
+def test_a_sync_that_fails_before_a_descriptor_goes_is_told_once_to_whoever_syncs_that_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not to whoever opens another: that one cannot know what the failure means."""
     disk = RealDisk(tmp_path, open_max=1)
     disk.write("first", 0, b"x")
+    failing = iter([OSError(5, "Input/output error")])
+
+    def sync(descriptor: int) -> None:
+        for error in failing:
+            raise error
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    disk.write("second", 0, b"y")
+    assert opened(tmp_path) == 1
+    assert disk.read("first", 0, 1) == b"x"
+    disk.write("second", 1, b"z")
+    disk.sync("second")
+    with pytest.raises(SyncFailed, match="first") as told:
+        disk.sync("first")
+    assert (told.value.errno, told.value.filename) == (5, "first")
+    disk.sync("first")
+    disk.close()
+
+
+@pytest.mark.parametrize("end", ["delete", "delete its folder", "rename", "rename to it", "close"])
+def test_a_sync_that_failed_before_a_descriptor_went_is_no_news_of_the_next_file_of_that_name(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk(tmp_path, open_max=1)
+    disk.write("a/first", 0, b"x")
 
     def fail(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "fdatasync", fail)
-    with pytest.raises(SyncFailed, match="first"):
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", fail)
         disk.write("second", 0, b"y")
-    monkeypatch.undo()
-    disk.write("second", 0, b"y")
+    match end:
+        case "delete":
+            disk.delete("a/first")
+        case "delete its folder":
+            disk.delete("a")
+        case "rename":
+            disk.rename("a/first", "third")
+        case "rename to it":
+            disk.rename("second", "a/first")
+        case _:
+            disk.close()
+    disk.write("a/first", 0, b"z")
+    disk.sync("a/first")
     disk.close()
 
 

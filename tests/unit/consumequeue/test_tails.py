@@ -412,23 +412,24 @@ def test_a_file_is_not_damaged_because_the_process_has_no_descriptors(number: in
     assert dispatch.queue("t", 0).tail_bytes == 0
 
 
-def test_a_sync_of_another_file_that_failed_is_told_to_who_opens_one() -> None:
-    """The file that was used least is synced and closed for it; nobody would learn of that failure again."""
+def test_a_failed_sync_of_a_folder_that_holds_more_than_queues_is_no_damage_of_one() -> None:
+    """As of the store's own folder, where a queue's file is the first."""
     dispatch, disk, told = failing()
-    disk.error = SyncFailed(EIO, "Input/output error", "commitlog/0")
+    disk.error = SyncFailed(EIO, "Input/output error", ".")
     for act in (dispatch.write, lambda: dispatch.queue("t", 0).get(0, 1)):
         with pytest.raises(SyncFailed):
             act()
     assert told == []
 
 
-def test_a_deletion_tells_of_a_failed_sync_of_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the log, which was closed to make room: what it lost would be taken for durable."""
+def test_a_deletion_tells_of_a_failed_sync_of_the_stores_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
     dispatch, disk, _ = failing()
     dispatch.rise([("t", 0, 7)])
-    disk.error = SyncFailed(EIO, "Input/output error", "commitlog/0")
-    with pytest.raises(SyncFailed, match="commitlog"):
+    disk.error = SyncFailed(EIO, "Input/output error", ".")
+    with pytest.raises(SyncFailed):
         dispatch.delete_unneeded()
 
 

@@ -338,6 +338,64 @@ def test_a_real_queue_file_that_cannot_be_synced_is_known_for_one(
     disk.close()
 
 
+def flushed(broker: Broker) -> None:
+    """Take to disk all that was sent."""
+    while (flush := broker.take_flush()) is not None:
+        flush.write()
+        broker.flushed(flush, 1)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_queues_file_whose_sync_fails_where_it_is_closed_for_another_is_told_by_the_next_checkpoint(
+    is_restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opened the other was told, in the name of the log: that ended the core, and then each start."""
+    fdatasync, bad = os.fdatasync, f"consumequeue/t/1/{0:020d}"
+    is_bad = False
+
+    def sync(descriptor: int) -> None:
+        if is_bad and os.readlink(f"/proc/self/fd/{descriptor}").endswith(bad):
+            raise OSError(EIO, "Input/output error")
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    settings = BrokerSettings(segment_bytes=1 << 16, queue_count=8, tail_entries_max=1)
+    disk = RealDisk(tmp_path, open_max=4)
+    broker = Broker.open(disk, settings, 1)
+    broker.topics.create("t", MessageType.NORMAL, 8, 1)
+    for message_ids in ("M", "N"):
+        for number in range(64):
+            broker.sending.send(Message(topic="t", body=b"x", message_id=f"{message_ids}{number}"), 1)
+        flushed(broker)
+        is_bad = message_ids == "N"  # a sector of one file of one queue
+        broker.store.dispatch.write()
+        if not is_bad:
+            written(broker, disk)
+    for _ in range(2):
+        if is_restarted:
+            disk.close()
+            disk = RealDisk(tmp_path, open_max=4)
+        broker = Broker.open(disk, settings, 1, broker.durable_offset)
+        assert broker.made_anew == []
+        assert [len(broker.finding.read("t", queue_id, 0, 99)) for queue_id in range(8)] == 8 * [16]
+    written(broker, disk)
+    assert [(one.part, one.path) for one in broker.damage] == [("queue", bad)]
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+    is_bad = False
+    written(broker, disk)
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+    broker = Broker.open(disk, settings, 1)
+    assert broker.made_anew == ["the consume queues: their files are not whole"]
+    disk.close()
+
+
+def written(broker: Broker, disk: RealDisk) -> None:
+    """Write a checkpoint."""
+    checkpoint = broker.checkpoint(1)
+    checkpoint.write(disk)
+    broker.checkpointed(checkpoint)
+
+
 @pytest.mark.parametrize("folder", ["consumequeue/t/0", "consumequeue/t", "consumequeue"])
 @pytest.mark.parametrize("is_relative", [False, True])
 def test_a_real_folder_of_queues_that_cannot_be_synced_ends_neither_core_nor_start(
@@ -599,7 +657,7 @@ def test_a_failed_sync_of_another_file_ends_the_core_as_before(path: str) -> Non
         store.broker.checkpoint(store.now_ms).write(disk)
 
 
-def test_a_failed_sync_of_another_file_that_was_closed_for_a_queues_ends_the_core() -> None:
+def test_a_failed_sync_that_names_another_file_than_a_queues_ends_the_core() -> None:
     store, disk = sick()
     disk.unsyncable, disk.error = FILE, SyncFailed(EIO, "Input/output error", "commitlog/0")
     with pytest.raises(SyncFailed, match="commitlog/0"):
