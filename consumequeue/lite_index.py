@@ -10,8 +10,8 @@ topic only that there is one. A group that goes back there lets it be made from 
 Two lite topics may have one code, so a message found is looked at before it is given out.
 
 Cost: 8 bytes a message above the floor, some 200 for each lite topic; a look is a binary search. Weak spots:
-one slow group holds the floor for all; `reach` below the floor reads the whole queue in one go; reading on
-needs every file from `read_offset` on, which are there as long as retention is slower than `trim`.
+one slow group holds the floor for all; `reach` below the floor reads the whole queue in one go; a damaged
+file keeps the index from what comes after it until a cut has passed that file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class LiteIndex:
                 del self._offsets[code]
 
     def read_on(self) -> None:
-        """Take in what has come to the queue."""
+        """Take in what has come to the queue, but for what was cut off before it could be read."""
+        self.read_offset = max(self.read_offset, self._queue.min_offset)
         while self.read_offset < self._queue.end_offset:
             rows = self._queue.rows(self.read_offset, _READ_AT_ONCE)
             for code, places in _by_code(rows):

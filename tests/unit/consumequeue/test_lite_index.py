@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from commitlog.errors import StoreDamaged
 from consumequeue import lite_index
-from consumequeue.entry import Entry, lite_code
+from consumequeue.entry import ENTRY_BYTES, Entry, lite_code
 from consumequeue.lite_index import LiteIndex
 from consumequeue.queue import ConsumeQueue
 from tests.memory_disk import MemoryDisk
 
 RECORD_BYTES = 100
+FILE_ENTRIES = 4
 
 
 def retire(queue: ConsumeQueue, count: int) -> None:
@@ -28,13 +30,21 @@ steps = st.lists(
         st.tuples(st.just("trim"), st.integers(0, 30)),
         st.tuples(st.just("reach"), st.integers(0, 30)),
         st.tuples(st.just("retire"), st.integers(0, 30)),
+        st.tuples(st.just("write"), st.none()),
         st.tuples(st.just("look"), st.none()),
     )
 )
 
 
 @given(steps)
+@example([("put", "a")] * 5 + [("write", None), ("retire", 4), ("look", None)])
 def test_an_index_agrees_with_a_list(script: list[tuple[str, object]]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("consumequeue.queue._FILE_BYTES", FILE_ENTRIES * ENTRY_BYTES)
+        follow(script)
+
+
+def follow(script: list[tuple[str, object]]) -> None:
     queue = ConsumeQueue(MemoryDisk(), "t", 0)
     index, stored, floor = LiteIndex(queue), [], 0
     for action, argument in script:
@@ -49,6 +59,8 @@ def test_an_index_agrees_with_a_list(script: list[tuple[str, object]]) -> None:
         elif action == "reach":
             index.reach(argument)
             floor = min(floor, argument)
+        elif action == "write":
+            queue.write()
         else:
             agrees(index, queue, stored, max(floor, queue.min_offset))
 
@@ -86,3 +98,24 @@ def test_a_lite_topic_is_gone_with_its_last_message(monkeypatch: pytest.MonkeyPa
     index.trim(2)
     assert (len(index), index.is_long) == (1, False)
     assert lite_code("a") not in index
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_an_index_comes_to_its_end_once_a_damaged_file_is_cut_off(
+    is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumequeue.queue._FILE_BYTES", FILE_ENTRIES * ENTRY_BYTES)
+    disk, count = MemoryDisk(), 4 * FILE_ENTRIES
+    queue = ConsumeQueue(disk, "t", 0)
+    for at in range(count):
+        queue.put(at, Entry(RECORD_BYTES * at, RECORD_BYTES, lite_code("a")))
+    queue.write()
+    first = f"consumequeue/t/0/{0:020d}"
+    disk.delete(first) if is_gone else disk.flip_bit(first, 8)
+    index = LiteIndex(queue)
+    with pytest.raises(StoreDamaged):
+        index.read_on()
+    retire(queue, FILE_ENTRIES + 1)
+    assert queue.min_offset == FILE_ENTRIES + 1
+    assert index.next(lite_code("a"), 0) == FILE_ENTRIES + 1
+    assert [*index.between(lite_code("a"), 0, count)] == [*range(FILE_ENTRIES + 1, count)]

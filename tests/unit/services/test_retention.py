@@ -670,6 +670,28 @@ class Unnamed(MemoryDisk):
         super().rename(path, new_path)
 
 
+def test_a_cut_behind_a_lost_file_of_a_lite_topic_leaves_its_index_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file that a start finds gone may be one that a cut has deleted, so the queues are not made anew."""
+    monkeypatch.setattr(queue_module, "_FILE_BYTES", 8 * ENTRY_BYTES)
+    bench = Bench(tail_entries_max=1)
+    bench.broker.topics.create("t", MessageType.LITE, 1, bench.now_ms)
+    for _ in range(100):
+        bench.send(lite_topic="a")
+    bench.broker.store.dispatch.write()
+    checkpoint = bench.broker.checkpoint(bench.now_ms)
+    checkpoint.write(bench.disk)
+    bench.broker.checkpointed(checkpoint)
+    bench.disk.delete(f"consumequeue/t/0/{0:020d}")
+    bench.reopen(replace(KEEP_ONE, tail_entries_max=1))
+    assert not bench.broker.made_anew
+    bench.advance(30_000)
+    assert bench.broker.gauges().log_first_offset > 0
+    bench.send(lite_topic="a")
+    assert bench.broker.lite_topics.count(bench.broker.topics.get("t")) == 1
+
+
 def test_snapshots_whose_names_are_not_on_disk_are_made_durable_by_the_start_that_finds_them() -> None:
     bench = Bench()
     bench.disk.__class__ = Unnamed
