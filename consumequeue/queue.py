@@ -156,6 +156,7 @@ class ConsumeQueue:
         "_read_ahead_from",
         "_tail",
         "_written_count",
+        "compared_bytes",
         "key",
         "min_offset",
         "noted_bytes",
@@ -187,6 +188,8 @@ class ConsumeQueue:
         # queues would leave it more of them than it should examine in one go.
         self._read_ahead = b""
         self._read_ahead_from = 0
+        self.compared_bytes = 0
+        """The size of the files that were read as a whole, which is what a turn of the loop notices."""
         self.noted_bytes = 0
         """The size of the tail when `consumequeue.tails` last looked at it."""
 
@@ -320,6 +323,7 @@ class ConsumeQueue:
 
     def _read_all(self, first_byte: int, queue_offset: int) -> bytes:
         """Return a file's bytes; raise `StoreDamaged`, met at a queue offset, unless they match its CRC."""
+        self.compared_bytes += self._length(first_byte)
         stored = self._read(first_byte, 0, self._length(first_byte))
         if len(stored) != self._length(first_byte) or zlib.crc32(stored) != self._crcs[first_byte]:
             raise self._damage(first_byte, self._what(first_byte, queue_offset))
@@ -515,12 +519,19 @@ class ConsumeQueue:
 
     def _uncompared_place(self, queue_offset: int) -> int:
         """Return where an entry points, as its file has it now."""
+        return _place_of(self.peek(queue_offset))
+
+    def peek(self, queue_offset: int) -> Entry:
+        """Return an entry as its file has it now, to be proven by what is compared: no file is read whole.
+
+        A gap where the file has none. Raise `StoreDamaged`.
+        """
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
         first_byte = queue_offset * ENTRY_BYTES - inside
         if queue_offset >= self._written_count or first_byte in self._blocks:
-            return self._physical_offset(queue_offset)
+            return self.get(queue_offset, 1)[0]
         stored = self._read(first_byte, inside, ENTRY_BYTES)
-        return _place_of(entry.decode(stored, 0)) if len(stored) == ENTRY_BYTES else 0
+        return entry.decode(stored, 0) if len(stored) == ENTRY_BYTES else Entry(0, 0, 0)
 
     @property
     def knows_begin(self) -> bool:

@@ -116,6 +116,10 @@ class ReceiveState:
         """Count a record of so many bytes that is read."""
         self.scanned += 1 + record_bytes // limits.WORK_BYTES
 
+    def count_files(self, compared_bytes: int) -> None:
+        """Count files of queues that were read as a whole."""
+        self.scanned += compared_bytes // limits.WORK_BYTES
+
     def _is_for_group(self, record: Record) -> bool:
         if _FOR_GROUP not in record.properties:
             return True

@@ -80,15 +80,25 @@ class Reading:
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the first queue offset stored at or after `store_ms`; the queue's end if there is none.
 
-        Store times never go back, so a binary search over the entries finds it, one record read a probe.
+        Store times never go back, so a binary search over the entries finds it, one record read a probe. What
+        is met on the way is not compared with its file's CRC; the answer is, and the entry before it.
         """
         queue = self._store.dispatch.look(topic, queue_id)
+        offsets, first = range(queue.end_offset), queue.min_offset
 
         def store_ms_from(queue_offset: int) -> int:
             found = self.store_ms(topic, queue_id, queue_offset)
             return _NEVER_MS if found is None else found
 
-        return bisect_left(range(queue.end_offset), store_ms, lo=queue.min_offset, key=store_ms_from)
+        def probed_ms_from(queue_offset: int) -> int:
+            found = self._store.probe(queue, queue_offset)
+            return store_ms_from(queue_offset) if found is None else found.store_ms
+
+        found = bisect_left(offsets, store_ms, lo=first, key=probed_ms_from)
+        is_first = found == first or store_ms_from(found - 1) < store_ms
+        if is_first and (found == queue.end_offset or store_ms_from(found) >= store_ms):
+            return found
+        return bisect_left(offsets, store_ms, lo=first, key=store_ms_from)
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return when the first readable message at or above `queue_offset` was stored, or None."""

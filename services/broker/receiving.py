@@ -393,10 +393,13 @@ class Receiving:
         """Lease what the queues of a topic have; raise `StoreDamaged` if only that was found."""
         damaged: StoreDamaged | None = None
         for queue_id in self._rotation(topic, state):
+            queue = self._store.dispatch.look(state.topic, queue_id)
+            compared_bytes = queue.compared_bytes
             try:
-                self._scan_queue(GroupQueue(state.group, state.topic, queue_id), state)
+                self._scan_queue(GroupQueue(state.group, state.topic, queue_id), queue, state)
             except StoreDamaged as error:  # of this queue's files; others, and what was leased, are sound
                 damaged = error
+            state.count_files(queue.compared_bytes - compared_bytes)
             if state.is_over:
                 break
         if damaged is not None and not state.deliveries:
@@ -426,9 +429,9 @@ class Receiving:
         self._turns[label] += 1
         return ((self._turns[label] + step) % topic.queue_count for step in range(topic.queue_count))
 
-    def _scan_queue(self, key: GroupQueue, state: ReceiveState) -> None:
+    def _scan_queue(self, key: GroupQueue, queue: ConsumeQueue, state: ReceiveState) -> None:
         """Lease what a queue has for a receive."""
-        queue, flight = self._store.dispatch.look(key.topic, key.queue_id), self._groups.in_flight(key)
+        flight = self._groups.in_flight(key)
         if self._store.dispatch.is_unrecorded(key.topic, key.queue_id):
             flight.begin_at(queue.min_offset)  # finished by the record that counts what lies before it
         while not state.is_over:

@@ -122,20 +122,32 @@ class Store:
 
         Raise `StoreDamaged`, which is noted of the log: an entry that was read is as it was written.
         """
-        log = self.log
         try:
-            if (
-                entry.physical_offset >= log.durable_offset
-                or not 0 < entry.record_bytes <= log.record_bytes_max
-            ):
-                raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
-            stored = log.read(entry.physical_offset, entry.record_bytes)
-            record = inner_batch.pick(stored, queue_offset)
-            if record.queue_offset != queue_offset:
-                raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
+            return self._led(queue_offset, entry)
         except StoreDamaged as error:
             self.damage.record(entry.physical_offset, error)
             raise
+
+    def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
+        """Return the record to which an entry leads as its file has it now; None for none that can be read.
+
+        For searches, which prove what they find by what is compared: nothing is noted. Raise `StoreDamaged`.
+        """
+        entry = queue.peek(queue_offset)
+        if entry.record_bytes == 0 or entry.physical_offset < self.log.first_offset:
+            return None
+        with suppress(StoreDamaged):
+            return self._led(queue_offset, entry)
+        return None
+
+    def _led(self, queue_offset: int, entry: Entry) -> Record:
+        """Return the record that an entry leads to; raise `StoreDamaged`."""
+        log = self.log
+        if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
+            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
+        record = inner_batch.pick(log.read(entry.physical_offset, entry.record_bytes), queue_offset)
+        if record.queue_offset != queue_offset:
+            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
         return record
 
     def offsets_named(self, topic: str, name: str, first_offset: int) -> Iterator[int]:

@@ -50,7 +50,7 @@ READS: Final = {
 READERS: Final = {
     "broker/store.py:read": "notes",
     "broker/store.py:read_appended": "notes",
-    "broker/store.py:read_entry": "notes, of the queue or the log",
+    "broker/store.py:_led": "notes, by read_entry; for probe, which proves no damage, another read does",
     "broker/store.py:offsets_named": "notes",
     "broker/timer_ends.py:named_by": "notes, by _noting_damage",
     "broker/timer_ends.py:ended": "notes, by _noting_damage",

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from commitlog import limits
+from commitlog import limits, snapshot
+from commitlog.limits import QUEUE_FILE_ENTRIES
 from commitlog.message import Message
+from consumequeue.entry import ENTRY_BYTES, Entry, encode, tags_code
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.queue import ConsumeQueue
 from consumequeue.sql_filter import SqlFilter, parse_sql
+from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.group_values import Received
 from services.broker.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
+from tests.unit.services.broker.test_timers import Store
 
 NOW_MS = 1_763_700_000_000
 COUNT = 300
@@ -138,3 +143,33 @@ def test_the_next_match_is_the_first_whose_hash_is_wanted(tags: int) -> None:
             hits = np.flatnonzero(np.isin(window, wanted))
             expected = offset + (int(hits[0]) if len(hits) else len(window))
             assert queue.next_match(offset, wanted, count) == expected
+
+
+def test_a_receive_reads_one_large_file_of_queues_behind_a_start_as_the_others_come_later() -> None:
+    """16 queues of 300,000 messages each, of which a group with a filter lacks the last ten."""
+    queue_count, file_bytes = 16, QUEUE_FILE_ENTRIES * ENTRY_BYTES
+    store = Store(queue_count=queue_count, segment_bytes=1 << 20)
+    for number in range(queue_count):
+        store.send(f"M{number}", None)
+    store.checkpoint()
+    newest = snapshot.newest(store.disk)
+    assert newest is not None
+    content = encode(Entry(0, 100, tags_code("b"))) * QUEUE_FILE_ENTRIES
+    for row in [one for one in newest.parts[derived.QUEUES] if one[0] == "t"]:
+        row[2:] = [QUEUE_FILE_ENTRIES, [[0, zlib.crc32(content)]], QUEUE_FILE_ENTRIES - 10, "", 0]
+        store.disk.write(f"consumequeue/t/{row[1]}/{0:020d}", 0, content)
+    for row in newest.parts["store"]["next_offsets"]:
+        if row[0] == "t":
+            row[2] = QUEUE_FILE_ENTRIES
+    replace(newest).write(store.disk)
+    store.disk.kill(lambda _: 0)
+    store.broker = Broker.open(store.disk, store.settings, store.now_ms)
+    assert not store.broker.made_anew
+    queues = [store.broker.store.dispatch.queue("t", queue_id) for queue_id in range(queue_count)]
+    for number in range(queue_count):
+        received = store.broker.receiving.receive(
+            "g", "t", parse_tags("a"), 32, 20_000, "c", False, store.now_ms
+        )
+        assert received.is_unfinished or number == queue_count - 1
+        assert sum(one.compared_bytes for one in queues) == (number + 1) * file_bytes
+    assert not [*store.broker.damage]
