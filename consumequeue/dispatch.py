@@ -7,7 +7,8 @@ messages, and queue offsets that begin anew (the topic was deleted and made agai
 A queue's entries are in memory until they are many (`consumequeue.tails`); a worker writes them (`take`).
 What it could not write stays, since all of it can be made again. A file that the disk refuses is damage: it
 is told, and keeps no other queue from its own; the tail is tried again, and let go of where it grows too
-long. One such write is under way at a time.
+long. So is a file that cannot be made, for want of an inode, on a disk that has room; but it says nothing of
+the others, whose mark stays. One such write is under way at a time.
 
     dispatch --> in a queue's tail --> many: take --> a worker writes --> written: let go of in memory
                        ^                                   |
@@ -77,6 +78,8 @@ MADE_BEFORE: Final = 0
 """The offset of snapshots and marks of before, which name none."""
 _MARK_OF_BEFORE: Final = b"yes\n"
 MARK_BYTES_MAX: Final = 32
+_ROOM_BYTES: Final = 1024 * 1024
+"""Free bytes with which a disk is not full."""
 _ENTRIES_AT_ONCE: Final = 100_000
 """What a worker writes in one go: 2 MB, which the loop copies before and compares after, in some ms."""
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
@@ -95,6 +98,8 @@ class EntriesToWrite:
     written: list[tuple[ConsumeQueue, QueueWrite]] = field(default_factory=list)
     failed: dict[ConsumeQueue, OSError] = field(default_factory=dict)
     """The queues whose files the disk refuses."""
+    unmade: dict[ConsumeQueue, OSError] = field(default_factory=dict)
+    """The queues whose files cannot be made for want of room, while there is room in others."""
 
     def write(self, disk: Disk) -> None:
         """Write the entries in order, unsynced, as far as there is room, and pass over files that fail.
@@ -102,7 +107,7 @@ class EntriesToWrite:
         Raise `SyncFailed` of a folder that holds more than queues.
         """
         for queue, one in self.writes:
-            if queue in self.failed:
+            if queue in self.failed or queue in self.unmade:
                 continue
             try:
                 disk.write(*one)
@@ -111,6 +116,8 @@ class EntriesToWrite:
                     self.failed[queue] = error
                 elif isinstance(error, SyncFailed):
                     raise
+                elif is_of_making(disk, one.path, error):
+                    self.unmade[queue] = error
                 else:
                     return
             else:
@@ -232,6 +239,9 @@ class Dispatch:
         for queue, error in taken.failed.items():
             if self._tails.refuse(queue):
                 self._tell_unwritten(queue, error)
+        for queue, error in taken.unmade.items():
+            if self._tails.refuse(queue):
+                self._tell_unmade(queue, error)
         return len(taken.written) == len(taken.writes)
 
     def keys(self) -> list[tuple[str, int]]:
@@ -457,6 +467,16 @@ class Dispatch:
             f"many, reads of it fail. {_ADVICE}",
         )
 
+    def _tell_unmade(self, queue: ConsumeQueue, error: OSError) -> None:
+        """Tell of a file that is not there: it says nothing of others, so the mark stays."""
+        for one in queue.unwritten(1):
+            what = (
+                f"{one.path} cannot be made ({error.strerror or error}), though the disk has room for bytes: "
+                "free inodes (df -i), or raise the quota of files. Its entries stay in memory until it can, "
+                "or, where they grow too many, reads of it fail."
+            )
+            self._tell_damaged(one.path, what)
+
     def _let_go(self) -> None:
         """Let go of tails that are too long, whose files the disk refuses; no write is under way."""
         for queue in self._tails.to_let_go():
@@ -580,6 +600,15 @@ def is_of_file(path: str, error: OSError) -> bool:
     Not of the room on the disk, nor of the process, nor of another file.
     """
     return is_of_folder(path, error) or (error.errno not in NO_ROOM and not is_of_others(error))
+
+
+def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
+    """Return whether a file could not be made, for want of an inode, say, while there is room for bytes."""
+    if error.errno not in NO_ROOM:
+        return False
+    with suppress(OSError):
+        return disk.size(path) < 0 and disk.usage()[0] >= _ROOM_BYTES
+    return False
 
 
 def is_of_sync(path: str, error: OSError) -> bool:

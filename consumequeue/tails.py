@@ -13,10 +13,10 @@ Rules:
 - `bytes` counts each tail as of its last look, so all tails have at most twice that, and the smaller ones.
   Above half of `limits.TAILS_BYTES_MAX` the largest are written until it is three eighths: that bounds the
   memory of all tails, and what a snapshot keeps of them.
-- A queue whose file the disk refuses is in no class, nor in `bytes`, so it keeps no other in memory. It is
-  tried again behind the others, eight such queues in one go. The memory of these tails is bounded, too: a
-  tail of 256 KiB is let go of, and above an eighth of `limits.TAILS_BYTES_MAX` those that were tried
-  longest ago, each as of its last look (`to_let_go`).
+- A queue whose file the disk refuses, or cannot make, is in no class, nor in `bytes`, so it keeps no other
+  in memory. It is tried again behind the others, eight such queues in one go. The memory of these tails is
+  bounded, too: a tail of 256 KiB is let go of, and above an eighth of `limits.TAILS_BYTES_MAX` those that
+  were tried longest ago, each as of its last look (`to_let_go`).
 - At most 500 queues are written in one go, and 100,000 entries (`consumequeue.dispatch`), which holds the
   loop for some ms before and after.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from errno import EACCES, EIO, EMFILE, ENFILE, ENOSPC
+from errno import EACCES, EDQUOT, EIO, EMFILE, ENFILE, ENOSPC
 from random import Random
 
 import numpy as np
@@ -483,3 +483,58 @@ def test_a_tail_that_has_grown_long_is_written_in_parts_that_hold_the_loop_for_s
     assert count + 300 - sum(parts) < limits.TAIL_ENTRIES_MAX
     assert max(parts) <= entries_max
     assert dispatch.queue("t", 0).get(count - 9, 4) == 4 * entry.decode_all(ONE)
+
+
+class WithoutInodes(MemoryDisk):
+    """A disk that makes no new file any more, and has room in those that are there, until it is full."""
+
+    error: OSError | None = None
+    is_full = False
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        if self.error is not None and (self.is_full or self.size(path) < 0):
+            raise self.error
+        super().write(path, position, data)
+
+    def usage(self) -> tuple[int, int]:
+        return (0, 1 << 30) if self.is_full else super().usage()
+
+
+@pytest.mark.parametrize("number", [ENOSPC, EDQUOT])
+def test_a_file_for_which_there_is_no_inode_keeps_no_other_queue_in_memory_and_is_told(number: int) -> None:
+    disk, told = WithoutInodes(), list[str]()
+    dispatch = Dispatch(disk, 0, lambda path, what: told.append(f"{path}: {what}"))
+    put(dispatch, "t0", 512)
+    dispatch.write()
+    disk.error = OSError(number, "No space left on device")
+    new = [f"n{number}" for number in range(3)]
+    for topic in new:
+        put(dispatch, topic, 512)
+    for _ in range(20):
+        put(dispatch, "t0", 512)
+        dispatch.write()
+        assert dispatch.queue("t0", 0).tail_bytes == 0
+    assert [one.partition(":")[0] for one in told] == [f"consumequeue/{topic}/0/{0:020}" for topic in new]
+    assert all("df -i" in one for one in told)
+    assert dispatch.wants_mark()
+    assert dispatch.queue("n0", 0).get(511, 1) == [numbered("n0", 511)]
+    disk.error = None
+    dispatch.write()
+    assert all_tails(dispatch) == 0
+    assert dispatch.queue("n0", 0).get(511, 1) == [numbered("n0", 511)]
+
+
+def test_on_a_full_disk_no_file_is_told_of_and_all_entries_stay_in_memory() -> None:
+    disk, told = WithoutInodes(), list[str]()
+    dispatch = Dispatch(disk, 0, lambda path, what: told.append(path))
+    disk.error, disk.is_full = OSError(ENOSPC, "No space left on device"), True
+    topics = [f"t{number}" for number in range(3)]
+    for _ in range(2 * limits.REFUSED_TAIL_BYTES_MAX // ENTRY_BYTES // 1_000):
+        for topic in topics:
+            put(dispatch, topic, 1_000)
+        dispatch.write()
+    assert told == []
+    assert all(dispatch.queue(topic, 0).get(0, 1) == [numbered(topic, 0)] for topic in topics)
+    disk.error, disk.is_full = None, False
+    dispatch.write()
+    assert all_tails(dispatch) == 0
