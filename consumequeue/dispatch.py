@@ -80,6 +80,8 @@ _MARK_OF_BEFORE: Final = b"yes\n"
 MARK_BYTES_MAX: Final = 32
 _ROOM_BYTES: Final = 1024 * 1024
 """Free bytes with which a disk is not full."""
+_DOUBTED_AT_ONCE: Final = 1_000
+"""Files that have failed, of which one turn of the loop learns: 5 ms."""
 _ENTRIES_AT_ONCE: Final = 100_000
 """What a worker writes in one go: 2 MB, which the loop copies before and compares after, in some ms."""
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
@@ -151,6 +153,8 @@ class Dispatch:
         """Whether the mark was taken away for it, which no checkpoint writes anew."""
         self._doubted = set[str]()
         """Paths of files whose sync has failed."""
+        self._to_doubt: list[Iterator[tuple[str, OSError]]] = []
+        """Paths of files that have failed, and are still to be looked at."""
         self.made_at: int | None = None
         """The log offset of the snapshot with which these files began; None before that is written."""
 
@@ -353,9 +357,26 @@ class Dispatch:
     def doubt(self, failed: Mapping[str, OSError]) -> None:
         """Learn which files a checkpoint could not write or sync, of which it has written no mark.
 
-        What was written to one whose sync failed may be lost, however the next sync of it ends.
+        What was written to one whose sync failed may be lost, however the next sync of it ends. The mark goes
+        at once; of the files some are looked at, and the others by `doubt_on`.
         """
-        for path, error in failed.items():
+        if failed:
+            self._is_damaged = True
+            self._unmark()
+            self._to_doubt.append(iter(failed.items()))
+            self.doubt_on()
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether files have failed that were not looked at: call `doubt_on`."""
+        return bool(self._to_doubt)
+
+    def doubt_on(self) -> None:
+        """Look at some more files that have failed: no later process may believe them, and each is told."""
+        some = [*islice(chain.from_iterable(self._to_doubt), _DOUBTED_AT_ONCE)]
+        if len(some) < _DOUBTED_AT_ONCE:
+            self._to_doubt.clear()
+        for path, error in some:
             _, topic, queue_id, _ = path.split("/")
             queue = self._queues.get((topic, int(queue_id)))
             if isinstance(error, SyncFailed) and queue is not None and path not in self._doubted:
@@ -372,6 +393,8 @@ class Dispatch:
 
         `for_before`: in the form that programs of before read, for whom `gathered` is written to files.
         """
+        while self.has_doubts:  # what a snapshot keeps is of all
+            self.doubt_on()
         self._frozen.take_all()
         row = kept_before if for_before else kept
         self._frozen = DeferredRows(self._queues, ConsumeQueue.taken, lambda key, now: (*key, *row(now)))
@@ -505,6 +528,7 @@ class Dispatch:
         self._unsynced.clear()
         self._recorded.clear()
         self._doubted.clear()
+        self._to_doubt.clear()
         self._frozen, self._is_damaged, self._is_unmarked, self.made_at = NOTHING, False, False, None
         delete_files(self._disk)
 

@@ -382,6 +382,7 @@ class Broker:
         self._has_new_plan = True
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
+        self.store.dispatch.doubt_on()
         others = self._tick_timers(now_ms) + self._look_on(now_ms)
         for purpose, subject in self._scheduler.advance(now_ms, limits.SCHEDULER_PER_TICK_MAX):
             if purpose is Purpose.LEASE:
@@ -416,7 +417,7 @@ class Broker:
         moments = [self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
         if self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more():
             return self._ticked_ms
-        if self.mending.is_wanted or self.housekeeping.has_more:
+        if self.mending.is_wanted or self.housekeeping.has_more or self.store.dispatch.has_doubts:
             return self._ticked_ms
         return min((moment for moment in moments if moment is not None), default=None)
 

@@ -538,3 +538,42 @@ def test_on_a_full_disk_no_file_is_told_of_and_all_entries_stay_in_memory() -> N
     disk.error, disk.is_full = None, False
     dispatch.write()
     assert all_tails(dispatch) == 0
+
+
+def test_many_files_whose_sync_fails_in_one_checkpoint_are_doubted_in_slices_of_some_ms() -> None:
+    """A volume or folder of queues that fails, told of each file in one turn."""
+    disk, told, count = MemoryDisk(), list[str](), 40_000
+    dispatch = Dispatch(disk, 0, lambda path, what: told.append(path), tail_entries_max=1)
+    dispatch.dispatch_runs([((f"t{number // 8}", number % 8), 0, ONE) for number in range(count)])
+    dispatch.write()
+    dispatch.made_at = 0
+    failed = {path: SyncFailed(EIO, "Input/output error", path) for path in dispatch.take_unsynced()}
+    before = {queue.key: queue.taken() for _, _, queue in dispatch.queues()}
+    slices = list[int]()
+    dispatch.doubt(failed)
+    assert not dispatch.wants_mark()
+    while True:
+        slices.append(len(told) - sum(slices))
+        if not dispatch.has_doubts:
+            break
+        dispatch.doubt_on()
+    assert max(slices) <= 1_000
+    assert told == [*failed]
+    for key, one in before.items():
+        now = dispatch.queue(*key).taken()
+        assert one is not None
+        assert now is not None
+        assert now.crcs == {at: ~crc & 0xFFFFFFFF for at, crc in one.crcs.items()}
+
+
+def test_a_snapshot_is_of_files_that_were_doubted_before_it_whichever_were_looked_at() -> None:
+    dispatch, count = Dispatch(MemoryDisk(), tail_entries_max=1), 2_500
+    dispatch.dispatch_runs([(("t", number), 0, ONE) for number in range(count)])
+    dispatch.write()
+    sound = {row[1]: row[3] for row in dispatch.freeze()}
+    paths = dispatch.take_unsynced()
+    dispatch.doubt({path: SyncFailed(EIO, "Input/output error", path) for path in paths})
+    assert dispatch.has_doubts
+    doubted = {row[1]: row[3] for row in dispatch.freeze()}
+    assert not dispatch.has_doubts
+    assert all(doubted[number] != sound[number] for number in range(count))

@@ -9,14 +9,14 @@ from unittest.mock import patch
 
 import pytest
 
-from commitlog import layout, snapshot
+from commitlog import layout, limits, snapshot
 from commitlog.disk import SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
 from consumequeue import dispatch
-from consumequeue.entry import ENTRY_BYTES
+from consumequeue.entry import ENTRY_BYTES, Entry, encode
 from consumequeue.queue import QueueWrite
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
@@ -704,3 +704,21 @@ def test_a_tail_that_cannot_be_written_for_programs_of_before_keeps_no_snapshot_
     store.crash()
     assert store.broker.made_anew != []
     assert ids(store) == ["first"]
+
+
+def test_files_of_queues_that_fail_together_are_told_in_the_ticks_that_follow() -> None:
+    (store, disk), one = sick(), encode(Entry(0, 100, 0))
+    store.broker.store.dispatch.dispatch_runs([(("t", number), 0, one) for number in range(1, 2_500)])
+    store.broker.store.dispatch.write()
+    disk.unsyncable = "consumequeue/"
+    store.checkpoint()
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+    turns = 0
+    while store.broker.store.dispatch.has_doubts:
+        assert store.broker.next_due_ms() == store.now_ms
+        store.broker.tick(store.now_ms)
+        turns += 1
+    assert turns == 2
+    due_ms = store.broker.next_due_ms()
+    assert due_ms is None or due_ms > store.now_ms
+    assert len(store.broker.damage) == limits.DAMAGE_KEPT_MAX + 1
