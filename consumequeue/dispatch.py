@@ -480,7 +480,7 @@ class Dispatch:
         return ConsumeQueue(self._disk, topic, queue_id, written_count, self._found_damaged)
 
     def _tell_unwritten(self, queue: ConsumeQueue, error: OSError) -> None:
-        if not (writes := queue.unwritten()):  # `delete_unneeded` has written them meanwhile
+        if not (writes := queue.unwritten(1)):  # `delete_unneeded` has written them meanwhile
             return
         path = writes[0].path
         why = error.strerror or error

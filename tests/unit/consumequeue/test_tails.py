@@ -324,6 +324,22 @@ def test_all_refused_queues_together_have_a_bound(monkeypatch: pytest.MonkeyPatc
             assert all_tails(dispatch) <= (1 << 20) + (1 << 18)
 
 
+def test_of_many_refused_queues_that_grow_at_once_some_are_let_go_of_in_each_go() -> None:
+    """So that none holds the loop, and the memory comes to its bound in the goes that follow."""
+    disk, count, goes = Refusing(), 6_000, list[int]()
+    dispatch = Dispatch(disk, tail_entries_max=8)
+    disk.refused = ("consumequeue/",)
+    dispatch.dispatch_runs([((f"t{number}", 0), 0, 8 * ONE) for number in range(count)])
+    for _ in range(count // 500):
+        dispatch.write()
+    dispatch.dispatch_runs([((f"t{number}", 0), 8, 100 * ONE) for number in range(count)])
+    while all_tails(dispatch) > limits.TAILS_BYTES_MAX // 8:
+        before = sum(queue.tail_bytes > 0 for _, _, queue in dispatch.queues())
+        dispatch.write()
+        goes.append(before - sum(queue.tail_bytes > 0 for _, _, queue in dispatch.queues()))
+    assert (len(goes), max(goes)) == (3, 2_000)
+
+
 def test_a_refused_queue_is_written_once_the_disk_takes_it() -> None:
     dispatch, disk, told = refusing("r")
     put(dispatch, "r", 300)
