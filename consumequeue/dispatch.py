@@ -147,6 +147,8 @@ class Dispatch:
         self._taken: EntriesToWrite | None = None
         self._recorded: dict[tuple[str, int], int] = {}
         """Queues that begin later than records say, and the offsets where they begin as these say."""
+        self._risen: dict[tuple[str, int], None] = {}
+        """Queues of which files may go (`ConsumeQueue.may_be_unneeded`)."""
         self._is_damaged = False
         """Whether a file was found damaged: no checkpoint says that the files are whole."""
         self._is_unmarked = False
@@ -292,6 +294,7 @@ class Dispatch:
             self._frozen.before_change((topic, queue_id))
             queue = self.queue(topic, queue_id)
             queue.rise(min_offset, place)
+            self._note_risen(queue)
             if queue.key in self._recorded:
                 self._note_recorded(queue, max(min_offset, self._recorded[queue.key]))
 
@@ -339,11 +342,18 @@ class Dispatch:
 
     def delete_unneeded(self) -> None:
         """Delete the files in which no queue has entries any more."""
-        for key, queue in self._queues.items():
+        for key in [*self._risen]:
+            queue = self._queues[key]
             if queue.has_unneeded:
                 self._frozen.before_change(key)
                 self._unsynced |= dict.fromkeys(queue.delete_unneeded())
                 self._tails.look(queue)
+            if not queue.may_be_unneeded:
+                del self._risen[key]
+
+    def _note_risen(self, queue: ConsumeQueue) -> None:
+        if queue.may_be_unneeded:
+            self._risen[queue.key] = None
 
     def take_unsynced(self) -> list[str]:
         """Return the paths of the files that were written since the last call, for a checkpoint to sync."""
@@ -440,6 +450,7 @@ class Dispatch:
             queue.adopt(one.crcs, one.tail, one.min_offset, one.begins_at)
             self._queues[queue.key] = queue
             self._tails.look(queue)
+            self._note_risen(queue)
         read = (queue for key, queue in self._queues.items() if key[0] in read_topics)
         if not all(queue.is_sound(may_be_cut=True) for queue in read):  # by a record that is replayed later
             self.drop()
@@ -472,6 +483,7 @@ class Dispatch:
             has_none = queue.end_offset == 0
             queue.pad_to(max(one.end_offset, queue.end_offset), log_offset)
             queue.rise(queue.end_offset if has_none else one.min_offset)
+            self._note_risen(queue)
             self._note_recorded(queue, recorded_offsets.get(queue.key, one.min_offset))
             assert queue.end_offset >= one.end_offset, f"{queue.key} gives offsets out again"
             self._tails.look(queue)
@@ -527,6 +539,7 @@ class Dispatch:
         self._tails.clear()
         self._unsynced.clear()
         self._recorded.clear()
+        self._risen.clear()
         self._doubted.clear()
         self._to_doubt.clear()
         self._frozen, self._is_damaged, self._is_unmarked, self.made_at = NOTHING, False, False, None

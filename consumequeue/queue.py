@@ -575,6 +575,15 @@ class ConsumeQueue:
         return bool(self._crcs) and min(self._crcs) < self._needed_from
 
     @property
+    def may_be_unneeded(self) -> bool:
+        """Whether entries of a whole file lie below `min_offset`, though the file may be the last one as yet.
+
+        Where they do not, none will before the queue rises again.
+        """
+        oldest = min(self._crcs, default=self._written_count * ENTRY_BYTES)
+        return self.min_offset * ENTRY_BYTES // _FILE_BYTES > oldest // _FILE_BYTES
+
+    @property
     def _needed_from(self) -> int:
         """The first byte of the first file that stays.
 

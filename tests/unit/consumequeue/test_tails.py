@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commitlog import limits
@@ -16,7 +16,7 @@ from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.layout import QUEUES_WHOLE
 from consumequeue import entry, tails
-from consumequeue.dispatch import Dispatch
+from consumequeue.dispatch import Dispatch, mark
 from consumequeue.entry import ENTRY_BYTES, Entry
 from consumequeue.queue import ConsumeQueue
 from consumequeue.tails import Tails
@@ -593,3 +593,55 @@ def test_a_snapshot_is_of_files_that_were_doubted_before_it_whichever_were_looke
     doubted = {row[1]: row[3] for row in dispatch.freeze()}
     assert not dispatch.has_doubts
     assert all(doubted[number] != sound[number] for number in range(count))
+
+
+STEPS = st.sampled_from(["put", "write", "rise", "delete", "restart"])
+
+
+@given(st.lists(st.tuples(STEPS, st.integers(0, 2), st.integers(1, 9))))
+@example([("put", 0, 9), ("write", 0, 1), ("rise", 0, 5), ("restart", 0, 1), ("delete", 0, 1)])
+@example([("put", 0, 8), ("write", 0, 1), ("rise", 0, 8), ("delete", 0, 1), ("put", 0, 1), ("delete", 0, 1)])
+def test_every_file_goes_that_no_queue_needs(script: list[tuple[str, int, int]]) -> None:
+    disk = MemoryDisk()
+    dispatch = Dispatch(disk, tail_entries_max=1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
+        for action, number, count in script:
+            match action:
+                case "put":
+                    put(dispatch, f"t{number}", count)
+                case "write":
+                    dispatch.write()
+                case "rise":
+                    dispatch.rise([(f"t{number}", 0, dispatch.queue(f"t{number}", 0).min_offset + count)])
+                case "delete":
+                    dispatch.delete_unneeded()
+                    assert not [one for _, _, one in dispatch.queues() if one.has_unneeded]
+                case _:
+                    rows, again = [*dispatch.freeze()], Dispatch(disk, tail_entries_max=1)
+                    mark(disk, 0)
+                    assert again.adopt(rows)
+                    dispatch = again
+
+
+def test_a_deletion_looks_at_queues_only_that_have_risen_past_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at 80,000, which took 40 ms of a turn."""
+    monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
+    dispatch, looked_at = Dispatch(MemoryDisk(), tail_entries_max=1), list[tuple[str, int]]()
+    dispatch.dispatch_runs([(("t", number), 0, 9 * ONE) for number in range(100)])
+    dispatch.write()
+    dispatch.rise([("t", number, 3) for number in range(100)])
+    dispatch.rise([("t", 7, 4), ("t", 8, 9)])
+    has_unneeded = ConsumeQueue.has_unneeded.fget
+    assert has_unneeded is not None
+
+    def look(queue: ConsumeQueue) -> bool:
+        looked_at.append(queue.key)
+        return bool(has_unneeded(queue))
+
+    monkeypatch.setattr(ConsumeQueue, "has_unneeded", property(look))
+    dispatch.delete_unneeded()
+    assert looked_at == [("t", 7), ("t", 8)]
+    looked_at.clear()
+    dispatch.delete_unneeded()
+    assert looked_at == []

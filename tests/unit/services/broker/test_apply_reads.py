@@ -51,6 +51,7 @@ REASONS = {
     "name_hash.HASH_BYTES": FORMAT,
     "name_hash.WIDE_HASH_BYTES": FORMAT,
     "entry.ENTRY_BYTES": FORMAT,
+    "queue._FILE_BYTES": FORMAT,
     "half._DEFAULT": FORMAT,
     "limits.ATTEMPTS_DEFAULT": SAID,
     "limits.RETRY_AFTER_MS": SAID,
