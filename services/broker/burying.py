@@ -12,7 +12,9 @@ If a policy allows more meanwhile, the lease has run out like any other, and the
 Rules:
 - The lease of the last attempt stands until its message is buried. So one step, as when a consumer gives a
   message up, ends both; until then an acknowledgement still counts.
-- A tick buries until `UNFLUSHED_BYTES_MAX` wait for the disk; the flush brings the next tick.
+- A tick buries until `UNFLUSHED_BYTES_MAX` wait for the disk; the flush brings the next tick. Or until it has
+  read `QUEUE_FILES_COMPARED_BYTES` of queues' files as a whole, as a start leaves them to be; the next tick
+  comes at once.
 - A receive that comes upon such a message first buries it, too (`receiving.py`).
 
 Memory: one entry for each such message until it is buried. Cost: its record is read and appended once.
@@ -26,7 +28,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 
-from commitlog import properties
+from commitlog import limits, properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue.in_flight import Lease
@@ -56,6 +58,8 @@ class Burying:
         self._reading, self._dead_letters, self._subscriptions = reading, dead_letters, subscriptions
         self._last_leases: deque[int] = deque()
         self._used_up: deque[tuple[GroupQueue, int]] = deque()
+        self._compared_bytes = 0
+        """The files of queues that this tick has read as a whole."""
 
     def has_more(self) -> bool:
         """Return whether something could be buried at once."""
@@ -96,15 +100,20 @@ class Burying:
 
     def run(self, now_ms: int) -> list[str]:
         """Bury as much as the disk takes now; return the topics where something comes again."""
-        given_back = []
-        while self._last_leases and not self._store.is_behind:
+        given_back, self._compared_bytes = [], 0
+        while self._last_leases and self._may_go_on:
             topic = self._bury_leased(self._last_leases.popleft(), now_ms)
             if topic is not None:
                 given_back.append(topic)
-        while self._used_up and not self._store.is_behind:
+        while self._used_up and self._may_go_on:
             self._bury_waiting(*self._used_up.popleft(), now_ms)
-        assert not self.has_more(), "a burial waits for no reason, and the next tick would come at once"
+        assert not (self.has_more() and self._may_go_on), "a burial waits for no reason"
         return given_back
+
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether this tick may bury more."""
+        return not self._store.is_behind and self._compared_bytes < limits.QUEUE_FILES_COMPARED_BYTES
 
     def _bury_leased(self, generation: int, now_ms: int) -> str | None:
         """End a lease and bury its message, unless it was answered or renewed meanwhile.
@@ -147,10 +156,12 @@ class Burying:
     def _record(self, key: GroupQueue, offset: int) -> Record | None:
         """Return the record of a message; None if retention or damage has taken it."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
+        compared_bytes, record = queue.compared_bytes, None
         with suppress(StoreDamaged):
             if queue.min_offset <= offset < queue.end_offset:
-                return self._reading.record(queue, offset, queue.entry(offset))
-        return None
+                record = self._reading.record(queue, offset, queue.entry(offset))
+        self._compared_bytes += queue.compared_bytes - compared_bytes
+        return record
 
     def _mark_lite_ready(self, key: GroupQueue, lite_topic: str) -> None:
         """Let the next message of a lite topic go out, if this one was of any (not empty)."""

@@ -201,3 +201,28 @@ def test_a_burial_waits_where_the_file_of_its_queue_is_damaged() -> None:
     bench.reopen()
     bench.advance(LEASE_MS)
     assert dead_letter_ids(bench) == ["M1"]
+
+
+def test_burials_of_a_tick_read_one_file_of_queues_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or as many small ones as have its size, behind a start, which has read none."""
+    monkeypatch.setattr(limits, "QUEUE_FILES_COMPARED_BYTES", 1)
+    bench = Bench(replace(SETTINGS, tail_entries_max=1, attempts_max=1, queue_count=8))
+    for name in "abcdefgh":
+        bench.send(name)
+    queue_ids = {one.record.queue_id for one in bench.receive()}
+    assert len(queue_ids) > 2
+    bench.broker.store.dispatch.write()
+    checkpoint = bench.broker.checkpoint(bench.now_ms)
+    checkpoint.write(bench.disk)
+    bench.broker.checkpointed(checkpoint)
+    bench.reopen()
+    bench.now_ms += LEASE_MS
+    ticks = 0
+    while bench.broker.next_due_ms() <= bench.now_ms:
+        bench.broker.tick(bench.now_ms)
+        bench.flush()
+        ticks += 1
+        read = [queue.compared_bytes > 0 for _, queue in bench.broker.store.dispatch.queues_of("t", 8)]
+        assert sum(read) <= ticks
+    assert ticks >= len(queue_ids)
+    assert len(dead_letters(bench)) == 8
