@@ -11,10 +11,13 @@ import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import StoreError, StoreLocked
@@ -286,6 +289,50 @@ def test_a_sync_that_failed_before_a_descriptor_went_is_no_news_of_the_next_file
     disk.write("a/first", 0, b"z")
     disk.sync("a/first")
     disk.close()
+
+
+ACTIONS = st.sampled_from(["write", "write", "read", "sync", "sync", "break", "mend", "delete"])
+
+
+@given(st.lists(st.tuples(ACTIONS, st.sampled_from("abc"))))
+@settings(deadline=None)
+@example([("break", "a"), ("write", "a"), ("write", "b"), ("mend", "a"), ("write", "a"), ("sync", "a")])
+def test_a_sync_that_succeeds_has_lost_nothing_that_was_closed_before(script: list[tuple[str, str]]) -> None:
+    """And nothing but the sync of a file tells that it has."""
+    broken, lost, fdatasync = set[str](), set[str](), os.fdatasync
+
+    def sync(descriptor: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        if name in broken:
+            lost.add(name)
+            raise OSError(errno.EIO, "Input/output error")
+        fdatasync(descriptor)
+
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fdatasync", sync)
+        disk = RealDisk(Path(folder), open_max=1)
+        for action, name in script:
+            match action:
+                case "write":
+                    disk.write(name, 0, b"x")
+                case "read":
+                    disk.read(name, 0, 1)
+                case "break":
+                    broken.add(name)
+                case "mend":
+                    broken.discard(name)
+                case "delete":
+                    disk.delete(name)
+                    lost.discard(name)
+                case _:
+                    failed = disk.sync_many([name])
+                    assert [(type(one), one.filename) for one in failed.values()] in (
+                        [],
+                        [(SyncFailed, name)],
+                    )
+                    lost -= failed.keys()
+                    assert name not in lost
+        disk.close()
 
 
 def test_of_many_files_that_are_synced_at_once_one_that_fails_is_told(
