@@ -82,6 +82,8 @@ _ROOM_BYTES: Final = 1024 * 1024
 """Free bytes with which a disk is not full."""
 _DOUBTED_AT_ONCE: Final = 1_000
 """Files that have failed, of which one turn of the loop learns: 5 ms."""
+_TRIED_AGAIN: Final = 2 * limits.TAIL_ENTRIES_MAX
+"""Entries with which a file that was refused is tried again; a follower does so for each flush."""
 _ENTRIES_AT_ONCE: Final = 100_000
 """What a worker writes in one go: 2 MB, which the loop copies before and compares after, in some ms."""
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
@@ -228,8 +230,19 @@ class Dispatch:
         self._let_go()
         if not (queues := self._tails.to_write()):
             return None
-        self._taken = EntriesToWrite(_parts_of(queues))
+        self._taken = EntriesToWrite(self._parts_of(queues))
         return self._taken
+
+    def _parts_of(self, queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, QueueWrite]]:
+        """Return the tails of queues, as many entries as are written in one go; of those refused a few."""
+        parts, left = list[tuple[ConsumeQueue, QueueWrite]](), _ENTRIES_AT_ONCE
+        for queue in queues:
+            if left <= 0:
+                break
+            count = _TRIED_AGAIN if self._tails.is_refused(queue) else left
+            parts += [(queue, one) for one in queue.unwritten(count)]
+            left -= queue.tail_bytes // ENTRY_BYTES
+        return parts
 
     def written(self) -> bool:
         """Let go of what was taken and written; what could not be written stays. Return whether none is."""
@@ -544,17 +557,6 @@ class Dispatch:
         self._to_doubt.clear()
         self._frozen, self._is_damaged, self._is_unmarked, self.made_at = NOTHING, False, False, None
         delete_files(self._disk)
-
-
-def _parts_of(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, QueueWrite]]:
-    """Return the tails of queues, as many entries as are written in one go."""
-    parts, left = list[tuple[ConsumeQueue, QueueWrite]](), _ENTRIES_AT_ONCE
-    for queue in queues:
-        if left <= 0:
-            break
-        parts += [(queue, one) for one in queue.unwritten(left)]
-        left -= queue.tail_bytes // ENTRY_BYTES
-    return parts
 
 
 def delete_files(disk: Disk) -> None:

@@ -80,6 +80,10 @@ class Tails:
         self.look(queue)
         return is_new
 
+    def is_refused(self, queue: ConsumeQueue) -> bool:
+        """Return whether the disk has refused a queue's file, and not taken it since."""
+        return queue in self._refused
+
     def accept(self, queue: ConsumeQueue) -> None:
         """Take a queue to the others, whose file the disk has taken."""
         if queue in self._refused:

@@ -340,6 +340,22 @@ def test_of_many_refused_queues_that_grow_at_once_some_are_let_go_of_in_each_go(
     assert (len(goes), max(goes)) == (3, 2_000)
 
 
+def test_a_refused_queue_is_tried_again_with_few_of_its_entries() -> None:
+    """A follower tries behind each flush that it takes in."""
+    dispatch, disk, _ = refusing("r")
+    put(dispatch, "r", 6_000)
+    dispatch.write()
+    taken = dispatch.take()
+    assert taken is not None
+    assert 0 < sum(len(one.entries) for _, one in taken.writes) <= 512 * ENTRY_BYTES
+    disk.refused = ()
+    taken.write(disk)
+    assert dispatch.written()
+    dispatch.write()
+    assert all_tails(dispatch) == 0
+    assert dispatch.queue("r", 0).get(5_990, 20) == [numbered("r", one) for one in range(5_990, 6_000)]
+
+
 def test_a_refused_queue_is_written_once_the_disk_takes_it() -> None:
     dispatch, disk, told = refusing("r")
     put(dispatch, "r", 300)
