@@ -51,6 +51,7 @@ DEAD_FIRST_ERROR: Final = "TW_DEAD_FIRST_ERROR"
 DEAD_LAST_ERROR: Final = "TW_DEAD_LAST_ERROR"
 FOR_GROUP: Final = "TW_FOR_GROUP"
 REDRIVE_OF: Final = "TW_REDRIVE_OF"
+ORIGIN_TOPIC: Final = "TW_ORIGIN_TOPIC"
 
 PRIORITY_MAX: Final = 0x7FFFFFFF
 """The highest that the protocol can carry; what counts is limited by the queues of the topic."""
@@ -67,14 +68,14 @@ RESERVED: Final = frozenset({
     "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "BORN_HOST", "BORN_TIMESTAMP",
     SCHEDULE, OCCURRENCE_MS,
     DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR, FOR_GROUP, REDRIVE_OF,
-    "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
+    ORIGIN_TOPIC, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
 })  # fmt: skip
 """Names that users may not set: they would change what the broker or a RocketMQ reader understands."""
 
 SHOWN: Final = frozenset({
     SCHEDULE, OCCURRENCE_MS,
     DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR,
-    REDRIVE_OF,
+    REDRIVE_OF, ORIGIN_TOPIC,
 })  # fmt: skip
 """Reserved names that consumers see: of which schedule a message is, and why it is a dead letter."""
 _HIDDEN: Final = RESERVED - SHOWN

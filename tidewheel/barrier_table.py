@@ -30,11 +30,11 @@ with needing("txn"):
         text,
     )
     from sqlalchemy.dialects import postgresql, sqlite
-    from sqlalchemy.exc import OperationalError, ProgrammingError
+    from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
     from sqlalchemy.schema import CreateTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Dialect, Engine
 
@@ -112,18 +112,40 @@ def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> Non
 
 
 @contextmanager
-def explained(engine: Engine, table: Table, remedy: str) -> Iterator[None]:
+def explained(table: Table, remedy: str) -> Iterator[None]:
     """Let a statement that failed because of our table's state say so.
+
+    The driver's own words tell: the connection may be in a transaction that can only be rolled back, and the
+    pool may have no other.
 
     Raises:
         ConfigurationError: when the table or one of its columns is not there.
     """
     try:
         yield
-    except (OperationalError, ProgrammingError):
-        with engine.connect() as connection:
-            refuse_unfit_table(connection, table, remedy)
+    except (OperationalError, ProgrammingError) as error:
+        said = str(error.orig)
+        if table.name not in said:
+            raise
+        if lacks(error, LACKING_TABLE):
+            raise ConfigurationError(f"The database has no table {table.name}. {remedy}") from error
+        if lacks(error, LACKING_COLUMN):
+            raise ConfigurationError(
+                f"The table {table.name} is of an older version ({said.splitlines()[0]}). "
+                f"Rename or drop it when nothing in it is needed any more, then: {remedy}"
+            ) from error
         raise
+
+
+LACKING_TABLE = ("42P01", "no such table")
+LACKING_COLUMN = ("42703", "has no column named", "no such column")
+"""What PostgreSQL (the SQLSTATE) and SQLite say of a table, or a column, that is not there."""
+
+
+def lacks(error: DBAPIError, signs: Sequence[str]) -> bool:
+    """Return whether the database says that something is not there."""
+    state, *words = signs
+    return getattr(error.orig, "sqlstate", None) == state or any(word in str(error.orig) for word in words)
 
 
 def refuse_autocommit(connection: Connection) -> None:

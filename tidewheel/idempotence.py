@@ -11,7 +11,7 @@ where `handle(session, message)` works in the given session. Or by hand:
         if is_first:
             session.add(invoice)
 
-Strong (`once`): the row (group, message) is inserted in the transaction of the effect, so both are there or
+Strong (`once`): the row (group, identity) is inserted in the transaction of the effect, so both are there or
 neither. A rival that handles the same message at the same time waits for the first one's commit and then sees
 False; when the first one rolls back, the rival is the first.
 
@@ -20,8 +20,10 @@ Weak (`RedisGuard`): for effects outside a database. `SET NX EX` in two steps: "
 between the effect and "done" has the effect a second time. That is the most that two systems without a common
 commit can do.
 
-Who is the same message: `identity_of` takes the outbox's row id where there is one, else the message id; a
-redelivery keeps both, a second send by a relay keeps the first only.
+The same message: `identity_of` is `TOPIC/ID`, of the topic that the message was sent to and the outbox's row
+id where there is one, else the message id. A redelivery keeps all three, also a redrive to another topic; a
+second send by a relay keeps topic and row id. A copy that is sent on to another topic is another message,
+whatever properties it takes along, and so is the same idempotency key in another topic.
 
 Cost: one insert of about 100 bytes per message; `forget` deletes old ones. Keep them for as long as a message
 may come again: the consumer's retries, or a reset of the group's progress.
@@ -41,7 +43,18 @@ from tidewheel.extras import needing
 from tidewheel.outbox_table import OUTBOX_ID
 
 with needing("txn"):
-    from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, delete
+    from sqlalchemy import (
+        BigInteger,
+        Column,
+        Connection,
+        Index,
+        MetaData,
+        String,
+        Table,
+        delete,
+        select,
+        tuple_,
+    )
     from sqlalchemy.schema import CreateIndex
 
 if TYPE_CHECKING:
@@ -58,6 +71,9 @@ if TYPE_CHECKING:
 
 WORK_S = 60
 KEEP_S = 7 * 24 * 3600
+FORGET_ROWS = 10_000
+ORIGIN_TOPIC = "TW_ORIGIN_TOPIC"
+"""The property that a dead letter redriven to another topic has: the topic that it was sent to."""
 AT_WORK, DONE = "at work ", "done"
 REMEDY = (
     "Call idempotence.create_table(engine) once, or with Alembic put "
@@ -75,7 +91,7 @@ consumed_table = Table(
     "tidewheel_consumed",
     metadata,
     Column("consumer_group", String(255), primary_key=True),
-    Column("message_id", String(128), primary_key=True),
+    Column("identity", String(256), primary_key=True),
     Column("consumed_ms", BigInteger, nullable=False),
 )
 consumed_index = Index("tidewheel_consumed_when", consumed_table.c.consumed_ms)
@@ -99,11 +115,12 @@ def consumed_sql(dialect: str) -> str:
 def identity_of(message: AnyMessage) -> str:
     """Return the identity that all deliveries of one message share, also if a relay sent it twice."""
     message_id = message.id if isinstance(message, Message) else message.message_id
-    return str(message.properties.get(OUTBOX_ID) or message_id)
+    topic = message.properties.get(ORIGIN_TOPIC) or message.topic
+    return f"{topic}/{message.properties.get(OUTBOX_ID) or message_id}"
 
 
 @contextmanager
-def once(session: Session, consumer_group: str, message_id: str) -> Iterator[bool]:
+def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]:
     """Return whether the group sees this message for the first time; stands with the session's transaction.
 
     An exception that leaves the block rolls the session back: the answer cannot stand without the effect.
@@ -112,41 +129,53 @@ def once(session: Session, consumer_group: str, message_id: str) -> Iterator[boo
         ConfigurationError: when the table is missing, or each statement commits by itself.
     """
     try:
-        yield first_of(session.connection(), consumer_group, message_id)
+        yield first_of(session.connection(), consumer_group, identity)
     except BaseException:
         session.rollback()
         raise
 
 
 @asynccontextmanager
-async def async_once(session: AsyncSession, consumer_group: str, message_id: str) -> AsyncIterator[bool]:
+async def async_once(session: AsyncSession, consumer_group: str, identity: str) -> AsyncIterator[bool]:
     """Yield the same for an AsyncSession."""
     try:
         connection = await session.connection()
-        yield await connection.run_sync(first_of, consumer_group, message_id)
+        yield await connection.run_sync(first_of, consumer_group, identity)
     except BaseException:
         await session.rollback()
         raise
 
 
-def first_of(connection: Connection, consumer_group: str, message_id: str) -> bool:
+def first_of(connection: Connection, consumer_group: str, identity: str) -> bool:
     """Insert the row, waiting for a rival that has inserted it; False when the row was there."""
     dialect = connection.dialect.name
     if dialect not in INSERTS:
         raise UnknownChoice(f"The guard works on {' and '.join(INSERTS)}, not on {dialect}.")
-    row = {"consumer_group": consumer_group, "message_id": message_id, "consumed_ms": wall_clock_ms()}
+    row = {"consumer_group": consumer_group, "identity": identity, "consumed_ms": wall_clock_ms()}
     if_new = INSERTS[dialect](consumed_table).values(row).on_conflict_do_nothing()
-    with explained(connection.engine, consumed_table, REMEDY):
-        inserted = connection.execute(if_new.returning(consumed_table.c.message_id)).first()
+    with explained(consumed_table, REMEDY):
+        inserted = connection.execute(if_new.returning(consumed_table.c.identity)).first()
     refuse_autocommit(connection)
     return inserted is not None
 
 
 def forget(engine: Engine, before_ms: int) -> int:
-    """Delete what was consumed before a time (milliseconds since 1970); return how many."""
+    """Delete what was consumed before a time (milliseconds since 1970), in steps; return how many.
+
+    A step is short, so that consumers get their turn between two.
+    """
+    forgotten = 0
+    while deleted := forget_some(engine, before_ms):
+        forgotten += deleted
+    return forgotten
+
+
+def forget_some(engine: Engine, before_ms: int) -> int:
+    """One step of `forget`."""
+    keys = consumed_table.c.consumer_group, consumed_table.c.identity
+    old = select(*keys).where(consumed_table.c.consumed_ms < before_ms).limit(FORGET_ROWS)
     with engine.begin() as connection:
-        old = delete(consumed_table).where(consumed_table.c.consumed_ms < before_ms)
-        return connection.execute(old).rowcount
+        return connection.execute(delete(consumed_table).where(tuple_(*keys).in_(old))).rowcount
 
 
 class OnceListener:
@@ -188,7 +217,7 @@ class RedisGuard:
         self._close = redis.register_script(CLOSE_IF_OURS)
 
     @contextmanager
-    def once(self, consumer_group: str, message_id: str) -> Iterator[bool]:
+    def once(self, consumer_group: str, identity: str) -> Iterator[bool]:
         """Return whether the group sees this message for the first time.
 
         An exception that leaves the block lets the next delivery be the first. `work_s` must be longer than
@@ -197,11 +226,11 @@ class RedisGuard:
         Raises:
             RefusedByState: when another is at work on it; let it out of the listener.
         """
-        key, ours = f"tidewheel:once:{consumer_group}:{message_id}", AT_WORK + uuid4().hex
+        key, ours = f"tidewheel:once:{consumer_group}:{identity}", AT_WORK + uuid4().hex
         if not self._redis.set(key, ours, nx=True, ex=self._work_s):
             if text_of(self._redis.get(key)) != DONE:
                 raise RefusedByState(
-                    f"Another consumer of group {consumer_group} is at work on message {message_id}. "
+                    f"Another consumer of group {consumer_group} is at work on message {identity}. "
                     "Let this out of the listener, and the message comes again."
                 )
             yield False

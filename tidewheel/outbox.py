@@ -81,7 +81,7 @@ def add(session: Session, message: NewMessage | Message, key: str | None = None)
         ClientMistake: when the message could never be sent.
         ConfigurationError: when the outbox's table is missing or of an older version.
     """
-    with explained(session.get_bind().engine, outbox_table, REMEDY):
+    with explained(outbox_table, REMEDY):
         session.execute(adding(message, key))
 
 

@@ -115,6 +115,9 @@ class DeadLetters:
         marks = {properties.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
         if topic.name == origin:
             marks[properties.FOR_GROUP] = group
+        else:  # to consumers it stays the message that it was
+            sent_to = properties.value_of(record.properties, properties.ORIGIN_TOPIC)
+            marks[properties.ORIGIN_TOPIC] = sent_to or origin
         again = _copy(record, topic.name, marks)
         again.queue_id = _turn(record, topic, queue_offset) % topic.queue_count
         self._store.append(again, now_ms)

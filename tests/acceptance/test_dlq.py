@@ -91,6 +91,7 @@ def test_they_go_to_another_topic_by_a_task_that_can_be_stopped(
     assert "somebody stopped it" in stopped
     [moved] = serving.json("msg", "show", "order:0", "--topic", "repair")
     assert moved["properties"]["TW_REDRIVE_OF"] == "%DLQ%shop:0"
+    assert moved["properties"]["TW_ORIGIN_TOPIC"] == "orders"
     assert "done  purge  3 of 3  PURGED 3" in serving.run("dlq", "purge", "shop", "--yes")
 
 

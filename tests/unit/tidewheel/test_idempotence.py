@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 from rocketmq import ConsumeResult, Message
-from sqlalchemy import text
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
@@ -52,9 +53,9 @@ def effects(engine: Engine) -> list[str]:
         return list(connection.execute(text("SELECT body FROM effects")).scalars())
 
 
-def message(message_id: str, body: bytes = b"x") -> Message:
+def message(message_id: str, body: bytes = b"x", topic: str = "orders") -> Message:
     made = Message()
-    made.message_id, made.body = message_id, body
+    made.message_id, made.body, made.topic = message_id, body, topic
     return made
 
 
@@ -70,16 +71,39 @@ def test_a_second_send_by_a_relay_is_the_same_message(engine: Engine) -> None:
     for message_id in ("M1", "M2"):
         sent = message(message_id)
         sent.add_property(OUTBOX_ID, "O1")
-        assert identity_of(sent) == "O1"
+        assert identity_of(sent) == "orders/O1"
         listener.consume(sent)
     assert effects(engine) == ["x"]
+
+
+@pytest.mark.parametrize("properties", [{OUTBOX_ID: "O1"}, {}])
+def test_a_message_that_is_sent_on_to_another_topic_is_another_one(
+    engine: Engine, redis: Redis, properties: dict[str, str]
+) -> None:
+    """With its properties copied, or under one idempotency key."""
+    listener, guard, first = once_listener(sessionmaker(engine), "billing", handle), RedisGuard(redis), []
+    for topic in ("orders", "invoices", "orders", "invoices"):
+        sent = message("M1", topic.encode(), topic)
+        for name, value in properties.items():
+            sent.add_property(name, value)
+        listener.consume(sent)
+        with guard.once(f"forwards-{engine.dialect.name}-{len(properties)}", identity_of(sent)) as is_first:
+            first.append(is_first)
+    assert effects(engine) == ["orders", "invoices"]
+    assert first == [True, True, False, False]
+
+
+def test_a_dead_letter_that_is_redriven_elsewhere_is_the_message_that_it_was() -> None:
+    redriven = message("M1", topic="repairs")
+    redriven.add_property(idempotence.ORIGIN_TOPIC, "orders")
+    assert identity_of(redriven) == identity_of(message("M1")) == "orders/M1"
 
 
 def test_a_message_of_our_client_is_the_same_as_its_next_delivery(engine: Engine) -> None:
     listener = once_listener(sessionmaker(engine), "billing", handle_ours)
     for attempt, properties in enumerate(({}, {}, {OUTBOX_ID: "O1"}, {OUTBOX_ID: "O1"})):
         received = ours("M1", attempt, properties)
-        assert identity_of(received) == properties.get(OUTBOX_ID, "M1")
+        assert identity_of(received) == f"orders/{properties.get(OUTBOX_ID, 'M1')}"
         listener(received)
     assert effects(engine) == ["x", "x"]
 
@@ -161,6 +185,47 @@ def test_forget_and_the_plain_sql(engine: Engine) -> None:
             connection.execute(text(statement))
     once_listener(sessionmaker(engine), "g", handle).consume(message("M1"))
     assert idempotence.forget(engine, idempotence.wall_clock_ms() + 1) == 1
+
+
+def test_forget_works_in_steps(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotence, "FORGET_ROWS", 2)
+    listener = once_listener(sessionmaker(engine), "g", handle)
+    for number in range(5):
+        listener.consume(message(f"M{number}"))
+    commits = []
+    event.listen(engine, "commit", commits.append)
+    assert idempotence.forget(engine, idempotence.wall_clock_ms() + 1) == 5
+    assert len(commits) == 4, "three steps, and the one that found nothing"
+    assert idempotence.forget(engine, idempotence.wall_clock_ms() + 1) == 0
+
+
+def test_a_lock_that_does_not_come_is_told_by_the_database(engine: Engine) -> None:
+    """With a pool that has no second connection to ask."""
+    arguments = {"sqlite": {"timeout": 0.1}, "postgresql": {"options": "-c lock_timeout=100"}}
+    patient = create_engine(
+        engine.url, connect_args=arguments[engine.dialect.name], pool_size=1, max_overflow=0, pool_timeout=20
+    )
+    with sessionmaker(engine).begin() as holder, once(holder, "g", "orders/M1") as is_first:
+        assert is_first
+        with (
+            pytest.raises(OperationalError, match=r"database is locked|lock timeout"),
+            sessionmaker(patient).begin() as session,
+            once(session, "g", "orders/M1"),
+        ):
+            pass
+    patient.dispose()
+
+
+def test_a_table_of_an_older_version_is_told_from_a_column_that_it_lacks(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE tidewheel_consumed"))
+        connection.execute(text("CREATE TABLE tidewheel_consumed (consumer_group TEXT, consumed_ms BIGINT)"))
+    with (
+        sessionmaker(engine)() as session,
+        pytest.raises(ConfigurationError, match=r"older version.*identity.*create_table"),
+        once(session, "g", "orders/M1"),
+    ):
+        pass
 
 
 def test_a_missing_table_and_an_engine_without_transactions_are_clear_sentences(
