@@ -4,9 +4,15 @@ The oldest unsent row of a key is its head. Who holds the head holds the key: ro
 by others, so they can be taken along.
 
 - PostgreSQL: heads are locked with SKIP LOCKED and stay locked until the marks commit. A relay that dies
-  loses its connection and with it the locks, at once.
+  loses its connection and with it the locks, at once. The relay's statements run at READ COMMITTED, whatever
+  the engine or the server is set to: at a higher level two relays would fail each other's marks after the
+  sends, and all would be sent again.
 - SQLite: heads and their followers are claimed by name until a time. A relay that dies is waited for until
   then; one that lives stops sending at half of it (`Relay`).
+
+Clocks: pauses and claims are times of the clock of the relay that wrote them. One that is further ahead than
+any pause or claim can be was written by another clock: such a pause is over, and such a claim ends a lease
+after it was seen.
 """
 
 from __future__ import annotations
@@ -28,6 +34,9 @@ if TYPE_CHECKING:
 Sent = dict[int, dict[str, Any]]
 """What is to be marked in a row, by its id."""
 
+RETRY_MS, RETRY_MS_MAX = 500, 60_000
+"""The pauses before a row that could not be sent is tried again: the first, and the longest."""
+
 rows = outbox_table.c
 before = outbox_table.alias("before")
 
@@ -37,7 +46,8 @@ def heads(limit: int, now_ms: int) -> Select[Any]:
     earlier = exists().where(
         before.c.order_key == rows.order_key, before.c.sent_ms.is_(None), before.c.id < rows.id
     )
-    mine = (unsent, ~earlier, rows.retry_ms <= now_ms, rows.claimed_until_ms <= now_ms)
+    is_its_turn = (rows.retry_ms <= now_ms) | (rows.retry_ms > now_ms + RETRY_MS_MAX)
+    mine = (unsent, ~earlier, is_its_turn, rows.claimed_until_ms <= now_ms)
     return select(outbox_table).where(*mine).order_by(rows.id).limit(limit)
 
 
@@ -57,7 +67,7 @@ class LockedRows:
     lease_ms = None
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine = engine.execution_options(isolation_level="READ COMMITTED")
 
     @contextmanager
     def claim(self, limit: int, now_ms: int) -> Iterator[tuple[list[Row[Any]], Sent]]:
@@ -96,6 +106,11 @@ class LeasedRows:
     def _take(self, limit: int, now_ms: int) -> list[Row[Any]]:
         claimed = {"claimed_by": self._name, "claimed_until_ms": now_ms + self.lease_ms}
         with self._engine.connect() as connection:
+            is_claimed_ahead = unsent & (rows.claimed_until_ms > now_ms + self.lease_ms)
+            if connection.execute(select(rows.id).where(is_claimed_ahead).limit(1)).first() is not None:
+                ends = {"claimed_until_ms": now_ms + self.lease_ms}
+                connection.execute(update(outbox_table).where(is_claimed_ahead).values(ends))
+                connection.commit()
             if connection.execute(heads(1, now_ms)).first() is None:
                 return []
         with self._engine.begin() as connection:

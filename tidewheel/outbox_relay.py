@@ -22,7 +22,7 @@ from tidewheel.barrier_table import refuse_unfit_table
 from tidewheel.client.calls import send
 from tidewheel.client.clients import AsyncClient, Client
 from tidewheel.errors import ConfigurationError, UnknownChoice
-from tidewheel.outbox_claims import LeasedRows, LockedRows, Sent
+from tidewheel.outbox_claims import RETRY_MS, RETRY_MS_MAX, LeasedRows, LockedRows, Sent
 from tidewheel.outbox_table import message_of, new_message_of, outbox_table
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ BATCH_ROWS = 100
 SENDERS = 8
 LEASE_MS = 60_000
 IDLE_S = 0.2
-RETRY_MS, RETRY_MS_MAX = 500, 60_000
 ERROR_CHARACTERS = 500
 REMEDY = (
     "Call outbox.create_table(engine) once, or with Alembic put outbox_table.to_metadata(Base.metadata) "

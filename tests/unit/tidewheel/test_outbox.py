@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rocketmq import Message
 from sqlalchemy import create_engine, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import sessionmaker
 
 from tidewheel import Client, NewMessage, Timer, outbox, outbox_relay
@@ -256,6 +257,66 @@ def test_a_dead_relays_claim_on_sqlite_ends_with_its_lease(tmp_path: Any) -> Non
         sending.run_once()
     assert sorted(producer.bodies) == [b"a1", b"a2", b"b1"]
     engine.dispose()
+
+
+def test_a_claim_of_a_clock_that_was_ahead_ends_with_a_lease_of_its_own(tmp_path: Any) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'test.db'}")
+    outbox.create_table(engine)
+    add(engine, message(b"1"))
+    now, lease_ms = [5_000_000], 1_000
+    ahead = relay(engine, Producing(), clock_ms=lambda: 5_000_000 + 3_600_000, lease_ms=lease_ms)
+    with (
+        ahead._claims.claim(10, ahead._clock_ms()) as (taken, _),
+        relay(engine, Producing(), clock_ms=lambda: now[0], lease_ms=lease_ms) as rival,
+    ):
+        assert len(taken) == 1
+        assert rival.run_once() == Round(0, 0), "the other may be at work on it"
+        now[0] += lease_ms - 1
+        assert rival.run_once() == Round(0, 0)
+        now[0] += 1
+        assert rival.run_once() == Round(1, 0)
+    ahead.close()
+
+
+def test_a_pause_of_a_clock_that_was_ahead_is_over(engine: Engine) -> None:
+    add(engine, message(b"1", key="k"))
+    with relay(engine, Producing(b"1"), clock_ms=lambda: 5_000_000 + 3_600_000) as ahead:
+        assert ahead.run_once() == Round(0, 1)
+    with relay(engine, Producing(), clock_ms=lambda: 5_000_000) as sending:
+        assert sending.run_once() == Round(1, 0)
+
+
+@pytest.mark.parametrize("by", ["engine", "server"])
+def test_two_relays_send_each_row_once_at_any_isolation_level(
+    postgresql_url: str, database: Engine, by: str
+) -> None:
+    if database.dialect.name != "postgresql":
+        pytest.skip("SQLite has one level")
+    options = {"engine": {"isolation_level": "SERIALIZABLE"}, "server": {}}[by]
+    setting = "-c default_transaction_isolation=serializable" if by == "server" else ""
+    engine = create_engine(postgresql_url, connect_args={"options": setting}, **options)
+    outbox.create_table(engine)
+    add(engine, *(message(b"%d" % number, key=f"k{number % 20}") for number in range(200)))
+    producer, failed = Producing(), list[Exception]()
+    meeting = threading.Barrier(2)
+
+    def run() -> None:
+        with relay(engine, producer, batch=10) as sending:
+            meeting.wait()
+            try:
+                while sending.run_once().sent:
+                    pass
+            except DBAPIError as error:
+                failed.append(error)
+
+    relays = [threading.Thread(target=run) for _ in range(2)]
+    for one in relays:
+        one.start()
+    for one in relays:
+        one.join()
+    engine.dispose()
+    assert failed == []
+    assert sorted(map(int, producer.bodies)) == list(range(200))
 
 
 def test_a_relay_stops_sending_at_half_of_its_lease(tmp_path: Any) -> None:
