@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from tidewheel.errors import ConfigurationError, UnknownChoice
 from tidewheel.extras import needing
+from tidewheel.sqlite_savepoints import begin_before_savepoints
 
 with needing("txn"):
     from sqlalchemy import (
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Dialect, Engine
 
 FENCE_LOCK_MS = 1_000
+
+begin_before_savepoints()
 
 metadata = MetaData()
 barrier_table = Table(

@@ -120,6 +120,29 @@ def ours(message_id: str, attempt: int, properties: dict[str, str]) -> tidewheel
     return tidewheel.Message(delivery, "orders", "billing", lambda steps: steps.close())
 
 
+@pytest.mark.parametrize("is_undone", [True, False])
+def test_a_savepoint_that_comes_first_ends_with_its_session(engine: Engine, is_undone: bool) -> None:
+    """In SQLite, too: without a row of the guard there, the effect would be lost for good."""
+    sessions = sessionmaker(engine)
+    with sessions() as session:
+        with session.begin_nested(), once(session, "g", "orders/M1") as is_first:
+            assert is_first
+            handle(session, message("M1"))
+        session.rollback() if is_undone else session.commit()
+    assert effects(engine) == ([] if is_undone else ["x"])
+    with sessions.begin() as session, once(session, "g", "orders/M1") as is_first:
+        assert is_first == is_undone
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_own_rows_only(engine: Engine) -> None:
+    with sessionmaker(engine).begin() as session:
+        savepoint = session.begin_nested()
+        handle(session, message("M1", b"inside"))
+        savepoint.rollback()
+        handle(session, message("M1", b"after"))
+    assert effects(engine) == ["after"]
+
+
 def test_an_effect_that_fails_may_be_tried_again(engine: Engine) -> None:
     def handle_and_fail(session: Session, message: Message) -> None:
         handle(session, message)
@@ -167,6 +190,10 @@ def test_the_asynchronous_form(engine: Engine) -> None:
     async def twice() -> list[bool]:
         other = create_async_engine(engine.url.set(drivername=driver), poolclass=NullPool)
         answers = []
+        async with async_sessionmaker(other)() as session:
+            async with session.begin_nested(), idempotence.async_once(session, "g", "M1") as is_first:
+                assert is_first
+            await session.rollback()
         for _ in range(2):
             async with (
                 async_sessionmaker(other).begin() as session,

@@ -191,6 +191,15 @@ def test_a_transaction_that_rolls_back_sends_nothing(engine: Engine) -> None:
         assert sending.run_once() == Round(0, 0)
 
 
+def test_a_savepoint_of_a_transaction_that_rolls_back_sends_nothing(engine: Engine) -> None:
+    """Also where the savepoint comes first, before which Python's sqlite3 begins no transaction."""
+    with sessionmaker(engine)() as session:
+        with session.begin_nested():
+            outbox.add(session, message(b"1"))
+        session.rollback()
+    assert rows(engine) == []
+
+
 def test_a_keys_rows_go_out_in_order_also_over_batches(engine: Engine) -> None:
     add(engine, *(message(f"{key}{number:02}".encode(), key) for number in range(20) for key in "abc"))
     producer = Producing()
