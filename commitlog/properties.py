@@ -7,6 +7,7 @@ last one, drops pairs without a value, and the last of two equal names wins. The
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -52,6 +53,8 @@ DEAD_LAST_ERROR: Final = "TW_DEAD_LAST_ERROR"
 FOR_GROUP: Final = "TW_FOR_GROUP"
 REDRIVE_OF: Final = "TW_REDRIVE_OF"
 ORIGIN_TOPIC: Final = "TW_ORIGIN_TOPIC"
+KEY_LENGTHS: Final = "TW_KEY_LENGTHS"
+"""Where a key of the message has a blank: how many characters each key of KEYS has, with a blank between."""
 
 PRIORITY_MAX: Final = 0x7FFFFFFF
 """The highest that the protocol can carry; what counts is limited by the queues of the topic."""
@@ -68,7 +71,7 @@ RESERVED: Final = frozenset({
     "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "BORN_HOST", "BORN_TIMESTAMP",
     SCHEDULE, OCCURRENCE_MS,
     DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR, FOR_GROUP, REDRIVE_OF,
-    ORIGIN_TOPIC, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
+    ORIGIN_TOPIC, KEY_LENGTHS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
 })  # fmt: skip
 """Names that users may not set: they would change what the broker or a RocketMQ reader understands."""
 
@@ -128,7 +131,7 @@ def encode_message(message: Message, marks: str = "") -> bytes:
     if message.tag:
         parts.append(f"{TAG}\x01{message.tag}\x02")
     if message.keys:
-        parts.append(f"{KEYS}\x01{' '.join(message.keys)}\x02")
+        parts.append(_keys_pairs(message.keys))
     if message.message_group:
         parts.append(f"{MESSAGE_GROUP}\x01{message.message_group}\x02")
     if message.priority is not None:
@@ -140,6 +143,34 @@ def encode_message(message: Message, marks: str = "") -> bytes:
     if marks:
         parts.append(marks)
     return "".join(parts).encode()
+
+
+def _keys_pairs(keys: tuple[str, ...]) -> str:
+    """Return the pairs of keys: KEYS as RocketMQ has it, joined by blanks; lengths where keys have some."""
+    joined = " ".join(keys)
+    if joined.count(" ") < len(keys):
+        return f"{KEYS}\x01{joined}\x02"
+    return f"{KEYS}\x01{joined}\x02{KEY_LENGTHS}\x01{' '.join([str(len(key)) for key in keys])}\x02"
+
+
+def keys_in(joined: str, lengths: str) -> tuple[str, ...]:
+    """Return the keys of the values of KEYS and KEY_LENGTHS; the words of KEYS if that does not fit it."""
+    words = tuple([word for word in joined.split(" ") if word])
+    if not lengths:
+        return words
+    keys, at = list[str](), 0
+    for length in lengths.split(" "):
+        if not length.isdecimal() or (at and joined[at - 1 : at] != " "):
+            return words
+        keys.append(joined[at : at + int(length)])
+        at += int(length) + 1
+    return tuple(keys) if at == len(joined) + 1 and all(keys) else words
+
+
+def keys_of(stored: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keys of a message, as they were sent."""
+    joined = stored.get(KEYS)
+    return keys_in(joined, stored.get(KEY_LENGTHS, "")) if joined else ()
 
 
 def to_message(record: Record) -> Message:
@@ -157,7 +188,7 @@ def to_message(record: Record) -> Message:
         body=body,
         message_id=get(MESSAGE_ID, ""),
         tag=get(TAG, ""),
-        keys=tuple(get(KEYS, "").split()),
+        keys=keys_of(stored),
         message_group=get(MESSAGE_GROUP, ""),
         delivery_ms=int(due_ms) if due_ms.isdigit() else None,
         transactional=get(TRANSACTIONAL) == "true",

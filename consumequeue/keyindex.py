@@ -1,4 +1,4 @@
-"""The key index: which records of a topic carry a key, a word of KEYS or the message id, newest first.
+"""The key index: which records of a topic carry a message key or id, newest first.
 
     put ----> as they came (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
               16,384 entries                     in memory until a checkpoint
@@ -75,15 +75,15 @@ def hash_of(topic: str, key: str) -> int:
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
-    """Return the topic that users know a record by, and the keys it has there: its words and its id.
+    """Return the topic that users know a record by, and the names it has there: its keys and its id.
 
     An inner batch is found under the names of each of its messages, too.
     """
     stored = record.properties
-    names = words_of(stored)
+    names = keys_of(stored)
     if record.sys_flag & INNER_BATCH:
         for message in messages_of(record):
-            names |= words_of(message.properties)
+            names |= keys_of(message.properties)
     real_topic = properties.value_of(stored, properties.REAL_TOPIC) if _REAL_TOPIC in stored else ""
     return real_topic or record.topic, names
 
@@ -104,20 +104,22 @@ def messages_of(record: Record) -> list[Record]:
     return messages
 
 
-def other_words_of(message: Message) -> Collection[str]:
-    """Return what a message is found by besides its id: the words of KEYS, without reading these."""
+def other_keys_of(message: Message) -> Collection[str]:
+    """Return what a message is found by besides its id: its keys."""
     keys, message_id = message.keys, message.message_id
     if not keys:
         return ()
-    if len(keys) == 1 and " " not in keys[0] and keys[0] != message_id:
+    if len(keys) == 1 and keys[0] != message_id:
         return keys
-    return dict.fromkeys(word for word in " ".join(keys).split() if word != message_id)
+    return dict.fromkeys(key for key in keys if key != message_id)
 
 
-def words_of(stored: bytes) -> dict[str, None]:
-    """Return the keys that stored properties are found by: the words of KEYS, and the message id."""
-    words = properties.value_of(stored, properties.KEYS) if _KEYS in stored else ""
-    names: dict[str, None] = dict.fromkeys(words.split()) if words else {}
+def keys_of(stored: bytes) -> dict[str, None]:
+    """Return the keys that stored properties are found by: the message's, and its id."""
+    joined = properties.value_of(stored, properties.KEYS) if _KEYS in stored else ""
+    names: dict[str, None] = {}
+    if joined:
+        names = dict.fromkeys(properties.keys_in(joined, properties.value_of(stored, properties.KEY_LENGTHS)))
     message_id = properties.value_of(stored, properties.MESSAGE_ID)
     if message_id:
         names[message_id] = None

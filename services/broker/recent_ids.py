@@ -21,7 +21,7 @@ Rules
    kept there; further durable ones are dropped, and `is_incomplete` says that the key index must be asked,
    until `since` has passed the dropped ones.
 4. An answer may be wrong only by naming too many offsets: another id of the same bucket and tag (one probe in
-   65,000 at full load), a word of KEYS, a record that the broker made. The caller reads and compares.
+   65,000 at full load), a message key, a record that the broker made. The caller reads and compares.
 
 Cost: 256 KiB at first, 16 MiB at most; 0.2 us a probe and 0.1 us a put, of which columns are a half (put into
 the table one by one an id took 0.5 to 0.9 us of a send). A table of 16 MiB from the start cost a send 0.4 us

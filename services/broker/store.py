@@ -46,7 +46,7 @@ from commitlog.retention import SegmentAge
 from commitlog.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
 from consumequeue.entry import ENTRY_FORMAT, Entry, tags_code
-from consumequeue.keyindex import KeyIndex, other_words_of
+from consumequeue.keyindex import KeyIndex, other_keys_of
 from consumequeue.name_hash import digest_of
 from consumequeue.queue import ConsumeQueue
 from services.broker.copies import Appended, Copies
@@ -62,8 +62,8 @@ _REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
 Keyed = tuple[tuple[str, int], int, int, bytes, bytes, Collection[str], str, OpenHalf | None]
 """A message that was appended without a draft, for the indexes.
 
-Its queue (topic, queue id), its offset there, its log offset, its queue entry; the digest of its id, the
-other words it is found by and the topic under which; and of a half what is known of it once it is durable.
+Its queue (topic, queue id), its offset there, its log offset, its queue entry; the digest of its id, its
+keys, by which it is found, and the topic under which; and of a half what is known of it once it is durable.
 """
 
 
@@ -243,8 +243,8 @@ class Store:
             ids.newest[id_digest] = offset  # `RecentIds.put`, without the call
         record_bytes = len(encoded)
         new_entry = ENTRY_FORMAT.pack(offset, record_bytes, tags_code(message.tag))
-        words = other_words_of(message)
-        appended = key, queue_offset, offset, new_entry, id_digest, words, message.topic, half
+        names = other_keys_of(message)
+        appended = key, queue_offset, offset, new_entry, id_digest, names, message.topic, half
         self._appended.append((offset + record_bytes, appended))
         return queue_offset, offset, store_ms, encoded
 
@@ -363,15 +363,15 @@ class Store:
         """Index durable messages, in log order, by queue and by key."""
         runs: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         digests, offsets = list[bytes](), list[int]()
-        for key, queue_offset, physical_offset, new_entry, id_digest, words, topic, _ in messages:
+        for key, queue_offset, physical_offset, new_entry, id_digest, names, topic, _ in messages:
             if (run := runs.get(key)) is None:
                 runs[key] = queue_offset, [new_entry]  # which is all of it where there are many queues
             else:
                 run[1].append(new_entry)
             digests.append(id_digest)
             offsets.append(physical_offset)
-            for word in words:
-                digests.append(digest_of(topic, word))
+            for name in names:
+                digests.append(digest_of(topic, name))
                 offsets.append(physical_offset)
         self.dispatch.dispatch_runs((key, first, b"".join(entries)) for key, (first, entries) in runs.items())
         self.keys.put_digests(digests, offsets)

@@ -7,8 +7,8 @@ very record that will be delivered, with its CRC; only its places and its store 
     row field  here
     queue      number of the (topic, queue id) in `QueueTable`, which the snapshot keeps
     id_hash    hashes of the names that the message is found by (`consumequeue.keyindex`): message id,
-    key_hash   first and
-    spare      second word of KEYS; `MANY_NAMES` if there are more
+    key_hash   its first and
+    spare      second key; `MANY_NAMES` if there are more
 
 Records as this broker writes them most are cut and joined (`services.broker.cutting`); others, those between
 IPv6 hosts among them, are decoded and encoded, which takes three times as long. The bytes are the same.
@@ -32,7 +32,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from commitlog.segments import Segments
 from consumequeue.entry import tags_code
-from consumequeue.keyindex import hash_of, names_of, words_of
+from consumequeue.keyindex import hash_of, keys_of, names_of
 from services.broker.cutting import Cut
 from services.broker.timer_records import delivered_record
 from timingwheel.partition import ROW, Rows
@@ -121,7 +121,7 @@ class TimerSource:
         """Fill in what a message's tag, keys and id make of its row, whose queue is known."""
         topic, _ = self._queues.names[int(row["queue"])]
         row["tags_code"] = tags_code(properties.value_of(kept, properties.TAG))
-        for name, hashed in zip(NAME_COLUMNS, _hashes(topic, words_of(kept)), strict=True):
+        for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
             row[name] = hashed
 
     def _sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:

@@ -1,6 +1,6 @@
 """The life of one message or order, from the log: what `tidewheel explain` and `/api/explain` tell.
 
-A name is a word of the message keys, a message id, a timer key, a transaction id, or @ and a log offset.
+A name is a message key, a message id, a timer key, a transaction id, or @ and a log offset.
 The records that carry the name are found first, then what only refers to them: check-backs and outcomes
 name their half by its log offset, verbs their timer, acknowledgements and leases their message by its place
 in a queue.
@@ -156,7 +156,7 @@ def _epoch_records(log: SearchedLog, from_offset: int) -> Iterator[Record]:
 
 def _carries(one: Record, name: str, topic: str) -> bool:
     ids = ids_of(one)
-    is_named = name in (ids.message_id, ids.timer_key) or name in ids.keys.split()
+    is_named = name in (ids.message_id, ids.timer_key) or name in ids.keys
     return is_named and (not topic or ids.topic == topic)
 
 
@@ -235,7 +235,7 @@ def _standings(named: Collection[Record], events: Collection[Event]) -> list[Sta
         return (one for one in events if (one.message_id, one.topic) == (message_id, topic))
 
     return [
-        Standing(message_id, topic, keys, standing(of_message(message_id, topic)))
+        Standing(message_id, topic, " ".join(keys), standing(of_message(message_id, topic)))
         for (message_id, topic), keys in messages.items()
     ]
 

@@ -66,7 +66,7 @@ class Ids(NamedTuple):
 
     message_id: str
     topic: str
-    keys: str
+    keys: tuple[str, ...]
     timer_key: str
 
 
@@ -126,7 +126,7 @@ def ids_of(one: Record) -> Ids:
     stored = properties.decode(one.properties)
     topic = stored.get(properties.REAL_TOPIC) or stored.get(properties.DEAD_LETTER_TOPIC) or one.topic
     message_id = stored.get(properties.MESSAGE_ID, "")
-    return Ids(message_id, topic, stored.get(properties.KEYS, ""), stored.get(_TIMER_KEY, ""))
+    return Ids(message_id, topic, properties.keys_of(stored), stored.get(_TIMER_KEY, ""))
 
 
 def place_of(one: Record) -> Place | None:

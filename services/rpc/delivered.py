@@ -30,7 +30,7 @@ from services.rpc.replies import field, text_field, varint
 REMEMBERED: Final = 4_096
 PAIR_BYTES_MAX: Final = 127 - 4
 """Of a name and its value which, each behind tag and length, have a length of one byte together."""
-TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC, REAL_TOPIC, VERB_TOPIC = (
+TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC, REAL_TOPIC, VERB_TOPIC, KEYS, KEY_LENGTHS = (
     name.encode()
     for name in (
         properties.TRANSACTIONAL,
@@ -40,8 +40,12 @@ TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC, REAL_TOPIC, VERB_TOP
         properties.LITE_TOPIC,
         properties.REAL_TOPIC,
         verb_properties.TOPIC,
+        properties.KEYS,
+        properties.KEY_LENGTHS,
     )
 )
+PARTED: Final = b"\x02"
+"""Ends a stored property, so no key has it."""
 NORMAL: Final = TYPES[MessageType.NORMAL]
 TYPING: Final = frozenset((TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC))
 """What makes a message of another type than NORMAL."""
@@ -73,6 +77,8 @@ class Shown:
         given, handle, body = properties.pairs(record.properties), receipt_handle.encode(), record.body
         if VERB_TOPIC in given:
             given[VERB_TOPIC] = name_within(given[VERB_TOPIC].decode(), self._namespace).encode()
+        if KEY_LENGTHS in given:
+            given[KEYS] = exact_keys(given)
         users = texts = b""
         for name, value in given.items():
             write = WRITERS.get(name)
@@ -123,9 +129,16 @@ def pair_field(name: bytes, value: bytes) -> bytes:
     return field(b"\x12", field(b"\n", name) + field(b"\x12", value))
 
 
+def exact_keys(given: dict[bytes, bytes]) -> bytes:
+    """Return keys of which some have a blank, each behind `PARTED`, for `key_fields`."""
+    keys = properties.keys_in(given.get(KEYS, b"").decode(), given[KEY_LENGTHS].decode())
+    return b"".join([PARTED + key.encode() for key in keys])
+
+
 def key_fields(keys: bytes) -> bytes:
     """Return the bytes of a message's keys."""
-    return b"".join([field(b"\x12", key.encode()) for key in keys.decode().split()])
+    parted = keys.split(PARTED if PARTED in keys else b" ")
+    return b"".join([field(b"\x12", key) for key in parted if key])
 
 
 def due_field(due_ms: bytes) -> bytes:
@@ -147,7 +160,7 @@ def nothing(hidden: bytes) -> bytes:
 WRITERS: Final[dict[bytes, Callable[[bytes], bytes]]] = {
     **{name.encode(): nothing for name in properties.RESERVED - properties.SHOWN},
     properties.TAG.encode(): partial(field, b"\x0a"),
-    properties.KEYS.encode(): key_fields,
+    KEYS: key_fields,
     properties.MESSAGE_ID.encode(): partial(field, b"\x1a"),
     DUE_MS: due_field,
     MESSAGE_GROUP: partial(field, b"\x8a\x01"),

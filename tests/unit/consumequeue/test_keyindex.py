@@ -25,7 +25,7 @@ from consumequeue.keyindex import (
     hash_of,
     messages_of,
     names_of,
-    other_words_of,
+    other_keys_of,
     runs_named,
 )
 from consumequeue.name_hash import digest_of
@@ -333,7 +333,7 @@ def test_messages_are_found_by_what_their_records_are_found_by(all_keys: list[tu
     put: list[tuple[bytes, int]] = []
     for number, keys in enumerate(all_keys):
         message = Message(topic=TOPIC, body=b"x", message_id=f"id{number}", keys=keys)
-        put += [(digest_of(TOPIC, name), number) for name in (message.message_id, *other_words_of(message))]
+        put += [(digest_of(TOPIC, name), number) for name in (message.message_id, *other_keys_of(message))]
         stored = properties.encode_message(message)
         by_record.put(Record(topic=TOPIC, body=b"x", properties=stored, physical_offset=number))
     by_message.put_digests([digest for digest, _ in put], [offset for _, offset in put])

@@ -38,6 +38,24 @@ def test_many_messages_are_stored_each_or_refused_for_itself(at_desk: AtDesk) ->
     at_desk(scenario)
 
 
+def test_keys_with_blanks_come_back_as_they_were_sent_and_are_found_whole(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        keys = {"a": ["order 7", "x"], "b": ["order", "7"], "c": ["order\u00a07"], "d": [" 7  8 "]}
+        for body, ones in keys.items():
+            await send(desk, {"topic": "t", "body": body, "keys": ones})
+        assert {one["body"]: one["keys"] for one in await received(desk)} == keys
+
+        async def found(key: str) -> list[str]:
+            answer = await desk.http.get("/api/messages", params={"topic": "t", "key": key})
+            return sorted(one["body"] for one in answer.json()["messages"])
+
+        assert [await found(key) for key in ("order 7", "x", "order", "7", "order\u00a07", " 7  8 ")] == [
+            ["a"], ["a"], ["b"], ["b"], ["c"], ["d"],
+        ]  # fmt: skip
+
+    at_desk(scenario)
+
+
 def test_a_delay_or_time_makes_a_timer(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         await send(desk, {"topic": "t", "body": "x", "in": "30m", "timer_key": "order:7"})
