@@ -20,9 +20,14 @@ run and one step for each value, whatever the number of fields. Measured with wh
 (`docs/front.md`): 2.6 to 6.3 us a block, where a decoder of the same kind with a table of 4,096 bytes takes 6
 to 18 and `hpack` 31 to 45; for that a block has 150 to 300 bytes more.
 
-A client may use a table until it has acknowledged that it is to have none; who does has a full decoder
-(`hpack`) until its first block after that has set the table's size to 0. Who goes on to use a table ends the
-connection. Clients of gRPC are asked for it with their first call: others (tests of HTTP/2) keep their table.
+A client may use a table until it has acknowledged that it is to have none; one that does has a full decoder
+(`hpack`) until then. Clients of gRPC are asked for it with their first call: others (tests of HTTP/2) keep
+their table.
+
+After the acknowledgement the table has the size 0, whether or not the client's next block says so, as RFC
+7541 (4.2) asks it to: nginx never does, and enters fields that it never refers to. An entry that is larger
+than the table empties it and is no error (4.4), so such a block reads as any other. A reference to an entry
+cannot be read: it ends the connection.
 
 Bounds: a block says at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, 32 more for each field;
 one that says more is refused, and is not read on if it has no table. With a table it has to be, up to four
@@ -79,7 +84,6 @@ _OF_CONNECTION: Final = frozenset(
 _STATIC: Final = tuple((name.decode(), value.decode()) for name, value in HeaderTable.STATIC_TABLE)
 _STATIC_COUNT: Final = len(_STATIC)
 _INDEXED, _ENTERS, _RESIZES = 0x80, 0x40, 0x20
-_NO_TABLE: Final = b"\x20"
 _RESIZES_MAX: Final = 2
 """To the smallest size that was wanted, and to the one that is (RFC 7541, 4.2)."""
 _HUFFMAN: Final = 0x80
@@ -215,6 +219,8 @@ class FieldDecoder:
                 raise CompressionError(f"A header block resizes its table {_RESIZES_MAX} times at most.")
             if size > (0 if self._is_acknowledged else TABLE_BYTES_DEFAULT):
                 raise CompressionError(f"The header table may not have {size} bytes.")
+            if size != self._table_bytes:
+                self._shapes.clear()  # of a table of another size: what they enter may count now
             self._table_bytes = size
         return at
 
@@ -222,8 +228,6 @@ class FieldDecoder:
         full = self._full
         assert full is not None
         if self._is_acknowledged:
-            if full.header_table_size and block[:1] != _NO_TABLE:
-                raise CompressionError("The header table goes on to be used after it was to have the size 0.")
             self._full = None
             return self._decode_anew(block)
         try:

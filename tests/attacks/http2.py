@@ -294,8 +294,8 @@ HUNG_UP_ON_WITH = {
     if name not in (*ANSWERED, *LEFT)
 }
 """What the others are told, once they have said a megabyte."""
-OF_TABLES = ("amplified_calls", "small_headers", "header_bombs", "table_churn")
-"""Those that use a table of header fields, which none may that has agreed to have none."""
+OF_TABLES = ("amplified_calls", "small_headers", "header_bombs")
+"""Those that refer to a table of header fields, which none may that has agreed to have none."""
 
 
 @dataclass

@@ -103,8 +103,12 @@ class BrokerProcess:
 
     def dialled_as(self, host: str) -> BrokerProcess:
         """Return the same broker under another name of its host."""
+        return self.dialled_at(f"{host}:{self.listen.rpartition(':')[2]}")
+
+    def dialled_at(self, address: str) -> BrokerProcess:
+        """Return the same broker at another address."""
         alias = copy(self)
-        alias.listen = f"{host}:{self.listen.rpartition(':')[2]}"
+        alias.listen = address
         return alias
 
     def create_topic(self, name: str, message_type: str) -> str:

@@ -190,6 +190,15 @@ def test_a_table_that_was_agreed_not_to_be_ends_its_connection(name: str) -> Non
     assert peer.told == "COMPRESSION_ERROR"
 
 
+def test_entries_of_a_table_that_was_agreed_not_to_be_are_dropped_and_their_calls_are_served() -> None:
+    peer = Peer(acknowledges_no_table=True)
+    for said in islice(ATTACKS["table_churn"](), 10):
+        peer.say(said)
+    assert peer.told == ""
+    assert peer.statuses == {"0": 10}
+    assert not peer.server.http2.uses_table
+
+
 def test_a_turn_takes_so_many_frames_apart_and_the_rest_in_later_ones() -> None:
     peer, pieces_of = Peer(), 20 * limits.WORK_PER_TURN_MAX
     message = framed(bytes(pieces_of * 20 - 5))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from hpack import Decoder, Encoder
+from hpack.hpack import encode_integer
+from hpack.table import HeaderTable
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,12 +124,72 @@ def test_who_had_no_table_from_the_start_need_not_say_so_again() -> None:
     assert decoder.decode(block()).fields == dict(REQUEST)
 
 
-def test_who_goes_on_to_use_a_table_is_hung_up_on() -> None:
+def test_who_refers_to_a_table_that_was_to_have_the_size_0_is_hung_up_on() -> None:
     decoder, encoder = FieldDecoder({}), Encoder()
     decoder.decode(encoder.encode(REQUEST))
     decoder.acknowledged()
     with pytest.raises(CompressionError, match="size 0"):
         decoder.decode(encoder.encode(REQUEST))
+
+
+class Writer:
+    """An encoder that enters fields, refers to entries and resizes its table as it is told to (RFC 7541)."""
+
+    def __init__(self) -> None:
+        self._table = HeaderTable()
+
+    def block(self, size: int | None, pieces: list[tuple[str, str, str]]) -> tuple[bytes, dict[str, str]]:
+        """A block behind a change of the table's size, and what it says."""
+        written, said = b"", dict(REQUEST)
+        if size is not None:
+            self._table.maxsize = size
+            written = bytes(encode_integer(size, 5))
+            written = bytes((written[0] | 0x20,)) + written[1:]
+        for how, name, value in [("without", *one) for one in REQUEST] + pieces:
+            if how == "refer" and self._table.dynamic_entries:
+                newest = tuple(one.decode() for one in self._table.dynamic_entries[0])
+                name, value, more = *newest, b"\xbe"
+            else:
+                mode = {"never": b"\x10", "without": b"\x00"}.get(how, b"\x40")
+                more = mode + bytes(encode_integer(len(name), 7)) + name.encode()
+                more += bytes(encode_integer(len(value), 7)) + value.encode()
+            if more[:1] == b"\x40":
+                self._table.add(name.encode(), value.encode())
+            written += more
+            if (name, value) not in REQUEST:
+                said[name] = f"{said[name]},{value}" if name in said else value
+        return written, said
+
+
+PIECES = st.lists(
+    st.tuples(st.sampled_from(["enter", "without", "never", "refer"]), NAMES, VALUES), max_size=5
+)
+BLOCKS = st.lists(st.tuples(st.sampled_from([None, None, 0, 60, 4096]), PIECES), max_size=6)
+
+
+@given(
+    before=BLOCKS,
+    says_so=st.booleans(),
+    after=st.lists(st.tuples(st.sampled_from([None, 0]), PIECES), max_size=4),
+    times=st.integers(1, 2),
+)
+def test_what_can_be_decoded_is_whether_or_not_an_encoder_says_that_its_table_is_empty(
+    before: list[tuple[int | None, list[tuple[str, str, str]]]],
+    says_so: bool,
+    after: list[tuple[int | None, list[tuple[str, str, str]]]],
+    times: int,
+) -> None:
+    """As nginx and HAProxy do: they enter fields that they do not refer to, and never resize."""
+    decoder, writer = FieldDecoder({}), Writer()
+    for size, pieces in before * times:
+        written, said = writer.block(size, pieces)
+        assert decoder.decode(written).all() == said
+    decoder.acknowledged()
+    writer.block(0, [])
+    for number, (size, pieces) in enumerate(after * times):
+        written, said = writer.block(0 if says_so and not number else size, pieces)
+        assert decoder.decode(written).all() == said
+        assert not decoder.uses_table
 
 
 @pytest.mark.parametrize(
