@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from services.cli.setting_options import ConfigOption, given, takes
-from services.settings.config import ServeSettings, is_loopback, load
+from services.settings.config import ServeSettings, load
+from tidewheel.client.address import is_loopback
 
 if TYPE_CHECKING:
     from pathlib import Path

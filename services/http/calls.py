@@ -4,6 +4,9 @@ Over TLS the broker must show a certificate that the authorities of the system v
 that `TIDEWHEEL_HTTP_CA` names: for a certificate that a broker has made for itself, that very certificate
 (`<store>/tls/certificate.pem`), and of nodes those in `<store>/access/nodes.pem`. There is no way to look
 past a wrong one. Of several addresses, of nodes, the first is called that takes a connection.
+
+A proxy that the environment names is used by the rules of `tidewheel.client.address`: never for loopback, nor
+for a token over plain HTTP. A redirect is no answer of a broker, and is not followed: the token would go along.
 """
 
 from __future__ import annotations
@@ -16,19 +19,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
-from urllib.request import Request, urlopen
+from urllib.request import (
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
 from services.http.errors import TokenAstray
 from services.settings.config import (
     ClientSettings,
     HttpAddress,
     HttpAddresses,
-    is_loopback,
     look_up,
     secret_in,
 )
 from services.settings.setting import settings_of
 from services.settings.sources import FILE_NAME, FILE_VARIABLE
+from tidewheel.client.address import is_direct, is_loopback
 from tidewheel.errors import AnswerLate, BrokerUnreachable, ConfigurationError
 
 JSON = "application/json"
@@ -43,7 +53,8 @@ class HttpCalls:
         settings = client_settings(http)
         self.address: HttpAddress = reachable(settings.http.all)
         self._token = secret_in(settings.http_token, "http_token")
-        self._tls = trusting(settings.http_ca) if self.address.is_tls else None
+        tls = trusting(settings.http_ca) if self.address.is_tls else None
+        self._opener = opener(tls, is_direct=is_direct(self.address.url, has_token=bool(self._token)))
 
     def open(self, method: str, path: str, body: bytes | None, wait_seconds: float) -> Any:
         """Return the answer to a request; raises `BrokerUnreachable`, HTTPError, OSError, HTTPException."""
@@ -52,7 +63,7 @@ class HttpCalls:
             headers["Authorization"] = f"Bearer {self._token}"
         request = Request(f"{self.address.url}{path}", body, headers, method=method)
         try:
-            return urlopen(request, timeout=wait_seconds, context=self._tls)
+            return self._opener.open(request, timeout=wait_seconds)
         except URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise untrusted(self.address, error.reason) from None
@@ -72,6 +83,19 @@ class HttpCalls:
             f"{self.address} said nothing for {wait_seconds:.0f} s. See whether it was done before you ask "
             "again, and what the broker waits for: its log, and of a node tidewheel cluster status."
         )
+
+
+class Unfollowed(HTTPRedirectHandler):
+    """Takes a redirect for a refusal."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
+
+
+def opener(tls: ssl.SSLContext | None = None, *, is_direct: bool = True) -> OpenerDirector:
+    """Return what opens URLs: through the environment's proxies unless `is_direct`; follows no redirect."""
+    proxies = ProxyHandler({}) if is_direct else ProxyHandler()
+    return build_opener(proxies, Unfollowed(), HTTPSHandler(context=tls))
 
 
 def client_settings(http: str | None) -> ClientSettings:

@@ -17,7 +17,8 @@ from services.ops.origins import Names, names_of
 from services.process.private_files import auth_key, http_token, key_of
 from services.rpc.guard import Guard
 from services.server.errors import OpenToAll
-from services.settings.config import ServeSettings, is_loopback
+from services.settings.config import ServeSettings
+from tidewheel.client.address import is_loopback
 from tidewheel.errors import ConfigurationError
 
 

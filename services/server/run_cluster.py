@@ -65,11 +65,12 @@ from services.server.run import (
     wall_clock_ms,
 )
 from services.server.waiting import answered
-from services.settings.config import HttpAddress, ServeSettings, is_loopback
+from services.settings.config import HttpAddress, ServeSettings
 from sharedlog.engines import Beginning, SharedLog, beginning_of, engine_of, without_password
 from sharedlog.errors import NoCluster
 from sharedlog.scrub import Scrub
 from sharedlog.versions import SUPPORTED
+from tidewheel.client.address import is_loopback
 from tidewheel.errors import ConfigurationError
 
 WORKERS: Final = 8

@@ -111,14 +111,6 @@ class HttpAddresses(NamedTuple):
         return HttpAddresses(tuple(HttpAddress.parse(one.strip()) for one in str(text).split(",")))
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address; of names only `localhost` is known to be one."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 LISTEN_USUAL: Final = Address("127.0.0.1", 8081)
 HTTP_USUAL: Final = HttpAddress("127.0.0.1", 8088)
 CALLED_USUAL: Final = HttpAddresses((HTTP_USUAL,))

@@ -7,6 +7,10 @@ Arguments come first, then the environment, which the commands read, too:
     TIDEWHEEL_HTTP_CA      a file of certificates (PEM) to trust, for https; else the system's
 
 A file tidewheel.toml is not read: it is the broker's and the commands'.
+
+Proxies that the environment names (http_proxy, https_proxy, all_proxy, no_proxy) are used but for:
+1. loopback addresses, which mean another machine to a proxy;
+2. plain HTTP with a token, which the proxy would read.
 """
 
 from __future__ import annotations
@@ -48,9 +52,9 @@ class Broker:
         return any(url.startswith("https:") for url in self.urls)
 
     @property
-    def is_here(self) -> bool:
-        """Whether all URLs lead to this machine, which no proxy does."""
-        return all(_is_loopback(urlsplit(url).hostname or "") for url in self.urls)
+    def direct_urls(self) -> tuple[str, ...]:
+        """The URLs that are called without a proxy, whatever the environment names."""
+        return tuple(url for url in self.urls if is_direct(url, has_token=bool(self.token)))
 
     def tls(self) -> ssl.SSLContext:
         """Return a context that trusts the authorities; raise `ConfigurationError`."""
@@ -136,8 +140,16 @@ def has_token(path: object) -> bool:
     return _TOKEN.search(str(path)) is not None
 
 
-def _is_loopback(host: str) -> bool:
+def is_direct(url: str, *, has_token: bool) -> bool:
+    """Return whether a URL is called without a proxy, with or without a token."""
+    parts = urlsplit(url)
+    return (has_token and parts.scheme != "https") or is_loopback(parts.hostname or "")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address; of names only `localhost` is known to be one."""
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
     except ValueError:
-        return host == "localhost"
+        return host.lower().removesuffix(".") == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

@@ -60,7 +60,8 @@ def arguments_of(httpx: Any, broker: Broker) -> dict[str, Any]:
         "headers": {"User-Agent": "tidewheel", **authorization},
         "verify": broker.tls() if broker.is_tls else False,
         "limits": httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_SECONDS),
-        "trust_env": not broker.is_here,
+        "trust_env": len(broker.direct_urls) < len(broker.urls),  # the environment's proxies
+        "mounts": dict.fromkeys(broker.direct_urls),  # none for these
     }
 
 

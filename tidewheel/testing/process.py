@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 from tidewheel.command import COMMAND
 
@@ -23,6 +23,8 @@ STOP_SECONDS = 20
 ANSWER_SECONDS = 600
 LOOK_AGAIN_SECONDS = 0.01
 SEGMENT_BYTES = 16 * 1024 * 1024
+DIRECT = build_opener(ProxyHandler({}))
+"""No proxy of the developer's environment leads to the broker, which listens on loopback."""
 
 
 class BrokerFailed(Exception):
@@ -103,7 +105,7 @@ class BrokerProcess:
 
     def _answer(self, request: Request) -> bytes:
         try:
-            with urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            with DIRECT.open(request, timeout=ANSWER_SECONDS) as answer:
                 return bytes(answer.read())
         except HTTPError as refusal:
             said = refusal.read().decode(errors="replace")

@@ -26,6 +26,7 @@ ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
 SILENT_MS: Final = 3_000
 """How long a leader may leave a question unanswered, or not have what it was sent."""
 OPTIONS: Final = [
+    ("grpc.enable_http_proxy", 0),  # nodes reach each other: a proxy of the environment is for others
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_retries", 0),

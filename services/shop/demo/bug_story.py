@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from sqlalchemy import func, select
 
-from services.shop.calls import stub_of
+from services.shop.calls import channel_to, stub_of
 from services.shop.clock import next_full_second_ms, wall_clock_ms
 from services.shop.demo import bugs
 from services.shop.demo.books import values
@@ -130,16 +130,16 @@ class BugStory:
             self._await(lambda: not self.processes.is_running("orders"))
 
     def _push(self, push_id: str, due_ms: int) -> None:
-        stub = stub_of("Pushes", grpc.insecure_channel(self.addresses["pushes"]))
+        stub = stub_of("Pushes", channel_to(self.addresses["pushes"]))
         self.caller.call(stub.Send, push_request(push_id, due_ms))
 
     @property
     def _orders(self) -> Any:
-        return stub_of("Orders", grpc.insecure_channel(self.addresses["orders"]))
+        return stub_of("Orders", channel_to(self.addresses["orders"]))
 
     @property
     def _carts(self) -> Any:
-        return stub_of("Carts", grpc.insecure_channel(self.addresses["carts"]))
+        return stub_of("Carts", channel_to(self.addresses["carts"]))
 
     def _await_timed_out(self, engine: Engine, order_ids: list[str]) -> None:
         timed_out = (orders.c.order_id.in_(order_ids), orders.c.timed_out_ms.is_not(None))

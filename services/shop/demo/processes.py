@@ -156,6 +156,7 @@ class Processes:
         next_armed = child.armed.pop(0) if child.armed else ""
         faults = ",".join(filter(None, (next_armed, child.always_armed)))
         ours = {FAULTS_VARIABLE: faults, FAULT_LOG_VARIABLE: str(self._layout.faults)}
+        ours["no_grpc_proxy"] = "127.0.0.1"  # the official client would ask a proxy for the broker
         return os.environ | ours | {"HOME": str(self._layout.home), FILE_VARIABLE: os.devnull}
 
     def _await_ready(self, child: Child, ready_file: Path) -> dict[str, Any]:

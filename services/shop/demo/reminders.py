@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import grpc
 from sqlalchemy import func, select
 
-from services.shop.calls import stub_of
+from services.shop.calls import channel_to, stub_of
 from services.shop.clock import wall_clock_ms
 from services.shop.generated import shop_pb2
 from services.shop.tables import PushStatus, pushes
@@ -35,7 +34,7 @@ class Reminders:
 
     def __init__(self, caller: Caller, pushes: str) -> None:
         self._caller = caller
-        self._pushes = stub_of("Pushes", grpc.insecure_channel(pushes))
+        self._pushes = stub_of("Pushes", channel_to(pushes))
 
     def set(self) -> None:
         """Schedule one-off pushes, one of them to be called off, and the recurring push."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from services.shop.calls import stub_of
+from services.shop.calls import channel_to, stub_of
 from services.shop.generated import shop_pb2
 from services.shop.replay_plan import CancelStep, OrderStep, Plan, Step
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
@@ -90,8 +90,8 @@ class Replay:
 
     def __init__(self, caller: Caller, orders: str, carts: str, timeout_ms: int, tally: Tally) -> None:
         self._caller = caller
-        self._orders = stub_of("Orders", grpc.insecure_channel(orders))
-        self._carts = stub_of("Carts", grpc.insecure_channel(carts))
+        self._orders = stub_of("Orders", channel_to(orders))
+        self._carts = stub_of("Carts", channel_to(carts))
         self._timeout_ms = timeout_ms
         self._tally = tally
         self._failure: Exception | None = None

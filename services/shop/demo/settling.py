@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.http.calls import opener
 from services.shop.demo.books import order_books, push_books
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def look(http: str, orders_engine: Engine, pushes_engine: Engine) -> InFlight:
 
 def broker_gauges(http: str) -> dict[str, int]:
     """Return the broker's metrics, each summed over its labels."""
-    with urlopen(f"http://{http}/metrics", timeout=HTTP_TIMEOUT_S) as answer:
+    with opener().open(f"http://{http}/metrics", timeout=HTTP_TIMEOUT_S) as answer:
         text = answer.read().decode()
     return {
         family.name: round(sum(sample.value for sample in family.samples))

@@ -23,8 +23,9 @@ import json
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
+from services.http.calls import opener
 from services.shop.carts import open_redis
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo import bugs, mishaps
@@ -282,4 +283,4 @@ def create_topic(http: str, name: str, message_type: str) -> None:
     body = {"name": name, "message_type": message_type, "queue_count": QUEUE_COUNT}
     json_type = {"Content-Type": "application/json"}
     request = Request(f"http://{http}/api/topics", json.dumps(body).encode(), json_type, method="POST")
-    urlopen(request, timeout=HTTP_TIMEOUT_S).close()
+    opener().open(request, timeout=HTTP_TIMEOUT_S).close()

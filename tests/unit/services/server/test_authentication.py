@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from services.server.authentication import check_exposure, http_names, is_http_tls, is_loopback
+from services.server.authentication import check_exposure, http_names, is_http_tls
 from services.server.errors import OpenToAll
 from services.settings.config import ServeSettings, load
+from tidewheel.client.address import is_loopback
 from tidewheel.errors import ConfigurationError
 
 
