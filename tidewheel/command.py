@@ -16,13 +16,22 @@ Rules:
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tidewheel.errors import LibraryMissing
 
+VARIABLE_PREFIX = "TIDEWHEEL_"
 COMMAND = (sys.executable, "-P", "-m", "tidewheel")
 """The `tidewheel` command in this Python."""
+
+
+def without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without settings, in which a command reads no file of settings either."""
+    kept = {name: value for name, value in environ.items() if not name.startswith(VARIABLE_PREFIX)}
+    return kept | {f"{VARIABLE_PREFIX}CONFIG": os.devnull}
 
 
 def broker_path() -> Path:

@@ -33,7 +33,7 @@ def show(
 ) -> None:
     """Show every setting, what it is, and where that is from; takes the options of tidewheel serve.
 
-    Nothing is started. Exits with 2 if a value or a name is wrong.
+    Nothing is started. Exits with 2 if a value, or a name in the file, is wrong.
 
     Example: tidewheel config show --config ./tidewheel.toml --json
     """

@@ -33,6 +33,9 @@ EXIT_INTERRUPTED = 130
 EXIT_NOT_READ = 141
 """What a shell says of a process that ended by SIGPIPE."""
 HELP: Final[tuple[list[str], ...]] = ([], ["--help"], ["-h"])
+VARIABLE_PREFIX: Final = "TIDEWHEEL_"
+LOGGING: Final = (["serve"], ["dev"])
+"""Commands whose log says it."""
 VERSION: Final[tuple[list[str], ...]] = (["--version"], ["-V"])
 
 
@@ -84,6 +87,9 @@ def run(arguments: list[str]) -> None:
     """Run the command line; raise `LibraryMissing` where a library of an extra is not installed."""
     from services.cli.root import root
 
+    if arguments[:1] not in LOGGING and any(name.startswith(VARIABLE_PREFIX) for name in os.environ):
+        warn_of_variables()
+
     try:
         root()(args=arguments, prog_name="tidewheel")
     except ModuleNotFoundError as error:
@@ -93,6 +99,15 @@ def run(arguments: list[str]) -> None:
         if not extra:
             raise
         raise missing(extra, library) from error
+
+
+def warn_of_variables() -> None:
+    """Say which variables look like settings and are none."""
+    from services.settings.config import ignored_variables
+    from services.settings.errors import UnknownSetting
+
+    for sentence in ignored_variables():
+        print(f"{UnknownSetting.code} {sentence} It is ignored.", file=sys.stderr)
 
 
 if __name__ == "__main__":

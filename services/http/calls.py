@@ -6,7 +6,7 @@ that `TIDEWHEEL_HTTP_CA` names: for a certificate that a broker has made for its
 past a wrong one. Of several addresses, of nodes, the first is called that takes a connection.
 
 A proxy that the environment names is used by the rules of `tidewheel.client.address`: never for loopback, nor
-for a token over plain HTTP. A redirect is no answer of a broker, and is not followed: the token would go along.
+for a token over plain HTTP. A redirect is no answer of a broker, and is not followed: it would get the token.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
 from services.server.authentication import authentication, check_exposure, is_http_tls
 from services.server.core_settings import core_settings
-from services.settings.config import Address, HttpAddress, ServeSettings
+from services.settings.config import Address, HttpAddress, ServeSettings, ignored_variables
+from services.settings.errors import UnknownSetting
 from tidewheel.errors import ConfigurationError
 
 GRACE_SECONDS = 2.0
@@ -98,6 +99,8 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     """
     memory.keep_little()
     logs.configure(settings.log_level, settings.log_format)
+    for sentence in ignored_variables():
+        log.warning("a variable is ignored", code=UnknownSetting.code, why=sentence)
     allow_many_files()
     share_interpreter(is_crowded=False)
     with asyncio.Runner(loop_factory=new_event_loop) as runner, telling("Running the broker"):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 
 from commitlog import limits
 from services.settings.setting import VARIABLE_PREFIX, About, Setting, settings_of
-from services.settings.sources import Found, file_to_read, resolve
+from services.settings.sources import Found, file_to_read, resolve, unknown_variables
 from tidewheel.client.address import TOKEN_IN_FILE, has_token
 from tidewheel.errors import ConfigurationError
 
@@ -311,6 +311,11 @@ def look_up(
 ) -> dict[str, Found]:
     """Return each setting's value and where it is from; raise `ConfigurationError`."""
     return resolve(settings, all_settings(), flags, os.environ, file_to_read(config, os.environ))
+
+
+def ignored_variables() -> list[str]:
+    """Return a sentence for each variable of the environment that looks like a setting and is none."""
+    return unknown_variables(os.environ, all_settings())
 
 
 def all_settings() -> dict[str, Setting]:

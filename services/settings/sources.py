@@ -3,8 +3,9 @@ before the default, setting by setting.
 
 The file is TOML with one key a setting: the one that is named (`--config`, `TIDEWHEEL_CONFIG`), else
 `tidewheel.toml` of the working directory, if there is one. A relative path in it is relative to the file.
-A variable that is set to nothing counts as not set. An unknown key or `TIDEWHEEL_*` variable is refused with
-the nearest name, because a setting that is silently not in force is worse than a broker that does not start.
+A variable that is set to nothing counts as not set. An unknown key of a file is refused with the nearest
+name, because a setting that is silently not in force is worse than a broker that does not start. An unknown
+`TIDEWHEEL_*` variable may be an application's own: each command warns of it (`unknown_variables`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ OTHER_VARIABLES: Final = {
     "TIDEWHEEL_LONG": "Tests that take minutes run, too (make endurance).",
     "TIDEWHEEL_BENCH_PYVOY": "A benchmark's server finds its part.",
 }
-"""Variables that are no settings, and what each is for; others that begin so are refused."""
+"""Variables that are no settings, and what each is for; others that begin so are warned of."""
 
 KUBERNETES: Final = re.compile(
     r"TIDEWHEEL_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
@@ -65,7 +66,6 @@ def resolve(
 
     `flags` hold what was given (None: not given); `known` are all names that a file or variable may have.
     """
-    refuse_unknown(environ, known)
     assert flags.keys() <= settings.keys(), "a flag of no setting"
     in_file = read_file(file, known) if file else {}
     found, wrong = {}, []
@@ -137,17 +137,20 @@ def read_file(file: Path, known: Iterable[str]) -> dict[str, Any]:
     return held
 
 
-def refuse_unknown(environ: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raise `UnknownSetting` for a variable that looks like a setting and is none."""
-    variables = {f"{VARIABLE_PREFIX}{name.upper()}" for name in known} | OTHER_VARIABLES.keys()
-    for name in environ:
-        if name.startswith(VARIABLE_PREFIX) and name not in variables and not KUBERNETES.fullmatch(name):
-            raise UnknownSetting(unknown(name, name, variables))
+def unknown_variables(environ: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return a sentence for each variable that looks like a setting and is none."""
+    others = (name.removeprefix(VARIABLE_PREFIX) for name in OTHER_VARIABLES)
+    names = {*map(str.upper, known), *others}
+    given = (name for name in environ if name.startswith(VARIABLE_PREFIX) and not KUBERNETES.fullmatch(name))
+    bare = (name.removeprefix(VARIABLE_PREFIX) for name in given)
+    return [
+        unknown(VARIABLE_PREFIX + name, name, names, VARIABLE_PREFIX) for name in bare if name not in names
+    ]
 
 
-def unknown(where: str, name: str, names: Iterable[str]) -> str:
-    """Return the sentence about a name that is none, with the nearest one that is."""
+def unknown(where: str, name: str, names: Iterable[str], prefix: str = "") -> str:
+    """Return the sentence about a name that is none, with the nearest one that is, behind a prefix."""
     (nearest, *_) = [*get_close_matches(name, names, 1), ""]
     return f"{where} is no setting; " + (
-        f"did you mean {nearest}?" if nearest else "tidewheel config example lists all."
+        f"did you mean {prefix}{nearest}?" if nearest else "tidewheel config example lists all."
     )

@@ -68,7 +68,7 @@ class Tidewheel:
         if self._client is None:
             from tidewheel.client.clients import Client
 
-            self._client = Client(f"http://{self.http}", namespace=self.namespace)
+            self._client = Client(f"http://{self.http}", token="", authorities="", namespace=self.namespace)
         return self._client
 
     def advance(self, by: str | timedelta) -> None:

@@ -1,5 +1,7 @@
 """A broker in a process of its own: started, killed and started again on the same store and ports.
 
+Its settings are those of its options: no TIDEWHEEL_* variable of the developer's, and no tidewheel.toml.
+
 It is talked to over HTTP only: the process of the tests is an application, which has nothing of the broker.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -16,12 +19,13 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
-from tidewheel.command import COMMAND
+from tidewheel.command import COMMAND, without_settings
 
 START_SECONDS = 60
 STOP_SECONDS = 20
 ANSWER_SECONDS = 600
 LOOK_AGAIN_SECONDS = 0.01
+LAST_LINES = 40
 SEGMENT_BYTES = 16 * 1024 * 1024
 DIRECT = build_opener(ProxyHandler({}))
 """No proxy of the developer's environment leads to the broker, which listens on loopback."""
@@ -34,8 +38,10 @@ class BrokerFailed(Exception):
 class BrokerProcess:
     """A broker whose files lie in `folder`, with a virtual clock."""
 
-    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
-        self._folder, self._options = folder, options
+    def __init__(
+        self, folder: Path, options: Sequence[str] = (), start_seconds: float = START_SECONDS
+    ) -> None:
+        self._folder, self._options, self._start_seconds = folder, options, start_seconds
         self._ready, self._log = folder / "ready.json", folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.listen = self.http = "127.0.0.1:0"
@@ -49,8 +55,8 @@ class BrokerProcess:
         """Start the broker and wait until it serves; raise `BrokerFailed` with its last words."""
         self._ready.unlink(missing_ok=True)
         with self._log.open("ab") as log:
-            alone = {"HOME": str(self._folder), "TIDEWHEEL_CONFIG": os.devnull}
-            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, env=os.environ | alone)
+            alone = without_settings(os.environ) | {"HOME": str(self._folder)}
+            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, env=alone)
         self._await_ready()
         facts = json.loads(self._ready.read_text())
         self.listen, self.http = facts["listen"], facts["http"]
@@ -96,12 +102,23 @@ class BrokerProcess:
         return [*serve, *where, *store, *self._options]
 
     def _await_ready(self) -> None:
-        ends = time.monotonic() + START_SECONDS
+        ends = time.monotonic() + self._start_seconds
         while not self._ready.exists():
-            if not self.is_running or time.monotonic() > ends:
+            if self._process is not None and (code := self._process.poll()) is not None:
+                raise BrokerFailed(f"The broker ended at its start, {_ending(code)}. {self._last_words()}")
+            if time.monotonic() > ends:
                 self.stop()
-                raise BrokerFailed(f"The broker does not start:\n{self._log.read_text(errors='replace')}")
+                raise BrokerFailed(
+                    f"The broker was not ready within {self._start_seconds:g} s, and was stopped: the "
+                    f"machine may be busy. {self._last_words()}"
+                )
             time.sleep(LOOK_AGAIN_SECONDS)
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        if not lines:
+            return f"It wrote nothing to its log, {self._log}."
+        return "\n".join((f"The end of its log, {self._log}:", *lines))
 
     def _answer(self, request: Request) -> bytes:
         try:
@@ -110,3 +127,8 @@ class BrokerProcess:
         except HTTPError as refusal:
             said = refusal.read().decode(errors="replace")
             raise BrokerFailed(f"{request.full_url} answered {refusal.code}: {said}") from None
+
+
+def _ending(code: int) -> str:
+    """Return how a process ended, by its exit code."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

@@ -15,9 +15,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from services.settings.sources import FILE_VARIABLE
 from services.shop.faults import EXIT_BY_FAULT, FAULT_LOG_VARIABLE, FAULTS_VARIABLE
-from tidewheel.command import COMMAND
+from tidewheel.command import COMMAND, without_settings
 from tidewheel.errors import TidewheelError
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ class Processes:
         faults = ",".join(filter(None, (next_armed, child.always_armed)))
         ours = {FAULTS_VARIABLE: faults, FAULT_LOG_VARIABLE: str(self._layout.faults)}
         ours["no_grpc_proxy"] = "127.0.0.1"  # the official client would ask a proxy for the broker
-        return os.environ | ours | {"HOME": str(self._layout.home), FILE_VARIABLE: os.devnull}
+        return without_settings(os.environ) | ours | {"HOME": str(self._layout.home)}
 
     def _await_ready(self, child: Child, ready_file: Path) -> dict[str, Any]:
         deadline = time.monotonic() + READY_TIMEOUT_S

@@ -18,6 +18,7 @@ from services.settings.config import (
     ClientSettings,
     ServeSettings,
     all_settings,
+    ignored_variables,
     load,
     look_up,
     parse_address,
@@ -107,12 +108,12 @@ def test_an_unknown_key_is_refused_with_the_nearest(line: str, said: str) -> Non
 
 
 @pytest.mark.parametrize("kind", [ServeSettings, ClientSettings])
-def test_an_unknown_variable_is_refused_with_the_nearest(
+def test_an_unknown_variable_is_ignored_and_named_with_the_nearest(
     monkeypatch: pytest.MonkeyPatch, kind: type[ServeSettings]
 ) -> None:
     monkeypatch.setenv("TIDEWHEEL_LISTN", "0.0.0.0:1")
-    with pytest.raises(UnknownSetting, match="TIDEWHEEL_LISTN is no setting; did you mean TIDEWHEEL_LISTEN"):
-        load(kind)
+    assert load(kind) == kind()
+    assert ignored_variables() == ["TIDEWHEEL_LISTN is no setting; did you mean TIDEWHEEL_LISTEN?"]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,7 @@ def test_variables_of_kubernetes_services_and_of_our_tests_are_left_alone(
 ) -> None:
     monkeypatch.setenv(name, "" if name == FILE_VARIABLE else "tcp://10.0.0.1:8081")
     assert load(ServeSettings) == ServeSettings()
+    assert ignored_variables() == []
 
 
 def test_every_variable_that_the_repository_names_is_known() -> None:
