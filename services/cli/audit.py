@@ -131,7 +131,7 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
     counts = [*summary.cases.items(), ("all orders", summary.totals["orders"]), *others.items()]
     output.print_table(("case", "orders"), counts)
     if summary.findings:
-        print()
+        output.show("")
         shown = summary.findings[:FINDINGS_SHOWN]
         output.print_table(
             ("subject", "case", "why"),
@@ -145,12 +145,14 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
             f"not-covered: placed before what there is of the log. Leave them out with: --from '{began}'"
         )
     for one in summary.about["left_out"]:
-        print(f"\nLeft out of {one}")
+        output.show("", f"Left out of {one}")
     from spark_jobs.report.epochs import epochs_in_words
 
     if words := epochs_in_words(summary.about["epochs"], wall):
-        print(f"\n{words}")
-    print(f"\nThe books {'balance' if summary.balanced else 'do not balance'}. Report: {summary.report_path}")
+        output.show("", f"{words}")
+    output.show(
+        "", f"The books {'balance' if summary.balanced else 'do not balance'}. Report: {summary.report_path}"
+    )
 
 
 def show_mapping(

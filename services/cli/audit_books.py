@@ -61,7 +61,8 @@ def seal_run(out: Path, options: AuditOptions, watermark_ms: int) -> bool:
 
     run = run_of(out, options.run_id)
     sealing = seals.seal(out, run, options.window_ms, watermark_ms)
-    output.say(told(sealing, run.names))
+    for line in told(sealing, run.names):
+        output.say(line)
     return bool(sealing.verification.changed)
 
 
@@ -93,29 +94,29 @@ def verify_seals(
 
 def tell_sealing(sealing: Sealing, names: dict[str, Any] | None) -> None:
     """Print what was sealed, what is open, and which window is next."""
-    print(told(sealing, names))
+    output.show(*told(sealing, names))
     tell_changes(sealing.verification.changed, LIMIT)
     if sealing.accepted:
-        print("The changes are taken in as corrections.")
+        output.show("The changes are taken in as corrections.")
     elif sealing.verification.changed:
         output.say("when they are right: tidewheel audit seal --accept-changes")
 
 
-def told(sealing: Sealing, names: dict[str, Any] | None) -> str:
-    """Return what was sealed, or why nothing was, and what the next window waits for."""
-    done = sentence(sealing.seal) if sealing.seal else nothing(sealing.verification)
-    return f"{done}\n{waiting(sealing.next, names)}"
+def told(sealing: Sealing, names: dict[str, Any] | None) -> tuple[str, ...]:
+    """Return what was sealed, or why nothing was, and what the next window waits for, line by line."""
+    done = sentences(sealing.seal) if sealing.seal else (nothing(sealing.verification),)
+    return *done, waiting(sealing.next, names)
 
 
-def sentence(sealed: Seal) -> str:
-    """Return a seal in words."""
+def sentences(sealed: Seal) -> tuple[str, str]:
+    """Return a seal in words, as two lines."""
     of = sealed.account
     since = f"from {wall(sealed.from_ms)} " if sealed.from_ms else ""
     return (
         f"Seal {sealed.number}: {windows(len(sealed.windows))} {since}up to {wall(sealed.to_ms)}, "
-        f"{sealed.identities_count:,} identities.   digest {sealed.digest[:16]}\n"
+        f"{sealed.identities_count:,} identities.   digest {sealed.digest[:16]}",
         f"Orders: {of.carried:,} carried + {of.entered:,} entered = {of.closed:,} closed + "
-        f"{of.vanished:,} vanished + {of.open:,} open."
+        f"{of.vanished:,} vanished + {of.open:,} open.",
     )
 
 
@@ -156,13 +157,13 @@ def waiting(of: NextWindow, names: dict[str, Any] | None) -> str:
 def tell_verification(found: Verification, run_id: str, limit: int) -> None:
     """Print what a comparison has found."""
     if not found.seals:
-        print("There are no seals yet. Make one by: tidewheel audit seal")
+        output.show("There are no seals yet. Make one by: tidewheel audit seal")
         return
     tell_changes(found.changed, limit)
     covered = f", {found.not_covered:,} of them without what only the log knew" if found.not_covered else ""
     count = len(found.changed)
     verdict = f"{count:,} {'has' if count == 1 else 'have'} changed" if count else "none has changed"
-    print(f"{windows(found.windows)} sealed up to {wall(found.to_ms)}{covered}: by run {run_id} {verdict}.")
+    output.show(f"{windows(found.windows)} sealed up to {wall(found.to_ms)}{covered}: by run {run_id} {verdict}.")
 
 
 def tell_changes(changed: list[ChangedWindow], limit: int) -> None:
@@ -183,11 +184,11 @@ def tell_changes(changed: list[ChangedWindow], limit: int) -> None:
     )
     output.print_table(CHANGES, rows, prose=CHANGES[-1:])
     if len(orders) > limit:
-        print(
+        output.show(
             f"These are {limit:,} of {len(orders):,}. "
             f"All of them: tidewheel audit verify-seals --limit {len(orders)}"
         )
-    print(added_up(changed))
+    output.show(added_up(changed))
 
 
 def as_facts(sealing: Sealing) -> dict[str, Any]:

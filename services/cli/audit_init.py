@@ -118,27 +118,27 @@ def tell_proposal(proposal: Proposal, looked: Looked, log: LogFacts, store: Path
     """Print what was looked at, each name with its reason, the statuses, and what was not found."""
     topics = ", ".join(one.name for one in log.topics)
     part = f"{log.records:,} records" if log.is_whole else f"the newest {log.records:,} records"
-    print(f"{looked.shown}: {listed([one.name for one in looked.tables])}")
-    print(f"{store}: {part}, topics {topics}\n")
+    output.show(f"{looked.shown}: {listed([one.name for one in looked.tables])}")
+    output.show(f"{store}: {part}, topics {topics}", "")
     named = [one for one in proposal.choices if one.value and one.section != "orders.statuses"]
     rows = [(f"{one.section}.{one.name}", shown(one.value), one.why) for one in named]
     output.print_table(NAMES, rows, prose=("why",))
-    print()
+    output.show("")
     statuses = [
         ("NULL" if one.value is None else one.value or "''", f"{one.rows:,}", one.meaning or "?", one.why)
         for one in proposal.statuses
     ]
     output.print_table(STATUSES, statuses, prose=("why",))
     for doubt in proposal.doubts:
-        print(f"\n{'! ' if doubt.is_blocking else ''}{doubt.said}")
-    print(f"\nWritten: {mapping}", flush=True)
+        output.show("", f"{'! ' if doubt.is_blocking else ''}{doubt.said}")
+    output.show("", f"Written: {mapping}")
 
 
 def tell_audit(summary: AuditSummary, last: str) -> None:
     """Print what the first audit has found."""
     from services.cli.audit import tell
 
-    print(f"\nThe orders of the last {last}:\n")
+    output.show("", f"The orders of the last {last}:", "")
     tell(summary, as_json=False)
     if not summary.totals["orders"]:
         output.say(f"No order was placed in the last {last} of the log: give a longer span by --last.")

@@ -81,4 +81,4 @@ def tell(counts: Counter[str], path: Path) -> None:
     """Print how many steps there are of each kind."""
     rows: list[tuple[Any, ...]] = [(kind, f"{counts[kind]:,}", why) for kind, why in MEANINGS.items()]
     output.print_table(("kind", "steps", "what it is"), rows, prose=("what it is",))
-    print(f"\nNothing was carried out. Plan: {path}")
+    output.show("", f"Nothing was carried out. Plan: {path}")

@@ -67,7 +67,7 @@ def show(
         run = run_of(out, run_id)
         if order:
             found = run.order(order)
-            output.print_json(found) if as_json else print("\n".join(evidence(found)))
+            output.print_json(found) if as_json else output.show(*evidence(found))
         elif as_json:
             output.print_json(facts(run) | {"findings": list(islice(run.rows(case), limit))})
         else:
@@ -108,27 +108,27 @@ def tell(run: Run, case: str, limit: int) -> None:
     tell_lacking(run.summary)
     if not case:
         output.print_table(("case", "orders"), (run.summary["cases"] | run.finding_cases).items())
-        print()
+        output.show("")
     shown = list(islice(run.rows(case), limit))
     if shown:
         rows = ((of_row(one), one["case"], one["why"]) for one in shown)
         output.print_table(("subject", "case", "why"), rows, prose=("why",))
     tell_left(len(shown), run.finding_cases.get(case, 0) if case else run.findings_count)
-    print(f"The books {'balance' if run.is_balanced else 'do not balance'}. Report: {run.folders.report}")
+    output.show(f"The books {'balance' if run.is_balanced else 'do not balance'}. Report: {run.folders.report}")
 
 
 def tell_lacking(about: dict[str, Any]) -> None:
     """Print the names of the mapping that the log does not have: they explain many findings, or none."""
     for sentence in about.get("lacking", ()):
-        print(sentence)
+        output.show(sentence)
     if about.get("lacking"):
-        print()
+        output.show("")
 
 
 def tell_left(shown: int, count: int) -> None:
     """Print how many findings a table has left out."""
     if count > shown:
-        print(f"These are {shown:,} of {count:,} findings. All of them: tidewheel audit show --limit {count}")
+        output.show(f"These are {shown:,} of {count:,} findings. All of them: tidewheel audit show --limit {count}")
 
 
 def named(finding: Finding) -> str:

@@ -69,10 +69,10 @@ def whoami(http: HttpOption = None, as_json: JsonOption = False) -> None:
         output.print_json(me)
         return
     if me["has_all_rights"]:
-        print("administrator: all rights")
+        output.show("administrator: all rights")
         return
     token = {"has_expired": False} | me["token"]
-    print(f"user     {me['user']}\ntoken    {token['id']}\nexpires  {ends(token)}")
+    output.show(f"user     {me['user']}", f"token    {token['id']}", f"expires  {ends(token)}")
     print_rules(
         me["rules"], f"no rules: nothing is allowed. Allow something: tidewheel auth acl allow {me['user']}"
     )
@@ -96,7 +96,7 @@ def add_user(
     if as_json:
         output.print_json(made)
         return
-    print(f"access key  {made['access_key']}\nsecret      {made['secret']}")
+    output.show(f"access key  {made['access_key']}", f"secret      {made['secret']}")
     output.say(
         "The secret is not shown again. Under --auth a user may do what rules allow, else nothing. "
         f"For HTTP it needs a token: tidewheel auth token add {name}"
@@ -110,7 +110,7 @@ def remove_user(name: UserArgument, http: HttpOption = None, as_json: JsonOption
     Example: tidewheel auth user remove orders
     """
     gone = Api(http).delete("auth", "users", name)
-    output.print_json(gone) if as_json else print(f"{gone['name']} removed")
+    output.print_json(gone) if as_json else output.show(f"{gone['name']} removed")
 
 
 @lists(users)
@@ -213,7 +213,7 @@ def add_token(
     if as_json:
         output.print_json(made)
         return
-    print(f"token    {made['token']}\nid       {made['id']}\nexpires  {ends(made)}")
+    output.show(f"token    {made['token']}", f"id       {made['id']}", f"expires  {ends(made)}")
     output.say(
         "The token is not shown again. Send it as: Authorization: Bearer TOKEN. For commands, put it into a "
         f"file and name that by TIDEWHEEL_HTTP_TOKEN. Its rights: tidewheel auth acl ls {user}"
@@ -253,7 +253,7 @@ def revoke_token(
     """
     # A whole token has its id in it, and must not become part of a URL.
     gone = Api(http).delete("auth", "tokens", id_within(token) or token)
-    output.print_json(gone) if as_json else print(f"{gone['id']} revoked")
+    output.print_json(gone) if as_json else output.show(f"{gone['id']} revoked")
 
 
 def ends(token: dict[str, Any]) -> str:

@@ -48,7 +48,7 @@ class Probe(TyperCommand):
                 raise
             wrong = ConfigurationError(f"{said()} See: tidewheel check --help")
             word, code = WORDS[State.UNKNOWN]
-            print(f"{word} - {what}: {wrong.code} {output.one_line(str(wrong))}")
+            output.show(f"{word} - {what}: {wrong.code} {output.cell_text(str(wrong))}")
             raise typer.Exit(code) from error
 
 
@@ -80,7 +80,7 @@ def check(
     if as_json:
         output.print_json({"check": what, **as_plain(row)})
     else:
-        print(line(word, what, row, limits))
+        output.show(line(word, what, row, limits))
     raise typer.Exit(code)
 
 
@@ -123,7 +123,7 @@ def asked(what: str, limits: Limits, http: str | None, audits: Path) -> Row:
 
 def line(word: str, what: str, row: Row, limits: Limits) -> str:
     """Return what a probe prints: `|` stands before the figures, and nowhere else."""
-    said = output.one_line(row.said).replace("|", "/")
+    said = output.cell_text(row.said).replace("|", "/")
     more = f"; see: {row.see}" if row.state is not State.OK and row.see else ""
     figures = " ".join(figure_text(one, limits) for one in row.figures)
     return f"{word} - {what}: {said}{more}" + (f" | {figures}" if figures else "")

@@ -63,10 +63,10 @@ def show(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = 
         output.print_json(answer)
         return
     one = answer["client"]
-    print(f"{one['client_id']}   {one['kind']} {one['group']}".rstrip())
-    print(f"{one['language']} {one['version']}   seen {exactly(int(one['seen_ms']))}")
+    output.show(f"{one['client_id']}   {one['kind']} {one['group']}".rstrip())
+    output.show(f"{one['language']} {one['version']}   seen {exactly(int(one['seen_ms']))}")
     if not answer["measured"]:
-        print("It has not told yet what it measured: clients do every minute, if they do at all.")
+        output.show("It has not told yet what it measured: clients do every minute, if they do at all.")
         return
     columns = ("measured", "topic", "group", "status", "count", "mean", "median", "p99")
     output.print_table(columns, map(measured_row, answer["measured"]))
@@ -98,7 +98,7 @@ def stack(client: ClientArgument, http: HttpOption = None, as_json: JsonOption =
     if as_json:
         output.print_json(answer)
     else:
-        print(answer["stack"])
+        output.show(*answer["stack"].split("\n"))
 
 
 @app.command()
@@ -121,7 +121,7 @@ def verify(
     if as_json:
         output.print_json(answer)
     else:
-        print(answer["code"])
+        output.show(answer["code"])
     raise typer.Exit(0 if answer["code"] == "OK" else 1)
 
 
@@ -135,4 +135,4 @@ def reconnect(client: ClientArgument, http: HttpOption = None, as_json: JsonOpti
     if as_json:
         output.print_json(answer)
     else:
-        print(f"{client} was told to connect again.")
+        output.show(f"{client} was told to connect again.")

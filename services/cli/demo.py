@@ -152,21 +152,22 @@ class OnStderr:
 def show(summary: DemoSummary) -> None:
     """Print the summary for people."""
     output.print_table(("what", "count", "which is"), rows_of(summary), prose=("which is",))
-    print(
-        "(The report tells how late the broker was by itself: up to its log, without the shop's own work.)\n"
+    output.show(
+        "(The report tells how late the broker was by itself: up to its log, without the shop's own work.)",
+        "",
     )
     output.print_table(("audit case", "orders"), summary.audit["cases"].items())
     findings = [(found["subject_id"], found["case"], found["why"]) for found in summary.audit["findings"]]
     if findings:
-        print()
+        output.show("")
         output.print_table(("whom", "case", "why"), findings[:FINDINGS_SHOWN], prose=("why",))
     if summary.bugs:
-        print()
+        output.show("")
         output.print_table(("bug", "done", "found", "not found", "found beside"), rows_of_bugs(summary))
     verdict = "The books balance." if summary.balanced else "The books do not balance."
     if summary.bugs:
         verdict += " The audit has found " + ("every bug." if summary.bugs_found else "other than was done.")
-    print(f"\n{verdict} Report: {summary.audit['report']}")
+    output.show("", f"{verdict} Report: {summary.audit['report']}")
 
 
 def rows_of_bugs(summary: DemoSummary) -> Iterator[tuple[object, ...]]:

@@ -111,7 +111,7 @@ def show(
     Example: tidewheel dlq show shop 12
     """
     dead_letter = Api(http).get("dead-letters", "groups", group, str(offset))
-    output.print_json(dead_letter) if as_json else print("\n".join(dead_letter_lines(dead_letter)))
+    output.print_json(dead_letter) if as_json else output.show(*dead_letter_lines(dead_letter))
 
 
 @app.command()
@@ -192,7 +192,7 @@ def tasks(
     if task:
         path = ("dead-letters", "tasks", task)
         answer = api.delete(*path) if stop else api.get(*path)
-        output.print_json(answer) if as_json else print(task_line(answer))
+        output.print_json(answer) if as_json else output.show(task_line(answer))
         return
     if stop:
         raise ConfigurationError("--stop needs to know which task: tidewheel dlq tasks ID --stop.")
@@ -253,7 +253,7 @@ def tell_end(answer: dict[str, Any], where: str, as_json: bool) -> None:
     if as_json:
         output.print_json(answer)
     else:
-        print(f"{answer['group']} {answer['offset']}  {answer['verdict']}  {where}".rstrip())
+        output.show(f"{answer['group']} {answer['offset']}  {answer['verdict']}  {where}".rstrip())
 
 
 def many(api: Api, wanted: dict[str, Any], yes: bool, dry_run: bool, detach: bool, as_json: bool) -> None:
@@ -266,7 +266,7 @@ def many(api: Api, wanted: dict[str, Any], yes: bool, dry_run: bool, detach: boo
     task = api.post("dead-letters", "tasks", body=wanted)
     if not detach:
         task = watched(api, task, "dead-letters", "dlq")
-    output.print_json(task) if as_json else print(task_line(task))
+    output.print_json(task) if as_json else output.show(task_line(task))
     if task["state"] == "stopped":
         raise typer.Exit(REFUSED)
 
@@ -276,6 +276,6 @@ def tell_count(answer: dict[str, Any], wanted: dict[str, Any], dry_run: bool, as
     where = f" to {wanted['target']}" if wanted.get("target") else ""
     many = "1 dead letter" if answer["matched"] == 1 else f"{answer['matched']:,} dead letters"
     told = f"would {wanted['verb']} {many} of {wanted['group']}{where}"
-    output.print_json(answer) if as_json else print(told)
+    output.print_json(answer) if as_json else output.show(told)
     if not dry_run:
         output.say("nothing was done: add --yes to do it")

@@ -97,9 +97,9 @@ def examined(endpoint: str, topic: str, ca: Path | None, who: Headers = ()) -> I
 
 def show(finding: Finding) -> None:
     """Print one step, and below it what to do."""
-    print(f"{finding.verdict.value:<5}  {finding.step:<11}  {finding.seen}")
+    output.show(f"{finding.verdict.value:<5}  {finding.step:<11}  {finding.seen}")
     if finding.advice:
-        print(f"{'':<20}--> {finding.advice}")
+        output.show(f"{'':<20}--> {finding.advice}")
 
 
 def as_plain(finding: Finding) -> dict[str, str]:

@@ -56,8 +56,10 @@ def show(told: dict[str, Any]) -> None:
     """Print the events in log order, and how each message stands."""
     events, messages = told["events"], told["messages"]
     searched = f"log offsets {int(told['first_offset']):,} to {int(told['end_offset']):,} of {told['store']}"
-    print(f"{told['name']}: {counted(events, 'event')} of {counted(messages, 'message')}, in {searched}\n")
-    print("\n".join(lines(events)), end="\n\n")
+    output.show(
+        f"{told['name']}: {counted(events, 'event')} of {counted(messages, 'message')}, in {searched}", ""
+    )
+    output.show(*lines(events), "")
     output.print_table(
         ("topic", "message", "now"), ((one["topic"], one["message_id"], one["state"]) for one in messages)
     )

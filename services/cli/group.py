@@ -183,7 +183,7 @@ def set_policy(
         output.print_json(group)
         return
     policy = group["policy"]
-    print(
+    output.show(
         f"{name}: {policy['attempts_max']} attempts, again after {retries(policy['retry_after_ms'])}, "
         f"{policy['fifo_run_max']} of one message group at once"
         + (", lite topics exclusive" if policy["is_lite_exclusive"] else "")
@@ -197,7 +197,9 @@ def pause(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fal
     Example: tidewheel group pause shop
     """
     group = Api(http).post("groups", name, "pause", body={})
-    output.print_json(group) if as_json else print(f"{name} is paused, with {group['lag']:,} messages to do")
+    output.print_json(group) if as_json else output.show(
+        f"{name} is paused, with {group['lag']:,} messages to do"
+    )
 
 
 @app.command()
@@ -207,7 +209,9 @@ def resume(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fa
     Example: tidewheel group resume shop
     """
     group = Api(http).post("groups", name, "resume", body={})
-    output.print_json(group) if as_json else print(f"{name} goes on, with {group['lag']:,} messages to do")
+    output.print_json(group) if as_json else output.show(
+        f"{name} goes on, with {group['lag']:,} messages to do"
+    )
 
 
 @app.command()
@@ -263,7 +267,7 @@ def delete(
     if as_json:
         output.print_json(answer)
     else:
-        print(f"{name} no longer receives {output.some(answer['topics']) or 'anything'}")
+        output.show(f"{name} no longer receives {output.some(answer['topics']) or 'anything'}")
 
 
 def policy_fields(
@@ -284,7 +288,7 @@ def tell(group: dict[str, Any], as_json: bool) -> None:
     if as_json:
         output.print_json(group)
         return
-    print("\n".join(group_lines(group)))
+    output.show(*group_lines(group))
     if group["queues"]:
         output.print_table(QUEUES, queue_rows(group["queues"]))
 

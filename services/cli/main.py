@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(0)
         run(given)
     except TidewheelError as error:
-        print(f"{error.code} {error}", file=sys.stderr)
+        complain(f"{error.code} {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
@@ -101,13 +101,20 @@ def run(arguments: list[str]) -> None:
         raise missing(extra, library) from error
 
 
+def complain(sentence: str) -> None:
+    """Say what is wrong, as commands say everything."""
+    from services.cli.output import say
+
+    say(sentence)
+
+
 def warn_of_variables() -> None:
     """Say which variables look like settings and are none."""
     from services.settings.config import ignored_variables
     from services.settings.errors import UnknownSetting
 
     for sentence in ignored_variables():
-        print(f"{UnknownSetting.code} {sentence} It is ignored.", file=sys.stderr)
+        complain(f"{UnknownSetting.code} {sentence} It is ignored.")
 
 
 if __name__ == "__main__":

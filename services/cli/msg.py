@@ -42,20 +42,21 @@ def show(
     if as_json:
         output.print_json(found)
         return
-    print("\n\n".join(text(message) for message in found))
+    for number, message in enumerate(found):
+        output.show(*([""] if number else []), *lines(message))
     if answer["cut"]:
         output.say("older ones are too large to be shown in the same answer")
 
 
-def text(message: dict[str, Any]) -> str:
+def lines(message: dict[str, Any]) -> tuple[str, ...]:
     """Return a message as a few lines: its place, its names, its body."""
     stored = datetime.fromtimestamp(int(message["store_ms"]) / 1000).isoformat(" ", "milliseconds")
     place = f"{message['stored_topic']} queue {message['queue_id']} offset {message['queue_offset']}"
     names = [f"id {message['message_id']}"]
     names += [f"keys {' '.join(message['keys'])}"] if message["keys"] else []
     names += [f"tag {message['tag']}"] if message["tag"] else []
-    return "\n".join((
+    return (
         f"{place}  log {message['physical_offset']}  stored {stored}",
         "  " + "  ".join(names),
         f"  {message.get('body', '(binary)')}",
-    ))  # fmt: skip
+    )

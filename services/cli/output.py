@@ -3,6 +3,10 @@
 64-bit numbers go out as strings in JSON that a browser may read; the HTTP interface does that,
 and the commands print what they were given.
 
+Everything that commands print goes through here. What is printed for people is lines: on a terminal, what is
+not printable in a line is written out (`services.process.printable`), since bodies, keys, properties, client
+ids and errors are a stranger's, and could move the cursor or forge a line. JSON is as it is.
+
 A table is for reading and for copying from: a cell is never cut, but for lists of names (`some`), and only
 columns of prose are folded, on a terminal that is too narrow. Anywhere else (a pipe, a file) a row is one
 line, whatever its length.
@@ -17,7 +21,9 @@ import sys
 import textwrap
 import unicodedata
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from services.process.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -39,6 +45,16 @@ def print_json_line(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
+def show(*lines: str) -> None:
+    """Print lines to stdout, at once."""
+    print("\n".join(shown(line, sys.stdout) for line in lines), flush=True)
+
+
+def shown(line: str, stream: TextIO) -> str:
+    """Return a line as a stream gets it: on a terminal without what would move its cursor."""
+    return one_line(line) if stream.isatty() else line
+
+
 def print_table(
     columns: Sequence[str], rows: Iterable[Iterable[object]], prose: Collection[str] = ()
 ) -> None:
@@ -58,7 +74,7 @@ def table_lines(
 ) -> Iterator[str]:
     """Yield the lines of a table, the heading first; `width` is what the prose is folded for."""
     assert set(prose) <= set(columns), "prose in no column"
-    cells = [tuple(columns), *(tuple(one_line(cell) for cell in row) for row in rows)]
+    cells = [tuple(columns), *(tuple(cell_text(cell) for cell in row) for row in rows)]
     widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
     if width is not None:
         is_prose = [column in prose for column in columns]
@@ -95,7 +111,7 @@ def some(names: Sequence[str]) -> str:
     return f"{' '.join(shown)} and {len(names) - len(shown):,} more"
 
 
-def one_line(cell: object) -> str:
+def cell_text(cell: object) -> str:
     """Return a cell as text of one line, without what would move the cursor."""
     return "".join(letter if letter.isprintable() else " " for letter in str(cell))
 
@@ -117,4 +133,4 @@ def discard_stdout() -> None:
 
 def say(sentence: str) -> None:
     """Tell the person at the keyboard something; stderr, so that pipes stay clean."""
-    print(sentence, file=sys.stderr, flush=True)
+    print(shown(sentence, sys.stderr), file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ def refused(
         output.print_json(found)
         return
     for reason, count in sorted(found["counts"].items()):
-        print(f"{count:8} {reason}")
+        output.show(f"{count:8} {reason}")
     if not found["refused"]:
         output.say("nobody was sent away")
         return

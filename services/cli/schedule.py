@@ -66,7 +66,7 @@ def show(
     Example: tidewheel schedule show report --count 10
     """
     schedule = Api(http).get("schedules", name, count=count)
-    output.print_json(schedule) if as_json else print("\n".join(lines(schedule)))
+    output.print_json(schedule) if as_json else output.show(*lines(schedule))
 
 
 @app.command("set")
@@ -137,7 +137,7 @@ def preview(
     if as_json:
         output.print_json(coming)
     elif coming:
-        print("\n".join(one["local"].replace("T", " ") for one in coming))
+        output.show(*(one["local"].replace("T", " ") for one in coming))
     if not coming:
         raise IllegalSchedule(f"{cron!r} in {zone} never occurs. Look at its day and month, and at --end.")
 
@@ -185,7 +185,7 @@ def report(schedule: dict[str, Any], what: str, as_json: bool) -> None:
         return
     following = f", next {upcoming(schedule)}" if schedule["coming"] else ""
     paused = "; it is paused" if schedule["state"] == "PAUSED" and what == "set" else ""
-    print(f"{schedule['name']} {what}{following}{paused}")
+    output.show(f"{schedule['name']} {what}{following}{paused}")
 
 
 def row(schedule: dict[str, Any]) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def send(
     if as_json:
         output.print_json(receipt)
         return
-    print(receipt["message_id"])
+    output.show(receipt["message_id"])
     due = f", due in {in_}" if in_ else f", due {both(parse_due_ms(at, '--at'))}" if at else ""
     output.say(f"stored at log offset {receipt['physical_offset']}{due}")
 

@@ -39,7 +39,7 @@ def status(audits: AuditsOption = AUDITS, http: HttpOption = None, as_json: Json
     if as_json:
         output.print_json({"state": worst(rows).name, "rows": [as_plain(row) for row in rows]})
     else:
-        print("\n".join(lines(rows, address)))
+        output.show(*lines(rows, address))
     raise typer.Exit(EXIT_CODES[worst(rows)])
 
 
@@ -66,7 +66,7 @@ def lines(rows: Sequence[Row], address: str) -> Iterator[str]:
     yield "  ".join(filter(None, ("tidewheel", address, exactly(now_ms()), said)))
     width = max(len(row.name) for row in rows)
     for row in rows:
-        yield f"{WORDS[row.state]:<{INDENT}}{row.name:<{width}}  {output.one_line(row.said)}"
+        yield f"{WORDS[row.state]:<{INDENT}}{row.name:<{width}}  {output.cell_text(row.said)}"
         if row.state is not State.OK and row.see:
             yield f"{'':<{INDENT + width}}  --> {row.see}"
 

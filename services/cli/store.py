@@ -230,7 +230,7 @@ def run_snapshot(
     if as_json:
         output.print_json(asdict(copied))
         return
-    print(
+    output.show(
         f"{copied.path} holds the log from {copied.first_offset} to {copied.durable_offset}, "
         f"{copied.file_count} files, {store_views.size(copied.copied_bytes)}"
     )
@@ -309,7 +309,7 @@ def run_export_queues(
     if as_json:
         output.print_json(asdict(exported))
         return
-    print(
+    output.show(
         f"{exported.path} holds {exported.entry_count} entries of {exported.queue_count} queues, "
         f"{exported.file_count} files"
     )

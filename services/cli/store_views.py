@@ -23,37 +23,37 @@ FINDINGS_SHOWN = 50
 
 def print_info(found: Info) -> None:
     """Print what is in a store for people."""
-    print(f"store      {found.path} (format {found.format})")
-    print(
+    output.show(f"store      {found.path} (format {found.format})")
+    output.show(
         f"log        {found.segment_count} segments of {size(found.segment_bytes)}, "
         f"offsets {found.first_offset} to {found.durable_offset} "
         f"{'durable' if found.accepted_offset is None else 'synced'}"
     )
     if found.accepted_offset is not None:
-        print(f"accepted   {accepted(found.durable_offset, found.accepted_offset)}")
+        output.show(f"accepted   {accepted(found.durable_offset, found.accepted_offset)}")
     if found.epoch:
-        print(f"epoch      {found.epoch}")
+        output.show(f"epoch      {found.epoch}")
     if found.imported_until:
-        print(f"imported   up to offset {found.imported_until}")
+        output.show(f"imported   up to offset {found.imported_until}")
     snapshots = (f"{one.offset} ({'sound' if one.is_sound else 'damaged'})" for one in found.snapshots)
-    print(f"snapshots  {', '.join(snapshots) or 'none'}")
+    output.show(f"snapshots  {', '.join(snapshots) or 'none'}")
     due = f", the next due {moment(found.next_due_ms)}" if found.next_due_ms is not None else ""
-    print(f"timers     {found.pending_timers} pending{due}")
-    print(f"           {found.timer_names} names and {found.timer_ends} ends of timers known")
-    print(f"halves     {found.open_halves} open, {found.expired_halves} expired\n")
+    output.show(f"timers     {found.pending_timers} pending{due}")
+    output.show(f"           {found.timer_names} names and {found.timer_ends} ends of timers known")
+    output.show(f"halves     {found.open_halves} open, {found.expired_halves} expired", "")
     topics = (
         (one.topic.name, one.topic.message_type.lower(), one.topic.queue_count, one.message_count)
         for one in found.topics
     )
     output.print_table(("topic", "takes", "queues", "messages"), topics)
     if found.groups:
-        print()
+        output.show("")
         groups = (
             (one.group, one.topic, one.queue_id, one.committed_offset, one.end_offset, one.lag)
             for one in found.groups
         )
         output.print_table(("group", "topic", "queue", "committed", "end", "lag"), groups)
-    print()
+    output.show("")
     parts = ((one.name, one.file_count, size(one.file_bytes), size(one.disk_bytes)) for one in found.parts)
     output.print_table(("part", "files", "length", "on disk"), parts)
 
@@ -71,21 +71,23 @@ def accepted(synced_offset: int, accepted_offset: int) -> str:
 
 def print_verdict(verdict: Verdict, store: Path) -> None:
     """Print what a proof found for people."""
-    print(
+    output.show(
         f"log {verdict.first_offset} to {verdict.durable_offset}: {verdict.record_count} records, "
         f"{verdict.entry_count} queue entries, {verdict.snapshot_count} snapshots, "
         f"{verdict.kept_count} kept records"
     )
     if verdict.unwritten_count:
-        print(f"{verdict.unwritten_count} of the entries are in no file yet; a start makes them from the log")
+        output.show(
+            f"{verdict.unwritten_count} of the entries are in no file yet; a start makes them from the log"
+        )
     if verdict.accepted_offset is not None:
-        print(f"accepted {accepted(verdict.durable_offset, verdict.accepted_offset)}")
+        output.show(f"accepted {accepted(verdict.durable_offset, verdict.accepted_offset)}")
     for finding in verdict.findings[:FINDINGS_SHOWN]:
         print_finding(finding)
     if len(verdict.findings) > FINDINGS_SHOWN:
-        print(f"and {len(verdict.findings) - FINDINGS_SHOWN} more; --json prints all")
+        output.show(f"and {len(verdict.findings) - FINDINGS_SHOWN} more; --json prints all")
     if verdict.is_sound:
-        print("nothing is damaged")
+        output.show("nothing is damaged")
     elif verdict.accepted_offset is None:
         output.say(f"next, when no broker has the store: tidewheel store repair --dry-run --store {store}")
     else:
@@ -99,7 +101,7 @@ def print_finding(finding: Finding) -> None:
     """Print one finding."""
     level = "DAMAGED" if finding.is_damage else "note   "
     where = f" at {finding.first_offset}" if finding.first_offset >= 0 else ""
-    print(f"{level}  {finding.path or finding.part}{where}: {finding.what}")
+    output.show(f"{level}  {finding.path or finding.part}{where}: {finding.what}")
 
 
 def print_plan(planned: Plan, done: bool) -> None:
@@ -110,39 +112,39 @@ def print_plan(planned: Plan, done: bool) -> None:
         else ("would copy", "would move", "would make", "would write")
     )
     for damage in planned.quarantine:
-        print(f"{copied} log {damage.first_offset} to {damage.end_offset} to quarantine")
+        output.show(f"{copied} log {damage.first_offset} to {damage.end_offset} to quarantine")
     for path in planned.bad_snapshots:
-        print(f"{moved} {path} to quarantine")
+        output.show(f"{moved} {path} to quarantine")
     for run in planned.mends:
-        print(f"{written} {run.path} again, with all that it said")
+        output.show(f"{written} {run.path} again, with all that it said")
     for run in planned.gives_up:
-        print(f"{moved} {run.path} to quarantine")
+        output.show(f"{moved} {run.path} to quarantine")
     if planned.makes_facts:
-        print(f"{made} names and ends of timers of what is left")
+        output.show(f"{made} names and ends of timers of what is left")
     if planned.makes_derived:
-        print(f"{made} queues and key index anew")
+        output.show(f"{made} queues and key index anew")
     if planned.mends_timers:
         rebuilt = "rebuilt" if done else "would rebuild"
-        print(f"{rebuilt} the timers of damaged files that the log or an older file still has")
+        output.show(f"{rebuilt} the timers of damaged files that the log or an older file still has")
     for lost in planned.lost:
-        print(f"lost: {lost}")
+        output.show(f"lost: {lost}")
     for finding in planned.hopeless:
         print_finding(finding)
     if planned.hopeless:
-        print("only a backup can mend what is listed as DAMAGED")
+        output.show("only a backup can mend what is listed as DAMAGED")
         if any(one.part in ("names", "ends") for one in planned.hopeless):
-            print("names and ends of timers that no backup has can be given up: --give-up-lost-names")
+            output.show("names and ends of timers that no backup has can be given up: --give-up-lost-names")
     elif planned.is_empty:
-        print("there is nothing to repair")
+        output.show("there is nothing to repair")
 
 
 def print_import(summary: ImportSummary, store: Path) -> None:
     """Print what was taken over."""
-    print(
+    output.show(
         f"{store} holds {summary.record_count} records up to log offset {summary.end_offset}, "
         f"{summary.topic_count} topics, {summary.group_count} groups"
     )
-    print(
+    output.show(
         f"waiting there: {summary.pending_timer_count} timers, {summary.open_half_count} open and "
         f"{summary.expired_half_count} expired halves, {summary.redelivered_count} messages to deliver again"
     )
@@ -152,16 +154,16 @@ def print_import(summary: ImportSummary, store: Path) -> None:
 
 def print_export(summary: ExportSummary, target: Path) -> None:
     """Print what was written for a RocketMQ broker, and which messages it will give out again."""
-    print(
+    output.show(
         f"{target} holds the log up to offset {summary.end_offset}, {summary.topic_count} topics, "
         f"{summary.group_count} groups"
     )
-    print(
+    output.show(
         f"waiting there: {summary.pending_timer_count} timers, {summary.open_half_count} open and "
         f"{summary.expired_half_count} expired halves; {summary.op_count} op records for those that ended"
     )
     if summary.repeats:
-        print("\nmessages that were acknowledged and come again:")
+        output.show("", "messages that were acknowledged and come again:")
         columns = ("group", "topic", "queue", "from", "messages")
         rows = ((one.group, one.topic, one.queue_id, one.from_offset, one.count) for one in summary.repeats)
         output.print_table(columns, rows)
@@ -173,9 +175,9 @@ def print_export(summary: ExportSummary, target: Path) -> None:
 
 def _print_rest(damaged: list[Damage], notes: list[str]) -> None:
     for damage in damaged:
-        print(f"DAMAGED  log {damage.first_offset} to {damage.end_offset}: skipped")
+        output.show(f"DAMAGED  log {damage.first_offset} to {damage.end_offset}: skipped")
     for note in notes:
-        print(f"note     {note}")
+        output.show(f"note     {note}")
 
 
 def size(count: int) -> str:

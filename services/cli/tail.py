@@ -46,7 +46,7 @@ def tail(
     for message in arrivals(api, topic, start(api, topic, from_start, since)):
         if (tag and message["tag"] != tag) or (key and key not in message["keys"]):
             continue
-        output.print_json_line(message) if as_json else print(line(message), flush=True)
+        output.print_json_line(message) if as_json else output.show(line(message))
         shown += 1
         if shown == limit:
             return

@@ -73,7 +73,7 @@ def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
     Example: tidewheel timer summary
     """
     answer = Api(http).get("timers", "summary")
-    output.print_json(answer) if as_json else print("\n".join(summary_lines(answer)))
+    output.print_json(answer) if as_json else output.show(*summary_lines(answer))
 
 
 @app.command()
@@ -155,7 +155,7 @@ def tell_damage(api: Api, wanted: dict[str, Any], limit: int, as_json: bool) -> 
         output.print_json(answer)
         return
     for line in damage_lines(answer):
-        print(line)
+        output.show(line)
     if answer["timers"]:
         output.print_table(LOST_TABLE, map(lost_row, answer["timers"]))
 
@@ -177,7 +177,7 @@ def show(
     answer = Api(http).get("timers", "one", **name.given())
     if "verdict" in answer:
         tell_verdict(answer, name, as_json, ())
-    output.print_json(answer) if as_json else print("\n".join(timer_lines(answer)))
+    output.print_json(answer) if as_json else output.show(*timer_lines(answer))
 
 
 @app.command()
@@ -292,7 +292,7 @@ def tasks(
     api = Api(http)
     if task:
         answer = api.delete("timers", "tasks", task) if stop else api.get("timers", "tasks", task)
-        output.print_json(answer) if as_json else print(task_line(answer))
+        output.print_json(answer) if as_json else output.show(task_line(answer))
         return
     if stop:
         raise ConfigurationError("--stop needs to know which task: tidewheel timer tasks ID --stop.")
@@ -339,7 +339,7 @@ def tell_verdict(answer: dict[str, Any], name: Named, as_json: bool, good: tuple
     if as_json:
         output.print_json(answer)
     else:
-        print(verdict_line(answer, str(name), name.topic))
+        output.show(verdict_line(answer, str(name), name.topic))
     if answer["verdict"] == "NEVER_SET" and name.key:
         listing = f"tidewheel timer ls --topic {name.topic} --key {name.key}"
         output.say(
@@ -384,13 +384,13 @@ def many(api: Api, wanted: dict[str, Any], yes: bool, dry_run: bool, detach: boo
     task = api.post("timers", "tasks", body=wanted)
     if not detach:
         task = watched(api, task, "timers", "timer")
-    output.print_json(task) if as_json else print(task_line(task))
+    output.print_json(task) if as_json else output.show(task_line(task))
     if task["state"] == "stopped":
         raise typer.Exit(REFUSED)
 
 
 def tell_count(answer: dict[str, Any], verb: str, dry_run: bool, as_json: bool) -> None:
     """Say how many there are, and how to do it where that was not said."""
-    output.print_json(answer) if as_json else print(f"would {verb} {answer['matched']:,} timers")
+    output.print_json(answer) if as_json else output.show(f"would {verb} {answer['matched']:,} timers")
     if not dry_run:
         output.say("nothing was done: add --yes to do it")

@@ -19,6 +19,7 @@ from services.cli.api import HttpOption
 from services.cli.durations import parse_ms
 from services.cli.judgement import worst
 from services.cli.status import AUDITS, EXIT_CODES, AuditsOption, lines, rows_of
+from services.process.printable import one_line
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(add_completion=False)
@@ -45,7 +46,7 @@ def top(
         raise ConfigurationError(f"--every is {every}: each refresh loads the broker; give 200ms or more.")
     if not sys.stdout.isatty():
         rows, address = rows_of(http, audits)
-        print("\n".join(lines(rows, address)))
+        output.show(*lines(rows, address))
         output.say("stdout is no terminal: printed once")
         raise typer.Exit(EXIT_CODES[worst(rows)])
     shown: list[str] = []
@@ -56,7 +57,7 @@ def top(
                 draw([*shown, "", f"every {every}; Ctrl-C ends"])
                 time.sleep(every_ms / 1000)
     except KeyboardInterrupt:
-        print("\n".join(shown))
+        output.show(*shown)
 
 
 @contextmanager
@@ -71,5 +72,5 @@ def screen_of_its_own() -> Iterator[None]:
 
 def draw(shown: list[str]) -> None:
     """Overwrite the previous lines without blanking the screen."""
-    text = "".join(f"{line}{REST_OF_LINE}\r\n" for line in shown)
+    text = "".join(f"{one_line(line)}{REST_OF_LINE}\r\n" for line in shown)
     print(f"{HOME}{text}{REST_OF_SCREEN}", end="", flush=True)

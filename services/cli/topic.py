@@ -85,7 +85,7 @@ def create(
     wanted = list(names_of(names))
     if wanted == names and len(names) == 1:
         topic = api.post("topics", body={"name": names[0], **settings})
-        output.print_json(topic) if as_json else print(topic_line(topic))
+        output.print_json(topic) if as_json else output.show(topic_line(topic))
         return
     created, refused = [], []
     for name in wanted:
@@ -96,7 +96,7 @@ def create(
             output.say(f"{error.code} {name}: {error}")
             continue
         if not as_json:
-            print(topic_line(created[-1]))
+            output.show(topic_line(created[-1]))
     if as_json:
         output.print_json(created)
     if refused:
@@ -144,6 +144,6 @@ def show(
         return
     is_lite = topic["message_type"] == TopicType.LITE.name
     lite_topics = f", lite topics: {topic['lite_topics']:,}" if is_lite else ""
-    print(f"{topic['name']} takes {topic['message_type'].lower()}{lite_topics}")
+    output.show(f"{topic['name']} takes {topic['message_type'].lower()}{lite_topics}")
     rows = ((queue["queue_id"], queue["min_offset"], queue["end_offset"]) for queue in topic["queues"])
     output.print_table(("queue", "first", "end"), rows)

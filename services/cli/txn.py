@@ -58,13 +58,13 @@ def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
         output.print_json(answer)
         return
     oldest = answer["oldest_open_ms"]
-    print(f"open {answer['open']:,}" + (f"   the oldest since {both(int(oldest))}" if oldest else ""))
-    print(
+    output.show(f"open {answer['open']:,}" + (f"   the oldest since {both(int(oldest))}" if oldest else ""))
+    output.show(
         f"expired {answer['expired']:,}"
         + ("   look: tidewheel txn ls --state expired" if answer["expired"] else "")
     )
-    print(f"since the start: {answer['committed']:,} committed, {answer['rolled_back']:,} rolled back")
-    print(f"check-backs asked {answer['checks_asked']:,}   producers connected {answer['producers']:,}")
+    output.show(f"since the start: {answer['committed']:,} committed, {answer['rolled_back']:,} rolled back")
+    output.show(f"check-backs asked {answer['checks_asked']:,}   producers connected {answer['producers']:,}")
 
 
 @lists(app)
@@ -124,7 +124,7 @@ def show(
     if as_json:
         output.print_json(found if topic else found[0])
         return
-    print("\n".join(line for one in found for line in lines(one)))
+    output.show(*(line for one in found for line in lines(one)))
 
 
 @app.command()
@@ -137,7 +137,7 @@ def check(transaction_id: IdArgument, http: HttpOption = None, as_json: JsonOpti
     if as_json:
         output.print_json(question)
     elif question["client_id"]:
-        print(f"asked {question['client_id']}; its answer: tidewheel txn show {transaction_id}")
+        output.show(f"asked {question['client_id']}; its answer: tidewheel txn show {transaction_id}")
     else:
         raise NotFound(
             f"No producer of {question['topic']} is connected. Start one, or: tidewheel txn resolve --help"
@@ -164,7 +164,7 @@ def resolve(
         output.print_json(answer)
         return
     before = "   it had ended so before, nothing was changed" if answer["repeated"] else ""
-    print(f"{answer['transaction_id']} {OUTCOMES[answer['resolution']]}{before}")
+    output.show(f"{answer['transaction_id']} {OUTCOMES[answer['resolution']]}{before}")
 
 
 @app.command("log")
@@ -232,9 +232,9 @@ def policy(
     if as_json:
         output.print_json(answer)
     elif answer["count_max"] is None:
-        print(f"{topic}: check-backs as the broker's settings say")
+        output.show(f"{topic}: check-backs as the broker's settings say")
     else:
-        print(
+        output.show(
             f"{topic}: first after {span(answer['immunity_ms'])}, then {span(answer['interval_ms'])} "
             f"and longer, at most {span(answer['interval_ms_max'])}; "
             f"expired after {answer['count_max']} checks"

@@ -8,6 +8,8 @@ from typing import Final
 
 import structlog
 
+from services.process.printable import one_line
+
 TRACEBACKS = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
@@ -19,6 +21,24 @@ LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+
+
+class Quoted:
+    """A text that a line of text shows in quotes, as Python writes it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return repr(self._text)
+
+
+def written_out(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Write out what is not printable in an event's texts, such as a client's id: an event is one line."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = one_line(value) if name == "event" else Quoted(value)
+    return event
 
 
 def configure(level: str = "info", form: str = "auto") -> None:
@@ -37,6 +57,8 @@ def configure(level: str = "info", form: str = "auto") -> None:
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=terminal) if is_text else structlog.processors.JSONRenderer()
     )
+    if is_text:
+        shared.append(written_out)
     errors: list[structlog.typing.Processor] = [] if is_text else [TRACEBACKS]
     structlog.configure(
         processors=[*shared, *errors, renderer],

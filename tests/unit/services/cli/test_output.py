@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pty
 import subprocess
 import sys
+import unicodedata
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from services.cli import output
 from services.cli.output import print_table, table_lines
+from services.process.printable import one_line
 
 ID = "01F3A2B4C5D6E7F8091A2B3C4D5E6F7081"
 WHY = "the consumer held it for an hour and said nothing, and then it came again and again"
@@ -61,3 +68,73 @@ def test_a_terminal_gets_what_it_has_room_for() -> None:
     os.close(ours)
     assert len(shown) > 3
     assert all(len(line) <= 72 for line in shown)
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\rTW-000 all is well\n2026-11-27  forged\x9b31m\u202egnp.exe\x7f"
+"""What a stranger wrote: a title, a blank screen, a line over another, a forged line, a text turned round."""
+
+
+@given(st.text())
+def test_a_line_of_a_terminal_is_one_line_whatever_a_stranger_wrote(text: str) -> None:
+    line = one_line(text)
+    assert len(line.splitlines()) <= 1
+    assert all(letter.isprintable() or unicodedata.category(letter) == "Zs" for letter in line)
+    assert line == text or not text.isprintable()
+
+
+def test_letters_signs_and_blanks_of_all_scripts_are_left_alone() -> None:
+    assert one_line("order\u3000愛新覚羅\xa0é ✓ 🙂") == "order\u3000愛新覚羅\xa0é ✓ 🙂"
+    assert one_line("a\nb\x1b[2J\u202e") == r"a\nb\x1b[2J\u202e"
+
+
+@pytest.mark.parametrize("call", ["show", "say"])
+def test_a_terminal_is_not_moved_by_what_is_printed(call: str) -> None:
+    program = f"from services.cli import output\noutput.{call}({HOSTILE!r})"
+    ours, theirs = pty.openpty()
+    subprocess.run([sys.executable, "-c", program], stdout=theirs, stderr=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 65_536).decode()
+    assert shown.count("\n") == 1
+    assert shown.removesuffix("\r\n").isprintable()
+    piped = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert (piped.stdout + piped.stderr).decode() == f"{HOSTILE}\n"
+
+
+OWN_TEXT = {
+    "output.py": {"print_json", "print_json_line", "show", "print_table", "say"},
+    "main.py": {"main"},
+    "config.py": {"show_example", "show_docs"},
+    "audit.py": {"show_mapping"},
+    "sample.py": {"sample"},
+    "demo.py": {"demo"},
+    "serve.py": {"announce"},
+    "dev.py": {"begin"},
+    "top.py": {"screen_of_its_own", "draw"},
+}
+"""What prints by itself: only what is ours, or JSON."""
+
+
+def test_every_command_prints_through_the_one_place_that_writes_out_what_is_not_printable() -> None:
+    folder = Path(output.__file__).parent
+    for path in folder.glob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                names = [ast.unparse(one.func) for one in ast.walk(function) if isinstance(one, ast.Call)]
+                prints = {"print", "typer.echo", "click.echo", "sys.stdout.write", "sys.stderr.write"} & {
+                    *names
+                }
+                assert not prints or function.name in OWN_TEXT.get(path.name, ()), (path.name, function.name)
+
+
+def test_no_line_that_is_printed_has_a_break_of_our_own() -> None:
+    folder = Path(output.__file__).parent
+    calls = ("output.show", "output.say", "show", "say")
+    for path in folder.glob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in calls:
+                texts = [one for part in call.args for one in ast.walk(part) if isinstance(one, ast.Constant)]
+                values = [one.value for one in texts if isinstance(one.value, str) and "\n" in one.value]
+                assert not values or (values == ["\n"] and ".split(" in ast.unparse(call)), (
+                    path.name,
+                    values,
+                )
