@@ -29,7 +29,7 @@ def schedule(
     ] = "",
     now: Annotated[bool, typer.Option("--now", help="Also run once at once.")] = False,
 ) -> None:
-    """Run the audit every night until Ctrl-C or SIGTERM; takes the options of `audit run` as well.
+    """Run the audit every night until Ctrl-C, SIGTERM or SIGHUP; takes the options of `audit run` as well.
 
     Example: tidewheel audit schedule --at 02:00 --zone Europe/London --metrics 127.0.0.1:9108 --seal
     --store ./store --orders sqlite:///orders.db --carts redis://127.0.0.1:6379/0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli import output
+from services.process.ending import signals_to_end
 from tidewheel.extras import require
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ app = typer.Typer(add_completion=False)
 OUT_FOLDER = Path("tidewheel-demo")
 EXIT_DIFFERENT = 1
 FINDINGS_SHOWN = 20
-EXIT_TERMINATED = 143
+EXIT_BY_SIGNAL = 128
 
 
 @app.command()
@@ -76,7 +77,8 @@ def demo(
     from services.shop.demo.settings import DemoSettings
     from services.shop.demo.story import run_demo
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that the children are ended too
+    for number in set(signals_to_end()) - {signal.SIGINT}:  # so that the children are ended too
+        signal.signal(number, lambda number, _: sys.exit(EXIT_BY_SIGNAL + number))
     settings = DemoSettings(
         out=out or OUT_FOLDER / f"run-{datetime.now():%Y%m%d-%H%M%S}",
         orders=orders,

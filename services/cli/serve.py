@@ -26,7 +26,7 @@ VIRTUAL_CLOCK = "VIRTUAL, for tests: POST /api/clock/advance lets time pass"
 @app.command()
 @takes(ServeSettings)
 def serve(context: typer.Context, config: ConfigOption = None, **flags: Any) -> None:
-    """Run a broker until Ctrl-C or SIGTERM.
+    """Run a broker until Ctrl-C, SIGTERM or SIGHUP.
 
     Every option can come from the environment (--listen is TIDEWHEEL_LISTEN) or from a file (listen = "...");
     a flag goes before the environment, that before the file. tidewheel config show tells what is in force.

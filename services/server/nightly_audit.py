@@ -33,6 +33,7 @@ from apscheduler.triggers.cron import CronTrigger
 from prometheus_client import start_http_server
 
 from services.ops.audit_metrics import AuditMetrics
+from services.process.ending import signals_to_end
 from services.process.errors import PortTaken
 from services.settings.config import Address
 from spark_jobs.runs import forget, scratch_prefix
@@ -180,13 +181,13 @@ def measuring(nightly: Nightly) -> Iterator[Address | None]:
 
 @contextmanager
 def told_to_stop(scheduler: Any, job: AuditJob) -> Iterator[None]:
-    """Stop the run and the scheduler on SIGTERM or Ctrl-C."""
+    """Stop the run and the scheduler on a signal to end."""
 
     def stop(*_: object) -> None:
         job.stop()
         scheduler.shutdown(wait=False)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, stop) for number in signals_to_end()}
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The composition root: the only file that makes real clocks, disks, sockets and threads, and joins them.
 
 Start: are the addresses free? Lock the store, count the boot, open the core, serve the protocol port, serve
-HTTP, say so. Stop (SIGTERM, Ctrl-C): long polls and streams end, calls under way get
+HTTP, say so. Stop (SIGTERM, SIGHUP, Ctrl-C): long polls and streams end, calls under way get
 `GRACE_SECONDS`, the log is flushed, the store is unlocked. A second Ctrl-C ends the process where it stands,
 as `kill -9` would: what was acknowledged is on disk.
 """
@@ -12,7 +12,6 @@ import asyncio
 import json
 import os
 import resource
-import signal
 import socket
 import ssl
 import stat
@@ -48,6 +47,7 @@ from services.ops.app import make_app
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
 from services.process import logs, memory
+from services.process.ending import signals_to_end
 from services.process.event_loop import new_event_loop
 from services.process.ports import refusal
 from services.process.private_files import EVERYBODY_READS, GROUP_READS, write_whole
@@ -92,7 +92,7 @@ def wall_clock_ms() -> int:
 
 
 def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
-    """Run a broker until SIGTERM or Ctrl-C; `announce` is called once it serves.
+    """Run a broker until SIGTERM, SIGHUP or Ctrl-C; `announce` is called once it serves.
 
     Raise `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start. Whatever the system
     refuses of a file on the way, at the start or at the end, is a `StoreError` that names the file.
@@ -408,20 +408,20 @@ def ready_file(path: Path | None, ready: Ready) -> Iterator[None]:
 
 @contextmanager
 def told_to_stop() -> Iterator[asyncio.Future[str]]:
-    """Give what the first SIGTERM or Ctrl-C sets to its name; in force before anybody knows that we serve."""
-    loop = asyncio.get_running_loop()
+    """Give what the first signal to end sets to its name; in force before anybody knows that we serve."""
+    loop, signals = asyncio.get_running_loop(), signals_to_end()
     told: asyncio.Future[str] = loop.create_future()
 
     def tell(name: str) -> None:
         if not told.done():
             told.set_result(name)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in signals:
         loop.add_signal_handler(number, tell, number.name)
     try:
         yield told
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in signals:
             loop.remove_signal_handler(number)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
+from services.process.ending import signals_to_end
 from services.process.errors import PortTaken
 from services.process.ports import holder_of
 from tidewheel.errors import (
@@ -101,9 +102,9 @@ def bind(server: grpc.Server, listen: str) -> str:
 
 
 def stop_signal() -> threading.Event:
-    """Return an event that SIGTERM and SIGINT set."""
+    """Return an event that the signals to end set."""
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in signals_to_end():
         signal.signal(number, lambda *_: stopping.set())
     return stopping
 

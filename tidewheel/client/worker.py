@@ -195,28 +195,30 @@ class Worker:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set an event at the first SIGTERM or SIGINT; let the second end the process.
+    """Set an event at the first SIGTERM, SIGINT or SIGHUP; let the second end the process.
 
-    By the system's own action: KeyboardInterrupt would wait at the exit for a thread that hangs.
+    By the system's own action: KeyboardInterrupt would wait at the exit for a thread that hangs. A SIGHUP
+    that is ignored, as under `nohup`, stays so.
     """
-    loop, both = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    loop, all_three = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    signals = [one for one in all_three if signal.getsignal(one) is not signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def set_once() -> None:
-        for one in both:  # before the log line, which a second signal may follow at once
+        for one in signals:  # before the log line, which a second signal may follow at once
             loop.remove_signal_handler(one)
             signal.signal(one, signal.SIG_DFL)
         stop.set()
         log.info("The worker stops when its running functions have ended. A second signal ends it at once.")
 
-    before = [signal.getsignal(one) for one in both]
-    for one in both:
+    before = [signal.getsignal(one) for one in signals]
+    for one in signals:
         loop.add_signal_handler(one, set_once)
     try:
         yield
     finally:
-        for one, handler in zip(both, before, strict=True):
+        for one, handler in zip(signals, before, strict=True):
             loop.remove_signal_handler(one)
             signal.signal(one, signal.SIG_DFL if handler is None else handler)

@@ -86,6 +86,24 @@ def test_a_broken_core_is_alive_but_not_ready() -> None:
     play(scenario)
 
 
+def test_a_broker_that_refuses_sends_for_a_full_disk_stays_ready_to_receive_and_says_so() -> None:
+    async def scenario(stage: Stage) -> None:
+        sent = {"topic": "t", "body": "before"}
+        assert (await stage.http.post("/api/messages", json=sent)).status_code == 201
+        stage.live.core.housekeeping.has_reserve = False
+        assert (await stage.http.post("/api/messages", json=sent)).status_code == 503
+        ready = await stage.http.get("/readyz")
+        assert ready.status_code == 200
+        first, refused = ready.text.splitlines()
+        assert first == "ready"
+        assert refused.startswith("TW-172 ")
+        assert refused.endswith("Receiving and acknowledging go on.")
+        received = await stage.http.post("/api/groups/shop/receive", json={"topic": "t", "wait": "0s"})
+        assert [one["body"] for one in received.json()["messages"]] == ["before"]
+
+    play(scenario)
+
+
 def test_a_message_sent_is_shown_with_its_64_bit_numbers_as_strings() -> None:
     async def scenario(stage: Stage) -> None:
         sent = {"topic": "t", "body": "hello", "keys": ["k"], "tag": "a", "properties": {"colour": "blue"}}

@@ -33,3 +33,12 @@ def test_a_json_log_has_the_name_as_it_is() -> None:
     first, second = map(json.loads, logged("json").splitlines())
     assert first["client"] == NAME
     assert second["event"] == f"a call of {NAME} failed"
+
+
+def test_a_log_that_cannot_be_written_stops_nothing() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", f"{PROGRAM}print('went on')", "text", NAME],
+            stdout=subprocess.PIPE, stderr=full, text=True, check=False,
+        )  # fmt: skip
+    assert done.stdout == "went on\n"
