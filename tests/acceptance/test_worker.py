@@ -515,7 +515,7 @@ def test_the_command_says_what_is_no_worker(serving: Serving, tmp_path: Path, ta
     assert "Traceback" not in ran.stderr
 
 
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("how", ["def", "async def"])
 def test_a_second_signal_ends_a_worker_whose_function_hangs(

@@ -59,7 +59,9 @@ def run(*arguments: str, broker: Serving | None = None) -> subprocess.CompletedP
     return tidewheel(*arguments, environment={"NO_COLOR": "1"} | told)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "Ctrl-C", "SIGHUP"]
+)
 def test_a_broker_says_where_it_is_and_ends_cleanly(tmp_path: Path, how: signal.Signals) -> None:
     broker = start(tmp_path)
     broker.process.send_signal(how)
