@@ -163,7 +163,9 @@ def tell_verification(found: Verification, run_id: str, limit: int) -> None:
     covered = f", {found.not_covered:,} of them without what only the log knew" if found.not_covered else ""
     count = len(found.changed)
     verdict = f"{count:,} {'has' if count == 1 else 'have'} changed" if count else "none has changed"
-    output.show(f"{windows(found.windows)} sealed up to {wall(found.to_ms)}{covered}: by run {run_id} {verdict}.")
+    output.show(
+        f"{windows(found.windows)} sealed up to {wall(found.to_ms)}{covered}: by run {run_id} {verdict}."
+    )
 
 
 def tell_changes(changed: list[ChangedWindow], limit: int) -> None:

@@ -114,7 +114,9 @@ def tell(run: Run, case: str, limit: int) -> None:
         rows = ((of_row(one), one["case"], one["why"]) for one in shown)
         output.print_table(("subject", "case", "why"), rows, prose=("why",))
     tell_left(len(shown), run.finding_cases.get(case, 0) if case else run.findings_count)
-    output.show(f"The books {'balance' if run.is_balanced else 'do not balance'}. Report: {run.folders.report}")
+    output.show(
+        f"The books {'balance' if run.is_balanced else 'do not balance'}. Report: {run.folders.report}"
+    )
 
 
 def tell_lacking(about: dict[str, Any]) -> None:
@@ -128,7 +130,9 @@ def tell_lacking(about: dict[str, Any]) -> None:
 def tell_left(shown: int, count: int) -> None:
     """Print how many findings a table has left out."""
     if count > shown:
-        output.show(f"These are {shown:,} of {count:,} findings. All of them: tidewheel audit show --limit {count}")
+        output.show(
+            f"These are {shown:,} of {count:,} findings. All of them: tidewheel audit show --limit {count}"
+        )
 
 
 def named(finding: Finding) -> str:
