@@ -72,12 +72,15 @@ from tidewheel.barrier_table import (
 from tidewheel.client.calls import spaced
 from tidewheel.client.clients import AsyncClient, Client
 from tidewheel.client.values import NewMessage
+from tidewheel.database_errors import told_to_repeat
+from tidewheel.databases import create_tables, delete_before, for_own_statements
 from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
 from tidewheel.extras import needing
+from tidewheel.mysql_transactions import async_one_transaction, one_transaction
 
 with needing("txn"):
-    from sqlalchemy import Connection, delete, insert, select
-    from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+    from sqlalchemy import Connection, insert, select
+    from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
     from sqlalchemy.orm import Session
 
 if TYPE_CHECKING:
@@ -103,7 +106,7 @@ log = logging.getLogger(__name__)
 
 
 class Barrier:
-    """The barrier of one database (SQLite or PostgreSQL); official producers take it as their checker.
+    """The barrier of one database; official producers take it as their checker.
 
     Raises:
         UnknownChoice: for any other database; the fence's lock timeout is not portable.
@@ -121,6 +124,7 @@ class Barrier:
         self._sessions = sessions
         self._async_sessions = async_sessions
         self._engine = engine_of(sessions)
+        self._asked = for_own_statements(self._engine)
         self._lock_timeout = lock_timeout_of(self._engine)
         self._clock_ms = clock_ms or wall_clock_ms
         self._longest_s = longest_s
@@ -133,7 +137,7 @@ class Barrier:
 
     def create_table(self) -> None:
         """Create the barrier's tables where they are missing."""
-        metadata.create_all(self._engine)
+        create_tables(self._engine, metadata)
 
     @contextmanager
     def answering(self, client: Client, *topics: str) -> Iterator[None]:
@@ -212,11 +216,14 @@ class Barrier:
                 with session.begin() as transaction:
                     with fence_is_an_end(halves):
                         session.execute(self._rows(halves))
-                    yield session
-                    refuse_early_end(transaction.is_active, halves)
+                    with one_transaction(session.connection()):
+                        yield session
+                        refuse_early_end(transaction.is_active, halves)
                     refuse_late_commit(ends_s, halves)
-            except BaseException:
+            except BaseException as error:
                 end_halves(halves, self.outcome)
+                if isinstance(error, DBAPIError):
+                    told_to_repeat(error)
                 raise
         verdicts += end_halves(halves, committed)
 
@@ -253,11 +260,14 @@ class Barrier:
                 async with session.begin() as transaction:
                     with fence_is_an_end(halves):
                         await session.execute(self._rows(halves))
-                    yield session
-                    refuse_early_end(transaction.is_active, halves)
+                    async with async_one_transaction(await session.connection()):
+                        yield session
+                        refuse_early_end(transaction.is_active, halves)
                     refuse_late_commit(ends_s, halves)
-            except BaseException:
+            except BaseException as error:
                 await async_end_halves(halves, self.outcome)
+                if isinstance(error, DBAPIError):
+                    told_to_repeat(error)
                 raise
         verdicts += await async_end_halves(halves, committed)
 
@@ -312,20 +322,11 @@ class Barrier:
         a half without a row, even of a committed transaction. Rows are deleted in batches of `FORGET_ROWS`,
         which keeps locks short.
         """
-        forgotten = 0
-        while deleted := self._forget_some(before_ms):
-            forgotten += deleted
-        return forgotten
-
-    def _forget_some(self, before_ms: int) -> int:
-        old = select(barrier_table.c.message_id).where(barrier_table.c.created_ms < before_ms)
-        with self._engine.begin() as connection:
-            some = barrier_table.c.message_id.in_(old.limit(FORGET_ROWS))
-            return connection.execute(delete(barrier_table).where(some)).rowcount
+        return delete_before(self._engine, barrier_table.c.created_ms, before_ms, FORGET_ROWS)
 
     def _look(self, message_id: str) -> Outcome | None:
         query = select(barrier_table.c.outcome).where(barrier_table.c.message_id == message_id)
-        with self._engine.connect() as connection:
+        with self._asked.connect() as connection:
             found = connection.execute(query).scalar_one_or_none()
         return None if found is None else Outcome(found)
 
@@ -333,7 +334,7 @@ class Barrier:
         """Insert the fence; return None if a row exists already."""
         fence = insert(barrier_table).values(self._row(message_id, Outcome.ROLLED_BACK))
         try:
-            with self._engine.connect() as connection, self._lock_timeout(connection):
+            with self._asked.connect() as connection, self._lock_timeout(connection):
                 connection.execute(fence)
                 connection.commit()
         except IntegrityError:
@@ -426,7 +427,12 @@ def refuse_late_commit(ends_s: float, halves: Sequence[Half]) -> None:
 def refuse_other_database(engine: Engine, other: Engine) -> None:
     """Refuse asynchronous sessions of another database than the blocking ones."""
     ours, theirs = (
-        (url.get_backend_name(), url.host or url.query.get("host"), url.port, url.database)
+        (
+            url.get_backend_name().replace("mariadb", "mysql"),
+            url.host or url.query.get("host") or url.query.get("unix_socket"),
+            url.port,
+            url.database,
+        )
         for url in (engine.url, other.url)
     )
     if ours != theirs or (ours[0] == "sqlite" and ours[-1] in (None, "", ":memory:")):

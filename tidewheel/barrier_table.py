@@ -4,7 +4,7 @@
 by which whoever is asked about a message can tell whether its row would be here. Three ways to make them:
 - `barrier.create_table()`,
 - Alembic: `for table in metadata.sorted_tables: table.to_metadata(Base.metadata)` beside your models,
-- by hand: `barrier_sql("postgresql")` or `barrier_sql("sqlite")` are the statements.
+- by hand: `barrier_sql("postgresql")`, or of another database, gives the statements.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from tidewheel.database_errors import LACKING_COLUMN, LACKING_TABLE, says
+from tidewheel.databases import EXACT, KNOWN, MYSQL, insert_if_new, only_on, tables_sql
 from tidewheel.errors import ConfigurationError, UnknownChoice
 from tidewheel.extras import needing
+from tidewheel.mysql_tables import refuse_unfit_mysql_table
 from tidewheel.sqlite_savepoints import begin_before_savepoints
 
 with needing("txn"):
@@ -22,6 +25,7 @@ with needing("txn"):
         BigInteger,
         Column,
         Connection,
+        Index,
         Integer,
         MetaData,
         String,
@@ -30,14 +34,12 @@ with needing("txn"):
         select,
         text,
     )
-    from sqlalchemy.dialects import postgresql, sqlite
-    from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
-    from sqlalchemy.schema import CreateTable
+    from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Dialect, Engine
+    from sqlalchemy import Engine
 
 FENCE_LOCK_MS = 1_000
 
@@ -50,38 +52,25 @@ barrier_table = Table(
     Column("message_id", String(128), primary_key=True),
     Column("outcome", String(16), nullable=False),
     Column("created_ms", BigInteger, nullable=False),
+    **EXACT,
 )
+only_on(MYSQL, Index("tidewheel_barrier_when", barrier_table.c.created_ms))
 database_table = Table(
     "tidewheel_database",
     metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("name", String(16), nullable=False),
+    **EXACT,
 )
-
-DIALECTS: dict[str, Callable[[], Dialect]] = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
-
-
-INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 def barrier_sql(dialect: str) -> str:
     """Return the statements that create the tables.
 
     Raises:
-        UnknownChoice: when the dialect is neither sqlite nor postgresql.
+        UnknownChoice: when the dialect is none of sqlite, postgresql, mysql, mariadb.
     """
-    return "\n".join(table_sql(table, dialect) for table in (barrier_table, database_table))
-
-
-def table_sql(table: Table, dialect: str) -> str:
-    """Return the statement that creates a table of ours in a dialect.
-
-    Raises:
-        UnknownChoice: when the dialect is neither sqlite nor postgresql.
-    """
-    if dialect not in DIALECTS:
-        raise UnknownChoice(f"There is SQL for {' and '.join(DIALECTS)}, not for {dialect}.")
-    return str(CreateTable(table).compile(dialect=DIALECTS[dialect]())).strip() + ";"
+    return tables_sql(metadata, dialect)
 
 
 def database_name(connection: Connection) -> str:
@@ -89,9 +78,9 @@ def database_name(connection: Connection) -> str:
     query = select(database_table.c.name).where(database_table.c.number == 1)
     found = connection.execute(query).scalar_one_or_none()
     if found is None:
-        row = {"number": 1, "name": uuid4().hex[:16]}
-        new = INSERTS[connection.dialect.name](database_table).values(row)
-        connection.execute(new.on_conflict_do_nothing())
+        insert_if_new(connection, database_table, {"number": 1, "name": uuid4().hex[:16]})
+        if connection.dialect.name in MYSQL:
+            query = query.with_for_update(read=True)  # else the snapshot hides a rival's row
         found = connection.execute(query).scalar_one()
     return str(found)
 
@@ -112,6 +101,7 @@ def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> Non
             f"The table {table.name} is of an older version, without {', '.join(lacking)}. "
             f"Rename or drop it when no half is open (tidewheel txn summary), then: {remedy}"
         )
+    refuse_unfit_mysql_table(connection, table)
 
 
 @contextmanager
@@ -126,29 +116,17 @@ def explained(table: Table, remedy: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OperationalError, ProgrammingError) as error:
-        said = str(error.orig)
-        if table.name not in said:
+    except DBAPIError as error:
+        if table.name not in (error.statement or ""):
             raise
-        if lacks(error, LACKING_TABLE):
+        if says(error, LACKING_TABLE):
             raise ConfigurationError(f"The database has no table {table.name}. {remedy}") from error
-        if lacks(error, LACKING_COLUMN):
+        if says(error, LACKING_COLUMN):
             raise ConfigurationError(
-                f"The table {table.name} is of an older version ({said.splitlines()[0]}). "
+                f"The table {table.name} is of an older version ({str(error.orig).splitlines()[0]}). "
                 f"Rename or drop it when nothing in it is needed any more, then: {remedy}"
             ) from error
         raise
-
-
-LACKING_TABLE = ("42P01", "no such table")
-LACKING_COLUMN = ("42703", "has no column named", "no such column")
-"""What PostgreSQL (the SQLSTATE) and SQLite say of a table, or a column, that is not there."""
-
-
-def lacks(error: DBAPIError, signs: Sequence[str]) -> bool:
-    """Return whether the database says that something is not there."""
-    state, *words = signs
-    return getattr(error.orig, "sqlstate", None) == state or any(word in str(error.orig) for word in words)
 
 
 def refuse_autocommit(connection: Connection) -> None:
@@ -169,6 +147,8 @@ def commits_each_statement(connection: Connection) -> bool:
 
     SQLAlchemy's recipe for SQLite turns the driver's transactions off and begins its own; that is fine.
     """
+    if connection.dialect.name in MYSQL:
+        return bool(connection.execute(text("SELECT @@autocommit")).scalar_one())
     if connection.dialect.name != "sqlite":
         told = getattr(connection.connection.dbapi_connection, "autocommit", None)
         return connection.get_isolation_level() == "AUTOCOMMIT" if told is None else bool(told)
@@ -196,17 +176,32 @@ def postgresql_lock_timeout(connection: Connection) -> Iterator[None]:
     yield
 
 
-LOCK_TIMEOUTS = {"sqlite": sqlite_lock_timeout, "postgresql": postgresql_lock_timeout}
+@contextmanager
+def mysql_lock_timeout(connection: Connection) -> Iterator[None]:
+    """Wait `FENCE_LOCK_MS`, in whole seconds, for InnoDB's row lock; the session gets its own back."""
+    before_s = connection.execute(text("SELECT @@innodb_lock_wait_timeout")).scalar_one()
+    connection.execute(text(f"SET SESSION innodb_lock_wait_timeout = {-(-FENCE_LOCK_MS // 1000)}"))
+    try:
+        yield
+    finally:
+        connection.rollback()
+        connection.execute(text(f"SET SESSION innodb_lock_wait_timeout = {before_s}"))
+
+
+LOCK_TIMEOUTS = {
+    "sqlite": sqlite_lock_timeout,
+    "postgresql": postgresql_lock_timeout,
+    **dict.fromkeys(MYSQL, mysql_lock_timeout),
+}
 
 
 def lock_timeout_of(engine: Engine) -> Callable[[Connection], Any]:
     """Return how this database is told to wait only shortly for a lock.
 
     Raises:
-        UnknownChoice: when the database is neither SQLite nor PostgreSQL.
+        UnknownChoice: for any other database.
     """
     timeout = LOCK_TIMEOUTS.get(engine.dialect.name)
     if timeout is None:
-        known = " and ".join(LOCK_TIMEOUTS)
-        raise UnknownChoice(f"The barrier works on {known}, not on {engine.dialect.name}.")
+        raise UnknownChoice(f"The barrier works on {KNOWN}, not on {engine.dialect.name}.")
     return timeout

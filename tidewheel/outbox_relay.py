@@ -21,7 +21,9 @@ from tidewheel.barrier import wall_clock_ms
 from tidewheel.barrier_table import refuse_unfit_table
 from tidewheel.client.calls import send
 from tidewheel.client.clients import AsyncClient, Client
+from tidewheel.databases import KNOWN, MYSQL
 from tidewheel.errors import ConfigurationError, UnknownChoice
+from tidewheel.mysql_tables import refuse_server_that_waits
 from tidewheel.outbox_claims import RETRY_MS, RETRY_MS_MAX, LeasedRows, LockedRows, Sent
 from tidewheel.outbox_table import message_of, new_message_of, outbox_table
 
@@ -54,10 +56,10 @@ class Round:
 
 
 class Relay:
-    """Sends the outbox of one database (SQLite or PostgreSQL) by a Client, or a started official producer.
+    """Sends the outbox of one database by a Client, or a started official producer.
 
     Raises:
-        UnknownChoice: when the database is neither of the two.
+        UnknownChoice: when the database is none that the outbox works on, or too old.
         ConfigurationError: when the outbox's table is missing or of an older version, or for an AsyncClient.
     """
 
@@ -73,6 +75,8 @@ class Relay:
     ) -> None:
         with engine.connect() as connection:
             refuse_unfit_table(connection, outbox_table, REMEDY)
+            if engine.dialect.name in MYSQL:
+                refuse_server_that_waits(connection)
         self._send, self._batch, self._clock_ms = send_by(producer), batch, clock_ms
         self._claims = claims_of(engine, lease_ms)
         self._senders = ThreadPoolExecutor(senders, thread_name_prefix="outbox")
@@ -151,8 +155,8 @@ def by_key(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:
 
 def claims_of(engine: Engine, lease_ms: int) -> LockedRows | LeasedRows:
     """Return how rows are claimed in this database."""
-    if engine.dialect.name == "postgresql":
+    if engine.dialect.name in ("postgresql", *MYSQL):
         return LockedRows(engine)
     if engine.dialect.name == "sqlite":
         return LeasedRows(engine, uuid4().hex, lease_ms)
-    raise UnknownChoice(f"The outbox works on sqlite and postgresql, not on {engine.dialect.name}.")
+    raise UnknownChoice(f"The outbox works on {KNOWN}, not on {engine.dialect.name}.")

@@ -2,21 +2,24 @@
 
 A row is unsent while `sent_ms` is empty. `order_key` is what its order is kept by: the message group, else
 the message's only key. `claimed_*` is used on SQLite only, where a lock cannot be skipped.
+
+MySQL and MariaDB have no index of a part of the rows: `sent_ms` comes first in theirs.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tidewheel.barrier_halves import refuse_unsendable
-from tidewheel.barrier_table import DIALECTS, table_sql
 from tidewheel.client.bodies import body_bytes
 from tidewheel.client.calls import TIMER_KEY, message_fields
 from tidewheel.client.spans import moment_of
 from tidewheel.client.values import NewMessage
+from tidewheel.databases import EXACT, MYSQL, only_on, tables_sql
 from tidewheel.durations import span_ms
 from tidewheel.errors import ClientMistake
 from tidewheel.extras import needing
@@ -33,7 +36,7 @@ with needing("txn"):
         Table,
         Text,
     )
-    from sqlalchemy.schema import CreateIndex
+    from sqlalchemy.dialects import mysql
 
 if TYPE_CHECKING:
     from rocketmq import Message
@@ -44,20 +47,26 @@ OUTBOX_ID = "TW_OUTBOX_ID"
 DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_PROPERTIES = {"timer_key": TIMER_KEY, "unique": "TW_TIMER_UNIQUE"}
 
+ORDER_KEY_CHARACTERS = 640
+"""A longer one stands in its row as its hash: an index of PostgreSQL takes 2,704 bytes, of MySQL 3,072."""
+
+long_text = Text().with_variant(mysql.LONGTEXT(), *MYSQL)
+long_bytes = LargeBinary().with_variant(mysql.LONGBLOB(), *MYSQL)
+
 metadata = MetaData()
 outbox_table = Table(
     "tidewheel_outbox",
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("outbox_id", String(64), nullable=False, unique=True),
-    Column("order_key", String(1024)),
+    Column("order_key", String(1024).with_variant(String(ORDER_KEY_CHARACTERS), *MYSQL)),
     Column("topic", String(255), nullable=False),
-    Column("tag", Text),
-    Column("keys", Text, nullable=False),
-    Column("message_group", Text),
-    Column("properties", Text, nullable=False),
+    Column("tag", long_text),
+    Column("keys", long_text, nullable=False),
+    Column("message_group", long_text),
+    Column("properties", long_text, nullable=False),
     Column("deliver_s", BigInteger),
-    Column("body", LargeBinary, nullable=False),
+    Column("body", long_bytes, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("sent_ms", BigInteger),
     Column("attempts", Integer, nullable=False, default=0, server_default="0"),
@@ -65,16 +74,15 @@ outbox_table = Table(
     Column("last_error", Text),
     Column("claimed_by", String(64)),
     Column("claimed_until_ms", BigInteger, nullable=False, default=0, server_default="0"),
+    **EXACT,
 )
 unsent = outbox_table.c.sent_ms.is_(None)
-Index("tidewheel_outbox_unsent", outbox_table.c.id, postgresql_where=unsent, sqlite_where=unsent)
-Index(
-    "tidewheel_outbox_order",
-    outbox_table.c.order_key,
-    outbox_table.c.id,
-    postgresql_where=unsent,
-    sqlite_where=unsent,
-)
+PARTS = ("sqlite", "postgresql")
+partial: dict[str, Any] = {"postgresql_where": unsent, "sqlite_where": unsent}
+by_key = outbox_table.c.order_key, outbox_table.c.id
+only_on(PARTS, Index("tidewheel_outbox_unsent", outbox_table.c.id, **partial))
+only_on(PARTS, Index("tidewheel_outbox_order", *by_key, **partial))
+only_on(MYSQL, Index("tidewheel_outbox_turn", outbox_table.c.sent_ms, *by_key))
 Index("tidewheel_outbox_sent", outbox_table.c.sent_ms)
 
 
@@ -82,12 +90,9 @@ def outbox_sql(dialect: str) -> str:
     """Return the statements that create the table and its indexes.
 
     Raises:
-        UnknownChoice: when the dialect is neither sqlite nor postgresql.
+        UnknownChoice: when the dialect is none of sqlite, postgresql, mysql, mariadb.
     """
-    statements = [table_sql(outbox_table, dialect)]
-    for index in sorted(outbox_table.indexes, key=lambda index: str(index.name)):
-        statements.append(str(CreateIndex(index).compile(dialect=DIALECTS[dialect]())) + ";")
-    return "\n".join(statements)
+    return tables_sql(metadata, dialect)
 
 
 def row_of(message: NewMessage | Message, key: str | None, created_ms: int) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def row_of(message: NewMessage | Message, key: str | None, created_ms: int) -> d
     """
     said = fields_of_new(message, created_ms) if isinstance(message, NewMessage) else fields_of(message)
     refuse_unsendable(said["topic"], said["body"])  # now: such a row would hold back those behind it for ever
-    order_key = key or order_key_of(said["message_group"], said["keys"])
+    order_key = short(key or order_key_of(said["message_group"], said["keys"]))
     texts = {name: json.dumps(said[name]) for name in ("keys", "properties")}
     return {**said, **texts, "outbox_id": uuid4().hex, "order_key": order_key, "created_ms": created_ms}
 
@@ -158,6 +163,13 @@ def order_key_of(group: str | None, keys: Sequence[str]) -> str | None:
     Of several keys none is chosen.
     """
     return group or (keys[0] if len(keys) == 1 else None)
+
+
+def short(order_key: str | None) -> str | None:
+    """Return what stands in a row for what an order is kept by."""
+    if order_key is None or len(order_key) <= ORDER_KEY_CHARACTERS:
+        return order_key
+    return f"sha256:{sha256(order_key.encode()).hexdigest()}"
 
 
 def new_message_of(row: Row[Any]) -> NewMessage:

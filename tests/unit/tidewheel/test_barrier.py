@@ -303,9 +303,9 @@ def test_a_table_of_an_older_version_is_one_clear_sentence(engine: Engine) -> No
         pass
 
 
-def test_the_plain_sql_makes_the_table(engine: Engine) -> None:
+def test_the_plain_sql_makes_the_table(engine: Engine, server: str) -> None:
     with engine.begin() as connection:
-        for statement in barrier_sql(engine.dialect.name).split(";")[:-1]:
+        for statement in barrier_sql(server).split(";")[:-1]:
             connection.execute(text(statement))
     assert Barrier(sessionmaker(engine)).outcome("M1") is Outcome.ROLLED_BACK
     with pytest.raises(UnknownChoice, match="oracle"):

@@ -1,4 +1,4 @@
-"""The barrier's asynchronous form on real databases; needs greenlet, and aiosqlite or psycopg."""
+"""The barrier's asynchronous form on real databases; needs greenlet, and a driver of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("greenlet")
-pytest.importorskip("aiosqlite")
 
 from rocketmq import Message, TransactionResolution
 from sqlalchemy import create_engine, text
@@ -23,7 +22,7 @@ from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnde
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Engine
 
 
 class Half:
@@ -63,15 +62,14 @@ def engine(database: Engine) -> Engine:
 
 
 @pytest.fixture
-def barrier(engine: Engine) -> Barrier:
-    made = Barrier(sessionmaker(engine), async_sessionmaker(async_engine(engine)))
+def barrier(engine: Engine, async_url: URL) -> Barrier:
+    made = Barrier(sessionmaker(engine), async_sessionmaker(async_engine(async_url)))
     made.create_table()
     return made
 
 
-def async_engine(engine: Engine) -> Any:
-    driver = "sqlite+aiosqlite" if engine.dialect.name == "sqlite" else "postgresql+psycopg"
-    return create_async_engine(engine.url.set(drivername=driver), poolclass=NullPool)
+def async_engine(url: URL) -> Any:
+    return create_async_engine(url, poolclass=NullPool)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -179,9 +177,9 @@ def test_a_block_that_ends_its_session_itself_is_refused(barrier: Barrier) -> No
     assert producer.ends == ["COMMIT"]
 
 
-def test_a_missing_table_leaves_no_half(engine: Engine) -> None:
+def test_a_missing_table_leaves_no_half(engine: Engine, async_url: URL) -> None:
     producer = Producing()
-    barrier = Barrier(sessionmaker(engine), async_sessionmaker(async_engine(engine)))
+    barrier = Barrier(sessionmaker(engine), async_sessionmaker(async_engine(async_url)))
 
     async def work() -> None:
         async with barrier.async_transaction(producer, message()):

@@ -19,14 +19,14 @@ import tidewheel
 from services.shop.redis_server import bundled_redis
 from tidewheel import idempotence
 from tidewheel.client.values import Delivery
-from tidewheel.errors import ConfigurationError, RefusedByState
+from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState
 from tidewheel.idempotence import RedisGuard, consumed_sql, identity_of, once, once_listener
 from tidewheel.outbox import OUTBOX_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Engine
     from sqlalchemy.orm import Session
 
 
@@ -164,6 +164,25 @@ def test_a_failure_that_is_swallowed_leaves_no_answer_without_its_effect(engine:
         assert is_first
 
 
+def test_identities_are_compared_character_by_character(engine: Engine) -> None:
+    identities = ["orders/M1", "orders/m1", "orders/M1 ", "orders/\u1e3e1", "orders/M\u03011", "Orders/M1"]
+    listener, answers = sessionmaker(engine), []
+    for identity in [*identities, *identities]:
+        with listener.begin() as session, once(session, "g", identity) as is_first:
+            answers.append(is_first)
+    assert answers == [True] * 6 + [False] * 6
+
+
+@pytest.mark.parametrize(("group", "identity"), [("g" * 256, "orders/M1"), ("g", "orders/" + "M" * 250)])
+def test_what_a_row_cannot_keep_is_refused(engine: Engine, group: str, identity: str) -> None:
+    with (
+        sessionmaker(engine)() as session,
+        pytest.raises(ClientMistake, match="at most"),
+        once(session, group, identity),
+    ):
+        pass
+
+
 def test_a_rival_waits_and_then_sees_that_it_was_done(engine: Engine) -> None:
     sessions, answers = sessionmaker(engine), []
 
@@ -180,15 +199,11 @@ def test_a_rival_waits_and_then_sees_that_it_was_done(engine: Engine) -> None:
     assert answers == [False]
 
 
-def test_the_asynchronous_form(engine: Engine) -> None:
-    pytest.importorskip("greenlet")
-    pytest.importorskip("aiosqlite")
+def test_the_asynchronous_form(engine: Engine, async_url: URL) -> None:
     from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-    driver = "sqlite+aiosqlite" if engine.dialect.name == "sqlite" else "postgresql+psycopg"
-
     async def twice() -> list[bool]:
-        other = create_async_engine(engine.url.set(drivername=driver), poolclass=NullPool)
+        other = create_async_engine(async_url, poolclass=NullPool)
         answers = []
         async with async_sessionmaker(other)() as session:
             async with session.begin_nested(), idempotence.async_once(session, "g", "M1") as is_first:
@@ -205,10 +220,10 @@ def test_the_asynchronous_form(engine: Engine) -> None:
     assert asyncio.run(twice()) == [True, False]
 
 
-def test_forget_and_the_plain_sql(engine: Engine) -> None:
+def test_forget_and_the_plain_sql(engine: Engine, server: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE tidewheel_consumed"))
-        for statement in consumed_sql(engine.dialect.name).split(";")[:-1]:
+        for statement in consumed_sql(server).split(";")[:-1]:
             connection.execute(text(statement))
     once_listener(sessionmaker(engine), "g", handle).consume(message("M1"))
     assert idempotence.forget(engine, idempotence.wall_clock_ms() + 1) == 1
@@ -228,14 +243,22 @@ def test_forget_works_in_steps(engine: Engine, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_lock_that_does_not_come_is_told_by_the_database(engine: Engine) -> None:
     """With a pool that has no second connection to ask."""
-    arguments = {"sqlite": {"timeout": 0.1}, "postgresql": {"options": "-c lock_timeout=100"}}
+    waits_1_s = {"init_command": "SET SESSION innodb_lock_wait_timeout = 1"}
+    arguments = {
+        "sqlite": {"timeout": 0.1},
+        "postgresql": {"options": "-c lock_timeout=100"},
+        "mariadb": waits_1_s,
+        "mysql": waits_1_s,
+    }
     patient = create_engine(
         engine.url, connect_args=arguments[engine.dialect.name], pool_size=1, max_overflow=0, pool_timeout=20
     )
     with sessionmaker(engine).begin() as holder, once(holder, "g", "orders/M1") as is_first:
         assert is_first
         with (
-            pytest.raises(OperationalError, match=r"database is locked|lock timeout"),
+            pytest.raises(
+                OperationalError, match=r"(?is)repeat it.*(is locked|lock timeout|lock wait timeout)"
+            ),
             sessionmaker(patient).begin() as session,
             once(session, "g", "orders/M1"),
         ):

@@ -296,14 +296,17 @@ def test_a_pause_of_a_clock_that_was_ahead_is_over(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("by", ["engine", "server"])
-def test_two_relays_send_each_row_once_at_any_isolation_level(
-    postgresql_url: str, database: Engine, by: str
-) -> None:
-    if database.dialect.name != "postgresql":
+def test_two_relays_send_each_row_once_at_any_isolation_level(database: Engine, by: str) -> None:
+    settings = {
+        "postgresql": {"options": "-c default_transaction_isolation=serializable"},
+        "mysql": {"init_command": "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"},
+    }
+    if database.dialect.name == "sqlite":
         pytest.skip("SQLite has one level")
-    options = {"engine": {"isolation_level": "SERIALIZABLE"}, "server": {}}[by]
-    setting = "-c default_transaction_isolation=serializable" if by == "server" else ""
-    engine = create_engine(postgresql_url, connect_args={"options": setting}, **options)
+    options: dict[str, Any] = {"isolation_level": "SERIALIZABLE"}
+    if by == "server":
+        options = {"connect_args": settings[database.dialect.name.replace("mariadb", "mysql")]}
+    engine = create_engine(database.url, **options)
     outbox.create_table(engine)
     add(engine, *(message(b"%d" % number, key=f"k{number % 20}") for number in range(200)))
     producer, failed = Producing(), list[Exception]()
@@ -394,10 +397,10 @@ def test_a_missing_or_older_table_is_one_clear_sentence(engine: Engine) -> None:
         outbox.add(session, message(b"x"))
 
 
-def test_the_plain_sql_makes_the_table(engine: Engine) -> None:
+def test_the_plain_sql_makes_the_table(engine: Engine, server: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE tidewheel_outbox"))
-        for statement in outbox_sql(engine.dialect.name).split(";")[:-1]:
+        for statement in outbox_sql(server).split(";")[:-1]:
             connection.execute(text(statement))
     add(engine, message(b"x"))
     with pytest.raises(UnknownChoice, match="oracle"):

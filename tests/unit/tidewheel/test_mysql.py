@@ -1,0 +1,410 @@
+"""What is special about MySQL and MariaDB, on a real MariaDB, by a URL of either."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, event, select, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import NullPool
+
+from tidewheel import NewMessage, idempotence, outbox
+from tidewheel.barrier import Barrier, Outcome, barrier_table
+from tidewheel.database_errors import ROLLED_BACK, says
+from tidewheel.errors import ConfigurationError, RefusedByState, UnknownChoice
+from tidewheel.idempotence import async_once, once, once_listener
+from tidewheel.mysql_tables import refuse_server_that_waits
+from tidewheel.outbox import Relay, Round
+
+from .test_barrier import Producing as HalfProducing
+from .test_barrier import message as half
+from .test_outbox import Producing, add, message, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import URL, Engine
+    from sqlalchemy.orm import Session
+
+    Step = Callable[[Session], object]
+
+
+@pytest.fixture
+def engine(database: Engine) -> Engine:
+    if database.dialect.name not in ("mysql", "mariadb"):
+        pytest.skip("of MySQL and MariaDB")
+    with database.begin() as connection:
+        connection.execute(text("CREATE TABLE effects (number INTEGER PRIMARY KEY) ENGINE=InnoDB"))
+    Barrier(sessionmaker(database)).create_table()
+    outbox.create_table(database)
+    idempotence.create_table(database)
+    return database
+
+
+@pytest.fixture
+def barrier(engine: Engine) -> Barrier:
+    return Barrier(sessionmaker(engine))
+
+
+def effects(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return list(connection.execute(text("SELECT number FROM effects ORDER BY number")).scalars())
+
+
+def insert(session: Session, number: int) -> None:
+    session.execute(text("INSERT INTO effects VALUES (:number)"), {"number": number})
+
+
+def inserting(number: int) -> Step:
+    return lambda session: insert(session, number)
+
+
+def executing(statement: str) -> Step:
+    return lambda session: session.execute(text(statement))
+
+
+def in_transaction(barrier: Barrier, *steps: Step) -> list[str]:
+    """Run steps in a block of the barrier that is refused; return the ends of its half."""
+    producer = HalfProducing()
+    with (
+        pytest.raises((RefusedByState, OperationalError)) as raised,
+        barrier.transaction(producer, half()) as session,
+    ):
+        run(session, steps)
+    return [*producer.ends, str(raised.value)]
+
+
+def guarded(engine: Engine, *steps: Step) -> None:
+    with sessionmaker(engine).begin() as session, once(session, "g", "orders/M1") as is_first:
+        assert is_first
+        run(session, steps)
+
+
+def run(session: Session, steps: tuple[Step, ...]) -> None:
+    for step in steps:
+        step(session)
+
+
+def test_a_rival_that_the_snapshot_hides_is_seen(engine: Engine) -> None:
+    sessions = sessionmaker(engine)
+    with sessions.begin() as session:
+        assert session.execute(text("SELECT count(*) FROM effects")).scalar_one() == 0
+        with sessions.begin() as rival, once(rival, "g", "orders/M1") as is_first:
+            assert is_first
+            insert(rival, 1)
+        assert session.execute(text("SELECT count(*) FROM effects")).scalar_one() == 0, "its snapshot"
+        with once(session, "g", "orders/M1") as is_first:
+            assert not is_first
+
+
+def test_of_two_rivals_that_wait_for_one_that_fails_one_is_the_first(engine: Engine) -> None:
+    """InnoDB lets them deadlock; the listener runs the transaction again."""
+    sessions, handled = sessionmaker(engine), []
+
+    def handle(session: Session, _: Any) -> None:
+        handled.append(1)
+        insert(session, len(handled))
+
+    listener = once_listener(sessions, "g", handle)
+    rivals = [threading.Thread(target=listener, args=(the_message("M1"),)) for _ in range(4)]
+    with sessions() as session, once(session, "g", "orders/M1") as is_first:
+        assert is_first
+        for rival in rivals:
+            rival.start()
+        wait_for_waiting(engine, len(rivals))
+        session.rollback()
+    for rival in rivals:
+        rival.join()
+    assert (handled, effects(engine)) == ([1], [1])
+
+
+def the_message(message_id: str) -> Any:
+    made = message(b"x")
+    made.message_id = message_id
+    return made
+
+
+def wait_for_waiting(engine: Engine, count: int) -> None:
+    """Wait until so many transactions wait for a lock."""
+    query = text("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        for _ in range(10_000):
+            if int(connection.execute(query).one()[1]) == count:
+                return
+    raise AssertionError("they do not wait")
+
+
+COMMITTING = [
+    "CREATE TABLE others (id INTEGER)",
+    "  /* a */ -- b\n alter table effects ADD COLUMN more INTEGER",
+    "TRUNCATE effects",
+    "COMMIT",
+    "START TRANSACTION",
+]
+
+
+@pytest.mark.parametrize("statement", COMMITTING)
+def test_a_statement_that_commits_is_refused_in_a_block(
+    engine: Engine, barrier: Barrier, statement: str
+) -> None:
+    end, why = in_transaction(barrier, inserting(1), executing(statement))
+    assert end == "ROLLBACK"
+    assert "before the block" in why
+    with pytest.raises(RefusedByState, match="before the block"):
+        guarded(engine, inserting(2), executing(statement))
+    assert effects(engine) == []
+    scratch = (
+        executing("CREATE TEMPORARY TABLE scratch (id INTEGER)"),
+        executing("DROP TEMPORARY TABLE scratch"),
+    )
+    guarded(engine, *scratch, inserting(3))
+    assert effects(engine) == [3]
+
+
+def test_a_statement_that_commits_unseen_is_noticed(engine: Engine, barrier: Barrier) -> None:
+    """The message has the end that the table has: what was committed stays together."""
+    unseen = executing("EXECUTE IMMEDIATE 'CREATE TABLE others (id INTEGER)'")
+    end, why = in_transaction(barrier, inserting(1), unseen, inserting(2))
+    assert (effects(engine), end) == ([1], "COMMIT")
+    assert "ended inside its block" in why
+
+
+def deadlock(engine: Engine, session: Session) -> None:
+    """Let the session's transaction lose a deadlock, and swallow the error as careless code does."""
+    with engine.connect() as other:
+        other.execute(text("UPDATE effects SET number = number WHERE number = 101"))
+        other.execute(text("INSERT INTO effects VALUES (201), (202), (203), (204)"))
+        session.execute(text("UPDATE effects SET number = number WHERE number = 104"))
+        waiting = threading.Thread(
+            target=lambda: other.execute(text("UPDATE effects SET number = number WHERE number = 104"))
+        )
+        waiting.start()
+        wait_for_waiting(engine, 1)
+        with pytest.raises(OperationalError) as raised:
+            session.execute(text("UPDATE effects SET number = number WHERE number = 101"))
+        assert says(raised.value, ROLLED_BACK)
+        waiting.join()
+        other.rollback()
+
+
+def test_a_deadlock_that_is_swallowed_is_noticed(engine: Engine, barrier: Barrier) -> None:
+    """The server has begun another transaction, whose commit would hold the later half only."""
+    with sessionmaker(engine).begin() as session:
+        for number in (101, 102, 103, 104):
+            insert(session, number)
+    lose = partial(deadlock, engine)
+    end, why = in_transaction(barrier, lose, inserting(1))
+    assert end == "ROLLBACK"
+    assert "deadlock" in why
+    with pytest.raises(RefusedByState, match="deadlock"):
+        guarded(engine, lose, inserting(2))
+    assert effects(engine) == [101, 102, 103, 104]
+
+
+def test_a_deadlock_that_leaves_the_block_says_what_to_do(engine: Engine, barrier: Barrier) -> None:
+    fails = executing("SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'")
+    end, why = in_transaction(barrier, fails)
+    assert end == "ROLLBACK"
+    assert "repeat it" in why
+    with pytest.raises(OperationalError, match=r"repeat it(?s:.*)Deadlock found"):
+        guarded(engine, fails)
+
+
+def test_a_session_may_be_ended_inside_the_guards_block(engine: Engine) -> None:
+    with sessionmaker(engine)() as session, once(session, "g", "orders/M1"):
+        insert(session, 1)
+        session.commit()
+    assert effects(engine) == [1]
+
+
+def test_the_asynchronous_blocks_notice_the_same(engine: Engine, async_url: URL) -> None:
+    other = create_async_engine(async_url, poolclass=NullPool)
+    sessions = async_sessionmaker(other)
+    producer = HalfProducing()
+
+    async def commit(barrier: Barrier) -> None:
+        async with barrier.async_transaction(producer, half()) as session:
+            await session.execute(text("INSERT INTO effects VALUES (1)"))
+            await session.execute(text("TRUNCATE effects"))
+
+    async def roll_back() -> None:
+        async with sessions.begin() as session, async_once(session, "g", "orders/M1"):
+            await session.execute(text("EXECUTE IMMEDIATE 'ROLLBACK'"))
+            await session.execute(text("INSERT INTO effects VALUES (2)"))
+
+    with pytest.raises(RefusedByState, match="before the block"):
+        asyncio.run(commit(Barrier(sessionmaker(engine), sessions)))
+    with pytest.raises(RefusedByState, match="ended inside its block"):
+        asyncio.run(roll_back())
+    assert (effects(engine), producer.ends) == ([], ["ROLLBACK"])
+
+
+def test_the_fence_gives_the_session_its_own_lock_timeout_back(engine: Engine) -> None:
+    patient = create_engine(
+        engine.url, connect_args={"init_command": "SET SESSION innodb_lock_wait_timeout = 33"}, pool_size=1
+    )
+    assert Barrier(sessionmaker(patient)).outcome("M1") is Outcome.ROLLED_BACK
+    with patient.connect() as connection:
+        assert connection.execute(text("SELECT @@innodb_lock_wait_timeout")).scalar_one() == 33
+    patient.dispose()
+
+
+def test_two_that_name_the_database_at_once_get_one_name(engine: Engine) -> None:
+    named, meeting = [], threading.Barrier(2)
+    event.listen(engine, "after_cursor_execute", lambda *given: meet(meeting, given[2]))
+
+    def ask() -> None:
+        barrier = Barrier(sessionmaker(engine))
+        barrier._refuse_unfit_database()
+        named.append(barrier._database)
+
+    both = [threading.Thread(target=ask) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert len(named) == 2
+    assert len(set(named)) == 1
+
+
+def meet(meeting: threading.Barrier, statement: str) -> None:
+    """Let both have looked before either inserts."""
+    if (
+        statement.startswith("SELECT tidewheel_database")
+        and "FOR" not in statement
+        and "LOCK" not in statement
+    ):
+        meeting.wait(10)
+
+
+MAKERS: dict[str, Callable[[Engine], object]] = {
+    "tidewheel_barrier": lambda engine: Barrier(sessionmaker(engine))._refuse_unfit_database(),
+    "tidewheel_outbox": lambda engine: add(engine, message(b"x")),
+    "tidewheel_consumed": lambda engine: once_listener(sessionmaker(engine), "g", lambda *_: 0)(
+        the_message("M1")
+    ),
+}
+
+
+LAX = "CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+SHORT = {"tidewheel_outbox": "DROP INDEX tidewheel_outbox_turn, ", "tidewheel_consumed": "DROP PRIMARY KEY, "}
+"""MyISAM has shorter keys."""
+
+
+@pytest.mark.parametrize("table", MAKERS)
+@pytest.mark.parametrize("change", ["ENGINE=MyISAM", LAX])
+def test_a_table_without_transactions_or_with_a_lax_collation_is_refused(
+    engine: Engine, table: str, change: str
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            text(f"ALTER TABLE {table} {SHORT.get(table, '') if change != LAX else ''}{change}")
+        )
+    with pytest.raises(ConfigurationError, match=f"(?s){table}.*ALTER TABLE"):
+        MAKERS[table](engine)
+
+
+def test_a_relay_refuses_a_table_without_transactions(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            text("ALTER TABLE tidewheel_outbox DROP INDEX tidewheel_outbox_turn, ENGINE=MyISAM")
+        )
+    with pytest.raises(ConfigurationError, match="ENGINE=InnoDB"):
+        Relay(engine, Producing())
+
+
+def test_a_large_message_comes_whole(engine: Engine) -> None:
+    large = b"\xff" * (4 * 1024 * 1024)
+    with sessionmaker(engine).begin() as session:
+        outbox.add(session, NewMessage("orders", large, properties={"a": "ü" * 8_000}, group="🐢" * 15))
+    producer = Producing()
+    with Relay(engine, producer) as sending:
+        assert sending.run_once() == Round(1, 0)
+    [sent] = producer.sent
+    assert (sent.body, sent.properties["a"], sent.message_group) == (large, "ü" * 8_000, "🐢" * 15)
+
+
+def test_a_relay_does_not_hold_up_who_adds(engine: Engine) -> None:
+    add(engine, message(b"1", "a"))
+    hasty = create_engine(
+        engine.url, connect_args={"init_command": "SET SESSION innodb_lock_wait_timeout = 1"}
+    )
+    producer = Producing()
+
+    def add_more(_: object) -> None:
+        producer.inside = lambda _: None
+        add(hasty, message(b"2", "a"), message(b"3", "b"), message(b"4"))
+
+    producer.inside = add_more
+    with Relay(engine, producer) as sending:
+        assert sending.run_once() == Round(1, 0)
+        assert sending.run_once() == Round(3, 0)
+    hasty.dispose()
+
+
+def test_marks_that_a_deadlock_undid_are_made_again(engine: Engine) -> None:
+    add(engine, *(message(b"%d" % number) for number in range(3)))
+    failures = [1213, 1205]
+
+    def fail(connection: Any, cursor: Any, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE tidewheel_outbox SET sent_ms") and failures:
+            cursor.execute("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = %s", (failures.pop(),))
+
+    event.listen(engine, "before_cursor_execute", fail)
+    producer = Producing()
+    with Relay(engine, producer) as sending:
+        assert sending.run_once() == Round(3, 0)
+        assert sending.run_once() == Round(0, 0)
+    assert failures == []
+    assert len(producer.sent) == 3
+
+
+def test_forget_waits_for_no_open_transaction(engine: Engine, barrier: Barrier) -> None:
+    impatient = create_engine(
+        engine.url, connect_args={"init_command": "SET SESSION innodb_lock_wait_timeout = 1"}
+    )
+    for number in range(20):
+        assert barrier.outcome(f"M{number}") is Outcome.ROLLED_BACK
+    ends_ms = idempotence.wall_clock_ms() + 1
+    later = Barrier(sessionmaker(engine), clock_ms=lambda: ends_ms + 5_000)
+    later_ids = HalfProducing()
+    later_ids.ids = ["M05"]
+    with later.transaction(later_ids, half()):
+        assert Barrier(sessionmaker(impatient)).forget(ends_ms) == 20
+    with engine.connect() as connection:
+        assert list(connection.execute(select(barrier_table.c.message_id)).scalars()) == ["M05"]
+    impatient.dispose()
+
+
+@pytest.mark.parametrize("version", ["10.5.29-MariaDB", "5.5.5-10.3.1-MariaDB-log", "8.0.0", "5.7.44-log"])
+def test_a_server_that_cannot_skip_a_lock_is_refused(version: str) -> None:
+    with pytest.raises(UnknownChoice, match=f"SKIP LOCKED.*{version}"):
+        refuse_server_that_waits(Telling(version))
+    for newer in ("10.6.0-MariaDB", "5.5.5-10.11.19-MariaDB-0+deb12u1", "8.0.1", "8.4.2-log", "9.1.0"):
+        refuse_server_that_waits(Telling(newer))
+
+
+class Telling:
+    """A connection to a server of some version."""
+
+    def __init__(self, version: str) -> None:
+        self.scalar_one = lambda: version
+
+    def execute(self, _: object) -> Telling:
+        return self
+
+
+def test_a_row_keeps_its_order_by_a_key_of_any_length(engine: Engine) -> None:
+    for key in ("🐢" * 640, "🐢" * 4_000):
+        with sessionmaker(engine).begin() as session:
+            outbox.add(session, message(b"1"), key)
+            outbox.add(session, message(b"2"), key)
+    order_keys = [row.order_key for row in rows(engine)]
+    assert order_keys[0] == order_keys[1] == "🐢" * 640
+    assert order_keys[2] == order_keys[3]

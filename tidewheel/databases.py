@@ -1,0 +1,154 @@
+"""What differs between the databases that barrier, outbox and guard work on, but for what is special to one.
+
+Names are SQLAlchemy's: a URL `mysql+...` is "mysql" and `mariadb+...` is "mariadb", whichever server answers.
+
+Text in our tables is compared character by character: case, accents and blanks at the end tell two messages
+apart. PostgreSQL and SQLite do so anyway; in MySQL and MariaDB it takes a binary collation without padding,
+which has another name in either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tidewheel.database_errors import DUPLICATE_KEY, says
+from tidewheel.errors import UnknownChoice
+from tidewheel.extras import needing
+
+with needing("txn"):
+    from sqlalchemy import bindparam, delete, insert, inspect, select, tuple_
+    from sqlalchemy.dialects import mysql, postgresql, sqlite
+    from sqlalchemy.dialects.mysql.mariadb import MariaDBDialect
+    from sqlalchemy.exc import IntegrityError
+    from sqlalchemy.schema import CreateIndex, CreateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from sqlalchemy import Column, Connection, Dialect, Engine, Index, MetaData, Table
+
+MYSQL: Final = ("mysql", "mariadb")
+COLLATIONS: Final = {"mysql": "utf8mb4_0900_bin", "mariadb": "utf8mb4_nopad_bin"}
+EXACT: Final[dict[str, Any]] = {
+    f"{name}_{option}": value
+    for name, collation in COLLATIONS.items()
+    for option, value in {
+        "engine": "InnoDB",
+        "row_format": "DYNAMIC",  # an index has 3,072 bytes then, else 767
+        "charset": "utf8mb4",
+        "collate": collation,
+    }.items()
+}
+"""Options of each of our tables."""
+
+DIALECTS: Final[dict[str, Callable[[], Dialect]]] = {
+    "sqlite": sqlite.dialect,
+    "postgresql": postgresql.dialect,
+    "mysql": mysql.dialect,
+    "mariadb": MariaDBDialect,
+}
+KNOWN: Final = f"{', '.join(list(DIALECTS)[:-1])} and {list(DIALECTS)[-1]}"
+INSERTS: Final[dict[str, Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def only_on(dialects: tuple[str, ...], index: Index) -> None:
+    """Let an index be made on some of the databases only."""
+    index.info["dialects"] = dialects
+    index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in dialects)
+
+
+def for_own_statements(engine: Engine) -> Engine:
+    """Return an engine for short statements of ours: they wait for no transaction that they need not see.
+
+    In MySQL, READ UNCOMMITTED would show what may be rolled back, and SERIALIZABLE locks what it reads.
+    """
+    return (
+        engine.execution_options(isolation_level="READ COMMITTED") if engine.dialect.name in MYSQL else engine
+    )
+
+
+def tables_sql(metadata: MetaData, dialect: str) -> str:
+    """Return the statements that create some tables of ours and their indexes, each ended by a semicolon.
+
+    Raises:
+        UnknownChoice: when the dialect is none of those above.
+    """
+    if dialect not in DIALECTS:
+        raise UnknownChoice(f"There is SQL for {KNOWN}, not for {dialect}.")
+    return "\n".join(
+        f"{statement};" for table in metadata.tables.values() for statement in statements_of(table, dialect)
+    )
+
+
+def statements_of(table: Table, dialect: str) -> Iterator[str]:
+    """Yield the statements that create a table and its indexes."""
+    made = DIALECTS[dialect]()
+    yield str(CreateTable(table).compile(dialect=made)).strip()
+    for index in sorted(table.indexes, key=lambda index: str(index.name)):
+        if dialect in index.info.get("dialects", DIALECTS):
+            yield str(CreateIndex(index).compile(dialect=made))
+
+
+def create_tables(engine: Engine, metadata: MetaData) -> None:
+    """Create tables of ours where they are missing.
+
+    A MariaDB may be reached by a URL of MySQL; its collation has its own name all the same.
+    """
+    if engine.dialect.name != "mysql":
+        metadata.create_all(engine)
+        return
+    with engine.connect() as connection:
+        server = "mariadb" if getattr(connection.dialect, "is_mariadb", False) else "mysql"
+        there = set(inspect(connection).get_table_names())
+        for table in metadata.tables.values():
+            if table.name not in there:
+                for statement in statements_of(table, server):
+                    connection.exec_driver_sql(statement)
+        connection.commit()
+
+
+def insert_if_new(connection: Connection, table: Table, row: Mapping[str, object]) -> bool:
+    """Insert a row, and return whether it is new; wait for a rival that has inserted its key.
+
+    In MySQL it is a plain INSERT, which sees what its snapshot hides; a key that is there undoes only that
+    statement. IGNORE would cut a text that is too long, and ON DUPLICATE KEY does not tell by its row count.
+    """
+    if connection.dialect.name in INSERTS:
+        new = INSERTS[connection.dialect.name](table).values(row).on_conflict_do_nothing()
+        return connection.execute(new.returning(next(iter(table.primary_key)))).first() is not None
+    try:
+        connection.execute(insert(table).values(row))
+    except IntegrityError as error:
+        if says(error, DUPLICATE_KEY):
+            return False
+        raise
+    return True
+
+
+def delete_before(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
+    """Delete rows whose time is before a time, in steps of a transaction each; return how many."""
+    deleted = 0
+    step = delete_some_of_mysql if engine.dialect.name in MYSQL else delete_some
+    while some := step(engine, column, before_ms, rows_max):
+        deleted += some
+    return deleted
+
+
+def delete_some(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
+    """One step of `delete_before`."""
+    keys = tuple(column.table.primary_key)
+    old = select(*keys).where(column < before_ms).limit(rows_max)
+    with engine.begin() as connection:
+        return connection.execute(delete(column.table).where(tuple_(*keys).in_(old))).rowcount
+
+
+def delete_some_of_mysql(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
+    """Do the same row by row: InnoDB locks whatever row a search for more than one comes by."""
+    keys = tuple(column.table.primary_key)
+    is_one = [key == bindparam(f"one_{key.name}") for key in keys]
+    with engine.begin() as connection:
+        old = connection.execute(select(*keys).where(column < before_ms).limit(rows_max)).all()
+        if old:
+            found = [{f"one_{key.name}": value for key, value in zip(keys, row, strict=True)} for row in old]
+            connection.execute(delete(column.table).where(*is_one), found)
+    return len(old)

@@ -1,0 +1,70 @@
+"""MySQL and MariaDB: a table of ours that has no transactions, or takes two messages for one, is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from tidewheel.databases import COLLATIONS, MYSQL
+from tidewheel.errors import ConfigurationError, UnknownChoice
+from tidewheel.extras import needing
+
+with needing("txn"):
+    from sqlalchemy import text
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine, Table
+
+_ENGINE = (
+    "SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = :name"
+)
+_COLLATIONS = (
+    "SELECT column_name, collation_name FROM information_schema.columns "
+    "WHERE table_schema = DATABASE() AND table_name = :name AND collation_name IS NOT NULL"
+)
+SKIPS_LOCKS = {"MySQL": (8, 0, 1), "MariaDB": (10, 6, 0)}
+"""The versions from which a locked row can be skipped."""
+
+_fit: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
+
+
+def refuse_unfit_mysql_table(connection: Connection, table: Table) -> None:
+    """Refuse a table that is not InnoDB's, or compares texts otherwise than character by character.
+
+    It is looked at once per engine; on other databases nothing is.
+
+    Raises:
+        ConfigurationError: for such a table.
+    """
+    seen = _fit.setdefault(connection.engine, set())
+    if connection.dialect.name not in MYSQL or table.name in seen:
+        return
+    engine = connection.execute(text(_ENGINE), {"name": table.name}).scalar_one_or_none()
+    if engine is not None and str(engine).lower() != "innodb":
+        raise ConfigurationError(
+            f"The table {table.name} is {engine}'s, which has no transactions: its rows would stay when "
+            f"yours are rolled back. ALTER TABLE {table.name} ENGINE=InnoDB."
+        )
+    for column, collation in connection.execute(text(_COLLATIONS), {"name": table.name}):
+        if column in table.columns and collation not in COLLATIONS.values():
+            raise ConfigurationError(
+                f"The column {column} of {table.name} is compared by {collation}, which takes two messages "
+                f"for one. ALTER TABLE {table.name} CONVERT TO CHARACTER SET utf8mb4 COLLATE "
+                f"{' (MySQL) or '.join(COLLATIONS.values())} (MariaDB)."
+            )
+    if engine is not None:
+        seen.add(table.name)
+
+
+def refuse_server_that_waits(connection: Connection) -> None:
+    """Refuse a server that cannot skip a locked row.
+
+    Raises:
+        UnknownChoice: for a MySQL before 8.0.1 or a MariaDB before 10.6.
+    """
+    told = str(connection.execute(text("SELECT VERSION()")).scalar_one())
+    name = "MariaDB" if "MariaDB" in told else "MySQL"
+    numbers = told.removeprefix("5.5.5-").split("-")[0].split(".")
+    if tuple(int(number) for number in numbers if number.isdigit()) < SKIPS_LOCKS[name]:
+        first = ".".join(map(str, SKIPS_LOCKS[name]))
+        raise UnknownChoice(f"The relay needs SKIP LOCKED, which {name} has from {first} on; this is {told}.")
