@@ -4,23 +4,42 @@ _MAX, _MIN    a bound; the unit stands before it (BODY_BYTES_MAX), else it is a 
 _DEFAULT      a setting or an attribute that is not given
 _MS, _BYTES   a span, a size
 
-A file that alone needs a bound, to work in pieces of that size, has it itself.
+A file that alone needs a bound, to work in pieces of that size, has it itself. What is imported here bounds a
+message: a user's own process has it, too.
 """
 
 from __future__ import annotations
 
-BODY_BYTES_MAX = 4 * 1024 * 1024
+from tidewheel.message_rules import (
+    BODY_BYTES_MAX as BODY_BYTES_MAX,
+)
+from tidewheel.message_rules import (
+    DELAY_MS_MAX as DELAY_MS_MAX,
+)
+from tidewheel.message_rules import (
+    MESSAGE_GROUP_BYTES_MAX as MESSAGE_GROUP_BYTES_MAX,
+)
+from tidewheel.message_rules import (
+    MESSAGE_ID_CHARACTERS_MAX as MESSAGE_ID_CHARACTERS_MAX,
+)
+from tidewheel.message_rules import (
+    PROPERTIES_USER_BYTES_MAX as PROPERTIES_USER_BYTES_MAX,
+)
+from tidewheel.message_rules import (
+    PROPERTIES_USER_COUNT_MAX as PROPERTIES_USER_COUNT_MAX,
+)
+from tidewheel.message_rules import (
+    TIMER_NAME_CHARACTERS_MAX as TIMER_NAME_CHARACTERS_MAX,
+)
+from tidewheel.message_rules import TOPIC_CHARACTERS_MAX as TOPIC_CHARACTERS_MAX
+
 BODY_UNPACKED_BYTES_MAX = 16 * BODY_BYTES_MAX  # by a tool
 BODY_UNPACKED_FOR_CLIENT_BYTES_MAX = BODY_BYTES_MAX  # by a receive: 11 ms of the event loop
 PROPERTIES_STORED_BYTES_MAX = 32_767
-PROPERTIES_USER_BYTES_MAX = 16 * 1024
-PROPERTIES_USER_COUNT_MAX = 128
 TAG_BYTES_MAX = PROPERTIES_USER_BYTES_MAX  # sent, or asked for
 RECORD_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
 
-TOPIC_CHARACTERS_MAX = 127
 GROUP_CHARACTERS_MAX = 120
-MESSAGE_GROUP_BYTES_MAX = 63
 LITE_TOPIC_BYTES_DEFAULT = 64
 LITE_TOPIC_BYTES_MAX = 200  # one byte tells its length in records of leases
 LITE_TOPICS_MAX = 100_000
@@ -28,7 +47,6 @@ LITE_SUBSCRIPTIONS_PER_CLIENT_MAX = 2_000
 LITE_SUBSCRIPTIONS_MAX = 500_000
 LITE_SILENT_MS_MAX = 120_000
 LITE_MOVED_MAX = 100_000
-MESSAGE_ID_CHARACTERS_MAX = 128
 TOPICS_MAX = 100_000
 TOPICS_CACHED = 16_384  # topics whose encoded forms are kept ready: some MB
 SUBSCRIPTIONS_MAX = 100_000  # of groups to topics, and as many policies of groups
@@ -129,10 +147,8 @@ HALVES_LOOKED_AT_ONCE = 250
 HALVES_KEPT_LOOKED_AT_ONCE = 20_000  # that a cut has passed: whether their records are kept
 CHECKS_READ_PER_TICK_BYTES_MAX = 8 * 1024 * 1024
 
-DELAY_MS_MAX = 10 * 366 * 86_400_000
 WALL_MS_MIN = 100_000_000_000
 TIME_DIGITS_MAX = 18
-TIMER_NAME_CHARACTERS_MAX = 128
 CLOCK_OFFSET_MS_MAX = 10 * DELAY_MS_MAX
 DEDUPE_MS = 600_000
 TIMER_HISTORY_MS = 7 * 86_400_000

@@ -14,66 +14,129 @@ from typing import Final
 from commitlog.compression import for_client
 from commitlog.message import Message
 from commitlog.record import Record
-
-MESSAGE_ID: Final = "UNIQ_KEY"
-TAG: Final = "TAGS"
-KEYS: Final = "KEYS"
-MESSAGE_GROUP: Final = "__SHARDINGKEY"
-LITE_TOPIC: Final = "__LITE_TOPIC"
-PRIORITY: Final = "_SYS_MSG_PRIORITY_"
-TRACE_CONTEXT: Final = "TRACE_CONTEXT"
-REAL_TOPIC: Final = "REAL_TOPIC"
-REAL_QUEUE_ID: Final = "REAL_QID"
-TRANSACTION_ID: Final = "__transactionId__"
-TRANSACTIONAL: Final = "TRAN_MSG"
-PRODUCER_GROUP: Final = "PGROUP"
-CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-CHECK_MS: Final = "TW_CHECK_MS"
-DUE_MS: Final = "TIMER_OUT_MS"
-DELIVER_MS: Final = "TIMER_DELIVER_MS"
-TIMER_OFFSET: Final = "TW_TIMER_OFFSET"
-OUTCOME: Final = "TW_OUTCOME"
-VERB: Final = "TW_VERB"
-TIMER_KEY: Final = "TW_TIMER_KEY"
-TIMER_UNIQUE: Final = "TW_TIMER_UNIQUE"
-REPLACES: Final = "TW_REPLACES"
-REPLACED_DUE_MS: Final = "TW_REPLACED_DUE_MS"
-REASON: Final = "TW_REASON"
-TIMER_NAMES: Final = "TW_TIMER_NAMES"
-CANCELS: Final = "TW_CANCELS"
-CANCELS_TOPIC: Final = "TW_CANCELS_TOPIC"
-SCHEDULE: Final = "TW_SCHEDULE"
-OCCURRENCE_MS: Final = "TW_OCCURRENCE_MS"
-DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
-DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
-DEAD_REASON: Final = "TW_DEAD_REASON"
-DEAD_ATTEMPTS: Final = "TW_DEAD_ATTEMPTS"
-DEAD_FIRST_ERROR: Final = "TW_DEAD_FIRST_ERROR"
-DEAD_LAST_ERROR: Final = "TW_DEAD_LAST_ERROR"
-FOR_GROUP: Final = "TW_FOR_GROUP"
-REDRIVE_OF: Final = "TW_REDRIVE_OF"
-ORIGIN_TOPIC: Final = "TW_ORIGIN_TOPIC"
-KEY_LENGTHS: Final = "TW_KEY_LENGTHS"
-"""Where a key of the message has a blank: how many characters each key of KEYS has, with a blank between."""
-
-PRIORITY_MAX: Final = 0x7FFFFFFF
-"""The highest that the protocol can carry; what counts is limited by the queues of the topic."""
-
-RESERVED: Final = frozenset({
-    MESSAGE_ID, TAG, KEYS, MESSAGE_GROUP, LITE_TOPIC, PRIORITY, TRACE_CONTEXT, REAL_TOPIC, REAL_QUEUE_ID,
-    TRANSACTION_ID, TRANSACTIONAL, PRODUCER_GROUP, CHECK_IMMUNITY_SECONDS, CHECK_MS, DUE_MS, DELIVER_MS,
-    TIMER_OFFSET, OUTCOME, VERB, REPLACES, REPLACED_DUE_MS, REASON, TIMER_NAMES, CANCELS, CANCELS_TOPIC,
-    DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, "DELAY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "MIN_OFFSET",
-    "MAX_OFFSET", "WAIT", "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME",
-    "MSG_REGION", "TRACE_ON", "CONSUME_START_TIME", "INSTANCE_ID", "CORRELATION_ID", "MSG_TYPE", "CLUSTER",
-    "TTL", "1ST_POP_TIME", "POP_CK", "POP_CK_OFFSET", "INNER_NUM", "INNER_BASE", "DUP_INFO", "__CRC32#",
-    "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "TIMER_DELAY_LEVEL", "TIMER_ENQUEUE_MS",
-    "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "BORN_HOST", "BORN_TIMESTAMP",
-    SCHEDULE, OCCURRENCE_MS,
-    DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR, FOR_GROUP, REDRIVE_OF,
-    ORIGIN_TOPIC, KEY_LENGTHS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
-})  # fmt: skip
-"""Names that users may not set: they would change what the broker or a RocketMQ reader understands."""
+from tidewheel.property_names import (
+    CANCELS as CANCELS,
+)
+from tidewheel.property_names import (
+    CANCELS_TOPIC as CANCELS_TOPIC,
+)
+from tidewheel.property_names import (
+    CHECK_IMMUNITY_SECONDS as CHECK_IMMUNITY_SECONDS,
+)
+from tidewheel.property_names import (
+    CHECK_MS as CHECK_MS,
+)
+from tidewheel.property_names import (
+    DEAD_ATTEMPTS as DEAD_ATTEMPTS,
+)
+from tidewheel.property_names import (
+    DEAD_FIRST_ERROR as DEAD_FIRST_ERROR,
+)
+from tidewheel.property_names import (
+    DEAD_LAST_ERROR as DEAD_LAST_ERROR,
+)
+from tidewheel.property_names import (
+    DEAD_LETTER_MESSAGE_ID as DEAD_LETTER_MESSAGE_ID,
+)
+from tidewheel.property_names import (
+    DEAD_LETTER_TOPIC as DEAD_LETTER_TOPIC,
+)
+from tidewheel.property_names import (
+    DEAD_REASON as DEAD_REASON,
+)
+from tidewheel.property_names import (
+    DELIVER_MS as DELIVER_MS,
+)
+from tidewheel.property_names import (
+    DUE_MS as DUE_MS,
+)
+from tidewheel.property_names import (
+    FOR_GROUP as FOR_GROUP,
+)
+from tidewheel.property_names import (
+    KEY_LENGTHS as KEY_LENGTHS,
+)
+from tidewheel.property_names import (
+    KEYS as KEYS,
+)
+from tidewheel.property_names import (
+    LITE_TOPIC as LITE_TOPIC,
+)
+from tidewheel.property_names import (
+    MESSAGE_GROUP as MESSAGE_GROUP,
+)
+from tidewheel.property_names import (
+    MESSAGE_ID as MESSAGE_ID,
+)
+from tidewheel.property_names import (
+    OCCURRENCE_MS as OCCURRENCE_MS,
+)
+from tidewheel.property_names import (
+    ORIGIN_TOPIC as ORIGIN_TOPIC,
+)
+from tidewheel.property_names import (
+    OUTCOME as OUTCOME,
+)
+from tidewheel.property_names import (
+    PRIORITY as PRIORITY,
+)
+from tidewheel.property_names import (
+    PRIORITY_MAX as PRIORITY_MAX,
+)
+from tidewheel.property_names import (
+    PRODUCER_GROUP as PRODUCER_GROUP,
+)
+from tidewheel.property_names import (
+    REAL_QUEUE_ID as REAL_QUEUE_ID,
+)
+from tidewheel.property_names import (
+    REAL_TOPIC as REAL_TOPIC,
+)
+from tidewheel.property_names import (
+    REASON as REASON,
+)
+from tidewheel.property_names import (
+    REDRIVE_OF as REDRIVE_OF,
+)
+from tidewheel.property_names import (
+    REPLACED_DUE_MS as REPLACED_DUE_MS,
+)
+from tidewheel.property_names import (
+    REPLACES as REPLACES,
+)
+from tidewheel.property_names import (
+    RESERVED as RESERVED,
+)
+from tidewheel.property_names import (
+    SCHEDULE as SCHEDULE,
+)
+from tidewheel.property_names import (
+    TAG as TAG,
+)
+from tidewheel.property_names import (
+    TIMER_KEY as TIMER_KEY,
+)
+from tidewheel.property_names import (
+    TIMER_NAMES as TIMER_NAMES,
+)
+from tidewheel.property_names import (
+    TIMER_OFFSET as TIMER_OFFSET,
+)
+from tidewheel.property_names import (
+    TIMER_UNIQUE as TIMER_UNIQUE,
+)
+from tidewheel.property_names import (
+    TRACE_CONTEXT as TRACE_CONTEXT,
+)
+from tidewheel.property_names import (
+    TRANSACTION_ID as TRANSACTION_ID,
+)
+from tidewheel.property_names import (
+    TRANSACTIONAL as TRANSACTIONAL,
+)
+from tidewheel.property_names import (
+    VERB as VERB,
+)
 
 SHOWN: Final = frozenset({
     SCHEDULE, OCCURRENCE_MS,

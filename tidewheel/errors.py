@@ -56,6 +56,48 @@ class BodyTooLarge(ClientMistake):
     code = "TW-142"
 
 
+class IllegalTag(ClientMistake):
+    """The tag is illegal."""
+
+    code = "TW-133"
+
+
+class IllegalKey(ClientMistake):
+    """The message key is illegal."""
+
+    code = "TW-134"
+
+
+class IllegalProperty(ClientMistake):
+    """The message property is illegal."""
+
+    code = "TW-135"
+
+
+class IllegalMessageId(ClientMistake):
+    """The message id is illegal."""
+
+    code = "TW-136"
+
+
+class IllegalMessageGroup(ClientMistake):
+    """The message group is illegal."""
+
+    code = "TW-137"
+
+
+class IllegalDeliveryTime(ClientMistake):
+    """The delivery time is illegal."""
+
+    code = "TW-138"
+
+
+class PropertiesTooLarge(ClientMistake):
+    """The message properties are too large."""
+
+    code = "TW-143"
+
+
 class InvalidReceiptHandle(ClientMistake):
     """The receipt handle is no longer valid."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "models": ("pydantic",),
-    "txn": ("sqlalchemy",),
+    "txn": ("sqlalchemy", "greenlet", "aiosqlite"),
     "mysql": ("pymysql", "asyncmy"),
     "rocketmq": ("rocketmq",),
     "grpc": ("grpc",),

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from tidewheel.barrier import wall_clock_ms
-from tidewheel.barrier_table import explained, refuse_autocommit
+from tidewheel.barrier_table import explained, refuse_autocommit, refuse_no_session
 from tidewheel.client.handles import Message
 from tidewheel.database_errors import ROLLED_BACK, says, told_to_repeat
 from tidewheel.databases import (
@@ -142,6 +142,7 @@ def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]
         ClientMistake: for a group or an identity that is too long.
         RefusedByState: when the transaction ends inside the block (MySQL, MariaDB).
     """
+    refuse_no_session(session)
     try:
         connection = session.connection()
         is_first = first_of(connection, consumer_group, identity)

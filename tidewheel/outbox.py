@@ -36,7 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidewheel.barrier import wall_clock_ms
-from tidewheel.barrier_table import explained
+from tidewheel.barrier_table import explained, refuse_no_session
 from tidewheel.databases import create_tables, delete_before
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
@@ -44,7 +44,7 @@ from tidewheel.outbox_relay import REMEDY, Relay, Round
 from tidewheel.outbox_table import OUTBOX_ID, metadata, outbox_sql, outbox_table, row_of
 
 with needing("txn"):
-    from sqlalchemy import insert
+    from sqlalchemy import Connection, insert
 
 if TYPE_CHECKING:
     from rocketmq import Message
@@ -74,18 +74,21 @@ def create_table(engine: Engine) -> None:
     create_tables(engine, metadata)
 
 
-def add(session: Session, message: NewMessage | Message, key: str | None = None) -> None:
+def add(session: Session | Connection, message: NewMessage | Message, key: str | None = None) -> None:
     """Add a message to the session's transaction; `key` is what its order is kept by.
 
     Without `key` that is the message group, else the message's only key.
 
     Raises:
-        ClientMistake: when the message could never be sent.
+        ClientMistake: when no broker would take the message, or the session is none of SQLAlchemy's.
         ConfigurationError: when the outbox's table is missing or of an older version.
     """
+    if not isinstance(session, Connection):
+        refuse_no_session(session)
     with explained(outbox_table, REMEDY):
         session.execute(adding(message, key))
-    refuse_unfit_mysql_table(session.connection(), outbox_table)
+    connection = session if isinstance(session, Connection) else session.connection()
+    refuse_unfit_mysql_table(connection, outbox_table)
 
 
 def adding(message: NewMessage | Message, key: str | None = None) -> Insert:

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from tidewheel.barrier_halves import refuse_unsendable
 from tidewheel.client.bodies import body_bytes
 from tidewheel.client.calls import TIMER_KEY, message_fields
+from tidewheel.client.names import text
 from tidewheel.client.spans import moment_of
 from tidewheel.client.values import NewMessage
 from tidewheel.databases import EXACT, MYSQL, only_on, tables_sql
 from tidewheel.durations import span_ms
-from tidewheel.errors import ClientMistake
+from tidewheel.errors import ClientMistake, IllegalTopic
 from tidewheel.extras import needing
+from tidewheel.message_rules import DELAY_MS_MAX, check_delivery, check_said, check_topic_name
 
 with needing("txn"):
     from sqlalchemy import (
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 OUTBOX_ID = "TW_OUTBOX_ID"
 """The message property that carries the row's id: the official client gives each send a new message id."""
 DELIVER_MS = "TIMER_DELIVER_MS"
+DELAYS = {DELIVER_MS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY", "__STARTDELIVERTIME"}
+"""Reserved properties by which a user may say when; the broker takes them off (docs/timers.md)."""
 TIMER_PROPERTIES = {"timer_key": TIMER_KEY, "unique": "TW_TIMER_UNIQUE"}
 
 ORDER_KEY_CHARACTERS = 640
@@ -99,13 +103,60 @@ def row_of(message: NewMessage | Message, key: str | None, created_ms: int) -> d
     """Return the row that keeps a message, of this client or the official one.
 
     Raises:
-        ClientMistake: when it has no topic or body, too large a body, or what the table does not keep.
+        ClientMistake: when no broker would take it, or the table does not keep what it says.
     """
     said = fields_of_new(message, created_ms) if isinstance(message, NewMessage) else fields_of(message)
-    refuse_unsendable(said["topic"], said["body"])  # now: such a row would hold back those behind it for ever
+    outbox_id = uuid4().hex
+    refuse_unsendable(said, outbox_id, created_ms)
     order_key = short(key or order_key_of(said["message_group"], said["keys"]))
     texts = {name: json.dumps(said[name]) for name in ("keys", "properties")}
-    return {**said, **texts, "outbox_id": uuid4().hex, "order_key": order_key, "created_ms": created_ms}
+    return {**said, **texts, "outbox_id": outbox_id, "order_key": order_key, "created_ms": created_ms}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a row keeps of a message, as the broker's rules look at it."""
+
+    body: bytes
+    message_id: str
+    tag: str
+    keys: Sequence[str]
+    message_group: str
+    properties: dict[str, str]
+    trace_context: str = ""
+
+
+def refuse_unsendable(said: Mapping[str, Any], outbox_id: str, now_ms: int) -> None:
+    """Refuse a message that no broker would take: its row would hold back those behind it.
+
+    The topic's type, and whether it is there, are the broker's to judge.
+
+    Raises:
+        ClientMistake: the one that the broker would answer with.
+    """
+    if not said["topic"]:
+        raise IllegalTopic("It is empty. Set message.topic.")
+    check_topic_name(said["topic"])
+    rest = {name: value for name, value in said["properties"].items() if name not in DELAYS}
+    texts = said["tag"] or "", said["keys"], said["message_group"] or "", {**rest, OUTBOX_ID: outbox_id}
+    refuse_no_texts(said)
+    check_said(Kept(said["body"] or b"", outbox_id, *texts))
+    deliver_ms = said["properties"].get(DELIVER_MS)
+    if said["deliver_s"] is not None:
+        check_delivery(said["deliver_s"] * 1000, DELAY_MS_MAX, now_ms)
+    elif deliver_ms is not None:
+        check_delivery(int(deliver_ms), DELAY_MS_MAX, now_ms)
+
+
+def refuse_no_texts(said: Mapping[str, Any]) -> None:
+    """Refuse values that are no texts, or that UTF-8 cannot hold."""
+    properties = said["properties"]
+    for value in (said["tag"], said["message_group"], *said["keys"], *properties, *properties.values()):
+        if value is not None:
+            try:
+                text(value, "A tag, key, group or property").encode()
+            except UnicodeEncodeError as error:
+                raise ClientMistake(f"A text cannot be held by UTF-8: {error}.") from None
 
 
 def fields_of(message: Message) -> dict[str, Any]:

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from tidewheel.errors import Busy, ClientMistake, NotFound, RefusedByState
+from tidewheel.errors import IllegalDeliveryTime as IllegalDeliveryTime
+from tidewheel.errors import IllegalKey as IllegalKey
+from tidewheel.errors import IllegalMessageGroup as IllegalMessageGroup
+from tidewheel.errors import IllegalMessageId as IllegalMessageId
+from tidewheel.errors import IllegalProperty as IllegalProperty
+from tidewheel.errors import IllegalTag as IllegalTag
+from tidewheel.errors import PropertiesTooLarge as PropertiesTooLarge
 
 
 class IllegalGroup(ClientMistake):
@@ -11,52 +18,10 @@ class IllegalGroup(ClientMistake):
     code = "TW-132"
 
 
-class IllegalTag(ClientMistake):
-    """The tag is illegal."""
-
-    code = "TW-133"
-
-
-class IllegalKey(ClientMistake):
-    """The message key is illegal."""
-
-    code = "TW-134"
-
-
-class IllegalProperty(ClientMistake):
-    """The message property is illegal."""
-
-    code = "TW-135"
-
-
-class IllegalMessageId(ClientMistake):
-    """The message id is illegal."""
-
-    code = "TW-136"
-
-
-class IllegalMessageGroup(ClientMistake):
-    """The message group is illegal."""
-
-    code = "TW-137"
-
-
-class IllegalDeliveryTime(ClientMistake):
-    """The delivery time is illegal."""
-
-    code = "TW-138"
-
-
 class IllegalInvisibleTime(ClientMistake):
     """The invisible duration is illegal."""
 
     code = "TW-140"
-
-
-class PropertiesTooLarge(ClientMistake):
-    """The message properties are too large."""
-
-    code = "TW-143"
 
 
 class MessageTypeConflict(ClientMistake):

@@ -23,34 +23,13 @@ from services.broker.settings import BrokerSettings
 from services.broker.store import Store
 from services.broker.values import Topic
 from tidewheel.errors import ClientMistake, IllegalTopic
+from tidewheel.message_rules import SYSTEM_PREFIXES
+from tidewheel.message_rules import check_topic_name as check_topic_name
+from tidewheel.message_rules import is_system as is_system
 from txn.checkback import CheckBackPolicy
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-_SYSTEM_PREFIXES: Final = ("TW_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "%RETRY%", "TBW102")
-
-
-def is_system(name: str) -> bool:
-    """Return whether the topic is the broker's own: clients neither write nor receive it."""
-    return name.startswith(_SYSTEM_PREFIXES)
-
-
-def check_topic_name(name: str) -> None:
-    """Raise `IllegalTopic` unless clients may use this name."""
-    if not _NAME.fullmatch(name):
-        wrong = "contains illegal characters" if name.strip() else "is blank"
-        raise IllegalTopic(
-            f"{name!r} may hold only letters, digits, '_', '-', '%' and '|'.", f"The specified topic {wrong}"
-        )
-    if len(name) > limits.TOPIC_CHARACTERS_MAX:
-        raise IllegalTopic(
-            f"It has {len(name)} characters, the limit is {limits.TOPIC_CHARACTERS_MAX}.",
-            f"The specified topic is longer than topic max length {limits.TOPIC_CHARACTERS_MAX}.",
-        )
-    if is_system(name):
-        raise IllegalTopic(
-            f"{name!r} is one of the broker's own topics. Choose another name.", "cannot access system topic"
-        )
 
 
 def check_receivable(name: str) -> None:
@@ -64,7 +43,7 @@ def check_group_name(name: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > limits.GROUP_CHARACTERS_MAX or is_system(name):
         raise IllegalGroup(
             f"{name!r} must have 1 to {limits.GROUP_CHARACTERS_MAX} letters, digits, '_', '-', '%' or '|', "
-            f"and begin with none of {', '.join(_SYSTEM_PREFIXES)}."
+            f"and begin with none of {', '.join(SYSTEM_PREFIXES)}."
         )
 
 

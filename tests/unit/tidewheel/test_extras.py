@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,20 @@ def test_every_extra_is_one_of_the_distribution_that_is_named(extra: str) -> Non
     )
     assert extra in project(folder)["optional-dependencies"]
     assert f"pip install '{name}[{extra}]'" in str(missing(extra, "a library"))
+
+
+def test_the_page_of_transactions_names_the_extras_of_the_drivers_that_it_uses() -> None:
+    """Its code runs as printed after the line that installs it, in a fresh environment."""
+    page = (ROOT / "docs/transactions.md").read_text()
+    drivers = set(re.findall(r"(sqlite|mysql|mariadb)\+([a-z]+)://", page))
+    assert {driver for _, driver in drivers} >= {"aiosqlite", "pymysql", "asyncmy"}
+    for database, driver in drivers:
+        extra = "txn" if database == "sqlite" else "mysql"
+        assert driver in EXTRAS[extra]
+    for extra in ("txn", "mysql"):
+        brought = " ".join(project("distributions/client")["optional-dependencies"][extra])
+        assert [library for library in EXTRAS[extra] if library not in brought] == []
+    assert "greenlet" in EXTRAS["txn"]
 
 
 def test_the_distributions_have_one_version() -> None:

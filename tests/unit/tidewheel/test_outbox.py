@@ -11,6 +11,7 @@ import pytest
 from rocketmq import Message
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import sessionmaker
 
 from tidewheel import Client, NewMessage, Timer, outbox, outbox_relay
@@ -19,9 +20,16 @@ from tidewheel.errors import (
     BodyTooLarge,
     ClientMistake,
     ConfigurationError,
+    IllegalDeliveryTime,
+    IllegalKey,
+    IllegalMessageGroup,
+    IllegalProperty,
+    IllegalTag,
     IllegalTopic,
+    PropertiesTooLarge,
     UnknownChoice,
 )
+from tidewheel.idempotence import once
 from tidewheel.outbox import OUTBOX_ID, Relay, Round, outbox_sql, outbox_table
 
 if TYPE_CHECKING:
@@ -174,6 +182,23 @@ def test_a_client_sends_what_was_added_for_either(engine: Engine, monkeypatch: p
         (NewMessage("orders", "x", delay="30"), ClientMistake),
         (NewMessage("orders", "x", key="k"), ClientMistake),
         (NewMessage("orders", "x", idempotency_key="mine"), ClientMistake),
+        (NewMessage("or\0ders", "x"), IllegalTopic),
+        (NewMessage("TW_SYS_TOPIC", "x"), IllegalTopic),
+        (NewMessage("orders", "x", at=datetime(2990, 1, 1, tzinfo=UTC)), IllegalDeliveryTime),
+        (NewMessage("orders", "x", tag="a|b"), IllegalTag),
+        (NewMessage("orders", "x", tag="\0"), IllegalTag),
+        (NewMessage("orders", "x", keys=["k", "  "]), IllegalKey),
+        (NewMessage("orders", "x", keys=["a\nb"]), IllegalKey),
+        (NewMessage("orders", "x", group=" "), IllegalMessageGroup),
+        (NewMessage("orders", "x", group="g" * 64), IllegalMessageGroup),
+        (NewMessage("orders", "x", delay="1m", key="k" * 129), IllegalKey),
+        (NewMessage("orders", "x", properties={"KEYS": "k"}), IllegalProperty),
+        (NewMessage("orders", "x", properties={"": "k"}), IllegalProperty),
+        (NewMessage("orders", "x", properties={"a": "\x01"}), IllegalProperty),
+        (NewMessage("orders", "x", properties={"a": "\ud800"}), ClientMistake),
+        (NewMessage("orders", "x", properties={"a": 7}), ClientMistake),
+        (NewMessage("orders", "x", properties={"a": "x" * 17_000}), PropertiesTooLarge),
+        (NewMessage("orders", "x", properties={f"p{n}": "" for n in range(128)}), PropertiesTooLarge),
     ],
 )
 def test_a_new_message_that_could_never_be_sent_is_refused_when_it_is_added(
@@ -181,6 +206,30 @@ def test_a_new_message_that_could_never_be_sent_is_refused_when_it_is_added(
 ) -> None:
     with sessionmaker(engine)() as session, pytest.raises(error):
         outbox.add(session, bad)
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY"])
+def test_a_delay_may_be_said_by_a_property(engine: Engine, name: str) -> None:
+    with sessionmaker(engine).begin() as session:
+        outbox.add(session, NewMessage("orders", "x", properties={name: "3"}))
+    assert len(rows(engine)) == 1
+
+
+class Wrapped:
+    """A connection of another library, such as django.db.connection."""
+
+    def cursor(self) -> object:
+        return object()
+
+
+def test_a_session_of_another_kind_is_one_clear_sentence(engine: Engine) -> None:
+    with engine.connect() as connection:
+        for other in (Wrapped(), connection.connection.dbapi_connection, AsyncSession()):
+            with pytest.raises(ClientMistake, match=r"takes a Session"):
+                outbox.add(other, message(b"1"))
+            with pytest.raises(ClientMistake, match=r"takes a Session"), once(other, "g", "orders/M1"):
+                pass
+        outbox.add(connection, message(b"1"))
 
 
 def test_a_transaction_that_rolls_back_sends_nothing(engine: Engine) -> None:
@@ -369,6 +418,9 @@ def test_forget_deletes_sent_rows_only(engine: Engine) -> None:
         ({"_Message__body": None}, BodyEmpty),
         ({"body": b"x" * (4 * 1024 * 1024 + 1)}, BodyTooLarge),
         ({"priority": 1}, ClientMistake),
+        ({"_Message__delivery_timestamp": -1}, IllegalDeliveryTime),
+        ({"_Message__tag": "a|b"}, IllegalTag),
+        ({"_Message__message_group": "g\x7f"}, IllegalMessageGroup),
     ],
 )
 def test_what_could_never_be_sent_is_refused_when_it_is_added(

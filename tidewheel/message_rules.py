@@ -1,0 +1,196 @@
+"""What a message must be, wherever it goes: the broker's rules, which a user's process can apply before.
+
+The outbox does: a row that no broker takes would hold back those behind it. Limits and codes are those of
+RocketMQ's reference server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NoReturn, Protocol
+
+from tidewheel import property_names
+from tidewheel.errors import (
+    BodyEmpty,
+    BodyTooLarge,
+    ClientMistake,
+    IllegalDeliveryTime,
+    IllegalKey,
+    IllegalMessageGroup,
+    IllegalMessageId,
+    IllegalProperty,
+    IllegalTag,
+    IllegalTopic,
+    PropertiesTooLarge,
+)
+
+TOPIC_CHARACTERS_MAX = 127
+BODY_BYTES_MAX = 4 * 1024 * 1024
+PROPERTIES_USER_BYTES_MAX = 16 * 1024
+PROPERTIES_USER_COUNT_MAX = 128
+MESSAGE_GROUP_BYTES_MAX = 63
+MESSAGE_ID_CHARACTERS_MAX = 128
+DELAY_MS_MAX = 10 * 366 * 86_400_000
+TIMER_NAME_CHARACTERS_MAX = 128
+
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+SYSTEM_PREFIXES: Final = ("TW_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "%RETRY%", "TBW102")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_REFUSED: Final = property_names.RESERVED | {""}
+_CHARACTER_BYTES_MAX: Final = 4
+_BLANK: Final = "be the char sequence of whitespace"
+
+
+class Said(Protocol):
+    """What a user says in a message."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def tag(self) -> str: ...
+    @property
+    def keys(self) -> Sequence[str]: ...
+    @property
+    def message_group(self) -> str: ...
+    @property
+    def properties(self) -> dict[str, str]: ...
+    @property
+    def trace_context(self) -> str: ...
+
+
+def is_system(name: str) -> bool:
+    """Return whether the topic is the broker's own: clients neither write nor receive it."""
+    return name.startswith(SYSTEM_PREFIXES)
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `IllegalTopic` unless clients may use this name."""
+    if not _TOPIC.fullmatch(name):
+        wrong = "contains illegal characters" if name.strip() else "is blank"
+        raise IllegalTopic(
+            f"{name!r} may hold only letters, digits, '_', '-', '%' and '|'.", f"The specified topic {wrong}"
+        )
+    if len(name) > TOPIC_CHARACTERS_MAX:
+        raise IllegalTopic(
+            f"It has {len(name)} characters, the limit is {TOPIC_CHARACTERS_MAX}.",
+            f"The specified topic is longer than topic max length {TOPIC_CHARACTERS_MAX}.",
+        )
+    if is_system(name):
+        raise IllegalTopic(
+            f"{name!r} is one of the broker's own topics. Choose another name.", "cannot access system topic"
+        )
+
+
+def check_said(message: Said) -> None:
+    """Raise the `ClientMistake` that fits the first thing wrong with what a user says."""
+    if not 0 < len(message.body) <= BODY_BYTES_MAX:
+        _refuse_body(message.body)
+    _check_texts(message)
+    if message.properties:
+        _check_properties(message.properties)
+
+
+def check_delivery(delivery_ms: int, delay_ms_max: int, now_ms: int) -> None:
+    """Raise `IllegalDeliveryTime` for a time that is none, or too far ahead."""
+    if not 0 <= delivery_ms <= now_ms + delay_ms_max:
+        raise IllegalDeliveryTime(
+            f"It is due in {(delivery_ms - now_ms) / 1000:.0f} s, the limit is {delay_ms_max // 1000} s. "
+            "Were milliseconds given where seconds were meant?",
+            f"the max delay time of message is too large, max is {delay_ms_max}",
+        )
+
+
+def _refuse_body(body: bytes) -> NoReturn:
+    if not body:
+        raise BodyEmpty("Send at least one byte.")
+    raise BodyTooLarge(
+        f"It has {len(body)} bytes, the limit is {BODY_BYTES_MAX}.",
+        f"message body cannot exceed the max {BODY_BYTES_MAX}",
+    )
+
+
+def _check_texts(message: Said) -> None:
+    """Check all that the user wrote but the body.
+
+    What is printable as a whole has no control characters: one quick test for nearly every message.
+    """
+    given, message_id, tag, group = message.properties, message.message_id, message.tag, message.message_group
+    if not message_id.strip() or len(message_id) > MESSAGE_ID_CHARACTERS_MAX:
+        raise IllegalMessageId(f"{message_id!r} is empty or too long.", "message id cannot be empty")
+    whole = "".join((message_id, group, tag, message.trace_context, *message.keys, *given, *given.values()))
+    if not whole.isprintable():
+        _check_controls(message)
+    if tag and (not tag.strip() or "|" in tag):
+        wrong = "contain '|'" if "|" in tag else _BLANK
+        raise IllegalTag(f"{tag[:100]!r} must not be blank nor hold '|'.", f"tag cannot {wrong}")
+    for key in message.keys:
+        if not key.strip():
+            raise IllegalKey(f"{key!r} must not be blank.", f"key cannot {_BLANK}")
+    if group:
+        _check_group(group)
+    is_surely_small = len(whole) <= PROPERTIES_USER_BYTES_MAX // _CHARACTER_BYTES_MAX
+    if not is_surely_small and len(whole[len(message_id + group) :].encode()) > PROPERTIES_USER_BYTES_MAX:
+        raise PropertiesTooLarge(
+            f"Properties, tag, keys, trace context may have {PROPERTIES_USER_BYTES_MAX} bytes in all.",
+            f"the total size of user property is too large, max is {PROPERTIES_USER_BYTES_MAX}",
+        )
+
+
+def _check_controls(message: Said) -> None:
+    found: list[tuple[type[ClientMistake], str, str]] = [
+        (IllegalMessageId, "message id", message.message_id),
+        (IllegalTag, "tag", message.tag),
+        *((IllegalKey, "key", key) for key in message.keys),
+        (IllegalMessageGroup, "message group", message.message_group),
+        (IllegalProperty, "trace context", message.trace_context),
+        *((IllegalProperty, "the key of property", name) for name in message.properties),
+        *((IllegalProperty, "the value of property", text) for text in message.properties.values()),
+    ]
+    for error, what, text in found:
+        if _CONTROL.search(text):
+            raise error(
+                f"{text!r} must not hold control characters.", f"{what} cannot contain control character"
+            )
+
+
+def _check_group(message_group: str) -> None:
+    if not message_group.strip():
+        raise IllegalMessageGroup(f"{message_group!r} must not be blank.", f"message group cannot {_BLANK}")
+    if len(message_group.encode()) > MESSAGE_GROUP_BYTES_MAX:
+        raise IllegalMessageGroup(
+            f"It has more than {MESSAGE_GROUP_BYTES_MAX} bytes.",
+            f"message group exceed the max size {MESSAGE_GROUP_BYTES_MAX + 1}",
+        )
+
+
+def _check_properties(given: dict[str, str]) -> None:
+    if len(given) > PROPERTIES_USER_COUNT_MAX:
+        raise PropertiesTooLarge(
+            f"A message has at most {PROPERTIES_USER_COUNT_MAX} properties.",
+            f"too many user properties, max is {PROPERTIES_USER_COUNT_MAX}",
+        )
+    if not _REFUSED.isdisjoint(given):
+        name = next(name for name in given if name in _REFUSED)
+        raise IllegalProperty(
+            f"{name!r} is empty or reserved for the broker. Choose another name.",
+            f"property is used by system: {name}",
+        )
+    if property_names.TIMER_KEY in given or property_names.TIMER_UNIQUE in given:
+        _check_timer_key(given)
+
+
+def _check_timer_key(given: dict[str, str]) -> None:
+    """Refuse a key or a "unique" that is not what it seems: nobody could name the timer that it sets."""
+    key, unique = given.get(property_names.TIMER_KEY), given.get(property_names.TIMER_UNIQUE)
+    if key is not None and (not key.strip() or len(key) > TIMER_NAME_CHARACTERS_MAX):
+        raise IllegalKey(
+            f"{property_names.TIMER_KEY} has {len(key)} characters; give 1 to {TIMER_NAME_CHARACTERS_MAX}."
+        )
+    if unique is not None and (key is None or unique.lower() not in ("true", "false")):
+        raise IllegalProperty(
+            f"{property_names.TIMER_UNIQUE} must be true or false, "
+            f"and stand beside {property_names.TIMER_KEY}."
+        )
