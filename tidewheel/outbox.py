@@ -21,7 +21,9 @@ Rules:
 3. A relay holds a key by holding its oldest unsent row; whoever is behind it waits. So several relays share
    the keys, and each key is in one hand. Rows without a key are independent.
 4. A row that cannot be sent holds back its key, with growing pauses, and says why in `last_error`; other keys
-   go on. Delete the row to give the message up.
+   go on. One that the broker refuses is parked after `park_after` attempts, and holds nothing back then.
+   While no broker is there, none is. `parked` shows them, `replay` lets them be sent, after what passed them.
+   Delete the row to give the message up.
 5. A row is marked after it was sent. A relay that dies, or loses its database, in between leaves rows that
    are sent again by the next: at most `batch` of them. Each send carries the row's id as the property
    TW_OUTBOX_ID, by which `tidewheel.idempotence` recognises the second one. Of a Client it is the message's
@@ -40,8 +42,9 @@ from tidewheel.barrier_table import explained, refuse_no_session
 from tidewheel.databases import create_tables, delete_before
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
-from tidewheel.outbox_relay import REMEDY, Relay, Round
-from tidewheel.outbox_table import OUTBOX_ID, metadata, outbox_sql, outbox_table, row_of
+from tidewheel.outbox_parked import Counts, OutboxRow, counts, parked, replay, row_of_id, waiting
+from tidewheel.outbox_relay import Relay, Round
+from tidewheel.outbox_table import OUTBOX_ID, REMEDY, metadata, outbox_sql, outbox_table, row_of
 
 with needing("txn"):
     from sqlalchemy import Connection, insert
@@ -55,15 +58,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OUTBOX_ID",
+    "Counts",
+    "OutboxRow",
     "Relay",
     "Round",
     "add",
     "adding",
+    "counts",
     "create_table",
     "forget",
     "metadata",
     "outbox_sql",
     "outbox_table",
+    "parked",
+    "replay",
+    "row_of_id",
+    "waiting",
 ]
 
 FORGET_ROWS = 10_000

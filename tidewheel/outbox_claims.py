@@ -1,7 +1,7 @@
 """How a relay takes rows so that no other relay has them, and gives them back.
 
-The oldest unsent row of a key is its head. Who holds the head holds the key: rows behind it are never taken
-by others, so they can be taken along.
+The oldest unsent row of a key that is not parked is its head. Who holds the head holds the key: rows behind
+it are never taken by others, so they can be taken along.
 
 - PostgreSQL, MySQL, MariaDB: heads are locked with SKIP LOCKED and stay locked until the marks commit. A
   relay that dies loses its connection and with it the locks, at once. The relay's statements run at READ
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidewheel.database_errors import LOCK_TIMED_OUT, ROLLED_BACK, says
 from tidewheel.extras import needing
-from tidewheel.outbox_table import outbox_table, unsent
+from tidewheel.outbox_table import is_waiting, outbox_table, unsent
 
 with needing("txn"):
     from sqlalchemy import exists, select, update
@@ -49,10 +49,13 @@ before = outbox_table.alias("before")
 def heads(limit: int, now_ms: int) -> Select[Any]:
     """Return the oldest unsent row of each key that may be tried now and is not claimed."""
     earlier = exists().where(
-        before.c.order_key == rows.order_key, before.c.sent_ms.is_(None), before.c.id < rows.id
+        before.c.order_key == rows.order_key,
+        before.c.sent_ms.is_(None),
+        before.c.retry_ms >= 0,
+        before.c.id < rows.id,
     )
     is_its_turn = (rows.retry_ms <= now_ms) | (rows.retry_ms > now_ms + RETRY_MS_MAX)
-    mine = (unsent, ~earlier, is_its_turn, rows.claimed_until_ms <= now_ms)
+    mine = (is_waiting, ~earlier, is_its_turn, rows.claimed_until_ms <= now_ms)
     return select(outbox_table).where(*mine).order_by(rows.id).limit(limit)
 
 
@@ -62,7 +65,7 @@ def with_followers(connection: Connection, found: Sequence[Row[Any]], limit: int
     lone = [row for row in found if row.order_key is None]
     if not keys:
         return lone
-    query = select(outbox_table).where(unsent, rows.order_key.in_(keys)).order_by(rows.id).limit(limit)
+    query = select(outbox_table).where(is_waiting, rows.order_key.in_(keys)).order_by(rows.id).limit(limit)
     return sorted([*lone, *connection.execute(query)], key=lambda row: int(row.id))
 
 

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from tidewheel.barrier import wall_clock_ms
@@ -22,10 +22,16 @@ from tidewheel.barrier_table import refuse_unfit_table
 from tidewheel.client.calls import send
 from tidewheel.client.clients import AsyncClient, Client
 from tidewheel.databases import KNOWN, MYSQL
-from tidewheel.errors import ConfigurationError, UnknownChoice
+from tidewheel.errors import (
+    ClientMistake,
+    ConfigurationError,
+    NotFound,
+    RefusedByState,
+    UnknownChoice,
+)
 from tidewheel.mysql_tables import refuse_server_that_waits
 from tidewheel.outbox_claims import RETRY_MS, RETRY_MS_MAX, LeasedRows, LockedRows, Sent
-from tidewheel.outbox_table import message_of, new_message_of, outbox_table
+from tidewheel.outbox_table import REMEDY, message_of, new_message_of, outbox_table
 
 if TYPE_CHECKING:
     import threading
@@ -39,10 +45,8 @@ SENDERS = 8
 LEASE_MS = 60_000
 IDLE_S = 0.2
 ERROR_CHARACTERS = 500
-REMEDY = (
-    "Call outbox.create_table(engine) once, or with Alembic put outbox_table.to_metadata(Base.metadata) "
-    "beside your models and migrate."
-)
+PARK_AFTER = 10
+"""Attempts, in about three minutes, before a row that the broker refuses is parked."""
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +62,8 @@ class Round:
 class Relay:
     """Sends the outbox of one database by a Client, or a started official producer.
 
+    A row that the broker refuses is parked after `park_after` attempts; None: it is tried for ever.
+
     Raises:
         UnknownChoice: when the database is none that the outbox works on, or too old.
         ConfigurationError: when the outbox's table is missing or of an older version, or for an AsyncClient.
@@ -71,6 +77,7 @@ class Relay:
         batch: int = BATCH_ROWS,
         senders: int = SENDERS,
         lease_ms: int = LEASE_MS,
+        park_after: int | None = PARK_AFTER,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         with engine.connect() as connection:
@@ -79,6 +86,7 @@ class Relay:
                 refuse_server_that_waits(connection)
         self._send, self._batch, self._clock_ms = send_by(producer), batch, clock_ms
         self._claims = claims_of(engine, lease_ms)
+        self._park_after = park_after
         self._senders = ThreadPoolExecutor(senders, thread_name_prefix="outbox")
 
     def __enter__(self) -> Relay:
@@ -127,13 +135,45 @@ class Relay:
         return sent
 
     def _failed(self, row: Row[Any], error: Exception) -> dict[str, Any]:
+        attempts, now_ms = row.attempts + 1, self._clock_ms()
+        if self._park_after is not None and attempts >= self._park_after and is_refusal(error):
+            log.error(
+                "Message %s to %s is parked after %d attempts: %s. See tidewheel outbox ls.",
+                row.outbox_id,
+                row.topic,
+                attempts,
+                error,
+            )
+            return {"attempts": attempts, "retry_ms": -now_ms, "last_error": words(error)}
         log.warning("Message %s to %s is not sent yet: %s", row.outbox_id, row.topic, error)
         pause_ms = min(RETRY_MS * 2 ** min(row.attempts, 10), RETRY_MS_MAX)
         return {
-            "attempts": row.attempts + 1,
-            "retry_ms": self._clock_ms() + pause_ms,
-            "last_error": (str(error) or repr(error))[:ERROR_CHARACTERS],
+            "attempts": attempts,
+            "retry_ms": now_ms + pause_ms,
+            "last_error": words(error),
         }
+
+
+REFUSALS = (ClientMistake, NotFound, RefusedByState)
+REFUSALS_OF_OFFICIAL_CLIENT = {
+    "BadRequestException",
+    "IllegalArgumentException",
+    "NotFoundException",
+    "PayloadEmptyException",
+    "PayloadTooLargeException",
+    "RequestHeaderFieldsTooLargeException",
+    "UnsupportedException",
+}
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether the message itself was refused; not: no broker was there, or the relay lacks a right."""
+    return isinstance(error, REFUSALS) or type(error).__name__ in REFUSALS_OF_OFFICIAL_CLIENT
+
+
+def words(error: Exception) -> str:
+    """Return what a row keeps of an error; PostgreSQL takes no NUL."""
+    return (str(error) or repr(error))[:ERROR_CHARACTERS].replace("\0", "\ufffd")
 
 
 def send_by(producer: Client | Producer) -> Callable[[Row[Any]], object]:
@@ -141,8 +181,19 @@ def send_by(producer: Client | Producer) -> Callable[[Row[Any]], object]:
     if isinstance(producer, AsyncClient):
         raise ConfigurationError("The Relay takes a Client, as it sends by threads; not an AsyncClient.")
     if isinstance(producer, Client):
-        return lambda row: producer.run(send(new_message_of(row), producer.namespace, row.outbox_id))
-    return lambda row: producer.send(message_of(row))
+        return lambda row: producer.run(send(made_of(row, new_message_of), producer.namespace, row.outbox_id))
+    return lambda row: producer.send(made_of(row, message_of))
+
+
+Made = TypeVar("Made")
+
+
+def made_of(row: Row[Any], make: Callable[[Row[Any]], Made]) -> Made:
+    """Return a row's message; raise `ClientMistake` for a row that is none."""
+    try:
+        return make(row)
+    except (ValueError, TypeError, LookupError) as error:
+        raise ClientMistake(f"Row {row.id} of the outbox cannot be read: {error!r}.") from error
 
 
 def by_key(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:

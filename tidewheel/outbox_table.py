@@ -51,6 +51,10 @@ DELAYS = {DELIVER_MS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY", "__STARTDELI
 """Reserved properties by which a user may say when; the broker takes them off (docs/timers.md)."""
 TIMER_PROPERTIES = {"timer_key": TIMER_KEY, "unique": "TW_TIMER_UNIQUE"}
 
+REMEDY = (
+    "Call outbox.create_table(engine) once, or with Alembic put outbox_table.to_metadata(Base.metadata) "
+    "beside your models and migrate."
+)
 ORDER_KEY_CHARACTERS = 640
 """A longer one stands in its row as its hash: an index of PostgreSQL takes 2,704 bytes, of MySQL 3,072."""
 
@@ -81,6 +85,7 @@ outbox_table = Table(
     **EXACT,
 )
 unsent = outbox_table.c.sent_ms.is_(None)
+is_waiting, is_parked = unsent & (outbox_table.c.retry_ms >= 0), unsent & (outbox_table.c.retry_ms < 0)
 PARTS = ("sqlite", "postgresql")
 partial: dict[str, Any] = {"postgresql_where": unsent, "sqlite_where": unsent}
 by_key = outbox_table.c.order_key, outbox_table.c.id

@@ -31,6 +31,7 @@ COMMANDS = {
     "explain": Entry("services.cli.explain", "Tell the life of one message or order, from the log."),
     "tail": Entry("services.cli.tail", "Show messages as they arrive, without consuming them."),
     "txn": Entry("services.cli.txn", "Look at transactions; ask producers, end them by hand."),
+    "outbox": Entry("services.cli.outbox", "Look at an application's outbox; bring parked messages back."),
     "timer": Entry("services.cli.timer", "Look at delayed messages; cancel, move, fire them."),
     "auth": Entry("services.cli.auth", "Users, their rights and tokens; allow, deny."),
     "status": Entry("services.cli.status", "Show on one screen how a broker does."),

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import threading
 from datetime import UTC, datetime
+from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from rocketmq import Message
-from sqlalchemy import create_engine, select, text
+from rocketmq.v5.exception import NotFoundException
+from sqlalchemy import create_engine, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import sessionmaker
 
 from tidewheel import Client, NewMessage, Timer, outbox, outbox_relay
 from tidewheel.errors import (
+    AccessRefused,
     BodyEmpty,
     BodyTooLarge,
+    BrokerUnreachable,
+    Busy,
     ClientMistake,
     ConfigurationError,
     IllegalDeliveryTime,
@@ -26,11 +31,12 @@ from tidewheel.errors import (
     IllegalProperty,
     IllegalTag,
     IllegalTopic,
+    NotFound,
     PropertiesTooLarge,
     UnknownChoice,
 )
 from tidewheel.idempotence import once
-from tidewheel.outbox import OUTBOX_ID, Relay, Round, outbox_sql, outbox_table
+from tidewheel.outbox import OUTBOX_ID, Counts, Relay, Round, outbox_sql, outbox_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -273,6 +279,91 @@ def test_a_row_that_fails_holds_back_its_key_only_and_says_why(engine: Engine) -
         now_ms[0] = 1_500
         assert sending.run_once() == Round(2, 0)
     assert producer.bodies[2:] == [b"a1", b"a2"]
+
+
+def refuse(error: Exception) -> Callable[[Message], object]:
+    def inside(one: Message) -> None:
+        if one.body.startswith(b"bad"):
+            raise error
+
+    return inside
+
+
+REFUSALS = [NotFound("No topic."), ClientMistake("No."), NotFoundException("no topic")]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_a_row_that_is_refused_is_parked_and_can_be_brought_back(engine: Engine, error: Exception) -> None:
+    add(engine, message(b"bad", "a"), message(b"a2", "a"), message(b"bad lone"))
+    producer, now_ms = Producing(), [1_000]
+    producer.inside = refuse(error)
+    with relay(engine, producer, clock_ms=lambda: now_ms[0], park_after=3) as sending:
+        for _ in range(3):
+            assert sending.run_once() == Round(0, 2)
+            now_ms[0] += 60_000
+        assert sending.run_once() == Round(1, 0)
+        assert producer.bodies == [b"a2"]
+        bad, lone = outbox.parked(engine)
+        assert (bad.body, bad.order_key, bad.attempts, bad.parked_ms) == (b"bad", "a", 3, 121_000)
+        assert bad.last_error == str(error)
+        assert outbox.counts(engine) == Counts(0, 2, None)
+        assert outbox.replay(engine, [bad.id, 999]) == 1
+        assert outbox.replay(engine, [bad.id]) == 0
+        assert outbox.counts(engine).waiting == 1
+        assert [row.id for row in outbox.waiting(engine)] == [bad.id]
+        assert [row.id for row in outbox.parked(engine)] == [lone.id]
+        producer.inside = lambda _: None
+        assert sending.run_once() == Round(1, 0)
+    assert producer.bodies == [b"a2", b"bad"]
+    assert outbox.row_of_id(engine, bad.id) is None
+    assert outbox.row_of_id(engine, lone.id) == lone
+
+
+def test_a_row_that_cannot_be_read_is_parked(engine: Engine) -> None:
+    add(engine, message(b"1", "a"), message(b"2", "a"))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE tidewheel_outbox SET properties = '{' WHERE topic = 'orders'"))
+        connection.execute(update(outbox_table).where(outbox_table.c.body == b"2").values(properties="{}"))
+    producer = Producing()
+    with relay(engine, producer, park_after=1) as sending:
+        assert sending.run_once() == Round(0, 1)
+        assert sending.run_once() == Round(1, 0)
+    [bad] = outbox.parked(engine)
+    assert "cannot be read" in str(bad.last_error)
+
+
+DOWN = [
+    BrokerUnreachable("It is down."),
+    Busy("Later."),
+    AccessRefused("No right."),
+    ConnectionError("no broker"),
+    SSLCertVerificationError("old"),
+]
+
+
+@pytest.mark.parametrize("error", DOWN, ids=lambda error: type(error).__name__)
+def test_no_row_is_parked_while_no_broker_is_there(engine: Engine, error: Exception) -> None:
+    add(engine, message(b"bad", "a"))
+    producer, now_ms = Producing(), [1_000]
+    producer.inside = refuse(error)
+    with relay(engine, producer, clock_ms=lambda: now_ms[0], park_after=2) as sending:
+        for _ in range(6):
+            assert sending.run_once() == Round(0, 1)
+            now_ms[0] += 60_000
+        assert outbox.counts(engine).parked == 0
+        producer.inside = lambda _: None
+        assert sending.run_once() == Round(1, 0)
+
+
+def test_a_row_may_be_tried_for_ever(engine: Engine) -> None:
+    add(engine, message(b"bad", "a"))
+    producer, now_ms = Producing(), [1_000]
+    producer.inside = refuse(ClientMistake("No."))
+    with relay(engine, producer, clock_ms=lambda: now_ms[0], park_after=None) as sending:
+        for _ in range(12):
+            assert sending.run_once() == Round(0, 1)
+            now_ms[0] += 60_000
+    assert (outbox.parked(engine), outbox.counts(engine).waiting) == ([], 1)
 
 
 def test_a_second_relay_takes_other_keys_and_never_one_that_is_in_hand(engine: Engine) -> None:

@@ -1,0 +1,122 @@
+"""Rows of the outbox that are parked: refused so often that no relay tries them, until they are brought back.
+
+A parked row has no `sent_ms`, and in `retry_ms` the time it was parked at, negative. It holds nothing
+back: the rows of its key that come later are sent without it. Whether it may still be sent then is the
+user's decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidewheel.barrier_table import explained
+from tidewheel.databases import for_own_statements
+from tidewheel.extras import needing
+from tidewheel.outbox_table import REMEDY, is_parked, is_waiting, outbox_table
+
+with needing("txn"):
+    from sqlalchemy import func, select, update
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from sqlalchemy import ColumnElement, Engine
+
+ROWS_SHOWN = 1_000
+IDS_AT_ONCE = 500
+
+columns = outbox_table.c
+
+
+@dataclass(frozen=True)
+class OutboxRow:
+    """A row that is not sent: what it is, and what became of its last attempt."""
+
+    id: int
+    outbox_id: str
+    topic: str
+    order_key: str | None
+    created_ms: int
+    attempts: int
+    last_error: str | None
+    parked_ms: int | None
+    """When it was parked; None: it waits."""
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many rows are not sent, and when the oldest one that waits was added (ms since 1970, or None)."""
+
+    waiting: int
+    parked: int
+    oldest_waiting_ms: int | None
+
+
+def parked(engine: Engine, limit: int = ROWS_SHOWN) -> list[OutboxRow]:
+    """Return the parked rows, the oldest first."""
+    return look(engine, is_parked, limit)
+
+
+def waiting(engine: Engine, limit: int = ROWS_SHOWN) -> list[OutboxRow]:
+    """Return the rows that wait for a relay, the oldest first."""
+    return look(engine, is_waiting, limit)
+
+
+def row_of_id(engine: Engine, row_id: int) -> OutboxRow | None:
+    """Return a row that is not sent, or None."""
+    found = look(engine, columns.sent_ms.is_(None) & (columns.id == row_id), 1)
+    return found[0] if found else None
+
+
+def look(engine: Engine, which: ColumnElement[bool], limit: int) -> list[OutboxRow]:
+    """Return rows that are not sent."""
+    query = select(outbox_table).where(which).order_by(columns.id).limit(limit)
+    with explained(outbox_table, REMEDY), for_own_statements(engine).connect() as connection:
+        return [
+            OutboxRow(
+                row.id,
+                row.outbox_id,
+                row.topic,
+                row.order_key,
+                row.created_ms,
+                row.attempts,
+                row.last_error,
+                -row.retry_ms if row.retry_ms < 0 else None,
+                bytes(row.body),
+            )
+            for row in connection.execute(query)
+        ]
+
+
+def replay(engine: Engine, ids: Iterable[int]) -> int:
+    """Let parked rows wait for a relay again, as if they were new; return how many were parked.
+
+    Each is sent next of what its key has left, after rows that passed it while it was parked.
+    """
+    afresh = {"retry_ms": 0, "attempts": 0, "last_error": None}
+    brought = 0
+    with explained(outbox_table, REMEDY), for_own_statements(engine).begin() as connection:
+        for some in steps(sorted(set(ids))):
+            statement = update(outbox_table).where(is_parked, columns.id.in_(some)).values(afresh)
+            brought += connection.execute(statement).rowcount
+    return brought
+
+
+def steps(ids: list[int]) -> Iterator[list[int]]:
+    """Cut ids into parts that any database takes in one statement."""
+    for start in range(0, len(ids), IDS_AT_ONCE):
+        yield ids[start : start + IDS_AT_ONCE]
+
+
+def counts(engine: Engine) -> Counts:
+    """Count the rows that are not sent, for a metric or an alarm."""
+    every = select(func.count()).select_from(outbox_table)
+    oldest = select(func.min(columns.created_ms)).where(is_waiting)
+    with explained(outbox_table, REMEDY), for_own_statements(engine).connect() as connection:
+        return Counts(
+            connection.execute(every.where(is_waiting)).scalar_one(),
+            connection.execute(every.where(is_parked)).scalar_one(),
+            connection.execute(oldest).scalar_one(),
+        )
