@@ -28,10 +28,12 @@ from tidewheel.message_rules import (
 from tidewheel.message_rules import (
     PROPERTIES_USER_COUNT_MAX as PROPERTIES_USER_COUNT_MAX,
 )
+from tidewheel.message_rules import TIME_DIGITS_MAX as TIME_DIGITS_MAX
 from tidewheel.message_rules import (
     TIMER_NAME_CHARACTERS_MAX as TIMER_NAME_CHARACTERS_MAX,
 )
 from tidewheel.message_rules import TOPIC_CHARACTERS_MAX as TOPIC_CHARACTERS_MAX
+from tidewheel.message_rules import WALL_MS_MIN as WALL_MS_MIN
 
 BODY_UNPACKED_BYTES_MAX = 16 * BODY_BYTES_MAX  # by a tool
 BODY_UNPACKED_FOR_CLIENT_BYTES_MAX = BODY_BYTES_MAX  # by a receive: 11 ms of the event loop
@@ -147,8 +149,6 @@ HALVES_LOOKED_AT_ONCE = 250
 HALVES_KEPT_LOOKED_AT_ONCE = 20_000  # that a cut has passed: whether their records are kept
 CHECKS_READ_PER_TICK_BYTES_MAX = 8 * 1024 * 1024
 
-WALL_MS_MIN = 100_000_000_000
-TIME_DIGITS_MAX = 18
 CLOCK_OFFSET_MS_MAX = 10 * DELAY_MS_MAX
 DEDUPE_MS = 600_000
 TIMER_HISTORY_MS = 7 * 86_400_000

@@ -7,6 +7,7 @@ it are never taken by others, so they can be taken along.
   relay that dies loses its connection and with it the locks, at once. The relay's statements run at READ
   COMMITTED, whatever the engine or the server is set to: at a higher level two relays would fail each other's
   marks after the sends, and all would be sent again; InnoDB would lock the gaps into which users insert.
+  It keeps locked what it comes by on its way to the heads, too: rows behind them, paused and parked ones.
   Marks that a deadlock undid, or a lock that did not come, are made again: what is sent stays sent.
 - SQLite: heads and their followers are claimed by name until a time. A relay that dies is waited for until
   then; one that lives stops sending at half of it (`Relay`).

@@ -21,6 +21,7 @@ from tidewheel.client.names import text
 from tidewheel.client.spans import moment_of
 from tidewheel.client.values import NewMessage
 from tidewheel.databases import EXACT, MYSQL, only_on, tables_sql
+from tidewheel.delay_properties import contradiction, without_delay
 from tidewheel.durations import span_ms
 from tidewheel.errors import ClientMistake, IllegalTopic
 from tidewheel.extras import needing
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 OUTBOX_ID = "TW_OUTBOX_ID"
 """The message property that carries the row's id: the official client gives each send a new message id."""
 DELIVER_MS = "TIMER_DELIVER_MS"
-DELAYS = {DELIVER_MS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY", "__STARTDELIVERTIME"}
-"""Reserved properties by which a user may say when; the broker takes them off (docs/timers.md)."""
 TIMER_PROPERTIES = {"timer_key": TIMER_KEY, "unique": "TW_TIMER_UNIQUE"}
 
 REMEDY = (
@@ -142,15 +141,16 @@ def refuse_unsendable(said: Mapping[str, Any], outbox_id: str, now_ms: int) -> N
     if not said["topic"]:
         raise IllegalTopic("It is empty. Set message.topic.")
     check_topic_name(said["topic"])
-    rest = {name: value for name, value in said["properties"].items() if name not in DELAYS}
-    texts = said["tag"] or "", said["keys"], said["message_group"] or "", {**rest, OUTBOX_ID: outbox_id}
     refuse_no_texts(said)
+    due_ms, rest = without_delay(said["properties"], now_ms)
+    texts = said["tag"] or "", said["keys"], said["message_group"] or "", {**rest, OUTBOX_ID: outbox_id}
     check_said(Kept(said["body"] or b"", outbox_id, *texts))
-    deliver_ms = said["properties"].get(DELIVER_MS)
     if said["deliver_s"] is not None:
         check_delivery(said["deliver_s"] * 1000, DELAY_MS_MAX, now_ms)
-    elif deliver_ms is not None:
-        check_delivery(int(deliver_ms), DELAY_MS_MAX, now_ms)
+        if due_ms not in (None, said["deliver_s"] * 1000):
+            raise contradiction({"the delivery timestamp": said["deliver_s"] * 1000, "a property": due_ms})
+    if due_ms is not None:
+        check_delivery(due_ms, DELAY_MS_MAX, now_ms)
 
 
 def refuse_no_texts(said: Mapping[str, Any]) -> None:

@@ -32,8 +32,8 @@ from typing import Final
 from commitlog import limits
 from commitlog.message import Message
 from services.broker.errors import IllegalDeliveryTime, IllegalProperty
-from services.broker.given_times import is_number, shown, wall_ms
 from tidewheel import durations
+from tidewheel.delay_properties import is_number, shown, wall_ms
 
 _BEGINNING: Final = b"TW_TIMER_"
 TOPIC: Final = "TW_TIMER_TOPIC"

@@ -149,14 +149,14 @@ def without_id(message: Message) -> dict[str, str]:
 
 
 def test_spans_count_from_the_transaction(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "wall_clock_ms", lambda: 1_000)
+    monkeypatch.setattr(outbox, "wall_clock_ms", lambda: 1_900_000_000_000)
     timer = Timer("deadlines", "order:6", "deadlines", lambda steps: steps)
     with sessionmaker(engine).begin() as session:
         outbox.add(session, NewMessage("a", "x", delay="30m", key="k"))
         outbox.add(session, NewMessage("b", "x", move=(timer, "1h")))
     delayed, moving = (json.loads(row.properties) for row in rows(engine))
-    assert delayed == {"TIMER_DELIVER_MS": "1801000", "TW_TIMER_KEY": "k"}
-    assert moving["TW_TIMER_TO"] == "3601000"
+    assert delayed == {"TIMER_DELIVER_MS": "1900001800000", "TW_TIMER_KEY": "k"}
+    assert moving["TW_TIMER_TO"] == "1900003600000"
 
 
 def test_a_client_sends_what_was_added_for_either(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +191,9 @@ def test_a_client_sends_what_was_added_for_either(engine: Engine, monkeypatch: p
         (NewMessage("or\0ders", "x"), IllegalTopic),
         (NewMessage("TW_SYS_TOPIC", "x"), IllegalTopic),
         (NewMessage("orders", "x", at=datetime(2990, 1, 1, tzinfo=UTC)), IllegalDeliveryTime),
+        (NewMessage("orders", "x", properties={"TIMER_DELAY_SEC": "-4"}), IllegalDeliveryTime),
+        (NewMessage("orders", "x", properties={"TIMER_DELIVER_MS": "1900000000"}), IllegalDeliveryTime),
+        (NewMessage("orders", "x", properties={"DELAY": "1", "TIMER_DELAY_SEC": "9"}), IllegalDeliveryTime),
         (NewMessage("orders", "x", tag="a|b"), IllegalTag),
         (NewMessage("orders", "x", tag="\0"), IllegalTag),
         (NewMessage("orders", "x", keys=["k", "  "]), IllegalKey),

@@ -1,0 +1,116 @@
+"""When a message is to arrive, as properties say it; read with care, and never guessed at.
+
+Beside the protocol's delivery timestamp these user properties say it, so that a client of any language and
+age can. Names and units are those of RocketMQ and its cloud:
+
+| property             | value                                   | due                       |
+|----------------------|-----------------------------------------|---------------------------|
+| `__STARTDELIVERTIME` | milliseconds since 1970                 | then                      |
+| `TIMER_DELIVER_MS`   | milliseconds since 1970                 | then                      |
+| `TIMER_DELAY_SEC`    | seconds                                 | so long after it came in  |
+| `TIMER_DELAY_MS`     | milliseconds                            | so long after it came in  |
+| `DELAY`              | a level of RocketMQ 4, 1 to 18; 0: none | that pause after it came  |
+
+Rules:
+- A value is plain digits (`whole_number`); anything else is refused, not guessed at.
+- A level above the last means the last, as in RocketMQ. A time that has passed means at once.
+- Several ways on one message must mean the same millisecond, else it is refused. RocketMQ lets `DELAY` win
+  over `TIMER_DELAY_SEC`, that over `TIMER_DELAY_MS` and that over `TIMER_DELIVER_MS`, never looks at
+  `__STARTDELIVERTIME`, and says nothing: a message at a time that half of its producer did not mean.
+- What was read is taken off the message. It is stored with `TIMER_OUT_MS` alone (`services.broker.timers`),
+  so a consumer that sends it on does not delay it again.
+
+A time in seconds where milliseconds are meant is the classic mistake; it lies in the seventies, and is
+refused instead of being delivered at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tidewheel.errors import IllegalDeliveryTime
+from tidewheel.message_rules import TIME_DIGITS_MAX, WALL_MS_MIN
+
+_SHOWN_CHARACTERS: Final = 40
+
+LEVELS_MS: Final[tuple[int, ...]] = tuple(
+    1000 * seconds
+    for seconds in (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
+)
+"""The pauses of the 18 levels, 1s 5s 10s 30s 1m ... 10m 20m 30m 1h 2h."""
+
+
+def whole_number(name: str, value: str) -> int:
+    """Return the number, 0 or more, that the property `name` gives; raise `IllegalDeliveryTime`."""
+    if not is_number(value):
+        raise IllegalDeliveryTime(f"{name} is {shown(value)}; it must be a whole number, 0 or more.")
+    return int(value)
+
+
+def wall_ms(name: str, value: str) -> int:
+    """Return the time in ms since 1970 that the property `name` gives; raise `IllegalDeliveryTime`."""
+    time_ms = whole_number(name, value)
+    if time_ms < WALL_MS_MIN:
+        raise IllegalDeliveryTime(
+            f"{name} is {time_ms}, in or before 1973. Were seconds given where milliseconds are meant?"
+        )
+    return time_ms
+
+
+def is_number(value: str) -> bool:
+    """Return whether a value is plain digits, and so few that they are a time."""
+    return value.isascii() and value.isdigit() and len(value) <= TIME_DIGITS_MAX
+
+
+def shown(value: str) -> str:
+    """Return a value as an error's message shows it: quoted, and cut to `_SHOWN_CHARACTERS`."""
+    return repr(value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}...")
+
+
+def without_delay(given: dict[str, str], now_ms: int) -> tuple[int | None, dict[str, str]]:
+    """Return the time (ms) that properties ask for, or None, and the properties without the ones that ask.
+
+    Raise `IllegalDeliveryTime`.
+    """
+    asking = WAYS.keys() & given.keys()
+    if not asking:
+        return None, given
+    asked = {name: WAYS[name](name, given[name], now_ms) for name in sorted(asking)}
+    due = {name: due_ms for name, due_ms in asked.items() if due_ms is not None}
+    if len(set(due.values())) > 1:
+        raise contradiction(due)
+    rest = {name: value for name, value in given.items() if name not in asking}
+    return next(iter(due.values()), None), rest
+
+
+def contradiction(due: Mapping[str, int | None]) -> IllegalDeliveryTime:
+    """Return the error for times that differ."""
+    said = ", ".join(f"{name} means {due_ms} ms" for name, due_ms in due.items())
+    return IllegalDeliveryTime(f"It is given in several ways: {said}. Give one of them.")
+
+
+def _then(name: str, value: str, now_ms: int) -> int:
+    return wall_ms(name, value)
+
+
+def _in_seconds(name: str, value: str, now_ms: int) -> int:
+    return now_ms + 1000 * whole_number(name, value)
+
+
+def _in_ms(name: str, value: str, now_ms: int) -> int:
+    return now_ms + whole_number(name, value)
+
+
+def _at_level(name: str, value: str, now_ms: int) -> int | None:
+    level = whole_number(name, value)
+    return now_ms + LEVELS_MS[min(level, len(LEVELS_MS)) - 1] if level else None
+
+
+WAYS: Final[dict[str, Callable[[str, str, int], int | None]]] = {
+    "__STARTDELIVERTIME": _then,
+    "TIMER_DELIVER_MS": _then,
+    "TIMER_DELAY_SEC": _in_seconds,
+    "TIMER_DELAY_MS": _in_ms,
+    "DELAY": _at_level,
+}
