@@ -352,11 +352,12 @@ def test_marks_that_a_deadlock_undid_are_made_again(engine: Engine) -> None:
     add(engine, *(message(b"%d" % number) for number in range(3)))
     failures = [1213, 1205]
 
-    def fail(connection: Any, cursor: Any, statement: str, *_: object) -> None:
+    def fail(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: object) -> tuple[str, Any]:
         if statement.startswith("UPDATE tidewheel_outbox SET sent_ms") and failures:
-            cursor.execute("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = %s", (failures.pop(),))
+            return "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = %s", (failures.pop(),)
+        return statement, parameters
 
-    event.listen(engine, "before_cursor_execute", fail)
+    event.listen(engine, "before_cursor_execute", fail, retval=True)
     producer = Producing()
     with Relay(engine, producer) as sending:
         assert sending.run_once() == Round(3, 0)
