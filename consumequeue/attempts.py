@@ -4,6 +4,7 @@ cause         the lease ended because
 EXPIRED       its time ran out
 SET_ASIDE     its time ran out after its consumer had asked for another one
 GONE          its consumer was gone
+GIVEN_UP      its consumer gave the message up: in dead letters, never in a lease record
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ class Cause(IntEnum):
     EXPIRED = 1
     SET_ASIDE = 2
     GONE = 3
+    GIVEN_UP = 4
 
 
 _WORDS = {
     Cause.EXPIRED: "not acknowledged in time",
     Cause.SET_ASIDE: "set aside by its consumer",
     Cause.GONE: "its consumer was gone",
+    Cause.GIVEN_UP: "given up by its consumer",
 }
 
 

@@ -74,6 +74,8 @@ class Lease:
     consumer asked for another time; `is_suspended`: this attempt is not to be counted. `attempt_id` is the
     name of the receive that leased the message: a receive of the same name has not heard of the lease.
     `is_lengthened`: a takeover has moved its end, and nothing was heard of the consumer since.
+    `is_failed`: the consumer has reported a failure, and the rest of the lease is the pause before the next
+    attempt; a restart forgets it.
     `handle` is what the consumer was given; unknown (empty) for a lease of before a restart. `set_back_ms`
     is by how much `visible_ms` was set back with the clock.
     """
@@ -93,6 +95,7 @@ class Lease:
     handle: str = ""
     set_back_ms: int = 0
     is_lengthened: bool = False
+    is_failed: bool = False
 
 
 class InFlight:

@@ -4,12 +4,15 @@ A message that kills its consumers would otherwise wait for one more receive, wh
 would see it among the dead letters. So the last attempt's end is itself the burial:
 
     the last attempt's lease runs out ----+
+    its consumer reports its failure -----+
     a start finds one without attempts ---+--> the queue of this file --> a dead letter, and done
     a policy allows fewer attempts -------+
 
 If a policy allows more meanwhile, the lease has run out like any other, and the message is given out again.
 
 Rules:
+- The pause after a failed attempt is for the next one. After the last attempt there is none: the lease ends
+  when the consumer reports the failure, or when a policy makes that attempt the last one.
 - The lease of the last attempt stands until its message is buried. So one step, as when a consumer gives a
   message up, ends both; until then an acknowledgement still counts.
 - A tick buries until `UNFLUSHED_BYTES_MAX` wait for the disk; the flush brings the next tick. Or until it has
@@ -73,7 +76,7 @@ class Burying:
         found = self._leases.find(generation)
         assert found is not None, "a lease that nobody has runs out"
         key, lease = found
-        if not self._is_last(key, lease) or failure_of(lease, now_ms) is None:
+        if not self.is_last(key, lease) or failure_of(lease, now_ms) is None:
             return None
         self._last_leases.append(generation)
         return key.topic
@@ -83,17 +86,20 @@ class Burying:
         if self._groups.look(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
             self._used_up.append((key, offset))
 
-    def look_for(self, group: str = "") -> None:
-        """Find what had all its attempts and is leased to nobody, of one group or all.
+    def look_for(self, now_ms: int, group: str = "") -> None:
+        """Find what had all its attempts, and is leased to nobody or pauses, of one group or all.
 
         A last lease that waits for the disk may not be the last any more: then it runs out like any other, at
         once, for what is given out again need not wait.
         """
         self._used_up += self._groups.used_up(group)
+        for key, lease in self._groups.leases():
+            if lease.is_failed and group in ("", key.group) and self.is_last(key, lease):
+                self._leases.end_pause(lease, now_ms)
         waiting, self._last_leases = self._last_leases, deque()
         for generation in waiting:
             found = self._leases.find(generation)
-            if found is None or self._is_last(*found):
+            if found is None or self.is_last(*found):
                 self._last_leases.append(generation)
             else:
                 self._leases.run_out_again(generation)
@@ -126,7 +132,7 @@ class Burying:
         key, lease = self._leases.end(generation)
         failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
         self._mark_lite_ready(key, lease.message_group)
-        if failure is None or record is None or not self._is_last(key, lease):
+        if failure is None or record is None or not self.is_last(key, lease):
             # What is gone or damaged is seen to by the next receive.
             self._groups.give_back(key, lease, failure, now_ms)
             return key.topic
@@ -134,7 +140,7 @@ class Burying:
         self._dead_letters.bury(key, record, attempts, USED_UP, now_ms)
         return None
 
-    def _is_last(self, key: GroupQueue, lease: Lease) -> bool:
+    def is_last(self, key: GroupQueue, lease: Lease) -> bool:
         """Return whether the group's policy of now allows no attempt behind the one of a lease."""
         count = self._groups.look(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max

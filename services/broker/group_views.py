@@ -111,7 +111,7 @@ class GroupViews:
         check_group_name(name)
         _check_policy(policy)
         durable_at = self._groups.set_policy(name, policy, now_ms)
-        self._burying.look_for(name)
+        self._burying.look_for(now_ms, name)
         self._lite_subscriptions.mark_all_ready(name)
         return durable_at
 

@@ -262,6 +262,11 @@ class Leases:
         """Return the lease of a generation, if it still stands."""
         return self._leases.get(generation)
 
+    def end_pause(self, lease: Lease, now_ms: int) -> None:
+        """Let a lease of which the pause before the next attempt is left run out with the next tick."""
+        lease.visible_ms = min(lease.visible_ms, now_ms)
+        self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
+
     def run_out_again(self, generation: int) -> None:
         """End a lease with the next tick, if its time is over, though an earlier tick let it stand."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)

@@ -40,7 +40,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.message import MessageType
 from commitlog.record import INNER_BATCH, Record
 from consumequeue import receipts
-from consumequeue.attempts import Failure
+from consumequeue.attempts import Cause, Failure
 from consumequeue.entry import Entry
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
@@ -199,11 +199,28 @@ class Receiving:
     ) -> tuple[str, int]:
         """Let a lease end `invisible_ms` from now; return its new handle, and what must be durable first.
 
-        The old handle is void. With `suspend` the attempt will not have counted. Raises
+        The old handle is void. With `suspend` the attempt will not have counted; without it, a push consumer
+        reports a failure (`retry`), because the broker itself renews its leases. Raises
         `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._held(group, topic, handle)
+        is_failed = not suspend and (held.is_failed or bool(held.client_id))
+        return self._change(key, held, handle, invisible_ms, suspend, is_failed, now_ms)
+
+    def _change(
+        self,
+        key: GroupQueue,
+        held: Lease,
+        handle: str,
+        invisible_ms: int,
+        suspend: bool,
+        is_failed: bool,
+        now_ms: int,
+    ) -> tuple[str, int]:
+        """Replace a lease; one whose last attempt failed ends now, because no attempt follows the pause."""
+        if is_failed and self._burying.is_last(key, held):
+            invisible_ms = 0
         self._leases.end(held.generation)
         lease = Lease(
             self._leases.next_generation(),
@@ -214,6 +231,7 @@ class Receiving:
             is_changed=True,
             is_suspended=suspend,
             leased_ms=now_ms,
+            is_failed=is_failed,
         )
         assert lease.generation > held.generation, "generations ascend, or an old handle would be good again"
         self._leases.add([(key, lease)])
@@ -235,15 +253,17 @@ class Receiving:
     def retry(self, group: str, topic: str, handle: str, after_ms: int | None, now_ms: int) -> int:
         """Let a leased message come again `after_ms` from now; its attempt counts.
 
-        None: after the span that the group's policy has for that attempt. Return what must be durable first.
-        Raises `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        None: after the span that the group's policy has for that attempt. After the last attempt the message
+        is buried with the next tick. Return what must be durable first. Raises `IllegalInvisibleTime` or
+        `InvalidReceiptHandle`.
         """
+        _check_invisible(after_ms or 0, 0)
+        key, lease = self._held(group, topic, handle)
         if after_ms is None:
-            key, lease = self._held(group, topic, handle)
             attempt = self._groups.look(key).attempts(lease.queue_offset).made
             spans = self._groups.policy(group).retry_after_ms
             after_ms = spans[min(attempt, len(spans)) - 1]
-        return self.change_invisible(group, topic, handle, after_ms, False, now_ms)[1]
+        return self._change(key, lease, handle, after_ms, False, True, now_ms)[1]
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
         """Take a lease back that its consumer never heard of: the attempt does not count."""
@@ -252,11 +272,13 @@ class Receiving:
         self._give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(
-        self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = ""
+        self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = "", attempt: int = 0
     ) -> int:
         """Move a leased message to the group's dead letters; return what must be durable first.
 
-        The caller's reason becomes a part of the dead letter's. Raise `StoreDamaged`, and the lease stands.
+        The caller's reason becomes a part of the dead letter's. `attempt` is the consumer's own count, which
+        counts where it is above the broker's: a FIFO push consumer repeats attempts under one lease. Raise
+        `StoreDamaged`, and the lease stands.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._held(group, topic, handle)
@@ -267,7 +289,9 @@ class Receiving:
         self._end(lease.generation)  # what cannot be read leaves the lease, which then runs out
         if record is None:  # retention or damage of the log has taken the message: nothing is left to keep
             return self._groups.finish(key, [offset], now_ms)
-        attempts = self._groups.look(key).attempts(offset)
+        counted = self._groups.look(key).attempts(offset)
+        made = max(counted.made, min(attempt, limits.ATTEMPTS_MAX))
+        attempts = counted.failed(Failure(now_ms, Cause.GIVEN_UP, lease.consumer))._replace(made=made)
         given_up = f"its consumer gave it up: {reason}" if reason else "its consumer gave it up"
         return self._dead_letters.bury(key, record, attempts, given_up, now_ms)
 
@@ -327,7 +351,7 @@ class Receiving:
             self._leases.restore(key, lease, now_ms, renewed_until_ms, leases_until_ms, marks=marks_leases)
             if lease.is_lengthened and not was_lengthened:
                 self._lengthened.append((key, lease))
-        self._burying.look_for()
+        self._burying.look_for(now_ms)
 
     def keep_lengthened(self, now_ms: int) -> None:
         """Record which leases this takeover has lengthened, so that the next one does not do so again."""

@@ -8,7 +8,9 @@ expect to find what is in the others.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from itertools import groupby, islice
+from typing import Final
 
 from commitlog import limits
 from commitlog.limits import AUTO_RENEW_LEASE_MS, LEASE_MS_DEFAULT, LONG_POLL_MS, RECEIVE_BATCH_MAX
@@ -44,6 +46,8 @@ ACKNOWLEDGED = AckMessageResponse(status=OK).SerializeToString()
 ENTRY_OK = AckMessageResultEntry(status=OK).SerializeToString()
 FORWARDED = ForwardMessageToDeadLetterQueueResponse(status=OK).SerializeToString()
 ANSWER_SECONDS = 0.5
+COUNTS_APART: Final = frozenset(("PYTHON",))
+"""Clients that give up after as many attempts as they may make, and send the number that they received."""
 
 
 class Consuming:
@@ -136,7 +140,7 @@ class Consuming:
         """Give a delivery up: into the group's dead letters."""
         self._sessions.seen(caller)
         durable_at = self._live.decide(
-            self._live.core.receiving.forward_to_dead_letter,
+            partial(self._live.core.receiving.forward_to_dead_letter, attempt=attempts_of(request, caller)),
             stored_name(request.group),
             stored_name(request.topic),
             request.receipt_handle,
@@ -217,6 +221,11 @@ def lease_ms(request: ReceiveMessageRequest) -> int:
     if request.HasField("invisible_duration"):
         return span_ms(request.invisible_duration)
     return AUTO_RENEW_LEASE_MS if request.auto_renew else LEASE_MS_DEFAULT
+
+
+def attempts_of(request: ForwardMessageToDeadLetterQueueRequest, caller: Caller) -> int:
+    """Return how often a consumer says that it has tried a message that it gives up."""
+    return request.max_delivery_attempts if caller.language in COUNTS_APART else request.delivery_attempt
 
 
 def poll_seconds(request: ReceiveMessageRequest, session: Session, caller: Caller) -> float:

@@ -183,12 +183,14 @@ def a_push_consumer_keeps_the_order_of_a_group(play: Play) -> None:
 
 def a_poisonous_message_is_a_dead_letter_after_the_last_attempt_of_its_group(play: Play) -> None:
     play.create_topic("MIXED")
-    play.set_group(attempts_max=2, retry_after_ms=[1_000])
+    play.set_group(attempts_max=2, retry_after_ms=[1_000, 3_600_000])  # the second pause is before no attempt
     listener = play.push(poison="poison")
     play.send_all("poison", "good")
     until(lambda: play.listed_dead_letters() and not play.lag())
     assert bodies(list(listener.seen())) == ["good", "poison", "poison"]
     assert play.dead_letters() == ["poison"]
+    [letter] = play.listed_dead_letters()
+    assert (letter["attempts"], letter["reason"]) == (2, "attempts used up")
 
 
 def a_poisonous_message_holds_its_group_up_only_until_it_is_a_dead_letter(play: Play) -> None:
@@ -202,3 +204,6 @@ def a_poisonous_message_holds_its_group_up_only_until_it_is_a_dead_letter(play: 
     assert came[0] == "poison"
     assert came[-2:] == ["next", "last"]
     assert play.dead_letters() == ["poison"]
+    [letter] = play.listed_dead_letters()
+    assert letter["attempts"] == came.count("poison")
+    assert "given up by its consumer" in letter["last_error"]["what"]

@@ -19,6 +19,7 @@ from commitlog.message import MessageType
 from commitlog.properties import DEAD_ATTEMPTS
 from commitlog.record import Record
 from commitlog.recovery import Found
+from consumequeue.attempts import Failure
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.in_flight import InFlight
 from consumequeue.sql_filter import parse_sql
@@ -205,7 +206,8 @@ class Checks(Machine):
             )
             count = len(course.failures[stored.place])
             assert count >= self.policy(course.group).attempts_max, f"buried after {count}: {stored}"
-            self._check_dead_letter(course, stored, dead_letter, count)
+            failures = [failure for _, failure in course.failures[stored.place]]
+            self._check_dead_letter(course, stored, dead_letter, failures)
             course.done[stored.place] = before + 1
 
     def see_buried(self, before: int) -> None:
@@ -224,13 +226,14 @@ class Checks(Machine):
         appended = [one.record for _, one in self.broker.store._appended if isinstance(one, Found)]
         return [one for one in appended if one.topic == topic and one.physical_offset >= first_offset]
 
-    def _check_dead_letter(self, course: Course, stored: Stored, dead_letter: Stored, count: int) -> None:
-        failures = [failure for _, failure in course.failures[stored.place]]
+    def _check_dead_letter(
+        self, course: Course, stored: Stored, dead_letter: Stored, failures: list[Failure]
+    ) -> None:
         errors = (str(failures[0]), str(failures[-1])) if failures else ("", "")
         marks = dead_letter.marks
         assert marks[properties.DEAD_LETTER_TOPIC] == course.topic
         assert marks[properties.DEAD_LETTER_MESSAGE_ID] == stored.message_id
-        assert marks[DEAD_ATTEMPTS] == str(count)
+        assert marks[DEAD_ATTEMPTS] == str(len(failures))
         assert (
             marks.get(properties.DEAD_FIRST_ERROR, ""),
             marks.get(properties.DEAD_LAST_ERROR, ""),

@@ -33,6 +33,10 @@ class Operators(Checks):
         durable_at = self.broker.group_views.set_policy(group, policy, self.now_ms)
         assert self.broker.group_views.one(group).policy == policy
         self.policies.setdefault(group, []).append((durable_at, policy))
+        for course in [one for one in self.oracle.now() if one.group == group]:
+            for held in course.held.values():
+                if held.is_failed and self.was_last(course, held):
+                    held.visible_ms = min(held.visible_ms, self.now_ms)
 
     def create(self) -> None:
         group, topic = self.chance.choice([*FILTERS]), self.chance.choice(TOPICS)

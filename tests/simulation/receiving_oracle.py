@@ -71,6 +71,8 @@ class Held:
     is_gone: bool = False
     is_changed: bool = False
     is_suspended: bool = False
+    is_failed: bool = False
+    """Whether its consumer has reported a failure: what is left is a pause. A restart forgets it."""
     ended_at: int = FOREVER
     is_replaced: bool = False
 
@@ -278,6 +280,7 @@ class _Recovery:
         assert held.ended_at > self.told_offset, f"a lease has ended, which was told, and stands: {held}"
         self.course.past[place] = [held]
         held.granted_at, held.ended_at, held.is_replaced, held.is_gone = 0, FOREVER, False, False
+        held.is_failed = False
         self._compare(held, found)
         self.course.held[place] = held
 

@@ -13,6 +13,7 @@ from typing import Final
 from commitlog import limits, properties
 from commitlog.message import Message
 from consumequeue import receipts
+from consumequeue.attempts import Cause, Failure
 from services.broker.errors import TooManyFilters, TooManyRequests
 from services.broker.group_values import Received
 from services.broker.topics import DEAD_LETTER_PREFIX
@@ -187,10 +188,13 @@ class World(Subscribers):
             return
         course, held = found
         span_ms, suspend = self.chance.choice([0, 50, *SPANS_MS]), self.chance.random() < 0.3
+        is_failed = not suspend and (held.is_failed or held.is_renewed)
         handle, durable_at = self.broker.receiving.change_invisible(
             course.group, course.topic, held.handle, span_ms, suspend, self.now_ms
         )
         self.stale.append((course.group, course.topic, held.handle))
+        if is_failed and self.was_last(course, held):
+            span_ms = 0  # no attempt follows for which to pause
         course.end(held.place, durable_at if held.message_group else 0).is_replaced = True
         course.hold(
             replace(
@@ -205,6 +209,7 @@ class World(Subscribers):
                 is_gone=False,
                 is_changed=True,
                 is_suspended=suspend,
+                is_failed=is_failed,
                 ended_at=FOREVER,
                 is_replaced=False,
             )
@@ -233,7 +238,9 @@ class World(Subscribers):
         assert dead_letters or stored.physical_offset < self.broker._log.first_offset
         for dead_letter in dead_letters:
             assert dead_letter.marks[properties.DEAD_REASON] == "its consumer gave it up"
-            self._check_dead_letter(course, stored, dead_letter, len(course.failures[held.place]) + 1)
+            failures = [failure for _, failure in course.failures[held.place]]
+            given_up = Failure(self.now_ms, Cause.GIVEN_UP, held.consumer)
+            self._check_dead_letter(course, stored, dead_letter, [*failures, given_up])
         course.end(held.place, durable_at)
         course.done[held.place] = durable_at
         self.stale.append((course.group, course.topic, held.handle))

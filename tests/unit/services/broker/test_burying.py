@@ -60,6 +60,117 @@ def test_a_push_consumer_that_dies_with_the_last_attempt_buries_it(bench: Bench)
     assert dead_letters(bench)[0].last_error.endswith("its consumer was gone, consumer c")
 
 
+@pytest.mark.parametrize("message_group", ["", "a"])
+@pytest.mark.parametrize("verb", ["push nack", "retry", "retry later", "push nack, then again"])
+def test_a_message_whose_last_attempt_failed_is_a_dead_letter_at_once(
+    bench: Bench, verb: str, message_group: str
+) -> None:
+    """The pause after an attempt is for the next one: after the last there is none to wait for."""
+    receiving, hour_ms = bench.broker.receiving, 3_600_000
+    policy = GroupPolicy(attempts_max=2, retry_after_ms=(hour_ms,))
+    bench.broker.group_views.set_policy("g", policy, bench.now_ms)
+    bench.send(message_group)
+    for _ in range(2):
+        (got,) = bench.receive(auto_renew=verb.startswith("push"))
+        if verb.startswith("push"):
+            handle, _ = receiving.change_invisible("g", "t", got.receipt_handle, hour_ms, False, bench.now_ms)
+            if verb.endswith("again") and got.attempt == 1:
+                receiving.change_invisible("g", "t", handle, hour_ms, False, bench.now_ms)
+        else:
+            span_ms = hour_ms if verb == "retry later" else None
+            receiving.retry("g", "t", got.receipt_handle, span_ms, bench.now_ms)
+        if got.attempt == 1:
+            bench.advance(hour_ms - 1)
+            assert (bench.receive(), dead_letters(bench)) == ([], [])
+            bench.advance(1)
+    bench.advance(0)
+    (dead_letter,) = dead_letters(bench)
+    assert (dead_letter.attempts, dead_letter.store_ms) == (2, bench.now_ms)
+    first, last = f"{NOW_MS + hour_ms}", f"{bench.now_ms}"
+    assert dead_letter.first_error == f"{first} set aside by its consumer, consumer c"
+    assert dead_letter.last_error == f"{last} set aside by its consumer, consumer c"
+
+
+@pytest.mark.parametrize("message_group", ["", "a"])
+def test_a_simple_consumer_may_extend_its_last_attempt(bench: Bench, message_group: str) -> None:
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1), bench.now_ms)
+    bench.send(message_group)
+    (got,) = bench.receive()
+    extend = bench.broker.receiving.change_invisible
+    handle, _ = extend("g", "t", got.receipt_handle, 60_000, False, bench.now_ms)
+    bench.advance(59_999)
+    assert dead_letters(bench) == []
+    bench.broker.receiving.ack("g", "t", handle, bench.now_ms)
+    bench.flush()
+    bench.advance(1)
+    assert dead_letters(bench) == []
+
+
+def test_a_suspended_attempt_is_never_the_last(bench: Bench) -> None:
+    bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1), bench.now_ms)
+    bench.send()
+    for _ in range(3):
+        (got,) = bench.receive(auto_renew=True)
+        assert got.attempt == 1
+        suspend = bench.broker.receiving.change_invisible
+        suspend("g", "t", got.receipt_handle, 60_000, True, bench.now_ms)
+        bench.advance(59_999)
+        assert bench.receive() == []
+        bench.advance(1)
+    assert dead_letters(bench) == []
+
+
+def test_fewer_attempts_do_not_let_a_failed_message_wait_for_an_attempt_that_will_not_be(
+    bench: Bench,
+) -> None:
+    """M1 and M2 failed and pause; M3 is in a consumer's hands, and suspended M4 has had no attempt."""
+    policy = GroupPolicy(attempts_max=9, retry_after_ms=(3_600_000,))
+    bench.broker.group_views.set_policy("g", policy, bench.now_ms)
+    change = bench.broker.receiving.change_invisible
+    for number in range(4):
+        bench.send()
+        (got,) = bench.receive(auto_renew=number == 0)
+        if number == 1:
+            bench.broker.receiving.retry("g", "t", got.receipt_handle, None, bench.now_ms)
+        else:
+            change("g", "t", got.receipt_handle, 3_600_000, number == 3, bench.now_ms)
+    bench.advance(1)
+    bench.broker.group_views.set_policy("g", replace(policy, attempts_max=1), bench.now_ms)
+    bench.flush()
+    bench.advance(0)
+    assert sorted(dead_letter_ids(bench)) == ["M1", "M2"]
+
+
+@pytest.mark.parametrize(
+    ("tried", "made"), [(0, 1), (1, 1), (2, 2), (17, 17), (-5, 1), (2**31 - 1, limits.ATTEMPTS_MAX)]
+)
+def test_a_consumer_that_gives_up_says_how_often_it_has_tried(bench: Bench, tried: int, made: int) -> None:
+    """A FIFO push consumer tries again by itself, under one lease, and then gives the message up."""
+    bench.send("a")
+    (got,) = bench.receive(auto_renew=True)
+    bench.advance(5)
+    give_up = bench.broker.receiving.forward_to_dead_letter
+    give_up("g", "t", got.receipt_handle, bench.now_ms, attempt=tried)
+    bench.flush()
+    (dead_letter,) = dead_letters(bench)
+    assert dead_letter.attempts == made
+    given_up = f"{NOW_MS + 5} given up by its consumer, consumer c"
+    assert (dead_letter.first_error, dead_letter.last_error) == (given_up, given_up)
+
+
+def test_a_message_that_is_given_up_keeps_its_first_error(bench: Bench) -> None:
+    bench.send()
+    bench.receive()
+    bench.advance(LEASE_MS)
+    (got,) = bench.receive(client_id="d")
+    bench.broker.receiving.forward_to_dead_letter("g", "t", got.receipt_handle, bench.now_ms)
+    bench.flush()
+    (dead_letter,) = dead_letters(bench)
+    assert dead_letter.attempts == 2
+    assert dead_letter.first_error == f"{NOW_MS + LEASE_MS} not acknowledged in time, consumer c"
+    assert dead_letter.last_error == f"{NOW_MS + LEASE_MS} given up by its consumer, consumer d"
+
+
 def test_a_buried_message_gives_its_message_group_the_turn_and_wakes_who_waits(bench: Bench) -> None:
     bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1), bench.now_ms)
     bench.send("a")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.broker.group_values import GroupPolicy
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
@@ -22,8 +23,8 @@ def kinds(replies: list[Any]) -> list[str]:
     return [reply.WhichOneof("content") for reply in replies]
 
 
-async def one_handle(front: Any) -> str:
-    replies = await front.receive("t")
+async def one_handle(front: Any, **more: Any) -> str:
+    replies = await front.receive("t", **more)
     [handle] = [one.message.system_properties.receipt_handle for one in replies if one.HasField("message")]
     return str(handle)
 
@@ -154,6 +155,50 @@ def test_a_message_given_up_is_a_dead_letter_of_its_group(play: Any) -> None:
         assert kinds(await front.receive("t")) == ["status"]
         dead = await front.receive("%DLQ%g", group="morgue")
         assert [one.message.body for one in dead if one.HasField("message")] == [b"poison"]
+
+    play(scenario)
+
+
+def test_a_push_consumers_last_failed_attempt_makes_a_dead_letter_without_a_pause(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        policy = GroupPolicy(attempts_max=1, retry_after_ms=(9_000,))
+        await front.live.groups.set("g", policy)
+        await front.send("t", b"poison")
+        request = service.ChangeInvisibleDurationRequest(
+            group=GROUP,
+            topic=TOPIC,
+            receipt_handle=await one_handle(front, auto_renew=True),
+            invisible_duration=Duration(seconds=9),
+        )
+        assert (await front.call("ChangeInvisibleDuration", request)).status.code == Code.OK
+        front.pass_time(0)
+        dead = await front.receive("%DLQ%g", group="morgue")
+        assert [one.message.body for one in dead if one.HasField("message")] == [b"poison"]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("language", "attempt", "attempts_max"), [("JAVA", 2, 3), ("PYTHON", 1, 2)])
+def test_a_dead_letter_counts_the_attempts_that_its_consumer_made_by_itself(
+    play: Any, language: str, attempt: int, attempts_max: int
+) -> None:
+    """Python's client sends the attempt that it received, and gives up after as many as it may make."""
+
+    async def scenario(front: Any) -> None:
+        await front.send("t", b"poison", message_group="a")
+        request = service.ForwardMessageToDeadLetterQueueRequest(
+            group=GROUP,
+            topic=TOPIC,
+            receipt_handle=await one_handle(front),
+            delivery_attempt=attempt,
+            max_delivery_attempts=attempts_max,
+        )
+        caller = Caller("client-1", language=language)
+        told = await front.call("ForwardMessageToDeadLetterQueue", request, caller)
+        assert told.status.code == Code.OK
+        [letter] = front.live.core.dead_letters.page("g", None, 10).dead_letters
+        assert letter.attempts == 2
+        assert letter.last_error.endswith("given up by its consumer, consumer client-1")
 
     play(scenario)
 
