@@ -18,7 +18,7 @@ A message on its way through a group; `offsets.py` keeps what of it is durable:
     aside    the filters of the group have changed            ready
     ready    a receive takes it, lowest first, before fresh   leased
 
-Below `next_offset` each offset that is not done is leased to a consumer until `visible_ms`, ready, parked, or
+Below `next_offset` each offset that is not done is leased to a consumer for a time, ready, parked, or
 set aside (`consumequeue.set_aside`).
 A lease is known by its generation, which is never used twice.
 
@@ -76,8 +76,10 @@ class Lease:
     `is_lengthened`: a takeover has moved its end, and nothing was heard of the consumer since.
     `is_failed`: the consumer has reported a failure, and the rest of the lease is the pause before the next
     attempt; a restart forgets it.
-    `handle` is what the consumer was given; unknown (empty) for a lease of before a restart. `set_back_ms`
-    is by how much `visible_ms` was set back with the clock.
+    `handle` is what the consumer was given; unknown (empty) for a lease of before a restart.
+
+    `visible_ms` and `renewed_until_ms` are elapsed time (`services.broker.lease_clock`), `leased_ms` the
+    broker's. In a lease that a start has just read `visible_ms` is the broker's time, too, until it stands.
     """
 
     generation: int
@@ -93,7 +95,6 @@ class Lease:
     attempt_id: str = ""
     leased_ms: int = 0
     handle: str = ""
-    set_back_ms: int = 0
     is_lengthened: bool = False
     is_failed: bool = False
 

@@ -65,6 +65,7 @@ from services.broker.group_views import GroupViews
 from services.broker.groups import Groups
 from services.broker.half_views import HalfViews
 from services.broker.housekeeping import Housekeeping
+from services.broker.lease_clock import LeaseClock
 from services.broker.leases import Leases, Lending
 from services.broker.lite_receiving import LiteReceiving
 from services.broker.lite_subscribing import LiteSubscribing
@@ -140,7 +141,8 @@ class Broker:
         """Where the newest checkpoint was taken, and where the newest that is on disk was."""
         self.shared_in_checkpoint: Any = None
         """What the newest checkpoint on disk keeps of the part of a shared log; None if it keeps none."""
-        self._scheduler = Scheduler(now_ms)
+        self._lease_clock = LeaseClock()
+        self._scheduler = Scheduler(now_ms, self._lease_clock)
         self.store = Store(disk, log, settings.store_host, settings.tail_entries_max)
         self.damage = self.store.damage
         self.epoch = Epoch(self.store)
@@ -184,7 +186,8 @@ class Broker:
     def _make_way_out(self, settings: BrokerSettings, now_ms: int) -> None:
         """Make the parts that messages go out by: groups' leases, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
-        leases, subscriptions = Leases(self._scheduler, now_ms), LiteSubscriptions(settings)
+        leases = Leases(self._scheduler, self._lease_clock, now_ms)
+        subscriptions = LiteSubscriptions(settings, self._lease_clock)
         lending = Lending(store, groups, leases, settings.broker_name)
         self._reading = reading = Reading(store)
         self.dead_letters = DeadLetters(store, topics, groups, reading, self.housekeeping, self.statistics)
@@ -455,10 +458,16 @@ class Broker:
         self.mending.go_on_checking()
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
-        """Count what was due in between as late because the clock was set forward."""
+        """Learn, before the next call with a time, that the clock was set from one time to another.
+
+        Leases last as long as they would have. What was due in between is late because of a jump forward.
+        """
         self._has_new_plan = True
-        self.statistics.clock_jumps["forward"] += 1
-        self._delivery.jumped(from_ms, until_ms)
+        self._lease_clock.step(until_ms - from_ms)
+        self._scheduler.clock_jumped()
+        if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
+            self.statistics.clock_jumps["forward"] += 1
+            self._delivery.jumped(from_ms, until_ms)
 
     def postpone_housekeeping(self, until_ms: int) -> None:
         """Look at the room on disk next at `until_ms`: a clock that leaps need not stop for it."""
@@ -642,7 +651,6 @@ class Broker:
             self.statistics.clock_jumps["backward"] += 1
         if back_ms > limits.CLOCK_BACK_MS_MIN:
             self._scheduler.set_back(now_ms)
-            self.receiving.clock_was_set_back(now_ms)
             self.sending.repeats.pass_time(now_ms)
             self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)

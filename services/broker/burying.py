@@ -127,7 +127,7 @@ class Burying:
         Returns the topic if the message is to be given out again instead.
         """
         found = self._leases.find(generation)
-        if found is None or found[1].visible_ms > now_ms:
+        if found is None or not self._leases.has_run_out(found[1], now_ms):
             return None
         key, lease = self._leases.end(generation)
         failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)

@@ -260,15 +260,15 @@ class Groups:
         assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
         self.open_records.pass_over(key, first, end, now_ms)
 
-    def keep_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
-        """Let a lease outlive a restart; return what must be durable before anyone is told."""
+    def keep_lease(self, key: GroupQueue, lease: Lease, until_ms: int, attempts: int, now_ms: int) -> int:
+        """Let a lease, which ends at `until_ms`, outlive a restart; return what must be durable first."""
         entry = LeaseEntry(
             Kind.LEASED,
             0,
             attempts,
             lease.queue_offset,
             lease.generation,
-            lease.visible_ms,
+            until_ms,
             lease.leased_ms,
             acks.clipped(lease.consumer),
             bool(lease.client_id),

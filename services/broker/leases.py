@@ -16,6 +16,8 @@ the next one lengthens none that is marked, unless its consumer was heard meanwh
 Of a message group a receive takes one message, or a run of as many as the group's policy allows. What was not
 acknowledged of a run comes again before anything later (`ReceiveState.may_join_run`).
 
+Spans of leases are elapsed time (`services.broker.lease_clock`): no step of the clock ends or prolongs one.
+
 Cost: a lease is one object, one row of a dict here and one there (`InFlight`), and a timer of the wheel.
 
 Weak spot: a lease has a timer as long as it stands. `take` leaves the timer behind, so that many are
@@ -42,6 +44,7 @@ from consumequeue.in_flight import InFlight, Lease
 from services.broker.group_filters import FilterSet, KnownFilter
 from services.broker.group_values import GroupPolicy
 from services.broker.groups import GroupQueue, Groups
+from services.broker.lease_clock import LeaseClock
 from services.broker.reading import readable
 from services.broker.scheduler import Purpose, Scheduler
 from services.broker.store import Store
@@ -138,7 +141,7 @@ class ReceiveState:
 
     def deliver(self, record: Record, attempt: int, lease: Lease) -> None:
         """Put a leased message into the answer."""
-        self.deliveries.append(Delivery(record, attempt, lease.handle, lease.visible_ms))
+        self.deliveries.append(Delivery(record, attempt, lease.handle, self.now_ms + self.invisible_ms))
         self.body_bytes += len(record.body)
 
     @property
@@ -174,8 +177,8 @@ _GENERATIONS_PER_MS: Final = 1 << 16
 class Leases:
     """All leases of a broker that starts at `now_ms`."""
 
-    def __init__(self, scheduler: Scheduler, now_ms: int) -> None:
-        self._scheduler = scheduler
+    def __init__(self, scheduler: Scheduler, clock: LeaseClock, now_ms: int) -> None:
+        self._scheduler, self.clock = scheduler, clock
         self._generation = now_ms * _GENERATIONS_PER_MS
         self._leases: dict[int, tuple[GroupQueue, Lease]] = {}
         self._generations_of: defaultdict[str, set[int]] = defaultdict(set)
@@ -228,6 +231,7 @@ class Leases:
     ) -> None:
         """Let a lease of before a restart stand again; a renewed one until its consumer can be heard.
 
+        All times given are the broker's, also the end that was recorded: a restart has no other.
         It runs out no earlier than `until_ms`. A lease that a takeover has lengthened stands as recorded:
         lengthened by each takeover, the lease of a consumer that is gone would never end while leaders change
         more often than each 30 s. `marks`: those that are lengthened now are marked.
@@ -236,9 +240,9 @@ class Leases:
         if lease.is_lengthened:
             # Recorded in the time of the leader that lengthened it, whose clock may have been ahead.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
-            lease.set_back_ms = max(0, lease.leased_ms - now_ms)
         else:
             _lengthen(lease, now_ms, renewed_until_ms, until_ms, marks=marks)
+        lease.visible_ms = self.clock.elapsed(lease.visible_ms)
         if lease.client_id:
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
             if lease.is_lengthened:
@@ -246,12 +250,6 @@ class Leases:
         if lease.attempt_id:
             self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
         self._stand([(key, lease)])
-
-    def clock_was_set_back(self, now_ms: int) -> None:
-        """Let no lease stand longer from now on than it was given for, by a clock that was ahead."""
-        for generation, (_, lease) in self._leases.items():
-            if last_no_longer_than_given(lease, now_ms):
-                self._scheduler.schedule(Purpose.LEASE, generation, lease.visible_ms)
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
         """Return the leases of before a restart that a receive of this name was to get, if they stand."""
@@ -264,7 +262,7 @@ class Leases:
 
     def end_pause(self, lease: Lease, now_ms: int) -> None:
         """Let a lease of which the pause before the next attempt is left run out with the next tick."""
-        lease.visible_ms = min(lease.visible_ms, now_ms)
+        lease.visible_ms = min(lease.visible_ms, self.clock.elapsed(now_ms))
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
     def run_out_again(self, generation: int) -> None:
@@ -291,12 +289,16 @@ class Leases:
         """Forget the timers of leases that are over, so that they do not run out."""
         self._scheduler.cancel_many(Purpose.LEASE, generations)
 
-    def extend(self, client_id: str, visible_ms: int) -> list[tuple[GroupQueue, Lease]]:
-        """Move the end of all leases kept for a client, but never beyond what a lease may last.
+    def has_run_out(self, lease: Lease, now_ms: int) -> bool:
+        """Return whether the time of a lease is over."""
+        return lease.visible_ms <= self.clock.elapsed(now_ms)
+
+    def extend(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
+        """Let all leases kept for a client end at `until_ms`, but never last longer than a lease may.
 
         Return those that a takeover had lengthened: their consumer is heard, so the next one may do so, too.
         """
-        self._move(client_id, visible_ms, is_gone=False)
+        self._move(client_id, until_ms, is_gone=False)
         heard = [self._leases[one] for one in self._lengthened_of.pop(client_id, ()) if one in self._leases]
         for _, lease in heard:
             lease.is_lengthened = False
@@ -306,7 +308,8 @@ class Leases:
         """End all leases kept for a client that is gone, with the next tick."""
         self._move(client_id, now_ms, is_gone=True)
 
-    def _move(self, client_id: str, visible_ms: int, *, is_gone: bool) -> None:
+    def _move(self, client_id: str, until_ms: int, *, is_gone: bool) -> None:
+        visible_ms = self.clock.elapsed(until_ms)
         for generation in self._generations_of.get(client_id, ()):
             lease = self._leases[generation][1]
             lease.is_gone = is_gone
@@ -316,24 +319,20 @@ class Leases:
 
 def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int, *, marks: bool) -> None:
     """Let a lease of before a restart last to `until_ms` at least, a renewed one to `renewed_until_ms`."""
-    last_no_longer_than_given(lease, now_ms)
+    _last_no_longer_than_given(lease, now_ms)
     least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
     stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms
     lease.is_lengthened = marks and stands_ms < least_ms
     lease.visible_ms = max(stands_ms, least_ms)
 
 
-def last_no_longer_than_given(lease: Lease, now_ms: int) -> bool:
-    """Shorten a lease that was given by a clock that was ahead of this one; return whether it was.
+def _last_no_longer_than_given(lease: Lease, now_ms: int) -> None:
+    """Shorten a lease that was given by a clock that was ahead of this one, before a restart.
 
     `leased_ms` stays: it is part of the handle. One that the broker renews ends by that.
     """
-    if lease.leased_ms <= now_ms or lease.client_id:
-        return False
-    span_ms = lease.visible_ms + lease.set_back_ms - lease.leased_ms
-    lease.set_back_ms = lease.leased_ms - now_ms
-    lease.visible_ms = now_ms + span_ms
-    return True
+    if lease.leased_ms > now_ms and not lease.client_id:
+        lease.visible_ms = now_ms + lease.visible_ms - lease.leased_ms
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:
@@ -370,7 +369,8 @@ class Lending:
             # Before `keep_lease`, after whose record every message counts as given out.
             if flight.offsets.was_given(offset):
                 state.again.add(message_group)
-            state.durable_at = self._groups.keep_lease(key, lease, attempt, state.now_ms)
+            until_ms = state.now_ms + state.invisible_ms
+            state.durable_at = self._groups.keep_lease(key, lease, until_ms, attempt, state.now_ms)
         given = readable(record)
         if given is not record:
             state.count(2 * unpacked_bytes(record.body, given.body))  # takes twice as long as reading
@@ -405,7 +405,8 @@ class Lending:
     def _new_lease(self, key: GroupQueue, record: Record, message_group: str, state: ReceiveState) -> Lease:
         """Return a new lease of a receive on a message, and note it for its end."""
         offset, now_ms, invisible_ms = record.queue_offset, state.now_ms, state.invisible_ms
-        visible_ms, generation = now_ms + invisible_ms, self._leases.next_generation()
+        visible_ms = self._leases.clock.elapsed(now_ms) + invisible_ms
+        generation = self._leases.next_generation()
         handle = receipts.encode(
             key.queue_id, offset, record.physical_offset, now_ms, invisible_ms, generation, self._log.epoch,
             self._broker_name,

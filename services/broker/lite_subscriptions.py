@@ -24,13 +24,17 @@ from dataclasses import dataclass, field
 
 from commitlog import limits
 from services.broker.errors import TooManyLiteSubscriptions
+from services.broker.lease_clock import LeaseClock
 from services.broker.settings import BrokerSettings
 from services.broker.values import Subscriber
 
 
 @dataclass(slots=True)
 class Subscription:
-    """What a subscriber wants: its lite topics, each with the offset below which all of it is done."""
+    """What a subscriber wants: its lite topics, each with the offset below which all of it is done.
+
+    `heard_ms` is elapsed time: no step of the clock silences a client.
+    """
 
     heard_ms: int
     lite_topics: dict[str, int] = field(default_factory=dict)
@@ -40,7 +44,8 @@ class Subscription:
 class LiteSubscriptions:
     """All subscriptions to lite topics."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, clock: LeaseClock) -> None:
+        self._clock = clock
         self._quota = settings.lite_subscriptions_per_client_max
         self._subscriptions: dict[Subscriber, Subscription] = {}
         self._subscribers: dict[tuple[str, str], dict[Subscriber, None]] = {}
@@ -102,11 +107,11 @@ class LiteSubscriptions:
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Keep the subscriptions of a client that was heard from at `now_ms`."""
         for subscriber in self._of_client.get(client_id, ()):
-            self._subscriptions[subscriber].heard_ms = now_ms
+            self._subscriptions[subscriber].heard_ms = self._clock.elapsed(now_ms)
 
     def forget_silent(self, now_ms: int) -> None:
         """Forget the subscribers that were not heard from for `LITE_SILENT_MS_MAX`."""
-        since_ms = now_ms - limits.LITE_SILENT_MS_MAX
+        since_ms = self._clock.elapsed(now_ms) - limits.LITE_SILENT_MS_MAX
         for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:
             self.remove_all(subscriber)
 
@@ -136,13 +141,15 @@ class LiteSubscriptions:
     def take_over(self, before: LiteSubscriptions) -> None:
         """Go on with the subscriptions of a core that this one replaces."""
         for subscriber, subscription in before._subscriptions.items():
+            heard_ms = before._clock.told(subscription.heard_ms)
             for lite_topic in subscription.lite_topics:
-                self._link(subscriber, self._heard(subscriber, subscription.heard_ms), lite_topic)
+                self._link(subscriber, self._heard(subscriber, heard_ms), lite_topic)
 
     def _heard(self, subscriber: Subscriber, now_ms: int) -> Subscription:
-        subscription = self._subscriptions.setdefault(subscriber, Subscription(now_ms))
+        heard_ms = self._clock.elapsed(now_ms)
+        subscription = self._subscriptions.setdefault(subscriber, Subscription(heard_ms))
         self._of_client.setdefault(subscriber.client_id, {})[subscriber] = None
-        subscription.heard_ms = now_ms
+        subscription.heard_ms = heard_ms
         return subscription
 
     def _link(self, subscriber: Subscriber, subscription: Subscription, lite_topic: str) -> None:

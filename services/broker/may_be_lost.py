@@ -28,7 +28,11 @@ MAY_BE_LOST: Final = {
     ),
     "wish for a second snapshot": "The next look wishes again: it costs one record.",
     "queue of the next message": "Turns spread messages over queues; nothing rests on whose turn it is.",
-    "jump of the clock": "It only tells why deliveries are late while it is being made up for.",
+    "jump of the clock": (
+        "It tells why deliveries are late while it is being made up for, and how far the clock is ahead of "
+        "elapsed time, by which leases end. Those that a start finds end by the clock of when they were "
+        "recorded, and after their whole span at the latest."
+    ),
     "damage that was found": "It is shown until the next start, which looks for itself.",
     "statistics": "They count since the start, as whoever reads them expects.",
 }

@@ -1,9 +1,9 @@
 """Messages go out under leases and are done when acknowledged.
 
 A receive takes from all queues of a topic in turn (of a PRIORITY topic from the highest down). What it gives
-out is leased until `visible_ms`; a lease that ends without an acknowledgement makes its message available
-again; with its last attempt, the group's `attempts_max`-th, it goes to the dead letters (`burying.py`). Push
-consumers' leases last as long as their client is heard from.
+out is leased for a span of elapsed time; a lease that ends without an acknowledgement makes its message
+available again; with its last attempt, the group's `attempts_max`-th, it goes to the dead letters
+(`burying.py`). Push consumers' leases last as long as their client is heard from.
 
 Of a message group one message at a time is leased; later ones are parked until it is done. Such leases are
 records, so that a restart does not give the message to somebody else meanwhile. Topics of type LITE are
@@ -225,7 +225,7 @@ class Receiving:
         lease = Lease(
             self._leases.next_generation(),
             held.queue_offset,
-            now_ms + invisible_ms,
+            self._leases.clock.elapsed(now_ms) + invisible_ms,
             consumer=held.consumer,
             message_group=held.message_group,
             is_changed=True,
@@ -239,7 +239,7 @@ class Receiving:
         flight.replace(lease)
         if lease.message_group:
             attempts = flight.attempts(lease.queue_offset).made
-            durable_at = self._groups.keep_lease(key, lease, attempts, now_ms)
+            durable_at = self._groups.keep_lease(key, lease, now_ms + invisible_ms, attempts, now_ms)
         receipt = receipts.decode(handle)
         renewed = receipt._replace(
             leased_ms=now_ms,
@@ -361,11 +361,8 @@ class Receiving:
     def _keep_leases(self, leases: Iterable[tuple[GroupQueue, Lease]], now_ms: int) -> None:
         for key, lease in leases:
             attempts = self._groups.look(key).attempts(lease.queue_offset).made
-            self._groups.keep_lease(key, lease, attempts, now_ms)
-
-    def clock_was_set_back(self, now_ms: int) -> None:
-        """Let no lease stand longer from now on than it was given for."""
-        self._leases.clock_was_set_back(now_ms)
+            until_ms = self._leases.clock.told(lease.visible_ms)
+            self._groups.keep_lease(key, lease, until_ms, attempts, now_ms)
 
     def _give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
         self._groups.give_back(key, lease, failure, now_ms)

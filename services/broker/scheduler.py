@@ -8,7 +8,8 @@ A timer of a wheel is an integer: the subject shifted left by three bits, plus t
     HOUSE    0: look at the room on disk
     SCHEDULE number of a schedule: its next occurrence is due, or is to be computed
 
-Times are in ms since 1970. Nothing here is durable: a start sets again what its tables say.
+Times are in ms since 1970, by the broker's clock; those of leases are elapsed time (`lease_clock.py`).
+Nothing here is durable: a start sets again what its tables say.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from enum import IntEnum
 from operator import itemgetter
 from typing import Final
 
+from services.broker.lease_clock import LeaseClock
 from timingwheel.wheel import Wheel
 
 _PURPOSE_BITS: Final = 3
@@ -43,8 +45,9 @@ class Scheduler:
     former made Python build the dictionary of the latter anew, 14 to 30 ms, every 150,000 leases.
     """
 
-    def __init__(self, now_ms: int) -> None:
-        self._leases, self._others = Wheel(now_ms), Wheel(now_ms)
+    def __init__(self, now_ms: int, lease_clock: LeaseClock) -> None:
+        self._leases, self._others = Wheel(lease_clock.elapsed(now_ms)), Wheel(now_ms)
+        self._lease_clock = lease_clock
         self.is_changed = True
         """Whether anything was set or forgotten since `Broker.next_due_ms` made this False."""
 
@@ -77,16 +80,20 @@ class Scheduler:
     def set_back(self, now_ms: int) -> None:
         """Let the wheels' present be `now_ms` where that lies before it, since the clock was set back.
 
-        Else what is set from now on would come no earlier than the clock had been.
+        Else what is set from now on would come no earlier than the clock had been. Elapsed time goes back
+        only between two cores over one store.
         """
         self.is_changed = True
-        self._leases, self._others = (
-            wheel.rebased(min(wheel.now_ms, now_ms)) for wheel in (self._leases, self._others)
-        )
+        self._leases = _no_later(self._leases, self._lease_clock.elapsed(now_ms))
+        self._others = _no_later(self._others, now_ms)
+
+    def clock_jumped(self) -> None:
+        """Learn that the lease clock has counted a step: leases are due at another broker's time."""
+        self.is_changed = True
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """Take out what is due by `now_ms`, in due order: `count_max` at most, up to half of them leases."""
-        due = self._leases.advance(now_ms, max(count_max // 2, 1))
+        due = self._leases.advance(self._lease_clock.elapsed(now_ms), max(count_max // 2, 1))
         # One of each kind at least, whatever `count_max`: no crowd of leases keeps the rest waiting, nor the
         # other way round.
         due += self._others.advance(now_ms, max(count_max - len(due), 1))
@@ -95,8 +102,15 @@ class Scheduler:
 
     def next_due_ms(self) -> int | None:
         """Return when to call `advance` next; None if nothing pends."""
-        moments = (self._leases.next_due_ms(), self._others.next_due_ms())
+        lease_ms = self._leases.next_due_ms()
+        lease_ms = None if lease_ms is None else self._lease_clock.told(lease_ms)
+        moments = (lease_ms, self._others.next_due_ms())
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _wheel(self, purpose: Purpose) -> Wheel:
         return self._leases if purpose is Purpose.LEASE else self._others
+
+
+def _no_later(wheel: Wheel, now_ms: int) -> Wheel:
+    """Return a wheel whose present is `now_ms` at most."""
+    return wheel.rebased(now_ms) if wheel.now_ms > now_ms else wheel

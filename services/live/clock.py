@@ -7,6 +7,9 @@ message sent "in 60 seconds" is due in 60 seconds however far the clock was adva
 long polls) have nothing to do with it. A cron line is kept by the broker's clock: an occurrence has `at_ms`
 in the time of callers, like every other time, and `local`, what the schedule's own clock will say.
 
+Real time is the system clock, which may be set. It is compared with a clock that only counts (`counted_ms`),
+and each step is told before a time behind it is used (`step_with`): the spans of leases are elapsed time.
+
 The offset is a file of the store (`commitlog.layout`). `move` changes it in memory; `keep` makes it durable,
 before anything that rests on it may be: a restart never finds records from the future.
 """
@@ -37,6 +40,7 @@ from services.broker.values import (
     TimerVerdict,
 )
 from services.live.errors import WrongClock
+from services.live.jumps import Jumps
 
 ClockKind = Literal["real", "virtual"]
 Told = TypeVar("Told")
@@ -74,11 +78,36 @@ def kept_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
     return KeptOffset(disk, offset_ms or 0)
 
 
-class Clock:
-    """What time it is for the core and for callers, and the way from one to the other."""
+def ignore_step(from_ms: int, until_ms: int) -> None:
+    """Tell nobody."""
 
-    def __init__(self, real_ms: Callable[[], int], kept: KeptOffset | None = None) -> None:
+
+class Clock:
+    """What time it is for the core and for callers, and the way from one to the other.
+
+    `counted_ms` is a clock that is never set, in ms; without it `real_ms` never is. For one thread, except
+    `begin`.
+    """
+
+    def __init__(
+        self,
+        real_ms: Callable[[], int],
+        kept: KeptOffset | None = None,
+        counted_ms: Callable[[], float] | None = None,
+    ) -> None:
         self.real_ms, self._kept = real_ms, kept
+        self._jumps = None if counted_ms is None else Jumps(real_ms, counted_ms)
+        self._tell_step: Callable[[int, int], None] = ignore_step
+
+    def step_with(self, tell: Callable[[int, int], None]) -> None:
+        """Let `tell` know from which broker's time to which the clock was set."""
+        self._tell_step = tell
+
+    def begin(self) -> int:
+        """Return the broker's time, from which on steps are told."""
+        if self._jumps is not None:
+            self._jumps.begin()
+        return self.real_ms() + self.offset_ms
 
     @property
     def is_virtual(self) -> bool:
@@ -91,8 +120,14 @@ class Clock:
         return 0 if self._kept is None else self._kept.offset_ms
 
     def now_ms(self) -> int:
-        """Return the broker's time."""
-        return self.real_ms() + self.offset_ms
+        """Return the broker's time; a step of the clock is told before."""
+        real_ms = self.real_ms()
+        if self._jumps is not None and (step_ms := self._jumps.seen(real_ms)):
+            real_ms = self.real_ms()  # the jump was measured after the read before
+            now_ms = real_ms + self.offset_ms
+            self._tell_step(now_ms - step_ms, now_ms)
+            return now_ms
+        return real_ms + self.offset_ms
 
     def move(self, offset_ms: int) -> None:
         """Move a virtual clock, never back."""

@@ -70,7 +70,6 @@ from services.live.durability import OWN_MS, Answers, Proving, rests_on
 from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnwell
 from services.live.flushing import Flushing, log_checkpoint
 from services.live.groups import LiveGroups
-from services.live.jumps import Jumps
 from services.live.long_polls import LongPolls
 from services.live.rebuilding import Rebuilding
 from services.live.receivers import Receivers
@@ -126,7 +125,8 @@ def log_damage(found: Damaged) -> None:
 class LiveBroker:
     """A broker that answers coroutines. Make it and use it in one running loop.
 
-    `clock` is real time in milliseconds; with a `kept` offset the broker's clock is virtual. A node of a
+    `clock` is real time in milliseconds; with a `kept` offset the broker's clock is virtual. `counted_ms` is
+    a clock that is never set, by which steps of the other are seen; without it there are none. A node of a
     cluster gives the `core` that it leads with, is told by `stepped_down` when that is void (it is not made
     anew here), and says by `proving` how it proves that it leads.
     """
@@ -142,10 +142,14 @@ class LiveBroker:
         core: Broker | None = None,
         stepped_down: Callable[[OSError], None] | None = None,
         proving: Proving | None = None,
+        counted_ms: Callable[[], float] | None = None,
     ) -> None:
         self._disk, self.settings, self._executor = disk, settings, executor
-        self.clock = Clock(clock, kept)
+        self.clock = Clock(clock, kept, counted_ms)
+        self.clock.step_with(self._clock_was_set)
         self._clock = self.clock.now_ms
+        self._untold_ms = 0
+        """By how much the clock was set while there was no core, since the next one was begun."""
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._core: Broker | None = core or self._open()
         self._core.damage.listen(log_damage)
@@ -184,7 +188,6 @@ class LiveBroker:
             self.clock.outward,
         )
         self.access = LiveAccess(lambda: self._broker.access, self.call, self.clock)
-        self._jumps = Jumps(self.clock.real_ms(), time.monotonic() * 1000)
         self._retiring: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
@@ -390,7 +393,6 @@ class LiveBroker:
         if self._core is None:
             return False
         try:
-            self._see_to_jumps()
             effects = self._core.tick(self._clock())
             self._carry_out(effects)
         except OSError as error:
@@ -493,15 +495,15 @@ class LiveBroker:
         self._flushing.flush_soon()
         self._see_to_alarm()
 
-    def _see_to_jumps(self) -> None:
-        """Tell the core when somebody set the clock, which makes timers late or early for their owners."""
-        wall_ms = self.clock.real_ms()
-        jump_ms = self._jumps.seen(wall_ms, time.monotonic() * 1000)
-        if jump_ms:
-            log.warning("the clock was set", by_seconds=jump_ms / 1000)
-        if jump_ms > 0:
-            now_ms = self._clock()
-            self._broker.clock_jumped(now_ms - jump_ms, now_ms)
+    def _clock_was_set(self, from_ms: int, until_ms: int) -> None:
+        """Tell the core when somebody set the clock: leases last, and timers are late or early for it."""
+        if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
+            log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)
+        if self._core is None:
+            self._untold_ms += until_ms - from_ms
+        else:
+            self._core.clock_jumped(from_ms, until_ms)
+            self.time_has_moved()
 
     def _see_to_alarm(self) -> None:
         if not self._is_alarm_stale:
@@ -572,6 +574,10 @@ class LiveBroker:
         assert self._core is None, "two cores over one store"
         core.lite.take_over(self._lite_before)
         self._core = core
+        if self._untold_ms:
+            now_ms = self._clock()
+            core.clock_jumped(now_ms - self._untold_ms, now_ms)
+            self._untold_ms = 0
         core.damage.listen(log_damage)
         self.answers.advance(core.durable_offset)
         self._well.set()
@@ -684,7 +690,8 @@ class LiveBroker:
 
     def _open_once(self, acknowledged_offset: int | None) -> Broker:
         until = None if acknowledged_offset is None else trusted_until(self._disk, acknowledged_offset)
-        return Broker.open(self._disk, self.settings, self._clock(), until)
+        self._untold_ms = 0
+        return Broker.open(self._disk, self.settings, self.clock.begin(), until)
 
     def _makes_queues_anew(self) -> bool:
         """Return whether a start reads the whole log; it tells of a disk that fails otherwise."""

@@ -186,6 +186,6 @@ def idle_of(sessions: dict[str, Session], count: int) -> list[Session]:
     idle = [one for one in sessions.values() if one.is_idle]
     for is_settled in (False, True):
         some = [one for one in idle if (one.described is not None) == is_settled]
-        some.sort(key=attrgetter("seen_ms"))
+        some.sort(key=attrgetter("heard_ms"))
         found += some[: count - len(found)]
     return found

@@ -182,10 +182,10 @@ class Clients:
 
     def _watch(self, session: Session) -> None:
         """See whether a client comes back whose connection broke off."""
-        leaves = partial(self._leave_unless_back, session.client_id, self._live.now_ms())
+        leaves = partial(self._leave_unless_back, session.client_id, self._sessions.counted_ms())
         self._live.later(LEAVE_AFTER_SECONDS, leaves)
 
-    def _leave_unless_back(self, client_id: str, since_ms: int) -> None:
+    def _leave_unless_back(self, client_id: str, since_ms: float) -> None:
         session = self._sessions.find(client_id)
         if session is not None and session.absent_since(since_ms):
             self._leave(client_id)

@@ -159,7 +159,7 @@ class Stream:
 
 @dataclass(slots=True)
 class Session:
-    """One client. Names are the store's; times are wall milliseconds.
+    """One client. Names are the store's; times are wall milliseconds, but `heard_ms`, of a clock never set.
 
     `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups,
     `host` and `connection` are those of its last call, `described` is what it said last of itself, unless
@@ -173,6 +173,7 @@ class Session:
     language: str
     version: str
     seen_ms: int
+    heard_ms: float = 0
     redialled_ms: int | None = None
     redials: int = 0
     asked_for: dict[str, str] = field(default_factory=dict)
@@ -233,22 +234,24 @@ class Session:
         """Whether nothing of the client is open, and none of its leases is known to stand."""
         return not (self.streams or self.receives or self.lent)
 
-    def absent_since(self, since_ms: int) -> bool:
-        """Tell whether nothing has been heard of the client after `since_ms`, and nothing of it is open."""
-        return not self.is_connected and self.seen_ms <= since_ms
+    def absent_since(self, since_ms: float) -> bool:
+        """Tell whether nothing was heard of the client after `since_ms` (`heard_ms`), and nothing is open."""
+        return not self.is_connected and self.heard_ms <= since_ms
 
 
 class Sessions:
     """All clients by their ids."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], int], counted_ms: Callable[[], float] | None = None) -> None:
+        """`counted_ms` is a clock that is never set, for how long a client is silent; else `clock` is."""
         self._clock = clock
+        self.counted_ms: Callable[[], float] = counted_ms or clock
         self._sessions: dict[str, Session] = {}
         self._departed: dict[str, tuple[int, int]] = {}
         self._receives: Counter[str] = Counter()
         """Open receives by address."""
         self._receive_count = 0
-        self._forgot_ms = 0
+        self._forgot_ms = float("-inf")
         self.room = ClientRoom(self._displace)
         self._watch: Callable[[Session], None] = nobody_watches
         self._forget: Callable[[Session], None] = nobody_misses
@@ -276,7 +279,7 @@ class Sessions:
 
     def present(self) -> list[str]:
         """Return the ids of the clients that are there: connected, or heard from just now."""
-        since_ms = self._clock() - PRESENT_MS
+        since_ms = self.counted_ms() - PRESENT_MS
         return [one.client_id for one in self if not one.absent_since(since_ms)]
 
     def seen(self, caller: Caller) -> Session:
@@ -287,7 +290,7 @@ class Sessions:
         now_ms = self._clock()
         session = self._sessions.get(caller.client_id)
         if session is None:
-            self._forget_absent(now_ms)
+            self._forget_absent()
             self.room.make(caller, now_ms)
             session = Session(caller.client_id, caller.language, caller.version, now_ms, user=caller.user)
             session.namespace, session.host = caller.namespace, caller.host
@@ -298,7 +301,7 @@ class Sessions:
             self.room.add(session)
         elif session.connection != caller.connection:
             self.room.move(session, caller)
-        session.seen_ms = now_ms
+        session.seen_ms, session.heard_ms = now_ms, self.counted_ms()
         return session
 
     def redials(self, caller: Caller) -> int | None:
@@ -414,8 +417,9 @@ class Sessions:
             if len(self._departed) > DEPARTED_MAX:
                 del self._departed[next(iter(self._departed))]
 
-    def _forget_absent(self, now_ms: int) -> None:
+    def _forget_absent(self) -> None:
         """Forget the clients that are not there any more, each FORGET_EACH_MS at most."""
+        now_ms = self.counted_ms()
         if now_ms - self._forgot_ms < FORGET_EACH_MS:
             return
         self._forgot_ms = now_ms

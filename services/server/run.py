@@ -91,6 +91,11 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def counting_clock_ms() -> float:
+    """Return milliseconds by a clock that nobody sets; while the machine is suspended it stands still."""
+    return time.monotonic_ns() / 1_000_000
+
+
 def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
     """Run a broker until SIGTERM, SIGHUP or Ctrl-C; `announce` is called once it serves.
 
@@ -168,7 +173,7 @@ class Faces:
         origin_of: OriginOf = not_forwarded,
     ) -> None:
         self._live = live
-        self._sessions = sessions = Sessions(wall_clock_ms)
+        self._sessions = sessions = Sessions(wall_clock_ms, counting_clock_ms)
         consuming, questions = partial(each_consumer, sessions), Questions(sessions)
         self.asked = asked = authentication(settings, live, wall_clock_ms)
         sessions.room.refuse_with(asked.refusals.add)
@@ -290,7 +295,7 @@ async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroke
         kept = kept_offset(disk, settings.clock)
         core = core_settings(settings, choose_segment_bytes(disk, settings.segment_bytes))
         began_s = time.monotonic()
-        live = LiveBroker(disk, core, wall_clock_ms, call_later, workers, kept)
+        live = LiveBroker(disk, core, wall_clock_ms, call_later, workers, kept, counted_ms=counting_clock_ms)
         tell_recovery(live.core, round((time.monotonic() - began_s) * 1000))
         try:
             yield live

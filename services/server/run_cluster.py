@@ -53,6 +53,7 @@ from services.server.run import (
     addresses,
     advertised,
     count_boot,
+    counting_clock_ms,
     listen_on,
     make_port,
     opened,
@@ -124,8 +125,9 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             leading: Broker, stepped_down: Callable[[OSError], None], proving: Proving
         ) -> AsyncIterator[LiveBroker]:
             live = LiveBroker(
-                disk, core, wall_clock_ms, loop.call_later, executor, None, leading, stepped_down, proving
-            )
+                disk, core, wall_clock_ms, loop.call_later, executor, None, leading, stepped_down, proving,
+                counting_clock_ms,
+            )  # fmt: skip
             live.share_with(share_interpreter)
             origins = partial(origin_of, origin_key)
             faces = Faces(live, settings, told_by_leader(address, node.epoch), origins)

@@ -43,6 +43,7 @@ SETTINGS = BrokerSettings(
     attempts_max=4,
     housekeeping_ms=2_000,
 )
+CLOCK_STEPS_MS = (-3_600_000, -60_007, -5_003, -77, 77, 5_003, 60_007, 3_600_000)
 STEPS_MS = (1, 1, 10, 100, 300, 1_000, 3_000, 12_000, 60_000)
 
 
@@ -64,6 +65,8 @@ class Machine:
             self.settings = replace(self.settings, group_start=From.LATEST)
         self.faults = Faults(self.chance, self.disk)
         self.may_go_back = seed % 7 == 3
+        self.is_clock_set = seed % 3 == 0
+        """Whether the system clock is set now and then while the broker runs."""
         self.is_acting = False
         """Whether clients act on the broker now; else something is looked at that has no end half way."""
         self.queue_damage = 0.02 if seed % 3 == 0 else 0.0
@@ -95,6 +98,18 @@ class Machine:
 
     def pass_time(self) -> None:
         self.go_to(self.now_ms + self.chance.choice(STEPS_MS))
+
+    def set_clock(self) -> None:
+        """Sets the system clock, of which the shell tells: no lease ends sooner or later for that."""
+        if not self.is_clock_set:
+            return
+        by_ms = self.chance.choice(CLOCK_STEPS_MS)
+        self.now_ms += by_ms
+        self.broker.clock_jumped(self.now_ms - by_ms, self.now_ms)
+        for course in self.oracle.now():
+            for held in course.held.values():
+                held.visible_ms += by_ms
+                held.renewed_until_ms += by_ms
 
     def go_to(self, now_ms: int) -> None:
         """Ends leases one by one, as a clock does that is not late, or all at once."""

@@ -64,6 +64,7 @@ class World(Subscribers):
             self.crash, self.crash, self.crash, self.fail_to_flush, self.reopen, self.checkpoint, self.reset,
             self.set_policy, self.set_policy, self.create, self.delete, self.redrive, self.redrive,
             self.purge, self.lose_client, self.lose_client, self.go_elsewhere, self.say_goodbye,
+            self.set_clock, self.set_clock,
         ]  # fmt: skip
         self.endure(self.chance.choice(rare if self.chance.random() < 0.12 else usual))
         if self.broker.is_checkpoint_due and self.chance.random() < 0.3:
