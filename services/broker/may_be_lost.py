@@ -13,8 +13,9 @@ MAY_BE_LOST: Final = {
         "producer was asked, is a record."
     ),
     "plain lease": (
-        "Its message is given out again, as if its consumer had died. A record for each would let every "
-        "receive wait for the disk; leases of message groups are records."
+        "Its message is given out again, as the same attempt: what the broker's own end cuts off is no "
+        "failure of a consumer. A record for each would let every receive wait for the disk; leases of "
+        "message groups are records."
     ),
     "subscription to lite topics": "Clients say again what they subscribe to, and soon.",
     "missed runs decided about": (

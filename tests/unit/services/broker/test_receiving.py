@@ -152,6 +152,26 @@ def test_a_lease_of_before_a_restart_runs_out_as_it_would_have(bench: Bench) -> 
     assert [one.attempt for one in bench.receive()] == [2]
 
 
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_a_restart_is_no_attempt_and_forgets_none(bench: Bench, is_checkpointed: bool) -> None:
+    """Attempts count leases that ended while the broker served; docs/receiving.md says so."""
+    bench.send()
+    bench.send("a")
+    for made in (0, 1):
+        for _ in range(3):
+            delivered = {one.message.message_id: one for one in bench.receive()}
+            assert delivered.pop("M1").attempt == made + 1
+            assert all(one.attempt == made + 1 for one in delivered.values()), "M2, unless it is leased"
+            if is_checkpointed:
+                bench.checkpoint()
+            bench.reopen()
+        (plain,) = bench.receive()
+        assert plain.attempt == made + 1, "the lease of the message group stands"
+        bench.advance(20_000)
+    letters = bench.broker.dead_letters.page("g", None, 9).dead_letters
+    assert sorted((one.message.message_id, one.attempts) for one in letters) == [("M1", 2), ("M2", 2)]
+
+
 def test_a_push_consumer_may_come_back_after_a_restart(bench: Bench) -> None:
     bench.send("a")
     (got,) = bench.receive(auto_renew=True, client_id="listener")
