@@ -326,11 +326,11 @@ class World:
                 "POST", "/api/groups/http-1/nack", self._handles()
             ),
             "HTTP, 1,000 polls for check-backs": lambda: self._gather(
-                http("POST", "/api/transactions/check-backs", b'{"topics":["halves"],"wait":100}')
+                http("POST", "/api/transactions/check-backs", b'{"topics":["halves"],"wait":"100ms"}')
                 for _ in range(1_000)
             ),
             "HTTP, 1,000 receives that wait": lambda: self._gather(
-                http("POST", "/api/groups/http-1/receive", b'{"topic":"mark","wait":100}')
+                http("POST", "/api/groups/http-1/receive", b'{"topic":"mark","wait":"100ms"}')
                 for _ in range(1_000)
             ),
             "HTTP, 1,000 timers": lambda: http("POST", "/api/timers", self._timers()),

@@ -8,10 +8,23 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 PART = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
 SPAN = r"(?:[0-9]{1,15}(?:ms|s|m|h|d))+"
 """A span as part of a regular expression, without groups."""
+WORDS = re.compile(r"(?:in\s+)?([0-9]{1,15})\s*([smhd])(?:|ecs?|econds?|ins?|inutes?|ours?|rs?|ays?)", re.I)
+"""A span with its unit as a word, or after `in`: 30 min, 2 hours, in 5m."""
 
 
 def span_ms(text: str) -> int:
     """Return a span in milliseconds; raises ValueError that says how to write one."""
     if not re.fullmatch(SPAN, text):
-        raise ValueError("write it as 500ms, 30s, 1h30m or 2d")
+        raise ValueError(_advice(text))
     return sum(int(count) * UNITS_MS[unit] for count, unit in PART.findall(text))
+
+
+def _advice(text: str) -> str:
+    """Return how to write what a text seems to mean."""
+    if re.fullmatch(r"[0-9]{1,15}", text):
+        return f"it has no unit; write {text}s for seconds, {text}ms for milliseconds"
+    if re.fullmatch(f"-{SPAN}", text):
+        return f"a span is not negative; write {text[1:]}"
+    if spelled := WORDS.fullmatch(text):
+        return f"write {spelled[1]}{spelled[2].lower()}"
+    return "write it as 500ms, 30s, 1h30m or 2d"

@@ -27,6 +27,7 @@ from tidewheel.errors import (
 
 TOPIC_CHARACTERS_MAX = 127
 BODY_BYTES_MAX = 4 * 1024 * 1024
+ELSEWHERE: Final = "Keep what is larger in a file or an object store, and send where it is."
 PROPERTIES_USER_BYTES_MAX = 16 * 1024
 PROPERTIES_USER_COUNT_MAX = 128
 MESSAGE_GROUP_BYTES_MAX = 63
@@ -109,7 +110,7 @@ def _refuse_body(body: bytes) -> NoReturn:
     if not body:
         raise BodyEmpty("Send at least one byte.")
     raise BodyTooLarge(
-        f"It has {len(body)} bytes, the limit is {BODY_BYTES_MAX}.",
+        f"It has {len(body)} bytes, the limit is {BODY_BYTES_MAX}. {ELSEWHERE}",
         f"message body cannot exceed the max {BODY_BYTES_MAX}",
     )
 

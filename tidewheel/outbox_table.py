@@ -202,7 +202,7 @@ def timer_properties(wire: Mapping[str, Any], now_ms: int) -> dict[str, str]:
     """Return the properties for fields of a request that are about timers (`docs/http.md`)."""
     said: dict[str, Any] = {}
     if "in" in wire or "at" in wire:
-        said[DELIVER_MS] = wire["at"] if "at" in wire else now_ms + wire["in"]
+        said[DELIVER_MS] = wire["at"] if "at" in wire else now_ms + span_ms(wire["in"])
     said |= {name: wire[field] for field, name in TIMER_PROPERTIES.items() if field in wire}
     for verb in ("cancel", "move", "fire"):
         if timer := wire.get(verb):

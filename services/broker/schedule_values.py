@@ -22,6 +22,7 @@ from commitlog.message import Message
 from services.broker.errors import IllegalSchedule
 from services.broker.recurrence import Recurrence, recurrence
 from tidewheel.errors import BodyTooLarge
+from tidewheel.message_rules import ELSEWHERE
 
 _NAME: Final = re.compile(r"[!-.0-~]+")
 
@@ -143,7 +144,8 @@ def check_schedule(schedule: Schedule, now_ms: int) -> None:
         )
     if len(schedule.body) > limits.SCHEDULE_BODY_BYTES_MAX:
         raise BodyTooLarge(
-            f"It has {len(schedule.body)} bytes, the limit for schedules is {limits.SCHEDULE_BODY_BYTES_MAX}."
+            f"It has {len(schedule.body)} bytes, the limit for schedules is "
+            f"{limits.SCHEDULE_BODY_BYTES_MAX}. {ELSEWHERE}"
         )
     check_occurs(schedule, now_ms)
 

@@ -460,7 +460,10 @@ class Transactions:
 
 def unknown_half(transaction_id: str) -> InvalidTransactionId:
     """Return the error of an id that names nothing, or nothing that its caller may know of."""
-    return InvalidTransactionId(f"{transaction_id} names no half message of this store.")
+    return InvalidTransactionId(
+        f"{transaction_id} names no half message of this store. An id has 24 hex digits; those of a key are "
+        "listed by: tidewheel txn ls --topic TOPIC --key KEY"
+    )
 
 
 def _question(half_offset: int, waiting: OpenHalf) -> CheckBack:

@@ -21,6 +21,16 @@ _APART: Final = {
     "Create one: tidewheel topic create NAME --type lite",
 }
 
+_MADE_BY: Final = {
+    MessageType.FIFO: "Give it a message group (send --group; message_group over HTTP)",
+    MessageType.DELAY: "Say when it is due (send --in 30m; in over HTTP)",
+    MessageType.PRIORITY: "Give it a priority (send --priority 2; priority over HTTP)",
+    MessageType.LITE: "Name its lite topic (send --lite-topic; lite_topic over HTTP)",
+    MessageType.TRANSACTION: "Send it in a transaction (POST /api/transactions)",
+}
+"""What makes a normal message one of a type."""
+_EXCLUSIVE: Final = (MessageType.FIFO, MessageType.PRIORITY, MessageType.LITE)
+
 
 def check_message(message: Message, message_type: MessageType) -> None:
     """Raise the `ClientMistake` that fits the first thing wrong with a message, wherever it goes."""
@@ -68,10 +78,21 @@ def _check_priority(priority: int, message_type: MessageType) -> None:
         )
 
 
+def _way_out(sent: MessageType, taken: MessageType) -> str:
+    """Return what to write instead, for a topic that takes another type of message."""
+    if sent is MessageType.NORMAL and taken in _MADE_BY:
+        return f"{_MADE_BY[taken]}, or name a topic of type NORMAL or MIXED."
+    both = f"A message is not {taken.value} and {sent.value} at once. " if taken in _EXCLUSIVE else ""
+    kind = sent.value.lower()
+    mixed = "" if sent in _APART else " or mixed"
+    return f"{both}Name a topic of type {kind}{mixed}; create one: tidewheel topic create NAME --type {kind}"
+
+
 def _check_mixed(message_type: MessageType, topic: Topic) -> None:
     if topic.message_type is not MessageType.MIXED:
         raise MessageTypeConflict(
-            f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}.",
+            f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}. "
+            f"{_way_out(message_type, topic.message_type)}",
             f"TopicMessageType validate failed, the expected type is {topic.message_type.value}, "
             f"but actual type is {message_type.value}",
         )

@@ -13,6 +13,7 @@ from typing import Final
 from commitlog import limits
 from services.settings.errors import InputUnreadable
 from tidewheel.errors import BodyTooLarge
+from tidewheel.message_rules import ELSEWHERE
 
 _TEXT_CHARACTERS_MAX: Final = 256 * 1024
 HELP = "The text, @FILE, or - for stdin; @@ is an @."
@@ -50,7 +51,7 @@ def read(path: Path, bytes_max: int) -> bytes:
 def decoded(body: bytes, where: str, bytes_max: int) -> str:
     """Return bytes as the text that the HTTP interface takes."""
     if len(body) > bytes_max:
-        raise BodyTooLarge(f"{where} is longer than {bytes_max} bytes.")
+        raise BodyTooLarge(f"{where} is longer than {bytes_max} bytes. {ELSEWHERE}")
     try:
         return body.decode()
     except UnicodeDecodeError as error:

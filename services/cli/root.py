@@ -12,6 +12,9 @@ from typer.main import get_command
 
 from services.cli.commands import COMMANDS
 
+_UsageError: Any = typer.BadParameter.__base__
+"""The mistakes in how a command is used; each release of Typer has it in another place."""
+
 
 class LazyGroup(TyperGroup):
     """A group that knows every sub-command's summary and imports only the one that is called."""
@@ -24,6 +27,16 @@ class LazyGroup(TyperGroup):
         """Import the sub-command that was asked for."""
         name, stand_in, rest = super().resolve_command(ctx, args)
         return name, load(name) if name and stand_in else stand_in, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the sub-command; a mistake in its usage says what to write instead."""
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            from services.cli.usage import explain
+
+            explain(error)
+            raise
 
 
 class AsGiven:

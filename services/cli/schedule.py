@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
@@ -15,7 +16,10 @@ from services.broker.errors import IllegalSchedule
 from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.listing import lists
-from services.cli.send import pair
+from services.cli.send import pairs
+from services.cli.times import now_ms
+from services.times import moments
+from tidewheel.durations import span_ms
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
@@ -24,6 +28,9 @@ app = typer.Typer(
     help="List, set, pause and end recurring messages.\n\n"
     "Example: tidewheel schedule set report --cron '0 9 * * 1-5' --zone Europe/London --topic t --body go",
 )
+
+
+MONTH: Final = re.compile(r"\d{4}-\d\d")
 
 
 class MissedRuns(StrEnum):
@@ -36,8 +43,9 @@ class MissedRuns(StrEnum):
 
 NameArgument = Annotated[str, typer.Argument(help="The schedule.")]
 ZoneOption = Annotated[str, typer.Option("--zone", help="The time zone, a name such as Europe/London.")]
-StartOption = Annotated[str | None, typer.Option(help="Not before 2026-12-01T00:00, in its zone.")]
-EndOption = Annotated[str | None, typer.Option(help="Not after 2026-12-24T18:00, in its zone.")]
+MOMENT = "2026-12-01T09:00, 2026-12-01 or 2026-12, in its zone; or in 90d."
+StartOption = Annotated[str | None, typer.Option(help=f"Not before then: {MOMENT}")]
+EndOption = Annotated[str | None, typer.Option(help=f"Not after then: {MOMENT}")]
 CountOption = Annotated[int, typer.Option(help="How many occurrences to show.", min=1, max=100)]
 
 
@@ -102,7 +110,7 @@ def set_schedule(
         "body": bodies.body_text(body, limits.SCHEDULE_BODY_BYTES_MAX),
         "keys": key or [],
         "tag": tag,
-        "properties": dict(pair(text) for text in properties or []),
+        "properties": pairs(properties or []),
         "message_group": group,
         "missed": missed.value,
         "missed_max": missed_max,
@@ -124,7 +132,7 @@ def preview(
 ) -> None:
     """Show when a cron line would occur, without setting anything.
 
-    Example: tidewheel schedule preview '30 2 * * *' --zone Europe/Berlin
+    Example: tidewheel schedule preview '30 2 * * *' --zone Europe/Berlin --start 2027-03
     """
     wanted = {
         "cron": cron,
@@ -248,10 +256,13 @@ def moment_ms(text: str | None, zone: str, flag: str) -> int | None:
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        if (ahead := moments.AHEAD.fullmatch(text)) is not None:
+            return now_ms() + span_ms(ahead[1])
+        moment = datetime.fromisoformat(f"{text}-01" if MONTH.fullmatch(text) else text)
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone))
         return round(zoned.timestamp() * 1000)
     except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError) as error:
         raise ConfigurationError(
-            f"{flag} is {text!r} in {zone!r}: {error}. Write it as 2026-12-01T09:00, in a zone that there is."
+            f"{flag} is {text!r} in {zone!r}: {error}. Write it as 2026-12-01T09:00, 2026-12-01, 2026-12 or "
+            "in 90d, and the zone as Europe/London."
         ) from error

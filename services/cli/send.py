@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from services.broker.errors import IllegalProperty
 from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.durations import parse_ms
-from services.cli.times import both, parse_due_ms
+from services.cli.times import both, now_ms, parse_due_ms
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(add_completion=False)
@@ -53,29 +54,57 @@ def send(
     Example: tidewheel send order-timeouts '{"order_id": 7}' --key order:7 --in 30s
     Example: tidewheel send reports @report.json --at 2026-11-22T09:00
     """
+    if in_ is not None and at is not None:
+        raise ConfigurationError("--in and --at both say when: give one of them.")
+    delay_ms = None if in_ is None else parse_delay_ms(in_)
+    at_ms = None if at is None else parse_due_ms(at, "--at")
     wanted = {
         "topic": topic,
         **bodies.body_fields(body),
         "keys": key or [],
         "tag": tag,
         "message_group": group,
-        "properties": dict(pair(text) for text in properties or []),
-        "in_ms": None if in_ is None else parse_ms(in_, "--in"),
-        "at_ms": None if at is None else parse_due_ms(at, "--at"),
+        "properties": pairs(properties or []),
+        "in_ms": delay_ms,
+        "at_ms": at_ms,
         "timer_key": timer_key,
         "unique": unique,
         "priority": priority,
         "lite_topic": lite_topic,
     }
-    if in_ is not None and at is not None:
-        raise ConfigurationError("--in and --at both say when: give one of them.")
     receipt = Api(http).post("messages", body=wanted)
     if as_json:
         output.print_json(receipt)
         return
     output.show(receipt["message_id"])
-    due = f", due in {in_}" if in_ else f", due {both(parse_due_ms(at, '--at'))}" if at else ""
+    due = f", due in {in_}" if in_ else due_text(at_ms) if at_ms is not None else ""
     output.say(f"stored at log offset {receipt['physical_offset']}{due}")
+
+
+def parse_delay_ms(text: str) -> int:
+    """Read --in; raise `ConfigurationError`."""
+    try:
+        return parse_ms(text, "--in")
+    except ConfigurationError as error:
+        more = " Without --in it is delivered at once." if text.startswith("-") else ""
+        raise ConfigurationError(f"{error.args[0]}{more}") from error
+
+
+def due_text(at_ms: int) -> str:
+    """Return when a message is due; a time that has passed is told, since the message is not delayed then."""
+    if at_ms <= now_ms():
+        return f", delivered at once: {both(at_ms)} has passed"
+    return f", due {both(at_ms)}"
+
+
+def pairs(texts: Iterable[str]) -> dict[str, str]:
+    """Read NAME=VALUE of each; raise `IllegalProperty`, also for a name that is given twice."""
+    found = dict[str, str]()
+    for name, value in map(pair, texts):
+        if name in found:
+            raise IllegalProperty(f"--property {name} is given twice: a message has one value of a name.")
+        found[name] = value
+    return found
 
 
 def pair(text: str) -> tuple[str, str]:

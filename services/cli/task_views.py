@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final, TextIO
 
 from services.cli import output
 from services.cli.api import Api
+from services.process.printable import one_line
 
 Answer = dict[str, Any]
 
 LOOK_AGAIN_SECONDS = 0.2
+SAY_SECONDS: Final = 10
+"""Between two lines about a task where stderr is no terminal, such as a log or a pipe."""
+ERASE: Final = "\r\033[2K"
+
+
+class _Line:
+    """How far a task is: one line that is rewritten on a terminal, elsewhere a line each SAY_SECONDS."""
+
+    def __init__(self, stream: TextIO, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock_s = stream, clock_s
+        self._is_terminal = stream.isatty()
+        self._said, self._said_s = "", -float("inf")
+
+    def say(self, sentence: str) -> None:
+        """Say how far it is, unless that was said, or another line was said just now."""
+        now_s = self._clock_s()
+        if sentence == self._said or (not self._is_terminal and now_s < self._said_s + SAY_SECONDS):
+            return
+        self._said, self._said_s = sentence, now_s
+        text = f"{ERASE}{one_line(sentence)}" if self._is_terminal else f"{sentence}\n"
+        print(text, end="", file=self._stream, flush=True)
+
+    def end(self) -> None:
+        """Leave no half line behind."""
+        if self._is_terminal and self._said:
+            print(ERASE, end="", file=self._stream, flush=True)
 
 
 def watched(api: Api, task: Answer, kind: str, command: str) -> Answer:
     """Wait for the end of a task under `/api/KIND/tasks`, saying how far it is; `command` has `tasks`."""
-    last = ""
+    line = _Line(sys.stderr)
     try:
         while task["state"] == "running":
-            if progress(task) != last:
-                last = progress(task)
-                output.say(f"{task['verb']}  {last}")
+            line.say(f"{task['verb']}  {progress(task)}")
             time.sleep(LOOK_AGAIN_SECONDS)
             task = api.get(kind, "tasks", task["id"])
     except KeyboardInterrupt:
+        line.end()
         output.say(f"the task goes on; this stops it:  tidewheel {command} tasks {task['id']} --stop")
         raise
+    line.end()
     return task
 
 

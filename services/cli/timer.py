@@ -243,7 +243,9 @@ def move(
 
     Example: tidewheel timer move --topic orders --key order:7 --to 'in 45m'
     """
-    if bool(to) == bool(by) or (by and not everything):
+    if by and not to and not everything:
+        raise ConfigurationError("--by is for many timers: add --all; or say when one is due: --to 'in 45m'.")
+    if bool(to) == bool(by):
         raise ConfigurationError("Say --to, such as --to 'in 45m'; or with --all how far, such as --by 1h.")
     target = {"to": parse_due_ms(to, "--to")} if to else {"by": by}
     if everything:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from services.cli.task_views import progress, verdicts_text
-from services.cli.times import away, both, span, wall
+from services.cli.times import away, both, now_ms, span, wall
 
 Answer = dict[str, Any]
 
@@ -107,7 +107,7 @@ def verdict_line(answer: Answer, name: str, topic: str) -> str:
     was = f"was due {both(due_ms)}" if due_ms else ""
     told = {
         "CANCELLED": was,
-        "MOVED": f"{was}, now due {both(ended_ms)}".removeprefix(", "),
+        "MOVED": f"{was}, {moved_to(ended_ms)}".removeprefix(", "),
         "FIRED": was,
         "TOO_LATE": f"was delivered {both(ended_ms)}",
         "ALREADY": f"ended before, {both(ended_ms)}" if ended_ms > 0 else "ended before",
@@ -118,6 +118,13 @@ def verdict_line(answer: Answer, name: str, topic: str) -> str:
     place = f"log@{offset}" if offset >= 0 else ""
     parts = (answer["verdict"], name, topic, told, message_id, place)
     return "  ".join(part for part in parts if part)
+
+
+def moved_to(due_ms: int) -> str:
+    """Say when a timer that was moved is due; a time that has passed is told."""
+    if due_ms <= now_ms():
+        return f"now delivered: {both(due_ms)} has passed"
+    return f"now due {both(due_ms)}"
 
 
 def task_row(task: Answer) -> tuple[str, ...]:

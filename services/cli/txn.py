@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 
 TABLE = ("transaction", "topic", "keys", "age", "state", "checks", "next")
+UNENDED = ("OPEN", "EXPIRED")
 OUTCOMES = {"COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
 ID = re.compile(r"[0-9A-Fa-f]{24}")
 
@@ -42,7 +43,7 @@ class ResolutionChoice(StrEnum):
     ROLLBACK = "rollback"
 
 
-IdArgument = Annotated[str, typer.Argument(help="The transaction id, 24 digits.")]
+IdArgument = Annotated[str, typer.Argument(help="The transaction id, 24 hex digits; or a key, with --topic.")]
 TopicOption = Annotated[str, typer.Option(help="The topic of their messages.")]
 LimitOption = Annotated[int, typer.Option(help="Show at most so many.", min=1, max=1000)]
 
@@ -105,7 +106,7 @@ def list_transactions(
 
 @app.command()
 def show(
-    transaction_id: Annotated[str, typer.Argument(help="The transaction id; or a key, with --topic.")],
+    transaction_id: IdArgument,
     topic: TopicOption = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
@@ -115,12 +116,7 @@ def show(
     Example: tidewheel txn show order-7 --topic order-created
     """
     api = Api(http)
-    if not topic and not ID.fullmatch(transaction_id):
-        raise ConfigurationError(
-            f"{transaction_id!r} is no transaction id (24 hex digits). To look a key up, give --topic, too."
-        )
-    ids = [transaction_id] if not topic else ids_of(api, topic, transaction_id)
-    found = [api.get("transactions", one) for one in ids]
+    found = [api.get("transactions", one) for one in ids_of(api, topic, transaction_id)]
     if as_json:
         output.print_json(found if topic else found[0])
         return
@@ -128,12 +124,16 @@ def show(
 
 
 @app.command()
-def check(transaction_id: IdArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
+def check(
+    transaction_id: IdArgument, topic: TopicOption = "", http: HttpOption = None, as_json: JsonOption = False
+) -> None:
     """Ask a producer now, whatever the schedule says.
 
-    Example: tidewheel txn check 00000000000012AB34CD56EF
+    Example: tidewheel txn check order-7 --topic order-created
     """
-    question = Api(http).post("transactions", transaction_id, "check", body={})
+    api = Api(http)
+    transaction_id = one_id_of(api, topic, transaction_id)
+    question = api.post("transactions", transaction_id, "check", body={})
     if as_json:
         output.print_json(question)
     elif question["client_id"]:
@@ -149,6 +149,7 @@ def resolve(
     transaction_id: IdArgument,
     resolution: Annotated[ResolutionChoice, typer.Argument(help="How it ends.", case_sensitive=False)],
     reason: Annotated[str, typer.Option(help="Why; it is kept with the outcome.")],
+    topic: TopicOption = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -159,7 +160,9 @@ def resolve(
     if not reason.strip():
         raise ConfigurationError("--reason is empty. Say why: it is kept with the outcome.")
     body = {"resolution": resolution.name, "reason": reason}
-    answer = Api(http).post("transactions", transaction_id, "resolve", body=body)
+    api = Api(http)
+    transaction_id = one_id_of(api, topic, transaction_id)
+    answer = api.post("transactions", transaction_id, "resolve", body=body)
     if as_json:
         output.print_json(answer)
         return
@@ -241,12 +244,39 @@ def policy(
         )
 
 
-def ids_of(api: Api, topic: str, key: str) -> list[str]:
+def ids_of(api: Api, topic: str, named: str) -> list[str]:
+    """Return an id as it is, or the transactions of a key; raise `ConfigurationError`, `NotFound`."""
+    if not topic and not ID.fullmatch(named):
+        raise ConfigurationError(
+            f"{named!r} is no transaction id (24 hex digits). To look a key up, give --topic, too."
+        )
+    return [one["transaction_id"] for one in of_key(api, topic, named)] if topic else [named]
+
+
+def one_id_of(api: Api, topic: str, named: str) -> str:
+    """Return the transaction that an id or a key names; of several with a key the one that has not ended.
+
+    Raise `ConfigurationError` where the key leaves it open, with the ids to choose from, or `NotFound`.
+    """
+    if not topic:
+        return ids_of(api, topic, named)[0]
+    found = of_key(api, topic, named)
+    unended = [one for one in found if one["state"] in UNENDED]
+    meant = unended or found
+    if len(meant) > 1:
+        ids = output.some([f"{one['transaction_id']} ({one['state']})" for one in meant])
+        raise ConfigurationError(
+            f"{len(meant)} transactions of {topic} have the key {named}. Give an id: {ids}."
+        )
+    return str(meant[0]["transaction_id"])
+
+
+def of_key(api: Api, topic: str, key: str) -> list[dict[str, Any]]:
     """Return the transactions of a key; raise `NotFound`."""
-    found = api.get("transactions", topic=topic, key=key)["transactions"]
+    found: list[dict[str, Any]] = api.get("transactions", topic=topic, key=key)["transactions"]
     if not found:
         raise NotFound(f"No transaction of {topic} has the key {key} ({wall(now_ms())}).")
-    return [one["transaction_id"] for one in found]
+    return found
 
 
 def span_of(name: str, text: str) -> int:

@@ -33,7 +33,7 @@ from services.live.live_broker import LiveBroker
 from services.ops.answers import written
 from services.ops.given_times import span_in
 from services.ops.operation import Operation
-from services.ops.request import LIMIT_DEFAULT, Moment, Nothing, asked, said_as
+from services.ops.request import LIMIT_DEFAULT, Nothing, Span, asked, said_as
 from tidewheel.errors import ClientMistake
 
 NEVER_KEPT = {"Cache-Control": "no-store"}
@@ -54,7 +54,7 @@ class NewToken(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     user: str
-    expires: Moment | None = Field(
+    expires: Span | None = Field(
         None, description="When it is void, such as 30d from now; without it, once it is revoked."
     )
 

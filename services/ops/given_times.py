@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from services.broker.errors import IllegalDeliveryTime
-from services.ops.request import Moment
+from services.ops.request import Moment, Span
 from services.times import moments
 from tidewheel import durations
 from tidewheel.errors import ClientMistake
+
+ZERO: Final = "0"
 
 
 def moment_of(moment: Moment, now_ms: int, field: str) -> int:
@@ -25,20 +29,21 @@ def due_of(moment: Moment, now_ms: int, field: str) -> int:
         raise IllegalDeliveryTime(f"{field} is {str(moment)[:80]!r}: {error}.") from error
 
 
-def span_of(span: Moment, field: str) -> int:
-    """Read a span of time; raise `IllegalDeliveryTime` naming the field."""
-    try:
-        text = str(span)
-        return moments.whole_ms(text) if text.isascii() and text.isdigit() else durations.span_ms(text)
-    except ValueError as error:
-        raise IllegalDeliveryTime(f"{field} is {str(span)[:80]!r}: {error}.") from error
+def delay_of(span: Span, field: str) -> int:
+    """Return a delay in milliseconds; raise `IllegalDeliveryTime` naming the field."""
+    return _span_ms(span, field, IllegalDeliveryTime)
 
 
-def span_in(span: Moment, field: str) -> int:
-    """Return a span in milliseconds that a body gives as such, or as 30s; raise `ClientMistake`."""
-    if isinstance(span, int) and span >= 0:
-        return span
+def span_in(span: Span, field: str) -> int:
+    """Return a span in milliseconds; raise `ClientMistake` naming the field."""
+    return _span_ms(span, field, ClientMistake)
+
+
+def _span_ms(span: Span, field: str, error: type[ClientMistake]) -> int:
+    """Read a span; a number has no unit and is refused, but for 0."""
+    if span == ZERO:
+        return 0
     try:
-        return durations.span_ms(str(span))
-    except ValueError as error:
-        raise ClientMistake(f"{field} is {str(span)[:80]!r}: {error}, or as a number of ms.") from error
+        return durations.span_ms(span)
+    except ValueError as why:
+        raise error(f"{field} is {span[:80]!r}: {why}.") from why

@@ -40,7 +40,7 @@ from services.ops.polls import (
     client_id,
     poll_seconds,
 )
-from services.ops.request import Moment, said_as, said_by, shaped
+from services.ops.request import Span, said_as, said_by, shaped
 from services.ops.sending import (
     CarriedVerdictAnswer,
     NewMessage,
@@ -60,7 +60,7 @@ TOPICS_MAX: Final = 16
 class NewHalf(NewMessage):
     """The message of a transaction that begins; `check_after` it is asked about, if it has not ended."""
 
-    check_after: Moment | None = Field(
+    check_after: Span | None = Field(
         None, description="Such as 1m; else as the topic's check-back or the broker's settings say."
     )
 
@@ -72,7 +72,7 @@ class NewCheckBackPoll(BaseModel):
 
     topics: list[str] = Field(min_length=1, max_length=TOPICS_MAX)
     count: int = Field(16, ge=1, le=limits.CHECKS_WOKEN_MAX)
-    wait: Moment = Field(limits.LONG_POLL_MS, description="Such as 5s; cut to 20s.")
+    wait: Span = Field(f"{limits.LONG_POLL_MS // 1000}s", description="Such as 5s; cut to 20s.")
     client: str = Field(
         "",
         max_length=limits.TOPIC_CHARACTERS_MAX,

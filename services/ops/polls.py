@@ -31,7 +31,7 @@ from services.live.live_broker import LiveBroker
 from services.ops.answers import in_parts
 from services.ops.callers import caller_of
 from services.ops.given_times import span_in
-from services.ops.request import Moment
+from services.ops.request import Span
 from tidewheel.errors import AccessRefused
 
 Kind = Literal["receive", "check_back", "arrivals"]
@@ -187,6 +187,6 @@ def check_serves(live: LiveBroker) -> None:
     _ = live.core
 
 
-def poll_seconds(wait: Moment) -> float:
+def poll_seconds(wait: Span) -> float:
     """Return how long a poll waits: a span, cut to `LONG_POLL_MS`; raise `ClientMistake`."""
     return min(span_in(wait, "wait"), limits.LONG_POLL_MS) / 1000

@@ -60,7 +60,7 @@ from services.ops.polls import (
     client_id,
     poll_seconds,
 )
-from services.ops.request import Moment, said_as
+from services.ops.request import Span, said_as
 from services.ops.statuses import ErrorAnswer, error_shape
 from tidewheel.errors import ClientMistake, TidewheelError
 
@@ -81,16 +81,17 @@ class NewReceive(BaseModel):
     filter: str = Field("", description="Tags, such as 'paid || sent'; all messages without it.")
     sql: str = Field("", description="Instead of filter, an expression over properties.")
     count: int = Field(16, description=f"1 to {limits.RECEIVE_BATCH_MAX}; the answer may have fewer.")
-    wait: Moment = Field(
-        0, description=f"Such as 5s; cut to {limits.LONG_POLL_MS // 1000}s. Without it the answer is at once."
+    wait: Span = Field(
+        "0s",
+        description=f"Such as 5s; cut to {limits.LONG_POLL_MS // 1000}s. Without it the answer is at once.",
     )
     client: str = Field(
         "",
         max_length=limits.TOPIC_CHARACTERS_MAX,
         description="The consumer's name in lists; else its address.",
     )
-    lease: Moment = Field(
-        limits.LEASE_MS_DEFAULT, description="How long others do not get them; 30s, or milliseconds."
+    lease: Span = Field(
+        f"{limits.LEASE_MS_DEFAULT // 1000}s", description="How long others do not get them, such as 30s."
     )
     as_text: bool = Field(
         False, description="Bodies in JSON come as body, too, byte for byte, not as body_json."
@@ -126,7 +127,7 @@ class Acknowledged(BaseModel):
 class Refused(Acknowledged):
     """Messages to refuse: delivered again `after` a span, or made dead letters."""
 
-    after: Moment | None = Field(None, description="Such as 30s; without it as the group's policy says.")
+    after: Span | None = Field(None, description="Such as 30s; without it as the group's policy says.")
     dead_letter: bool = Field(False, description="Give them up now.")
     reason: str = Field(
         "",
@@ -145,7 +146,7 @@ class Refused(Acknowledged):
 class Extended(Acknowledged):
     """Leases to extend: they end `lease` from now."""
 
-    lease: Moment = Field(description="Such as 2m, or milliseconds.")
+    lease: Span = Field(description="Such as 2m.")
 
 
 class ReceivedAnswer(TakenAnswer):
@@ -356,7 +357,7 @@ class ReceivingApi:
         return group
 
 
-def lease_in(span: Moment, field: str, ms_min: int = 0) -> int:
+def lease_in(span: Span, field: str, ms_min: int = 0) -> int:
     """Return how long a message is invisible, in ms; raise `IllegalInvisibleTime` or `ClientMistake`."""
     lease_ms = span_in(span, field)
     if not ms_min <= lease_ms <= limits.INVISIBLE_MS_MAX:

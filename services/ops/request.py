@@ -9,8 +9,10 @@ how long it may take, and how many bytes the requests under way may hold togethe
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from difflib import get_close_matches
 from itertools import islice
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import ErrorDetails
@@ -21,6 +23,7 @@ from services.live.pauses import Pauses
 from services.ops.bodies import Bound, bound_of
 from services.ops.callers import caller_of
 from services.ops.errors import RequestTooLarge
+from services.ops.field_words import SYNONYMS
 from services.ops.long_texts import end_of_text, read_json
 from tidewheel.errors import ClientMistake
 
@@ -61,9 +64,17 @@ def _check_moment(given: Any) -> Any:
     return given
 
 
+def _check_span(given: Any) -> Any:
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise ValueError('it must be a text with its unit, such as "30s"')
+    return str(given)
+
+
 Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
 Moment = Annotated[str | Annotated[int, Strict()], BeforeValidator(_check_moment)]
 """What `services.times.moments` reads, or in a body a number of milliseconds since 1970."""
+Span = Annotated[str, BeforeValidator(_check_span)]
+"""A span of time with its unit; `services.ops.given_times` reads it, and refuses a number."""
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
@@ -79,7 +90,7 @@ def asked(kind: type[Shape], request: Request) -> Shape:
     try:
         return kind.model_validate(dict(request.query_params))
     except ValidationError as error:
-        raise mistake(error, "the query") from error
+        raise mistake(error, "the query", known=kind) from error
 
 
 async def said_as(kind: type[Shape], request: Request) -> Shape:
@@ -94,6 +105,8 @@ def shaped(kind: type[Shape], said: Any, where: str) -> Shape:
     of the fields; deeper values are one error each.
     """
     inner = said.values() if isinstance(said, dict) else ()
+    if isinstance(said, list) and not where:
+        raise a_list(kind)
     count = len(inner) + sum(len(one) for one in inner if isinstance(one, dict | list))
     if count > limits.HTTP_FIELDS_MAX:
         raise RequestTooLarge(
@@ -102,7 +115,7 @@ def shaped(kind: type[Shape], said: Any, where: str) -> Shape:
     try:
         return kind.model_validate(said)
     except ValidationError as error:
-        raise mistake(error, "the body", where) from error
+        raise mistake(error, "the body", where, kind) from error
 
 
 async def said_by(request: Request) -> Any:
@@ -203,20 +216,36 @@ def shorten(name: str) -> str:
     return name if len(name) <= _NAMED_MAX else f"{name[:_NAMED_MAX]}... ({len(name)} characters)"
 
 
-def mistake(error: ValidationError, whole: str, within: str = "") -> ClientMistake:
+def a_list(kind: type[BaseModel], field: str = "") -> ClientMistake:
+    """Return the error of a body that is a list; `field` takes one, else the list that is required."""
+    lists = (
+        name
+        for name, one in kind.model_fields.items()
+        if one.is_required() and get_origin(one.annotation) is list
+    )
+    name = field or next(lists, "")
+    sample = f'{{"{name}": [...]}}' if name else "{...}"
+    return ClientMistake(f"the body is a list: it must be an object, write {sample}.")
+
+
+def mistake(
+    error: ValidationError, whole: str, within: str = "", known: type[BaseModel] | None = None
+) -> ClientMistake:
     """Return the first thing that is wrong with a query or a body (`whole`) as an error of the tree.
 
+    `known` is the shape, whose fields are named where one is unknown.
     What is missing may be there under a wrong name, so the first unknown field is told with it.
     """
     errors = error.errors(include_url=False, include_context=False)
-    told = [_sentence(errors[0], whole, within)]
+    names = [] if known is None else [one.alias or name for name, one in known.model_fields.items()]
+    told = [_sentence(errors[0], whole, within, names)]
     if errors[0]["type"] == "missing":
         unknown = (one for one in errors if one["type"] == "extra_forbidden")
-        told += [_sentence(one, whole, within) for one in islice(unknown, 1)]
+        told += [_sentence(one, whole, within, names) for one in islice(unknown, 1)]
     return ClientMistake(" ".join(told))
 
 
-def _sentence(one: ErrorDetails, whole: str, within: str) -> str:
+def _sentence(one: ErrorDetails, whole: str, within: str, known: Sequence[str]) -> str:
     """Return one error of pydantic as a sentence that names its place in a query or a body."""
     parts = (*([within] if within else []), *one["loc"])
     where = shorten(".".join(str(part) for part in parts)) or whole
@@ -224,11 +253,24 @@ def _sentence(one: ErrorDetails, whole: str, within: str) -> str:
     if kind == "missing":
         return f"{where} is missing."
     if kind == "extra_forbidden":
-        return f"{where} is not known here: is it misspelt?"
+        return (
+            f"{where} is not known here: {_meant(str(one['loc'][0]), known if len(one['loc']) == 1 else ())}"
+        )
+    if kind == "string_type" and one["loc"] == ("body",) and isinstance(given, dict | list):
+        return f"{where}: it must be a text in quotes; for JSON write body_json."
     said = one["msg"].removeprefix("Value error, ")
     for word, better in _WORDS:
         said = said.replace(word, better)
     return f"{where}{_quoted(given)}: {_SENTENCES.get(kind, said)}."
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """Return which of the known fields an unknown one seems to be; of too many to guess all are named."""
+    alike = get_close_matches(name, known, 1) if len(name) <= _QUOTED_MAX else []
+    for wanted in (*SYNONYMS.get(name.lower(), ()), *alike):
+        if wanted in known:
+            return f"write {wanted}."
+    return f"is it misspelt? There are {', '.join(known)}." if known else "is it misspelt?"
 
 
 def _quoted(given: Any) -> str:

@@ -43,7 +43,7 @@ from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.cloud_events import BATCH, STRUCTURED, VERSION_HEADER, Event, binary, structured
-from services.ops.given_times import due_of
+from services.ops.given_times import delay_of, due_of
 from services.ops.message_bodies import CONTENT_TYPE, JSON_TYPE, json_bytes
 from services.ops.messages import ReceiptAnswer, body_bytes, receipt_shape
 from services.ops.operation import Operation
@@ -51,6 +51,8 @@ from services.ops.request import (
     Moment,
     Nothing,
     Number,
+    Span,
+    a_list,
     asked,
     body_of,
     check_values,
@@ -59,7 +61,6 @@ from services.ops.request import (
     shaped,
 )
 from services.ops.statuses import ErrorAnswer, error_shape
-from tidewheel import durations
 from tidewheel.errors import ClientMistake, TidewheelError
 
 SENT_AT_ONCE: Final = 100
@@ -99,7 +100,7 @@ class NewMessage(BaseModel):
     tag: str = ""
     message_group: str = ""
     properties: dict[str, str] = {}
-    in_: Moment | None = Field(None, alias="in", description="A span such as 30m, or milliseconds.")
+    in_: Span | None = Field(None, alias="in", description="A span with its unit, such as 30m.")
     at: Moment | None = Field(None, description="A moment with its zone, or milliseconds since 1970.")
     in_ms: Number | None = None
     at_ms: Number | None = None
@@ -151,7 +152,7 @@ class NewMessage(BaseModel):
         if sum(one is not None for one in given) > 1:
             raise IllegalDeliveryTime("Say when in one way: in, as 30m, or at, as 2026-11-22T09:00Z.")
         if self.in_ is not None:
-            return now_ms + delay_of(self.in_)
+            return now_ms + delay_of(self.in_, "in")
         if self.at is not None:
             return due_of(self.at, now_ms, "at")
         return self.at_ms if self.in_ms is None else now_ms + self.in_ms
@@ -251,17 +252,6 @@ class SentMessagesAnswer(TypedDict):
     messages: list[SentAnswer | ErrorAnswer]
 
 
-def delay_of(span: Moment) -> int:
-    """Return a delay in milliseconds; raise `IllegalDeliveryTime`, also for a number as text ("30")."""
-    if isinstance(span, int) and span >= 0:
-        return span
-    try:
-        return durations.span_ms(str(span))
-    except ValueError as error:
-        said = f"in is {str(span)[:80]!r}: {error}, or as a number of milliseconds."
-        raise IllegalDeliveryTime(said) from error
-
-
 async def send_each(
     live: LiveBroker, messages: Sequence[Message | TidewheelError]
 ) -> list[SendReceipt | TidewheelError]:
@@ -296,6 +286,8 @@ class SendingApi:
     async def send(self, request: Request) -> Response:
         """Store one message, or many."""
         said, key = await said_by(request), header_key(request)
+        if isinstance(said, list):
+            raise a_list(NewMessages, "messages")
         if isinstance(said, dict) and "messages" in said:
             if key is not None:
                 raise ClientMistake("The header Idempotency-Key is for one message: give each its own.")

@@ -25,7 +25,7 @@ from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVerb
 from services.ops.callers import watch_of
-from services.ops.given_times import due_of, span_of
+from services.ops.given_times import delay_of, due_of
 from services.ops.operation import Operation
 from services.ops.request import Moment, said_as
 from services.ops.timers import FilterQuery, filter_of
@@ -67,7 +67,7 @@ class NewTask(BaseModel):
     def _by_ms(self) -> int:
         if self.by is None:
             return 0
-        span = span_of(self.by.removeprefix("-"), "by")
+        span = delay_of(self.by.removeprefix("-"), "by")
         return -span if self.by.startswith("-") else span
 
 

@@ -58,11 +58,22 @@ from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
-from services.ops.given_times import due_of, moment_of, span_of
+from services.ops.given_times import delay_of, due_of, moment_of, span_in
 from services.ops.horizon import counts_within
 from services.ops.messages import ContentAnswer, ReceiptAnswer, body_bytes, content_shape, receipt_shape
 from services.ops.operation import Handler, Operation
-from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, asked, said_as, said_by, shaped
+from services.ops.request import (
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    Moment,
+    Nothing,
+    Span,
+    a_list,
+    asked,
+    said_as,
+    said_by,
+    shaped,
+)
 from services.ops.sending import send_each
 from services.ops.statuses import ErrorAnswer, error_shape
 from services.times import moments
@@ -133,7 +144,7 @@ class NewTimer(BaseModel):
     keys: list[str] = []
     tag: str = ""
     properties: dict[str, str] = {}
-    in_: Moment | None = Field(None, alias="in", description="A span such as 30m, or milliseconds.")
+    in_: Span | None = Field(None, alias="in", description="A span with its unit, such as 30m.")
     at: Moment | None = Field(None, description="A moment with its zone, or milliseconds since 1970.")
     timer_key: str = ""
     unique: bool = False
@@ -156,7 +167,7 @@ class NewTimer(BaseModel):
         if (self.in_ is None) == (self.at is None):
             raise IllegalDeliveryTime("Say either in, such as 30m, or at, such as 2026-11-22T09:00+08:00.")
         if self.in_ is not None:
-            return now_ms + span_of(self.in_, "in")
+            return now_ms + delay_of(self.in_, "in")
         return due_of(self.at or "", now_ms, "at")
 
     def _marks(self) -> dict[str, str]:
@@ -517,7 +528,7 @@ class TimersApi:
     async def histogram(self, request: Request) -> Response:
         """Count timers by when they are due."""
         query = asked(HistogramQuery, request)
-        width_ms = span_of(query.width, "width")
+        width_ms = span_in(query.width, "width")
         if width_ms <= 0:
             raise ClientMistake("width is 0: a window of time is at least 1ms wide.")
         windows = await timer_queries.histogram(self._live, self._filter(query), width_ms)
@@ -570,6 +581,8 @@ class TimersApi:
     async def set(self, request: Request) -> Response:
         """Set one timer, or a batch of them."""
         said = await said_by(request)
+        if isinstance(said, list):
+            raise a_list(NewTimers, "timers")
         if isinstance(said, dict) and "timers" in said:
             return await self._set_batch(await timers_in(said))
         message = shaped(NewTimer, said, "").to_message(uuid4().hex.upper(), self._live.now_ms())

@@ -14,6 +14,7 @@ With `key` (which needs `topic`) halves are found however they ended, the newest
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Literal
@@ -31,15 +32,18 @@ from services.live.check_log import Question
 from services.live.live_broker import LiveBroker
 from services.live.transactions import ProducerView
 from services.ops.answers import written
+from services.ops.given_times import span_in
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, asked, said_as
-from tidewheel import durations
 from tidewheel.errors import ClientMistake
 from txn.checkback import CheckBackPolicy
 from txn.states import State
 
 log = structlog.get_logger()
+
+_ID: Final = re.compile("[0-9A-Fa-f]{24}")
+"""A transaction id, in either case; what is none is quoted as it was given."""
 
 
 class HalvesQuery(Nothing):
@@ -97,7 +101,7 @@ class NewCheckBack(BaseModel):
 def id_of(request: Request) -> str:
     """Return the transaction id in a request's path."""
     transaction_id: str = request.path_params["id"]
-    return transaction_id.upper()
+    return transaction_id.upper() if _ID.fullmatch(transaction_id) else transaction_id
 
 
 class QuestionAnswer(TypedDict):
@@ -374,10 +378,7 @@ class TransactionsApi:
     def _filter(self, query: HalvesQuery) -> HalfFilter:
         before_ms = HalfFilter().stored_before_ms
         if query.older_than:
-            try:
-                before_ms = self._live.clock.real_ms() - durations.span_ms(query.older_than)
-            except ValueError as error:
-                raise ClientMistake(f"older-than is {query.older_than!r}: {error}.") from error
+            before_ms = self._live.clock.real_ms() - span_in(query.older_than, "older-than")
         return HalfFilter(query.topic, State(query.state) if query.state else None, before_ms)
 
     def _shapes(self, views: list[HalfView]) -> Iterator[HalfAnswer]:

@@ -29,7 +29,7 @@ from tidewheel.client.bodies import body_fields, body_of
 from tidewheel.client.exchange import Request, Steps, asked, refusal
 from tidewheel.client.names import in_path, text
 from tidewheel.client.patience import PASSING
-from tidewheel.client.spans import Span, moment_ms, moment_of, span_ms
+from tidewheel.client.spans import Span, moment_ms, moment_of, span_ms, span_text
 from tidewheel.client.values import Delivery, NewMessage, Sent, SomeRefused, TimerResult, Verdict
 from tidewheel.errors import Busy, ClientMistake, TidewheelError
 
@@ -89,13 +89,13 @@ def message_fields(message: NewMessage, namespace: str, message_id: str) -> dict
     return fields | {name: value for name, value in optional.items() if value}
 
 
-def _when(message: NewMessage) -> dict[str, int]:
+def _when(message: NewMessage) -> dict[str, int | str]:
     if message.delay is not None and message.at is not None:
         raise ClientMistake("delay and at are given: a message is due in one way.")
     if message.unique and not message.key:
         raise ClientMistake("unique is about a key: give one.")
     if message.delay is not None:
-        return {"in": span_ms(message.delay, "delay")}
+        return {"in": span_text(message.delay, "delay")}
     if message.at is not None:
         return {"at": moment_ms(message.at, "at")}
     if message.key:
@@ -117,7 +117,7 @@ def _carried(message: NewMessage) -> dict[str, Any]:
 
 
 def _due(to: Span | datetime) -> int | str:
-    return moment_ms(to, "to") if isinstance(to, datetime) else f"{span_ms(to, 'to')}ms"
+    return moment_ms(to, "to") if isinstance(to, datetime) else span_text(to, "to")
 
 
 def _key_list(keys: Iterable[str]) -> list[str]:
@@ -296,8 +296,8 @@ def receive(
     fields = {
         "topic": text(topic, "topic"),
         "count": count,
-        "wait": wait_ms,
-        "lease": span_ms(lease, "lease"),
+        "wait": f"{wait_ms}ms",
+        "lease": span_text(lease, "lease"),
         "filter": tags,
         "sql": sql,
         "client": name,
@@ -333,7 +333,7 @@ def ack(group: str, handles: Sequence[str]) -> Steps[list[TidewheelError | None]
 
 def retry(group: str, handle: str, after: Span | None) -> Steps[None]:
     """Let a message come again after a span; without one as the group's policy says."""
-    more = {} if after is None else {"after": span_ms(after, "after")}
+    more = {} if after is None else {"after": span_text(after, "after")}
     results = yield from _end(group, "nack", {"receipt_handles": [handle], **more})
     _raise_first(results)
 
@@ -353,7 +353,7 @@ def one_line(reason: str) -> str:
 
 def extend(group: str, handle: str, lease: Span) -> Steps[str]:
     """Let a lease end that long from now; return its new handle."""
-    more = {"lease": span_ms(lease, "lease")}
+    more = {"lease": span_text(lease, "lease")}
     results = yield from _end(group, "extend", {"receipt_handles": [handle], **more})
     _raise_first(results)
     return str(results[0][1]["new_receipt_handle"])

@@ -78,7 +78,7 @@ def end_request(transaction_id: str, how: End) -> Request:
 def check_backs(topics: Sequence[str], *, count: int, wait: Span, name: str) -> Steps[list[Question]]:
     """Wait for questions about transactions of topics, which have the wire's names."""
     wait_ms = span_ms(wait, "wait")
-    fields = {"topics": list(topics), "count": count, "wait": wait_ms, "client": name}
+    fields = {"topics": list(topics), "count": count, "wait": f"{wait_ms}ms", "client": name}
     path = f"{TRANSACTIONS_PATH}/check-backs"
     request = Request("POST", path, encoded(fields), wait_ms / 1000, is_repeatable=True)
     return asked(request, lambda _, said: [_question(one) for one in said["questions"]])

@@ -46,6 +46,11 @@ def span_ms(span: Span, field: str) -> int:
     return count_ms
 
 
+def span_text(span: Span, field: str) -> str:
+    """Return a span as a request has it, with its unit; raise `ClientMistake` as `span_ms` does."""
+    return f"{span_ms(span, field)}ms"
+
+
 def _whole_ms(span: timedelta) -> int:
     whole_ms, rest = divmod(span, MILLISECOND)
     return whole_ms + bool(rest)

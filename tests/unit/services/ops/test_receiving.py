@@ -196,7 +196,7 @@ def test_a_receive_waits_for_what_comes_and_says_by_filter_what_it_wants(at_desk
         await send(desk)
         waiting = asyncio.ensure_future(receive(desk, filter="paid", wait="20s"))
         sql = asyncio.ensure_future(
-            post(desk, "receive", {"topic": "t", "sql": "n > 3", "wait": 20_000}, group="h")
+            post(desk, "receive", {"topic": "t", "sql": "n > 3", "wait": "20s"}, group="h")
         )
         while len(desk.live.receivers._long_polls._waiting["t"]) < 2:
             await asyncio.sleep(0)
@@ -218,9 +218,21 @@ def test_a_receive_waits_for_what_comes_and_says_by_filter_what_it_wants(at_desk
             "count is 10000: an answer has 1 to 32 messages",
         ),
         ("receive", {"topic": "t", "count": 0}, "TW-130", "count is 0"),
-        ("receive", {"topic": "t", "lease": "30"}, "TW-130", "lease is '30': write it as 500ms, 30s"),
+        ("receive", {"topic": "t", "lease": "30"}, "TW-130", "lease is '30': it has no unit; write 30s"),
         ("receive", {"topic": "t", "lease": "1s"}, "TW-140", "lease is '1s': give 10s to 12h"),
-        ("receive", {"topic": "t", "lease": 43_200_001}, "TW-140", "lease is 43200001: give 10s to 12h"),
+        (
+            "receive",
+            {"topic": "t", "wait": 20},
+            "TW-130",
+            "wait is '20': it has no unit; write 20s for seconds",
+        ),
+        ("receive", {"topic": "t", "lease": 30}, "TW-130", "lease is '30': it has no unit; write 30s"),
+        (
+            "receive",
+            {"topic": "t", "lease": "43200001ms"},
+            "TW-140",
+            "lease is '43200001ms': give 10s to 12h",
+        ),
         ("receive", {"topic": "t", "wait": -1}, "TW-130", "wait is '-1'"),
         ("receive", {"topic": "t", "filter": "a | b"}, "TW-139", "Write tags as"),
         ("receive", {"topic": "t", "sql": "n >"}, "TW-139", "column 4: it ends"),
@@ -233,12 +245,12 @@ def test_a_receive_waits_for_what_comes_and_says_by_filter_what_it_wants(at_desk
             "receive",
             {"topics": ["t"]},
             "TW-130",
-            "topic is missing. topics is not known here: is it misspelt?",
+            "topic is missing. topics is not known here: write topic.",
         ),
-        ("receive", {"topic": "t", "wait": 1.5}, "TW-130", "wait is 1.5: it must be a text in quotes, or a"),
-        ("receive", {"topic": "t", "wait": None}, "TW-130", "wait: it must be a text in quotes, or a"),
+        ("receive", {"topic": "t", "wait": 1.5}, "TW-130", "wait is 1.5: it must be a text with its unit"),
+        ("receive", {"topic": "t", "wait": None}, "TW-130", "wait: it must be a text with its unit"),
         ("receive", {"topic": "t", "count": "many"}, "TW-130", "count is 'many': it must be a whole number"),
-        ("receive", [], "TW-130", "the body: it must be an object, {...} in JSON"),
+        ("receive", [], "TW-130", "the body is a list: it must be an object, write {...}"),
         ("receive", None, "TW-130", "The body is empty"),
         (
             "ack",

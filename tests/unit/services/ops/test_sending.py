@@ -131,7 +131,8 @@ def test_a_body_in_json_comes_back_as_json(at_desk: AtDesk) -> None:
 @pytest.mark.parametrize(
     ("body", "code", "sentence"),
     [
-        ({"in": "30"}, "TW-138", "in is '30': write it as 500ms, 30s"),
+        ({"in": "30"}, "TW-138", "in is '30': it has no unit; write 30s for seconds, 30ms for milliseconds"),
+        ({"in": 30}, "TW-138", "in is '30': it has no unit; write 30s for seconds, 30ms for milliseconds"),
         ({"in": "1h", "at": 1_800_000_000_000}, "TW-138", "in one way"),
         ({"at": "2026-11-22T09:00"}, "TW-138", "at is '2026-11-22T09:00'"),
         ({"body_json": {}, "body_base64": "eA=="}, "TW-130", "one of body, body_json and body_base64"),

@@ -63,7 +63,7 @@ def test_a_message_is_sent_with_what_it_says_and_no_more() -> None:
         "topic": "ns%orders",
         "body": '{"id":7}',
         "idempotency_key": "own",
-        "in": 1_000,
+        "in": "1000ms",
         "timer_key": "k",
         "unique": True,
         "message_group": "g",
@@ -240,7 +240,7 @@ def test_a_receive_is_answered_within_its_wait() -> None:
     request = first(steps)
     assert request.wait_s == 5
     assert json.loads(request.body or b"") == {
-        "topic": "t", "count": 3, "wait": 5_000, "lease": 30_000, "filter": "a", "sql": "", "client": "me",
+        "topic": "t", "count": 3, "wait": "5000ms", "lease": "30000ms", "filter": "a", "sql": "", "client": "me",
         "as_text": True,
     }  # fmt: skip
 

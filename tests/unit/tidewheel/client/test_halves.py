@@ -22,7 +22,7 @@ def test_a_half_is_a_message_with_the_barriers_property() -> None:
     assert said["properties"] == {"by": "me", "content-type": "application/json", "TW_BARRIER": "db"}
     assert (said["topic"], said["in"], said["timer_key"], said["idempotency_key"]) == (
         "ns%orders",
-        1_800_000,
+        "1800000ms",
         "order:7",
         "ID",
     )
@@ -57,7 +57,7 @@ def test_questions_are_read() -> None:
         20.0,
         True,
     )
-    said = {"topics": ["a", "b"], "count": 3, "wait": 20_000, "client": "me"}
+    said = {"topics": ["a", "b"], "count": 3, "wait": "20000ms", "client": "me"}
     assert json.loads(request.body or b"") == said
     message = {"message_id": "M", "properties": {"TW_BARRIER": "db"}, "body": "x"}
     questions = {"questions": [{"transaction_id": "T", "topic": "a", "message": message}]}

@@ -1,0 +1,95 @@
+"""What to write instead of an option that a command does not have, or of an argument that it does not take.
+
+The library of the command line names the options that are spelt alike, so that `--delay` is answered with
+`--help`. Here options are named by what they mean. The table has names of other brokers' commands and of our
+own HTTP fields; a name is suggested only where the command has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
+    "--address": ("--http",),
+    "--after": ("--in", "--from", "--start"),
+    "--all": ("--yes",),
+    "--before": ("--until", "--end"),
+    "--broker": ("--http",),
+    "--count": ("--limit",),
+    "--data": ("--body",),
+    "--delay": ("--in", "--to"),
+    "--deliver-at": ("--at", "--to"),
+    "--due": ("--at", "--to"),
+    "--endpoint": ("--http",),
+    "--force": ("--yes",),
+    "--format": ("--json",),
+    "--host": ("--http",),
+    "--from": ("--start",),
+    "--group": ("--message-group",),
+    "--header": ("--property",),
+    "--in": ("--to", "--by"),
+    "--keys": ("--key",),
+    "--max": ("--limit",),
+    "--message": ("--body",),
+    "--message-group": ("--group",),
+    "--output": ("--json",),
+    "--prop": ("--property",),
+    "--properties": ("--property",),
+    "--server": ("--http",),
+    "--since": ("--from", "--start"),
+    "--tags": ("--tag",),
+    "--time": ("--at", "--to"),
+    "--timezone": ("--zone",),
+    "--to": ("--until", "--at"),
+    "--tz": ("--zone",),
+    "--url": ("--http",),
+    "--when": ("--at", "--to"),
+    "--why": ("--reason",),
+    "-g": ("--group",),
+    "-k": ("--key",),
+    "-n": ("--limit", "--count"),
+    "-o": ("--json",),
+    "-t": ("--topic",),
+    "-y": ("--yes",),
+}
+"""By an option that people try, those that they may mean, the likeliest first."""
+EXTRA: Final = "Got unexpected extra argument"
+
+
+def explain(error: Any) -> None:
+    """Add to a mistake in the usage of a command what to write instead."""
+    command = getattr(error.ctx, "command", None)
+    if command is None:
+        return
+    option = getattr(error, "option_name", "")
+    if option and hasattr(error, "possibilities"):
+        if advice := _instead_of(option, command.params):
+            error.message, error.possibilities = f"{error.message}. {advice}", None
+    elif error.message.startswith(EXTRA):
+        error.message += f". {_instead_of_extra(command.params, error.ctx.command_path)}"
+
+
+def _instead_of(option: str, params: Iterable[Any]) -> str:
+    options, arguments = set(_flags(params)), [one for one in params if not one.opts[0].startswith("-")]
+    meant = next((one for one in SYNONYMS.get(option, ()) if one in options), "")
+    if meant:
+        return f"Write {meant}."
+    name = option.removeprefix("--")
+    if any(name == one.name for one in arguments):
+        return f"Give the {name} without an option, as the usage shows."
+    return ""
+
+
+def _instead_of_extra(params: Iterable[Any], path: str) -> str:
+    """Return what a word too many may be: an option's value without its option, or a value without quotes."""
+    named = [one for one in ("--topic", "--key", "--id", "--name") if one in set(_flags(params))]
+    if any(not one.opts[0].startswith("-") for one in params):
+        return "A value that has blanks is written in quotes: '0 9 * * 1-5'."
+    if named:
+        return f"{path} takes options only, such as {' '.join(f'{one} ...' for one in named)}."
+    return f"{path} takes options only."
+
+
+def _flags(params: Iterable[Any]) -> Iterator[str]:
+    return (flag for one in params for flag in one.opts if flag.startswith("-"))

@@ -1,0 +1,195 @@
+"""Mistakes of new users, at the commands and over HTTP: each answer says what to write instead."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.command import TIDEWHEEL, tidewheel
+
+SECONDS: Final = 60
+BODY_BYTES: Final = 5_000_000
+
+
+class Serving:
+    """A broker as a process, with a topic of each type."""
+
+    def __init__(self, http: str, folder: Path) -> None:
+        self.http, self.folder = http, folder
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {"TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1", "COLUMNS": "200"}
+        return tidewheel(*words, environment=environment, folder=self.folder)
+
+    def said(self, code: int, *words: str) -> str:
+        """Run a command that ends with a code; return what it says, without the frame of usage errors."""
+        ended = self.run(*words)
+        assert ended.returncode == code, ended
+        return " ".join(re.sub("[│╭╮╰╯─]", " ", ended.stderr).split())
+
+    def post(self, path: str, body: object) -> tuple[int, dict[str, Any]]:
+        """Return the status and the answer of a call."""
+        request = Request(f"http://{self.http}/api/{path}", json.dumps(body).encode())
+        request.add_header("content-type", "application/json")
+        try:
+            with urlopen(request, timeout=SECONDS) as answer:
+                return answer.status, json.load(answer)
+        except HTTPError as refusal:
+            return refusal.code, json.load(refusal)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("mistakes")
+    ready = folder / "ready"
+    where = ["--store", str(folder / "store"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command = [*TIDEWHEEL, "serve", *where, "--segment-bytes", str(1 << 24), "--ready-file", str(ready)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while not ready.exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        broker = Serving(json.loads(ready.read_text())["http"], folder)
+        for kind in ("normal", "fifo", "delay", "transaction", "priority", "lite"):
+            broker.said(0, "topic", "create", kind, "--type", kind)
+        (folder / "big").write_bytes(b"x" * BODY_BYTES)
+        yield broker
+        process.terminate()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("send orders hi --delay 5m", "No such option: --delay. Write --in."),
+        ("send orders hi --deliver-at 5m", "Write --at."),
+        ("send orders hi --message-group g", "Write --group."),
+        ("send hi --topic orders", "Give the topic without an option, as the usage shows."),
+        ("send orders hi --in 30", "it has no unit; write 30s for seconds, 30ms for milliseconds"),
+        (
+            "send orders hi --in -5m",
+            "a span is not negative; write 5m. Without --in it is delivered at once.",
+        ),
+        ("send orders hi --in=30min", "write 30m"),
+        ("send orders hi --property a=1 --property a=2", "--property a is given twice"),
+        ("send orders @big", "Keep what is larger in a file or an object store, and send where it is."),
+        ("send fifo hi", "Give it a message group (send --group"),
+        (
+            "send fifo hi --in 5m --group g",
+            "A message is not FIFO and DELAY at once. Name a topic of type delay",
+        ),
+        ("send normal hi --in 5m", "create one: tidewheel topic create NAME --type delay"),
+        ("send normal hi --group g", "create one: tidewheel topic create NAME --type fifo"),
+        ("send delay hi", "Say when it is due (send --in 30m"),
+        ("send transaction hi", "Send it in a transaction (POST /api/transactions)"),
+        ("send priority hi", "Give it a priority (send --priority 2"),
+        ("send lite hi", "Name its lite topic (send --lite-topic"),
+        ("timer show order:7", "takes options only, such as --topic ... --key ... --id ..."),
+        ("timer cancel order:7", "takes options only, such as --topic"),
+        ("timer move --topic orders --key k --in 5m", "Write --to."),
+        ("timer move --topic orders --key k --by 5m", "--by is for many timers: add --all; or say when"),
+        ("timer move --topic orders --all --by 30", "it has no unit; write 30s for seconds, 30ms"),
+        ("timer histogram --width 10", "width is '10': it has no unit; write 10s for seconds"),
+        ("timer ls -n 5", "Write --limit."),
+        ("schedule preview 0 9 1 3 *", "A value that has blanks is written in quotes"),
+        ("schedule preview '0 9 1 3 *' --from 2027-03", "Write --start."),
+        ("schedule preview '0 9 1 3 *' --start soon", "Write it as 2026-12-01T09:00, 2026-12-01, 2026-12 or"),
+        ("txn check s1", "'s1' is no transaction id (24 hex digits). To look a key up, give --topic, too."),
+        ("txn resolve s1 commit --reason x", "'s1' is no transaction id (24 hex digits)"),
+        ("txn ls --older-than 10", "it has no unit; write 10s for seconds"),
+    ],
+)
+def test_a_command_says_what_to_write_instead(broker: Serving, line: str, said: str) -> None:
+    words = [quoted or plain for quoted, plain in re.findall(r"'([^']*)'|(\S+)", line)]
+    assert said in broker.said(2, *words)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("messages", {"topic": "t", "body": "x", "in": 30}, "write 30s for seconds, 30ms for milliseconds"),
+        ("timers", {"topic": "t", "body": "x", "in": "30"}, "write 30s for seconds, 30ms for milliseconds"),
+        ("messages", {"topic": "t", "body": "x", "delay": "5m"}, "delay is not known here: write in."),
+        ("timers", {"topic": "t", "body": "x", "delay": "5m"}, "delay is not known here: write in."),
+        ("messages", {"topic": "t", "payload": "x"}, "payload is not known here: write body."),
+        ("messages", {"topic": "t", "body": "x", "propertys": {}}, "write properties."),
+        ("messages", {"topic": "t", "body": "x", "colour": "b"}, "There are topic, body, body_json,"),
+        ("messages", {"topic": "t", "body": {"id": 7}}, "for JSON write body_json"),
+        ("messages", [{"topic": "t", "body": "x"}], 'write {"messages": [...]}'),
+        ("timers", [{"topic": "t", "body": "x", "in": "5m"}], 'write {"timers": [...]}'),
+        ("groups/g/ack", ["handle"], 'write {"receipt_handles": [...]}'),
+        ("groups/g/ack", {"handles": ["x"]}, "handles is not known here: write receipt_handles."),
+        ("groups/g/receive", {"topic": "t", "wait": 5}, "wait is '5': it has no unit"),
+        ("groups/g/receive", {"topic": "t", "visibility_timeout": "5m"}, "write lease."),
+        (
+            "timers/move",
+            {"topic": "t", "key": "k", "in": "5m"},
+            "to is missing. in is not known here: write to.",
+        ),
+    ],
+)
+def test_http_says_what_to_write_instead(broker: Serving, path: str, body: object, said: str) -> None:
+    status, answer = broker.post(path, body)
+    assert status == 400, answer
+    assert said in answer["message"]
+
+
+def test_a_time_that_has_passed_is_told(broker: Serving) -> None:
+    assert "delivered at once: " in broker.said(0, "send", "orders", "hi", "--at", "2020-01-01T00:00")
+    assert ", due " in broker.said(0, "send", "orders", "hi", "--at", "in 1h", "--timer-key", "k")
+    moved = broker.run("timer", "move", "--topic", "orders", "--key", "k", "--to", "5m ago")
+    assert re.search(r"now delivered: .* \(5m\d?s? ago\) has passed", moved.stdout), moved
+
+
+def test_a_preview_begins_when_it_is_told_to(broker: Serving) -> None:
+    for start in ("2027-03", "2027-03-01", "2027-03-01T00:00"):
+        shown = broker.run("schedule", "preview", "0 9 * * *", "--start", start, "--count", "2").stdout
+        assert shown.split("\n")[:2] == ["2027-03-01 09:00:00+00:00", "2027-03-02 09:00:00+00:00"]
+    assert broker.run("schedule", "preview", "0 9 * * *", "--start", "in 90d").returncode == 0
+
+
+def test_a_transaction_is_asked_about_and_resolved_by_its_key(broker: Serving) -> None:
+    def begun(key: str) -> str:
+        status, answer = broker.post("transactions", {"topic": "s", "body": "x", "keys": [key]})
+        assert status == 201, answer
+        return str(answer["transaction_id"])
+
+    one = begun("s1")
+    assert "No producer of s is connected" in broker.said(4, "txn", "check", "s1", "--topic", "s")
+    resolve = ("txn", "resolve", "s1", "commit", "--reason", "paid", "--topic", "s")
+    assert broker.run(*resolve).stdout.startswith(f"{one} COMMITTED")
+    assert "it had ended so before" in broker.run(*resolve).stdout
+    two, three = begun("s1"), begun("s1")
+    told = broker.said(2, *resolve)
+    assert f"{two} (OPEN)" in told
+    assert f"{three} (OPEN)" in told
+    assert "No transaction of s has the key s2" in broker.said(4, "txn", "check", "s2", "--topic", "s")
+    assert "s1 names no half message" in broker.post("transactions/s1/check", {})[1]["message"]
+
+
+def test_a_task_does_not_fill_a_pipe_with_lines() -> None:
+    program = """
+import itertools
+from services.cli import task_views
+task_views.LOOK_AGAIN_SECONDS = 0
+class Api:
+    done = 0
+    def get(self, *path):
+        self.done += 1
+        state = "running" if self.done < 80 else "done"
+        return {"state": state, "verb": "cancel", "done": self.done, "matched": 80, "id": "t"}
+first = {"state": "running", "verb": "cancel", "done": 0, "matched": None, "id": "t"}
+task_views.watched(Api(), first, "timers", "timer")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    assert ended.stderr == "cancel  counting\n"
