@@ -88,6 +88,16 @@ class Finding:
         stored = self._store.read(physical_offset).properties
         return properties.value_of(stored, verb_properties.VERDICT)
 
+    def ending(self, physical_offset: int) -> Record | None:
+        """Return the durable record by which a timer ended; None where the log has it no more, or damaged."""
+        log = self._store.log
+        if not log.first_offset <= physical_offset < log.durable_offset:
+            return None
+        try:
+            return self._store.read(physical_offset)
+        except StoreDamaged:
+            return None
+
     def _check_queue(self, topic: str, queue_id: int) -> None:
         queue_count = self._topics.get(topic).queue_count
         if not 0 <= queue_id < queue_count:

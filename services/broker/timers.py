@@ -302,6 +302,11 @@ class Timers:
         found = self._found(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read(found))
 
+    def message_id_of_key(self, topic: str, key: str) -> str:
+        """Return the id of the newest message that had a timer key; empty if there is none, or no record."""
+        found = self.ends.named(TimerName(topic, key=key))
+        return "" if found is None else self._message_id(found)
+
     def read(self, named: Named) -> Record:
         """Return the timer record of a timer that waits; raise `StoreDamaged`."""
         return self.read_at(named.due_ms, named.timer_offset)
@@ -477,6 +482,7 @@ class Timers:
                 ended.ended_offset,
                 ended.ended_offset + 1,
                 found.due_ms,
+                ended.end,
             )
         return self._counted(verdict) if is_verb else verdict
 

@@ -6,12 +6,13 @@ only once the log is durable up to that physical offset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from commitlog import properties
 from commitlog.disk import Disk
+from commitlog.kinds import End
 from commitlog.message import Message, MessageType
 from commitlog.record import Record
 from commitlog.retention import Retirement
@@ -79,6 +80,8 @@ class TimerVerdict:
     ended_offset: int
     durable_at: int
     due_ms: int = 0
+    end: End | None = field(default=None, compare=False)
+    """How it had ended before; None where it had not, or nobody knows."""
 
 
 @dataclass(slots=True, frozen=True)

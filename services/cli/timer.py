@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from services.cli.task_views import task_line, watched
 from services.cli.timer_views import (
     EMPTY,
     damage_lines,
+    ended_line,
     histogram_rows,
     lost_row,
     summary_lines,
@@ -169,14 +171,14 @@ def show(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one timer and its message; one that has ended has a verdict, and the exit code 4.
+    """Show one timer and its message; one that has ended says how and why, with the exit code 4.
 
     Example: tidewheel timer show --topic orders --key order:7
     """
     name = Named(topic, key, id_, handle)
     answer = Api(http).get("timers", "one", **name.given())
     if "verdict" in answer:
-        tell_verdict(answer, name, as_json, ())
+        tell_verdict(answer, name, as_json, (), ended_line)
     output.print_json(answer) if as_json else output.show(*timer_lines(answer))
 
 
@@ -336,12 +338,18 @@ class Named:
         return self.key or self.id
 
 
-def tell_verdict(answer: dict[str, Any], name: Named, as_json: bool, good: tuple[str, ...]) -> None:
+def tell_verdict(
+    answer: dict[str, Any],
+    name: Named,
+    as_json: bool,
+    good: tuple[str, ...],
+    line: Callable[[dict[str, Any], str, str], str] = verdict_line,
+) -> None:
     """Print a verdict; ends the command with 4 unless it is good."""
     if as_json:
         output.print_json(answer)
     else:
-        output.show(verdict_line(answer, str(name), name.topic))
+        output.show(line(answer, str(name), name.topic))
     if answer["verdict"] == "NEVER_SET" and name.key:
         listing = f"tidewheel timer ls --topic {name.topic} --key {name.key}"
         output.say(

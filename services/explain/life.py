@@ -36,6 +36,7 @@ from commitlog.kinds import (
     TIMER_TOPIC,
     UNREADABLE,
     VERB_TOPIC,
+    End,
 )
 from commitlog.record import TYPE_COMMIT, Record
 from consumequeue import acks, lease_records
@@ -172,6 +173,15 @@ def standing(events: Iterable[Event]) -> str:
 _UNDECIDED: Final = "undecided: its transaction has neither been committed nor rolled back"
 _AVAILABLE: Final = "available"
 _GIVEN_UP: Final = "given up: a dead letter; see tidewheel dlq"
+_LOST: Final = "its record could not be read"
+_ENDS: Final = {
+    End.DELIVERED: "delivered",
+    End.CANCELLED: "cancelled",
+    End.MOVED: "moved",
+    End.REPLACED: "replaced",
+    End.FIRED: "fired",
+    End.UNREADABLE: "lost",
+}
 _STATES: Final = {
     "half": _UNDECIDED,
     "rolled back": "rolled back: nobody gets it",
@@ -189,6 +199,25 @@ _STATES: Final = {
     "dead letter": _GIVEN_UP,
     "settled": "given up: its dead letter was redriven or purged by an operator",
 }
+
+
+def ending(end: End, one: Record | None) -> tuple[str, str]:
+    """Return how a timer ended, and why, in the words of its events; `one` ended it, None if it is gone.
+
+    The note lacks the log offset of the timer, which the events have.
+    """
+    stored = {} if one is None else properties.decode(one.properties)
+    if one is None:
+        return _ENDS[end], ""
+    if end is End.CANCELLED and one.topic == VERB_TOPIC:
+        return _ENDS[end], _because("by a call", stored)
+    if end is End.CANCELLED:
+        return _ENDS[end], _carried_by(ids_of(one))
+    if end in (End.MOVED, End.REPLACED):
+        return _taken_over(stored)
+    if end is End.UNREADABLE:
+        return _ENDS[end], _because(_LOST, stored)
+    return _fired(one, stored)
 
 
 def _own_event(one: Record, ids: Ids, stored: dict[str, str]) -> Event:
@@ -236,14 +265,36 @@ def _armed(one: Record, stored: dict[str, str]) -> str:
 
 
 def _delivered(one: Record, stored: dict[str, str]) -> tuple[str, str]:
+    what, note = _fired(one, stored)
     timer = f"timer @{_number(stored[properties.TIMER_OFFSET]):,}"
+    return what, f"{note}; {timer}" if note else timer
+
+
+def _fired(one: Record, stored: dict[str, str]) -> tuple[str, str]:
+    """Return how a timer's message went out."""
     due_ms = _number(stored.get(properties.DUE_MS, ""))
     if stored.get(properties.VERB) == "FIRE":
-        return "fired", f"before its time, because somebody asked for it; {timer}"
+        return "fired", "before its time, because somebody asked for it"
     if due_ms is None:
-        return "delivered", timer
+        return "delivered", ""
     late_ms = one.store_ms - due_ms
-    return "delivered", f"{abs(late_ms):,} ms {'after' if late_ms >= 0 else 'BEFORE'} its time; {timer}"
+    return "delivered", f"{abs(late_ms):,} ms {'after' if late_ms >= 0 else 'BEFORE'} its time"
+
+
+def _taken_over(stored: dict[str, str]) -> tuple[str, str]:
+    """Return how a timer ended that another took the place of."""
+    if stored.get(properties.VERB) == "MOVE":
+        return "moved", "to another time"
+    return "replaced", f"by message {stored.get(properties.MESSAGE_ID, '')}"
+
+
+def _carried_by(ids: Ids) -> str:
+    return f"by the message of {ids.topic} that carries it"
+
+
+def _because(note: str, stored: dict[str, str]) -> str:
+    reason = stored.get(properties.REASON, "")
+    return f"{note}, because: {reason}" if reason else note
 
 
 def _given_up(one: Record, stored: dict[str, str]) -> str:
@@ -261,9 +312,7 @@ def _ended_by(one: Record, stored: dict[str, str], subjects: Subjects) -> Iterat
     ended = subjects.anchors.get(_number(stored.get(properties.REPLACES, "")) or -1)
     if ended is None:
         return
-    is_move = stored.get(properties.VERB) == "MOVE"
-    note = "to another time" if is_move else f"by message {stored.get(properties.MESSAGE_ID, '')}"
-    what = "moved" if is_move else "replaced"
+    what, note = _taken_over(stored)
     yield Event(one.physical_offset, one.store_ms, what, ended.topic, ended.message_id, note)
 
 
@@ -272,7 +321,7 @@ def _cancelled_by(one: Record, ids: Ids, stored: dict[str, str], subjects: Subje
     cancelled = _number(stored.get(properties.CANCELS, "").partition(" ")[0])
     ended = subjects.anchors.get(-1 if cancelled is None else cancelled)
     if ended is not None and one.topic != HALF_TOPIC:
-        note = f"by the message of {ids.topic} that carries it; timer @{cancelled:,}"
+        note = f"{_carried_by(ids)}; timer @{cancelled:,}"
         yield Event(one.physical_offset, one.store_ms, "cancelled", ended.topic, ended.message_id, note)
 
 
@@ -292,8 +341,7 @@ def _outcome(one: Record, subjects: Subjects) -> Iterator[Event]:
     stored = properties.decode(one.properties)
     ids = subjects.anchors.get(one.half_offset) or ids_of(one)
     what = "expired" if stored.get(properties.OUTCOME) == EXPIRED else "rolled back"
-    reason = stored.get(properties.REASON, "")
-    note = f"the half @{one.half_offset:,}" + (f", because: {reason}" if reason else "")
+    note = _because(f"the half @{one.half_offset:,}", stored)
     yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
 
 
@@ -301,10 +349,9 @@ def _verb(one: Record, subjects: Subjects) -> Iterator[Event]:
     stored = properties.decode(one.properties)
     timer_offset = _number(stored.get(properties.TIMER_OFFSET, ""))
     ids = subjects.anchors.get(-1 if timer_offset is None else timer_offset) or ids_of(one)
-    reason = stored.get(properties.REASON, "")
     is_lost = stored.get(properties.VERB) == UNREADABLE
-    what, why = ("lost", "its record could not be read") if is_lost else ("cancelled", "by a call")
-    note = f"{why}; timer @{timer_offset or 0:,}" + (f", because: {reason}" if reason else "")
+    what, why = ("lost", _LOST) if is_lost else ("cancelled", "by a call")
+    note = f"{_because(why, stored)}; timer @{timer_offset or 0:,}"
     yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
 
 

@@ -32,6 +32,7 @@ from services.broker.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker
 from services.ops.answers import JsonText, written
 from services.ops.message_bodies import json_text_of
+from services.ops.message_states import StateAnswer, states_of
 from services.ops.operation import Operation
 from services.ops.polls import CallerGone, HangUp, Polls
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked
@@ -143,7 +144,7 @@ class ArrivalsAnswer(MessagesAnswer):
     after: str
 
 
-class FoundAnswer(MessageAnswer):
+class FoundAnswer(MessageAnswer, StateAnswer):
     """A message that was looked up; a waiting timer or an open half lies in a topic of the broker's own."""
 
     stored_topic: str
@@ -176,9 +177,9 @@ def message_shape(delivery: Delivery) -> MessageAnswer:
     }
 
 
-def found_shape(delivery: Delivery) -> FoundAnswer:
+def found_shape(delivery: Delivery, state: StateAnswer) -> FoundAnswer:
     """Return a message that was looked up as JSON has it."""
-    return {**message_shape(delivery), "stored_topic": delivery.stored_topic}
+    return {**message_shape(delivery), "stored_topic": delivery.stored_topic, **state}
 
 
 def content_shape(message: Message) -> ContentAnswer:
@@ -255,11 +256,19 @@ class MessagesApi:
         return await written({"messages": map(message_shape, found), "after": after})
 
     async def find(self, request: Request) -> Response:
-        """Show the messages that have a key or message id."""
-        query = asked(FindQuery, request)
-        topic = self._live.core.topics.get(query.topic)
-        found = self._live.find(topic.name, query.key, at_most(query.limit))
-        return await written({"messages": map(found_shape, found.messages), "cut": found.is_cut})
+        """Show the messages that have a key, message id or timer key, and how each stands."""
+        query, live = asked(FindQuery, request), self._live
+        topic, limit = live.core.topics.get(query.topic).name, at_most(query.limit)
+        found = live.find(topic, query.key, limit)
+        messages, is_cut = found.messages, found.is_cut
+        message_id = live.core.timers.message_id_of_key(topic, query.key)
+        if message_id and all(one.message.message_id != message_id for one in messages):
+            named = live.find(topic, message_id, limit)
+            both = sorted([*messages, *named.messages], key=lambda one: -one.physical_offset)
+            messages, is_cut = both[:limit], is_cut or named.is_cut
+        states = states_of(live, topic, query.key, messages)
+        shapes = (found_shape(one, state) for one, state in zip(messages, states, strict=True))
+        return await written({"messages": shapes, "cut": is_cut})
 
     async def _arrived(self, request: Request, topic: str, seconds: float) -> bool:
         """Wait until something arrives; False when the time is up, or the caller has hung up."""

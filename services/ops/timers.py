@@ -60,6 +60,7 @@ from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.given_times import delay_of, due_of, moment_of, span_in
 from services.ops.horizon import counts_within
+from services.ops.message_states import end_of
 from services.ops.messages import ContentAnswer, ReceiptAnswer, body_bytes, content_shape, receipt_shape
 from services.ops.operation import Handler, Operation
 from services.ops.request import (
@@ -385,6 +386,8 @@ class VerdictAnswer(TypedDict):
     """The truth about a verb on a timer: when and at which log offset it ended ("-1": not, or unknown).
 
     `due_ms` is when it was due before, "0" if unknown; for MOVED `ended_ms` is its new time.
+    `what` is how it had ended before (cancelled, replaced, moved, delivered, fired, lost) and `note` why, in
+    the words of `/api/explain`; empty where it had not ended.
     """
 
     verdict: Literal["CANCELLED", "MOVED", "FIRED", "TOO_LATE", "ALREADY", "NEVER_SET", "FORGOTTEN"]
@@ -392,6 +395,8 @@ class VerdictAnswer(TypedDict):
     ended_ms: str
     ended_offset: str
     due_ms: str
+    what: str
+    note: str
 
 
 class TimerReceiptAnswer(ReceiptAnswer):
@@ -455,7 +460,7 @@ def damaged_shape(found: Damaged) -> DamagedPartAnswer:
     }
 
 
-def verdict_shape(verdict: TimerVerdict) -> VerdictAnswer:
+def verdict_shape(verdict: TimerVerdict, what: str, note: str) -> VerdictAnswer:
     """Return a verdict as JSON has it."""
     return {
         "verdict": verdict.verdict.value,
@@ -463,6 +468,8 @@ def verdict_shape(verdict: TimerVerdict) -> VerdictAnswer:
         "ended_ms": str(verdict.ended_ms),
         "ended_offset": str(verdict.ended_offset),
         "due_ms": str(verdict.due_ms),
+        "what": what,
+        "note": note,
     }
 
 
@@ -576,7 +583,7 @@ class TimersApi:
         found = self._live.timer(name_of(asked(TimerQuery, request)))
         if not isinstance(found, TimerVerdict):
             return JSONResponse(one_timer_shape(found))
-        return told(found, GONE if ended(found) else 404)
+        return self._told(found, GONE if ended(found) else 404)
 
     async def set(self, request: Request) -> Response:
         """Set one timer, or a batch of them."""
@@ -636,12 +643,11 @@ class TimersApi:
             said = {"verb": verb, "verdict": verdict.verdict.value, "message_id": verdict.message_id}
             log.info("timer verb", **said, reason=wanted.reason)
         impossible = 409 if verdict.verdict is Verdict.ALREADY and verb != "cancel" else 200
-        return told(verdict, VERDICT_STATUSES.get(verdict.verdict, impossible))
+        return self._told(verdict, VERDICT_STATUSES.get(verdict.verdict, impossible))
 
-
-def told(verdict: TimerVerdict, status: int) -> JSONResponse:
-    """Answer with a verdict."""
-    return JSONResponse(verdict_shape(verdict), status_code=status)
+    def _told(self, verdict: TimerVerdict, status: int) -> JSONResponse:
+        """Answer with a verdict, and with how the timer had ended before."""
+        return JSONResponse(verdict_shape(verdict, *end_of(self._live, verdict)), status_code=status)
 
 
 def ended(verdict: TimerVerdict) -> bool:
