@@ -151,7 +151,7 @@ def _short(value: float) -> str:
 
 def each(ms: int) -> str:
     """Return every span of that width: each minute, each 5 min."""
-    return "each minute" if ms == 60_000 else f"each {duration(ms)}"
+    return {1_000: "each second", 60_000: "each minute"}.get(ms, f"each {duration(ms)}")
 
 
 def duration(ms: int) -> str:

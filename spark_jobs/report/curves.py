@@ -1,6 +1,6 @@
 """Lateness over time as curves on an axis of powers of ten, from 1 ms up; as numbers for the template.
 
-A minute in which nothing was delivered breaks the curves. What was early or not late at all lies on the base.
+A span in which nothing was delivered breaks the curves. What was early or not late at all lies on the base.
 """
 
 from __future__ import annotations

@@ -165,6 +165,7 @@ def _environment() -> Environment:
         "each": charts.each,
         "moment": moment,
         "minute": minute,
+        "start": start,
         "number": number,
         "amount": amount,
         "plural": plural,
@@ -184,6 +185,11 @@ def moment(ms: float) -> str:
 def minute(ms: float) -> str:
     """Return milliseconds since 1970 as UTC time, to the minute."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def start(ms: float, width_ms: int) -> str:
+    """Return when a span of time of that width begins (UTC): to the minute, a shorter one to the second."""
+    return minute(ms) if width_ms % 60_000 == 0 else moment(ms)[:-4]
 
 
 def number(value: Any) -> str:

@@ -28,13 +28,28 @@ from commitlog.epochs import Epoch
 from spark_jobs.log.ragged import Integers
 from spark_jobs.staging.events import MESSAGES
 from spark_jobs.staging.staged import Staged
+from spark_jobs.staging.time_buckets import FINE_SPAN_MS, MINUTE_MS, SECOND_MS
 
 LATENESS_EDGES_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 """Where a histogram's bars begin; the first bar is what is early."""
 
 BARS_MAX: Final = 90
 POINTS_MAX: Final = 1_440
-BAR_WIDTHS_MS: Final = (60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000)
+BAR_WIDTHS_MS: Final = (
+    SECOND_MS,
+    5_000,
+    15_000,
+    MINUTE_MS,
+    300_000,
+    900_000,
+    3_600_000,
+    21_600_000,
+    86_400_000,
+    604_800_000,
+)
+assert max(width for width in BAR_WIDTHS_MS if width < MINUTE_MS) * BARS_MAX <= FINE_SPAN_MS, (
+    "bars lack counts"
+)
 DAMAGED_MAX: Final = 100
 SAMPLES_MAX: Final = 20
 RECURRING: Final = ", by a schedule"
@@ -81,8 +96,8 @@ class LogStatistics:
     lateness: list[Lateness] = field(default_factory=list)
     lateness_bars: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_EDGES_MS) + 1))
     lateness_over_time: list[Lateness] = field(default_factory=list)
-    point_ms: int = BAR_WIDTHS_MS[0]
-    bar_ms: int = BAR_WIDTHS_MS[0]
+    point_ms: int = MINUTE_MS
+    bar_ms: int = MINUTE_MS
     bars: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
@@ -93,7 +108,9 @@ def log_statistics(staged: Staged) -> LogStatistics:
     for row in counts:
         _add_count(figures, row)
     span_ms = figures.last_ms - figures.first_ms
-    figures.bar_ms, figures.point_ms = _width(span_ms, BARS_MAX), _width(span_ms, POINTS_MAX)
+    figures.bar_ms = _width(span_ms, BARS_MAX)
+    is_short = figures.bar_ms < MINUTE_MS
+    figures.point_ms = figures.bar_ms if is_short else max(MINUTE_MS, _width(span_ms, POINTS_MAX))
     for row in counts:
         _add_bar(figures, row)
     for row in staged.table("ends").to_pylist():

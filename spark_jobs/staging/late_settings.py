@@ -33,7 +33,6 @@ SET_LATE: Final = pa.schema([("timer_offset", pa.int64()), ("set_ms", pa.int64()
 CARRIED: Final = pa.schema([
     ("timer_offset", pa.int64()), ("topic", pa.string()), ("store_ms", pa.int64()), ("late_ms", pa.int64()),
 ])  # fmt: skip
-MINUTE_MS: Final = 60_000
 
 
 class LateSettings:
@@ -93,8 +92,11 @@ class LateSettings:
             self._carried.append((offsets, said.about[places], store_ms, late_ms))
 
 
-def corrections(set_late: pa.Table, carried: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield what is to be added to the counts of lateness, `deliveries` being negative for what is to go."""
+def corrections(set_late: pa.Table, carried: Iterable[pa.RecordBatch], bucket_ms: int) -> Iterator[pa.Table]:
+    """Yield what is to be added to the counts of lateness, `deliveries` being negative for what is to go.
+
+    `bucket_ms` is how wide the buckets are that lateness was counted by.
+    """
     timers = set_late.sort_by("timer_offset")
     offsets, set_ms = (timers[name].to_numpy() for name in SET_LATE.names)
     for batch in carried:
@@ -102,7 +104,7 @@ def corrections(set_late: pa.Table, carried: Iterable[pa.RecordBatch]) -> Iterat
         found, store_ms = batch.filter(pa.array(is_late)), batch["store_ms"].to_numpy()[is_late]
         for late_ms, count in ((found["late_ms"], -1), (pa.array(store_ms - set_ms[at[is_late]]), 1)):
             yield pa.table({
-                "topic": found["topic"], "minute_ms": store_ms - store_ms % MINUTE_MS,
+                "topic": found["topic"], "minute_ms": store_ms - store_ms % bucket_ms,
                 "recurs": np.zeros(len(found), np.bool_), "late_ms": late_ms,
                 "deliveries": np.full(len(found), count),
             })  # fmt: skip

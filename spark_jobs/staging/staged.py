@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -50,6 +51,7 @@ from spark_jobs.staging.events import COLUMNS
 from spark_jobs.staging.late_settings import CARRIED, SET_LATE, corrections
 from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.staging.tally import Tally
+from spark_jobs.staging.time_buckets import FINE_SPAN_MS, MINUTE_MS, SECOND_MS
 from spark_jobs.tasks import in_tasks, whole
 
 SLICE_BYTES: Final = 256 * 1024 * 1024
@@ -139,7 +141,12 @@ class Staged:
         if not (self.has("set_late") and self.has("carried")):
             return counted
         carried = ds.dataset(self.path("carried"), CARRIED, format="parquet").to_batches()
-        parts = [counted, *corrections(self.table("set_late"), carried)]
+        starts = counted["minute_ms"].to_numpy()
+        is_fine = bool((starts % MINUTE_MS).any()) and int(np.ptp(starts)) <= FINE_SPAN_MS
+        bucket_ms = SECOND_MS if is_fine else MINUTE_MS
+        place = counted.schema.get_field_index("minute_ms")
+        counted = counted.set_column(place, "minute_ms", pa.array(starts - starts % bucket_ms))
+        parts = [counted, *corrections(self.table("set_late"), carried, bucket_ms)]
         by = [name for name in counted.column_names if name != "deliveries"]
         whole = pa.concat_tables(parts).group_by(by, use_threads=False).aggregate([("deliveries", "sum")])
         return whole.rename_columns([*by, "deliveries"]).filter(pc.field("deliveries") > 0)

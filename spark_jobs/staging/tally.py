@@ -6,7 +6,8 @@ Numbers are kept as columns until the part ends; then its orders are numbered, a
 Rules:
 - The order (or push) of a record is the first of its keys; a schedule's message is `<schedule id>@<time>`.
 - Ids are kept as texts of the batch and numbered once, when the part ends: a dictionary of the whole part.
-- Every record is counted, by name, topic and minute; only events about the shop's topics are kept one by one.
+- Every record is counted, by name, topic and minute, or second (see `time_buckets`); only events about the
+  shop's topics are kept one by one.
 
 Memory: about 150 bytes an event, so 200 MB for a part of 256 MB of log.
 
@@ -30,8 +31,9 @@ from spark_jobs.log.ragged import Flags, Integers, Ranges
 from spark_jobs.staging.ack_records import acks_table
 from spark_jobs.staging.bodies import readable
 from spark_jobs.staging.events import FIELDS, MESSAGES, NAMES, PUSHES, Events, Said, Words, events_of, present
-from spark_jobs.staging.late_settings import MINUTE_MS, LateSettings
+from spark_jobs.staging.late_settings import LateSettings
 from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, Fact, facts_of, schema
+from spark_jobs.staging.time_buckets import bucket_starts
 
 UNREADABLE_MAX: Final = 20
 """So many unreadable messages of a part are shown, each with so many characters of its body."""
@@ -117,15 +119,15 @@ class Tally:
         """Count records by name, topic and minute; keeps the first of the unreadable messages."""
         is_unreadable, lacks_key = self._unreadable_messages(said, ids)
         store_ms, offsets = said.numbers("store_ms"), said.numbers("physical_offset")
-        minutes, minute = np.unique(store_ms // MINUTE_MS, return_inverse=True)
-        groups, group = _numbered(minute, said.about + 1, said.name)
+        starts, start = np.unique(bucket_starts(store_ms), return_inverse=True)
+        groups, group = _numbered(start, said.about + 1, said.name)
         count = len(groups[0])
         first_ms, last_ms, first_offset = (np.full(count, empty) for empty in (_MAX, _MIN, _MAX))
         np.minimum.at(first_ms, group, store_ms)
         np.maximum.at(last_ms, group, store_ms)
         np.minimum.at(first_offset, group[is_unreadable], offsets[is_unreadable])
         self._counted.append(pa.table({
-            "name": groups[2], "about": groups[1] - 1, "minute_ms": minutes[groups[0]] * MINUTE_MS,
+            "name": groups[2], "about": groups[1] - 1, "minute_ms": starts[groups[0]],
             "records": np.bincount(group, minlength=count),
             "record_bytes": np.bincount(group, said.numbers("record_bytes"), count).astype(np.int64),
             "first_ms": first_ms, "last_ms": last_ms,
@@ -150,7 +152,7 @@ class Tally:
     def _counts(self) -> pa.Table:
         if not self._counted:
             return pa.table({})
-        rows = pa.concat_tables(self._counted)
+        rows = _by_span(pa.concat_tables(self._counted))
         whole = rows.group_by(["name", "about", "minute_ms"], use_threads=False).aggregate(list(_COUNTED))
         columns = [_texts(NAMES, whole["name"]), _texts(self._words.names, whole["about"])]
         numbers = [whole[f"{name}_{how}"] for name, how in _COUNTED]
@@ -167,7 +169,7 @@ class Tally:
         ):
             if len(places):
                 store_ms = said.numbers("store_ms")[places]
-                columns = {"about": said.about[places], "minute_ms": store_ms - store_ms % MINUTE_MS}
+                columns = {"about": said.about[places], "minute_ms": bucket_starts(store_ms)}
                 columns |= {"recurs": np.full(len(places), recurs), "late_ms": store_ms - since_ms}
                 self._late.append(pa.table(columns))
 
@@ -175,7 +177,8 @@ class Tally:
         if not self._late:
             return pa.table({})
         by = ["about", "minute_ms", "recurs", "late_ms"]
-        whole = pa.concat_tables(self._late).group_by(by, use_threads=False).aggregate([([], "count_all")])
+        rows = _by_span(pa.concat_tables(self._late))
+        whole = rows.group_by(by, use_threads=False).aggregate([([], "count_all")])
         return pa.table({
             "topic": _texts(self._words.names, whole["about"]), "minute_ms": whole["minute_ms"],
             "recurs": whole["recurs"], "late_ms": whole["late_ms"], "deliveries": whole["count_all"],
@@ -230,6 +233,12 @@ _COUNTED: Final = (
     ("unreadable", "sum"), ("unreadable_offset", "min"), ("without_key", "sum"),
 )  # fmt: skip
 _COUNTS: Final = ["kind", "topic", "minute_ms", *(name for name, _ in _COUNTED)]
+
+
+def _by_span(rows: pa.Table) -> pa.Table:
+    """Return the rows of a part with their times as coarse as its whole span asks for."""
+    place = rows.schema.get_field_index("minute_ms")
+    return rows.set_column(place, "minute_ms", pa.array(bucket_starts(rows["minute_ms"].to_numpy())))
 
 
 def _numbered(*columns: Integers) -> tuple[list[Integers], Integers]:

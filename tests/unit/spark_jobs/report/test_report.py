@@ -266,6 +266,23 @@ def test_it_needs_neither_network_nor_script(page: str) -> None:
     assert not re.search(r"https?://|@import|url\(", page)
 
 
+def test_percentiles_and_log_offsets_are_explained(page: str) -> None:
+    words = " ".join(Elements(page).words)
+    assert "p99: 99 of 100 were. p99.9: 999 of 1,000 were." in words
+    assert "A log offset is the byte of the log at which a record begins" in words
+    assert "tidewheel explain @OFFSET --store /var/lib/tidewheel" in words
+
+
+def test_the_lateness_table_needs_no_width_and_others_show_that_they_scroll(page: str) -> None:
+    """On a telephone a row of the table is a block whose figures have their names beside them."""
+    table = page[page.index('<table class="stack">') :].partition("</table>")[0]
+    heads = re.findall(r"<th[^>]*>(.*?)</th>", table)
+    names = re.findall(r'data-name="(.*?)"', table)
+    assert names[: len(heads) - 1] == heads[1:]
+    assert "content: attr(data-name)" in page
+    assert re.search(r"\.wide \{[^}]*background-attachment: local, local, scroll, scroll", page)
+
+
 def test_every_case_has_a_meaning_and_every_finding_a_repair() -> None:
     assert set(MEANINGS) == {*CASES, *OTHER_FINDINGS}
     for case in (*FINDINGS, *OTHER_FINDINGS):

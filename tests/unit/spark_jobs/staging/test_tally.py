@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from commitlog import properties
 from commitlog.kinds import MOVE, TIMER_TOPIC
@@ -19,6 +22,7 @@ from spark_jobs.log.walk import Check
 from spark_jobs.report.statistics import LogStatistics, log_statistics
 from spark_jobs.staging import staged as staging
 from spark_jobs.staging.staged import SCHEMAS, Staged, parts_of, stage_part
+from spark_jobs.staging.time_buckets import FINE_SPAN_MS, bucket_starts
 
 DUE_MS = 1_763_700_000_000
 
@@ -96,6 +100,26 @@ def test_a_run_whose_body_names_another_is_not_what_was_promised(
     assert (figures.unreadable, len(figures.unreadable_samples)) == (2, 2)
 
 
+@pytest.mark.parametrize(("seconds", "bar_ms"), [(60, 1_000), (300, 5_000), (1_200, 15_000), (2_400, 60_000)])
+def test_a_short_log_has_as_many_bars_and_points_as_a_long_one(
+    seconds: int, bar_ms: int, write_log: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A run of a minute was one bar and one dot."""
+    records = [timer(1_000 * second, f"push-{second}", second) for second in range(seconds)]
+    figures = figures_of(write_log(records), tmp_path / "staged")
+    assert (figures.bar_ms, figures.point_ms) == (bar_ms, bar_ms)
+    assert abs(len(figures.bars) - 1_000 * seconds // bar_ms) <= 1
+    assert len(figures.lateness_over_time) == len(figures.bars)
+    assert sum(figures.bars.values()) == sum(one.deliveries for one in figures.lateness_over_time) == seconds
+
+
+@given(st.lists(st.integers(0, 1 << 45), max_size=30))
+def test_times_are_floored_to_one_width_that_their_span_allows(times: list[int]) -> None:
+    starts = bucket_starts(np.array(times, np.int64))
+    is_short = bool(times) and max(times) - min(times) <= FINE_SPAN_MS
+    assert starts.tolist() == [ms - ms % (1_000 if is_short else 60_000) for ms in times]
+
+
 def delayed(random: Random, came: Counter[tuple[str, int, int]]) -> Iterator[Record]:
     """Timers and their deliveries in the order of time; `came` gets what is delivered, by topic and minute
     and by how late it was.
@@ -138,6 +162,7 @@ def test_a_timer_that_was_set_after_its_time_is_late_from_its_setting(
     staged = staged_of(write_log(delayed(Random(seed), came)), tmp_path / "staged")
     found: Counter[tuple[str, int, int]] = Counter()
     for row in staged.lateness().to_pylist():
-        found[row["topic"], row["minute_ms"], row["late_ms"]] += row["deliveries"]
+        minute_ms = row["minute_ms"] - row["minute_ms"] % 60_000  # a short log is counted by the second
+        found[row["topic"], minute_ms, row["late_ms"]] += row["deliveries"]
     assert found == came
     assert staged.part_count == 1 or staged.has("carried")
