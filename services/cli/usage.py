@@ -25,7 +25,7 @@ SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
     "--force": ("--yes",),
     "--format": ("--json",),
     "--host": ("--http",),
-    "--from": ("--start",),
+    "--from": ("--start", "--since"),
     "--group": ("--message-group",),
     "--header": ("--property",),
     "--in": ("--to", "--by"),
@@ -54,7 +54,16 @@ SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
     "-y": ("--yes",),
 }
 """By an option that people try, those that they may mean, the likeliest first."""
+ARGUMENTS: Final[dict[str, str]] = {"--file": "file", "--output": "file", "-o": "file", "--out": "file"}
+"""By an option that people try, the argument of that meaning: commands that have it take it as a word."""
 EXTRA: Final = "Got unexpected extra argument"
+NO_COMMAND: Final = "No such command"
+WORDS: Final = (
+    ("Input should be a valid integer, unable to parse string as an integer", "it must be a whole number"),
+    ("Input should be", "it must be"),
+    ("Value error, ", ""),
+)
+"""Words of the library that checks values, and ours, for those who do not know Python."""
 
 
 def explain(error: Any) -> None:
@@ -68,22 +77,26 @@ def explain(error: Any) -> None:
             error.message, error.possibilities = f"{error.message}. {advice}", None
     elif error.message.startswith(EXTRA):
         error.message += f". {_instead_of_extra(command.params, error.ctx.command_path)}"
+    elif error.message.startswith(NO_COMMAND) and "mean" not in error.message:
+        names = (name for name, one in command.commands.items() if not one.hidden)
+        error.message += f" There are: {', '.join(names)}."
+    for word, better in WORDS:
+        error.message = error.message.replace(word, better)
 
 
 def _instead_of(option: str, params: Iterable[Any]) -> str:
-    options, arguments = set(_flags(params)), [one for one in params if not one.opts[0].startswith("-")]
-    meant = next((one for one in SYNONYMS.get(option, ()) if one in options), "")
-    if meant:
-        return f"Write {meant}."
-    name = option.removeprefix("--")
-    if any(name == one.name for one in arguments):
+    options = set(_flags(params))
+    arguments = {one.name for one in params if not one.opts[0].startswith("-")}
+    name = ARGUMENTS.get(option, option.removeprefix("--"))
+    if name in arguments:
         return f"Give the {name} without an option, as the usage shows."
-    return ""
+    meant = next((one for one in SYNONYMS.get(option, ()) if one in options), "")
+    return f"Write {meant}." if meant else ""
 
 
 def _instead_of_extra(params: Iterable[Any], path: str) -> str:
     """Return what a word too many may be: an option's value without its option, or a value without quotes."""
-    named = [one for one in ("--topic", "--key", "--id", "--name") if one in set(_flags(params))]
+    named = [one for one in ("--topic", "--key", "--id", "--name", "--store") if one in set(_flags(params))]
     if any(not one.opts[0].startswith("-") for one in params):
         return "A value that has blanks is written in quotes: '0 9 * * 1-5'."
     if named:

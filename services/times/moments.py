@@ -20,10 +20,12 @@ MILLISECOND = timedelta(milliseconds=1)
 CLOCK_TIME = re.compile(r"\d\d:\d\d(:\d\d)?")
 AHEAD = re.compile(rf"(?:in\s+|\+)?({SPAN})")
 BACK = re.compile(rf"-({SPAN})|({SPAN})\s+ago")
+WAYS = "in 30m, 30m ago"
+PAST_WAYS = "30m ago"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def moment_ms(text: str, now_ms: int, is_local: bool = False) -> int:
+def moment_ms(text: str, now_ms: int, is_local: bool = False, ways: str = WAYS) -> int:
     """Return a moment in milliseconds since 1970; raises ValueError that says how to write one."""
     text = text.strip()
     if text.isascii() and text.isdigit():
@@ -32,7 +34,7 @@ def moment_ms(text: str, now_ms: int, is_local: bool = False) -> int:
         return now_ms + span_ms(ahead[1])
     if back := BACK.fullmatch(text):
         return max(0, now_ms - span_ms(back[1] or back[2]))
-    return wall_ms(text, is_local)
+    return wall_ms(text, is_local, ways)
 
 
 def due_ms(text: str, now_ms: int, is_local: bool = False) -> int:
@@ -54,7 +56,7 @@ def past_ms(text: str, now_ms: int, is_local: bool = False) -> int:
     if ahead := AHEAD.fullmatch(text):
         span = ahead[1]
         raise ValueError(f"that is in {span}, and the past is meant here; write '{span} ago' or -{span}")
-    return moment_ms(text, now_ms, is_local)
+    return moment_ms(text, now_ms, is_local, PAST_WAYS)
 
 
 def whole_ms(digits: str) -> int:
@@ -66,13 +68,13 @@ def whole_ms(digits: str) -> int:
     return int(digits)
 
 
-def wall_ms(text: str, is_local: bool) -> int:
+def wall_ms(text: str, is_local: bool, ways: str = WAYS) -> int:
     """Return a wall time such as 2026-11-22T09:00+08:00 in milliseconds since 1970."""
     try:
         wall = datetime.fromisoformat(text)
     except ValueError:
         zone = "" if is_local else "+08:00"
-        how = f"write it as 2026-11-22T09:00{zone}, in 30m, 30m ago, or milliseconds since 1970"
+        how = f"write it as 2026-11-22T09:00{zone}, {ways}, or milliseconds since 1970"
         raise ValueError(how) from None
     if wall.tzinfo is None and not is_local:
         raise ValueError(f"its zone is missing: write {text}Z for UTC, or {text}+08:00")

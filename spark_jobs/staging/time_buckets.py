@@ -23,4 +23,5 @@ FINE_SPAN_MS: Final = 1_350_000
 def bucket_starts(times_ms: Integers) -> Integers:
     """Return the start (ms) of the bucket of each time (ms since 1970): its second, or its minute."""
     is_fine = len(times_ms) > 0 and int(np.ptp(times_ms)) <= FINE_SPAN_MS
-    return times_ms - times_ms % (SECOND_MS if is_fine else MINUTE_MS)
+    starts: Integers = times_ms - times_ms % (SECOND_MS if is_fine else MINUTE_MS)
+    return starts

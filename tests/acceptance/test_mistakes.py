@@ -104,6 +104,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         ("schedule preview '0 9 1 3 *' --start soon", "Write it as 2026-12-01T09:00, 2026-12-01, 2026-12 or"),
         ("txn check s1", "'s1' is no transaction id (24 hex digits). To look a key up, give --topic, too."),
         ("txn resolve s1 commit --reason x", "'s1' is no transaction id (24 hex digits)"),
+        ("timer ls --limit x", "Invalid value for '--limit': it must be a whole number"),
+        ("store verify ./store", "takes options only, such as --store ..."),
+        ("debug bundle --output x", "Give the file without an option, as the usage shows."),
+        ("auth add a", "There are: whoami, user, acl, token."),
+        ("doctor localhost:1", "No such command 'localhost:1'. There are: client"),
+        ("tail orders --from 5m", "Write --since."),
+        (
+            "group reset g --topic t --to soon",
+            "write it as 2026-11-22T09:00, 30m ago, or milliseconds since 1970",
+        ),
         ("txn ls --older-than 10", "it has no unit; write 10s for seconds"),
     ],
 )
