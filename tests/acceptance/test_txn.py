@@ -181,7 +181,7 @@ def test_every_mistake_gets_one_clear_sentence(broker: Serving, shop: Shop) -> N
         ("resolve", one, "commit"): "--reason",
         ("resolve", one, "commit", "--reason", " "): "--reason is empty",
         ("resolve", one, "commit", "--reason", "x" * 1001): "at most 1000 characters",
-        ("check", "nonsense"): "names no half message of this store",
+        ("check", "nonsense"): "To look a key up, give --topic",
         ("ls", "--key", "order-1"): "Give --topic",
         ("ls", "--older-than", "soon"): "write it as 500ms, 30s",
         ("ls", "--state", "gone"): "'expired'",
