@@ -19,7 +19,7 @@ SAY_SECONDS: Final = 10
 ERASE: Final = "\r\033[2K"
 
 
-class _Line:
+class Line:
     """How far a task is: one line that is rewritten on a terminal, elsewhere a line each SAY_SECONDS."""
 
     def __init__(self, stream: TextIO, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +44,7 @@ class _Line:
 
 def watched(api: Api, task: Answer, kind: str, command: str) -> Answer:
     """Wait for the end of a task under `/api/KIND/tasks`, saying how far it is; `command` has `tasks`."""
-    line = _Line(sys.stderr)
+    line = Line(sys.stderr)
     try:
         while task["state"] == "running":
             line.say(f"{task['verb']}  {progress(task)}")
