@@ -207,8 +207,8 @@ def add_token(
 
     Example: tidewheel auth token add orders --expires 30d
     """
-    kept_ms = None if expires is None else parse_ms(expires, "--expires")
-    made = Api(http).post("auth", "tokens", body={"user": user, "expires": kept_ms})
+    kept = None if expires is None else f"{parse_ms(expires, '--expires')}ms"
+    made = Api(http).post("auth", "tokens", body={"user": user, "expires": kept})
     warn_of_http(made)
     if as_json:
         output.print_json(made)

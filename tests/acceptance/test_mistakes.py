@@ -159,6 +159,18 @@ def test_a_time_that_has_passed_is_told(broker: Serving) -> None:
     assert re.search(r"now delivered: .* \(5m\d?s? ago\) has passed", moved.stdout), moved
 
 
+def test_the_spans_of_commands_are_understood_by_the_broker(broker: Serving) -> None:
+    """A command that hands a number on is refused for want of a unit, as a caller is."""
+    broker.said(0, "auth", "user", "add", "shop")
+    broker.said(0, "auth", "token", "add", "shop", "--expires", "30d")
+    broker.said(0, "timer", "histogram", "--width", "1h")
+    broker.said(0, "timer", "move", "--all", "--topic", "delay", "--by", "-30m")
+    broker.said(0, "txn", "ls", "--older-than", "10m")
+    broker.said(0, "txn", "policy", "transaction", "--immunity", "10s", "--interval", "30s")
+    broker.said(0, "group", "create", "g")
+    broker.said(0, "group", "set", "g", "--retry-after", "1s,30s")
+
+
 def test_a_preview_begins_when_it_is_told_to(broker: Serving) -> None:
     for start in ("2027-03", "2027-03-01", "2027-03-01T00:00"):
         shown = broker.run("schedule", "preview", "0 9 * * *", "--start", start, "--count", "2").stdout
