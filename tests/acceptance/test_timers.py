@@ -140,7 +140,8 @@ def test_others_are_served_while_ten_thousand_are_moved(broker: Serving, eventua
     path = f"timers/tasks/{task['id']}"
     sent_during = 0
     while broker.ask("GET", path)[1]["state"] == "running":
-        assert broker.ask("POST", "timers", {"topic": "now", "body": str(sent_during), "in": "10ms"})[0] == 201
+        sent = {"topic": "now", "body": str(sent_during), "in": "10ms"}
+        assert broker.ask("POST", "timers", sent)[0] == 201
         sent_during += 1
     assert sent_during > 3
     assert broker.ask("GET", path)[1]["by_verdict"] == {"MOVED": 10_000}

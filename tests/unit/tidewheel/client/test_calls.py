@@ -240,8 +240,8 @@ def test_a_receive_is_answered_within_its_wait() -> None:
     request = first(steps)
     assert request.wait_s == 5
     assert json.loads(request.body or b"") == {
-        "topic": "t", "count": 3, "wait": "5000ms", "lease": "30000ms", "filter": "a", "sql": "", "client": "me",
-        "as_text": True,
+        "topic": "t", "count": 3, "wait": "5000ms", "lease": "30000ms", "filter": "a", "sql": "",
+        "client": "me", "as_text": True,
     }  # fmt: skip
 
 
