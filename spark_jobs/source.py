@@ -25,6 +25,7 @@ from commitlog.published_log import StoreLog, holes, is_node, open_log
 from spark_jobs.datasets import ACKS
 from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP
 from spark_jobs.log.kept import kept_parts
+from spark_jobs.log.keys import KEY_LIST
 from spark_jobs.log.parts import Part
 from spark_jobs.log.properties import MAP
 from spark_jobs.log.queue_index import Index, open_index
@@ -42,6 +43,7 @@ _SQL_TYPES: Final = {
     pa.binary(): "binary",
     TIMESTAMP: "timestamp",
     MAP: "map<string,string>",
+    KEY_LIST: "array<string>",
 }
 
 

@@ -100,9 +100,7 @@ def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
 
     Raise `MessageNotFound`, saying where was looked, and `ClientMistake` for what can be no name.
     """
-    sought = _sought(log, _checked(name))
-    begun: list[Epoch] = []
-    found = list(islice(_named(log, sought, topic, begun), RECORDS_MAX + 1))
+    found, begun = _found(log, _checked(name), topic)
     if not found:
         raise MessageNotFound(_nowhere(log, name, topic))
     named, is_cut = found[:RECORDS_MAX], len(found) > RECORDS_MAX
@@ -117,13 +115,26 @@ def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
     return Explanation(name, log.name, log.first_offset, log.end_offset, events, standings, is_cut, epochs)
 
 
+def _found(log: SearchedLog, name: str, topic: str) -> tuple[list[Record], list[Epoch]]:
+    """Return the first records that carry a name, and the epochs that began up to them.
+
+    A key may have blanks around it; if none is written so, the name counts without them.
+    """
+    for written in dict.fromkeys((name, name.strip())):
+        begun: list[Epoch] = []
+        found = list(islice(_named(log, _sought(log, written), topic, begun), RECORDS_MAX + 1))
+        if found:
+            return found, begun
+    return [], []
+
+
 def _checked(name: str) -> str:
     if not name.strip() or _CONTROL.search(name) or len(name.encode()) > _NAME_BYTES_MAX:
         raise ClientMistake(
             f"{name[:80]!r} is no name of a message. Give a message key, a message id, a timer key, a "
             "transaction id, or @ and a log offset, such as @4096."
         )
-    return name.strip()
+    return name
 
 
 def _sought(log: SearchedLog, name: str) -> str:

@@ -36,6 +36,7 @@ from commitlog.compression import plain
 from commitlog.limits import BODY_BYTES_MAX
 from commitlog.recovery import Damage
 from spark_jobs.log.hosts import hosts
+from spark_jobs.log.keys import KEY_LIST, first_keys, key_lists
 from spark_jobs.log.kinds import KINDS, kinds_of
 from spark_jobs.log.properties import MAP, Properties, topics_of
 from spark_jobs.log.ragged import Bytes, Flags, Integers, numbers, ragged, spread, text
@@ -72,8 +73,13 @@ PROPERTIES: Final = {
 TIMES: Final = {"store_time": "store_ms", "born_time": "born_ms", "due_time": "due_ms"}
 """Columns that are another one, in milliseconds since 1970, as a timestamp."""
 
-NEEDS: Final = {"kind": "timer_offset", "due_time": "due_ms"}
-"""Columns that are made of a property which is a column itself."""
+MADE_OF: Final = {
+    "kind": (names.TIMER_OFFSET,),
+    "due_time": (names.DUE_MS,),
+    "first_key": (names.KEYS, names.KEY_LENGTHS),
+    "key_list": (names.KEYS, names.KEY_LENGTHS),
+}
+"""Columns that are made of properties, by these names."""
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
@@ -89,6 +95,8 @@ SCHEMA: Final = pa.schema([
     ("delivery_attempt", pa.int32()),
     ("body", pa.binary()),
     *((name, kind) for name, (_, kind) in PROPERTIES.items()),
+    ("first_key", pa.string()),
+    ("key_list", KEY_LIST),
     ("user_properties", MAP),
     ("damage", pa.string()),
 ])  # fmt: skip
@@ -121,10 +129,9 @@ class Wanted:
     @property
     def property_names(self) -> list[str]:
         """Return the stored names of the properties that are to be read."""
-        needed = {NEEDS.get(name, name) for name in self.columns}
-        if self.kinds < frozenset(KINDS):
-            needed.add(NEEDS["kind"])
-        return [stored for name, (stored, _) in PROPERTIES.items() if name in needed]
+        columns = self.columns if self.kinds >= frozenset(KINDS) else (*self.columns, "kind")
+        stored = {name: (one,) for name, (one, _) in PROPERTIES.items()} | MADE_OF
+        return list(dict.fromkeys(one for name in columns for one in stored.get(name, ())))
 
     @property
     def schema(self) -> pa.Schema:
@@ -257,6 +264,10 @@ class Columns:
         delivers_timer = self._properties.has(names.TIMER_OFFSET)
         return kinds_of(self._properties.topics, self._records.numbers("sys_flag"), delivers_timer)
 
+    def _key_properties(self) -> tuple[pa.StringArray, pa.StringArray]:
+        """Return KEYS and KEY_LENGTHS, as stored."""
+        return text(self._properties.values(names.KEYS)), text(self._properties.values(names.KEY_LENGTHS))
+
     def _bodies(self) -> pa.BinaryArray:
         records, topics = self._records, self._wanted.bodies
         if not topics:
@@ -279,6 +290,8 @@ _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
     "topic": Columns._topics,
     "kind": Columns._kinds,
     "body": Columns._bodies,
+    "first_key": lambda made: first_keys(*made._key_properties()),
+    "key_list": lambda made: key_lists(*made._key_properties()),
     "born_host": lambda made: hosts(made._records, "born_host"),
     "store_host": lambda made: hosts(made._records, "store_host"),
     "delivery_attempt": lambda made: pa.array(made._records.numbers("reconsume_times") + 1),

@@ -26,8 +26,8 @@ KEYS_SAMPLED: Final = 300
 
 _WANTED: Final = Wanted(
     (
-        "physical_offset", "kind", "topic", "store_ms", "body", "keys", "real_topic", "due_ms", "cancels",
-        "user_properties",
+        "physical_offset", "kind", "topic", "store_ms", "body", "first_key", "real_topic", "due_ms",
+        "cancels", "user_properties",
     ),
     bodies=ALL,
     kinds=frozenset(("normal", "commit", "delivered", "half", "timer", "ack")),
@@ -54,7 +54,7 @@ class _Tally:
     def add(self, record: Record) -> None:
         """Count a record, and keep it if it is the newest message of its key."""
         self.kinds[record["kind"]] += 1
-        key = (record["keys"] or "").split(" ")[0]
+        key = record["first_key"] or ""
         if record["kind"] == "half":
             return
         if not key:
@@ -70,7 +70,7 @@ class _Tally:
         timer_key = dict(record["user_properties"] or ()).get(properties.TIMER_KEY)
         if timer_key is None:
             return
-        key = (record["keys"] or "").split(" ")[0]
+        key = record["first_key"] or ""
         prefix = timer_key.removesuffix(key) if key and timer_key.endswith(key) else None
         is_known = prefix in self.timer_keys or len(self.timer_keys) < _PREFIXES_MAX
         self.timer_keys[prefix if is_known else None] += 1

@@ -63,8 +63,8 @@ class Code(IntEnum):
 
 COLUMNS: Final = (
     "physical_offset", "record_bytes", "topic", "queue_id", "queue_offset", "sys_flag", "store_ms",
-    "half_offset", "body", "message_group", "keys", "real_topic", "due_ms", "timer_offset", "outcome", "verb",
-    "replaces", "cancels", "schedule", "dead_letter_topic", "damage",
+    "half_offset", "body", "message_group", "first_key", "real_topic", "due_ms", "timer_offset", "outcome",
+    "verb", "replaces", "cancels", "schedule", "dead_letter_topic", "damage",
 )  # fmt: skip
 """What is read of a record."""
 

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from commitlog.epochs import epoch_from
 from spark_jobs.inputs.mapping import Mapping
-from spark_jobs.log.ragged import Flags, Integers, Ranges
+from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.staging.ack_records import acks_table
 from spark_jobs.staging.bodies import readable
 from spark_jobs.staging.events import FIELDS, MESSAGES, NAMES, PUSHES, Events, Said, Words, events_of, present
@@ -263,20 +263,12 @@ def _only(ids: pa.StringArray, kept: Flags) -> pa.StringArray:
 
 def _ids(batch: pa.RecordBatch) -> pa.StringArray:
     """Return the order or push of each record: its first key; of a schedule's message the occurrence's id."""
-    keys = batch.column("keys")
-    if _have_spaces(keys):
-        keys = pc.struct_field(pc.extract_regex(keys, r"^(?P<key>[^ ]+)"), "key")
+    keys = batch.column("first_key")
     schedules = batch.column("schedule")
     if schedules.null_count == len(schedules):
         return keys
     rows = zip(keys.to_pylist(), schedules.to_pylist(), batch.column("message_id").to_pylist(), strict=True)
     return pa.array([_occurrence(*row) for row in rows], pa.string())
-
-
-def _have_spaces(keys: pa.StringArray) -> bool:
-    stored = Ranges.of(keys)
-    end = stored.starts[-1:] + stored.lengths[-1:]
-    return len(keys) > 0 and b" "[0] in stored.data[stored.starts[0] : end[0]]
 
 
 def _occurrence(key: str | None, schedule: str | None, message_id: str | None) -> str | None:

@@ -48,6 +48,8 @@ def row_of(record: Record, body: bytes | None = None) -> Row:
     row |= {"born_host": host_text(record.born_host), "store_host": host_text(record.store_host)}
     row["delivery_attempt"] = record.reconsume_times + 1
     row["user_properties"] = [one for one in pairs.items() if one[0] not in properties.RESERVED]
+    keys = properties.keys_of(pairs)
+    row["first_key"], row["key_list"] = keys[0] if keys else None, list(keys)
     row["kind"] = kind_of(record)
     return row
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from commitlog import properties
 from commitlog.kinds import MOVE, TIMER_TOPIC
+from commitlog.message import Message
 from commitlog.published_log import open_log
 from commitlog.record import Record
 from spark_jobs.inputs.mapping import SHOP
@@ -118,6 +119,17 @@ def test_times_are_floored_to_one_width_that_their_span_allows(times: list[int])
     starts = bucket_starts(np.array(times, np.int64))
     is_short = bool(times) and max(times) - min(times) <= FINE_SPAN_MS
     assert starts.tolist() == [ms - ms % (1_000 if is_short else 60_000) for ms in times]
+
+
+def test_orders_have_their_ids_whole_whatever_blanks_these_have(
+    write_log: Callable[..., Path], tmp_path: Path
+) -> None:
+    keys = [("ORD 17",), ("ORD 17", "gift"), ("ORD", "17"), (" 7  8 ",), ("plain",), ("a\u00a0b",)]
+    messages = [Message(topic="order-created", body=b"{}", message_id="M", keys=one) for one in keys]
+    records = [Record("order-created", b"{}", properties.encode_message(one)) for one in messages]
+    staged = staged_of(write_log(records), tmp_path / "staged")
+    ids = {one["order_id"]: one["redriven"] for one in staged.table("facts").to_pylist()}
+    assert ids == {"ORD 17": 2, "ORD": 1, " 7  8 ": 1, "plain": 1, "a\u00a0b": 1}
 
 
 def delayed(random: Random, came: Counter[tuple[str, int, int]]) -> Iterator[Record]:

@@ -1,0 +1,24 @@
+"""What a proposal learns of a log: topics with samples of their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from commitlog import properties
+from commitlog.kinds import TIMER_TOPIC
+from commitlog.message import Message
+from commitlog.record import Record
+from spark_jobs.proposing.log_facts import read
+
+
+def test_a_key_with_a_blank_is_one_key(write_log: Callable[..., Path]) -> None:
+    message = Message(topic="bookings", body=b"{}", message_id="M", keys=("ORD 17", "gift"))
+    stored = properties.encode_message(message)
+    marks = properties.encode({properties.REAL_TOPIC: "holds", properties.TIMER_KEY: "hold/ORD 17"})
+    store = write_log([Record("bookings", b"{}", stored), Record(TIMER_TOPIC, b"{}", stored + marks)])
+    topics = {topic.name: topic for topic in read(store).topics}
+    assert {name: topic.keys for name, topic in topics.items()} == {
+        "bookings": {"ORD 17"}, "holds": {"ORD 17"},
+    }  # fmt: skip
+    assert topics["holds"].timer_keys == {"hold/": 1}
