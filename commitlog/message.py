@@ -34,8 +34,7 @@ class MessageType(Enum):
 class Message:
     """One message.
 
-    `delivery_ms` is wall time in milliseconds since 1970 (None: at once); a key that
-    holds a space comes back as two, since RocketMQ stores them so;
+    `delivery_ms` is wall time in milliseconds since 1970 (None: at once);
     `gzip` says that the body is transported compressed; `check_immunity_ms` is how long a half message
     is left alone before its first check-back (None: the topic's default); `priority` counts from 0, the
     lowest (None: the message has none); `lite_topic` is the one that it belongs to under its topic.

@@ -319,10 +319,11 @@ def _unpacked(stored: pa.BinaryArray, sys_flags: Integers) -> pa.BinaryArray:
     Raise `LibraryMissing` for what only Apache RocketMQ's stores hold (see `commitlog.compression`).
     """
     pairs = zip(stored.to_pylist(), sys_flags.tolist(), strict=True)
-    return pa.array([_unpack(body, flags) if body else body for body, flags in pairs], pa.binary())
+    return pa.array([unpacked(body, flags) if body else body for body, flags in pairs], pa.binary())
 
 
-def _unpack(body: bytes, sys_flag: int) -> bytes:
+def unpacked(body: bytes, sys_flag: int) -> bytes:
+    """Return a body without its compression; as it is if it does not unpack. Raise `LibraryMissing`."""
     if not sys_flag & record.COMPRESSED:
         return body
     is_zlib = sys_flag & record.COMPRESSION_TYPE in _ZLIB_TYPES

@@ -1,7 +1,7 @@
 """How the findings of a run could be repaired: a dry run, one line per step, of which nothing is carried out.
 
     kind        what it holds                        done by
-    message     topic, key, properties, body         sending it as a transaction that is committed at once
+    message     topic, key, tag, properties, body    sending it as a transaction that is committed at once
     statement   SQL, or a script for Redis           the database named by `store`
     command     a `tidewheel` command                an operator, against the broker
     look        why nothing safe can be proposed     a person
@@ -14,6 +14,7 @@ Rules:
 - The broker's rule decides for halves: what the database says has happened is committed, else rolled back.
 - An order that still waits for its payment has a deadline once a plan is carried out. One that is overdue
   gets it as a message that comes at once, not as a timer, which would fire late.
+- A message is one that the service itself has sent, or as it would send it (`contents`).
 - A cart is corrected only by what the order may have done to it: no more of an article than was ordered.
   Which of cart and ledger is right otherwise, nobody can say who sees only these two.
 
@@ -26,8 +27,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
@@ -35,6 +37,7 @@ from commitlog.properties import TIMER_KEY
 from spark_jobs.cases import names
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.inputs.schemas import ORDER
+from spark_jobs.plan.contents import Contents
 from spark_jobs.plan.reasons import UNSAFE, UNSAFE_ELSE
 from spark_jobs.plan.sources import Lines, PlanSources, TimerName
 from spark_jobs.runs import Run
@@ -81,7 +84,12 @@ class Planning:
 
     sources: PlanSources
     lines: Lines | None
+    contents: Contents
     as_of_ms: int | None = None
+
+    def lines_of(self, row: Row) -> list[dict[str, Any]] | None:
+        """Return the lines of an order; None where they are not known."""
+        return None if self.lines is None else self.lines.get(row["order_id"], [])
 
 
 def write(run: Run, sources: PlanSources) -> Counter[str]:
@@ -89,7 +97,7 @@ def write(run: Run, sources: PlanSources) -> Counter[str]:
     counts: Counter[str] = Counter()
     fresh = run.folders.plan.with_suffix(".new")
     with fresh.open("w") as file:
-        for row, step in planned(run.rows(), sources, run.as_of_ms):
+        for row, step in planned(run.rows(), sources, run.as_of_ms, run.folders.orders):
             counts[step.kind] += 1
             file.write(json.dumps(step.as_json(row), ensure_ascii=False) + "\n")
     fresh.replace(run.folders.plan)
@@ -97,13 +105,13 @@ def write(run: Run, sources: PlanSources) -> Counter[str]:
 
 
 def planned(
-    rows: Iterable[Row], sources: PlanSources, as_of_ms: int | None = None
+    rows: Iterable[Row], sources: PlanSources, as_of_ms: int | None = None, orders: Path | None = None
 ) -> Iterator[tuple[Row, Step]]:
-    """Yield each finding with each of its steps, at least one."""
-    remaining = iter(rows)
+    """Yield each finding with each of its steps, at least one; `orders` is the folder of all orders."""
+    remaining, contents = iter(rows), Contents(sources, orders)
     while turn := list(islice(remaining, ROWS_PER_TURN)):
         lined = [row["order_id"] for row in turn if row["case"] in LINED]
-        planning = Planning(sources, sources.lines_of(lined) if lined else None, as_of_ms)
+        planning = Planning(sources, sources.lines_of(lined) if lined else None, contents, as_of_ms)
         for row in turn:
             for step in steps(row, planning):
                 yield row, step
@@ -122,39 +130,46 @@ def look(what: str, why: str) -> Step:
 
 def announce(row: Row, planning: Planning) -> Iterator[Step]:
     """Say again that an order was placed."""
-    topics, bodies = planning.sources.mapping.topics, planning.sources.mapping.bodies
-    lines = None if planning.lines is None else planning.lines.get(row["order_id"], [])
-    body = {
-        bodies.order_id: row["order_id"],
-        bodies.customer_id: row["customer_id"],
-        bodies.placed_ms: row["placed_ms"],
-        bodies.lines: lines
-        and [{bodies.sku: line["sku"], bodies.quantity: line["quantity"]} for line in lines],
-    }
-    body.pop("", None)
-    lacking = "" if lines else " Its lines are to be filled in: give --orders to have them here."
     yield message(
-        f"Announce the order again.{lacking}",
-        topics.order_created,
-        row["order_id"],
-        body,
+        "Announce the order again.",
+        Wanted("order_created", row, planning),
         "The carts' ledger takes an order out of a cart once, however often it is announced; other consumers "
         "have to know an order by its id, as they have for any repeated message.",
     )
 
 
-def message(
-    what: str,
-    topic: str,
-    key: str,
-    body: Any,
-    safe: str,
-    properties: dict[str, str] | None = None,
-    delivery_ms: int | None = None,
-) -> Step:
-    """Return a message to be sent; one with a delivery time is delayed until then."""
-    sent = {"topic": topic, "key": key, "sent_as": SENT_AS, "properties": properties or {}, "body": body}
-    sent |= {} if delivery_ms is None else {"delivery_ms": delivery_ms}
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A message that is to be sent: in which topic of ours, about which order; properties by which the broker
+    acts on it, and when it is delivered if it is delayed.
+    """
+
+    topic: str
+    row: Row
+    planning: Planning
+    properties: dict[str, str] = field(default_factory=dict)
+    delivery_ms: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the user's name of the topic."""
+        return str(getattr(self.planning.sources.mapping.topics, self.topic))
+
+
+def message(what: str, wanted: Wanted, safe: str) -> Step:
+    """Return a message to be sent; a step for a person where a plan cannot hold what the service sends."""
+    row, planning = wanted.row, wanted.planning
+    content = planning.contents.of(wanted.topic, row, planning.lines_of(row))
+    if content is None:
+        return look(what, f"The order's message in {wanted.name} is neither JSON nor text: send it again.")
+    lacking = [name for name in content.lacking if name != planning.sources.mapping.bodies.lines]
+    if len(lacking) < len(content.lacking):
+        what += " Its lines are to be filled in: give --orders to have them here."
+    if lacking:
+        what += f" To be filled in, as the service does it: {', '.join(dict.fromkeys(lacking))}."
+    sent = {"topic": wanted.name, "key": row["order_id"], "sent_as": SENT_AS, **content.as_json()}
+    sent |= {"properties": {**content.properties, **wanted.properties}, "body": content.body}
+    sent |= {} if wanted.delivery_ms is None else {"delivery_ms": wanted.delivery_ms}
     return Step("message", what, safe, {"message": sent})
 
 
@@ -198,20 +213,11 @@ CANCELLATION: Final = Change(
 
 def tell_change(row: Row, planning: Planning, change: Change) -> Step:
     """Send the message of a change that the row has; it also cancels the deadline."""
-    mapping = planning.sources.mapping
-    topic = getattr(mapping.topics, change.topic)
-    body = {
-        mapping.bodies.order_id: row["order_id"],
-        mapping.bodies.customer_id: row["customer_id"],
-        mapping.bodies.total_pence: row["total_pence"],
-        getattr(mapping.bodies, change.column): row[change.column],
-    }
-    body = {name: value for name, value in body.items() if name and value is not None}
-    timer = open_timer(row, planning)
-    cancel = {"TW_TIMER_CANCEL": timer.name, "TW_TIMER_TOPIC": mapping.topics.order_timeouts} if timer else {}
+    topics, timer = planning.sources.mapping.topics, open_timer(row, planning)
+    cancel = {"TW_TIMER_CANCEL": timer.name, "TW_TIMER_TOPIC": topics.order_timeouts} if timer else {}
     safe = "Consumers know an order by its id; a deadline that has ended is cancelled without effect."
-    what = f"Send the {topic} message that the row promises."
-    return message(what, topic, row["order_id"], body, safe, cancel)
+    wanted = Wanted(change.topic, row, planning, cancel)
+    return message(f"Send the {wanted.name} message that the row promises.", wanted, safe)
 
 
 def change_row(row: Row, planning: Planning, change: Change) -> Step:
@@ -313,7 +319,7 @@ def set_push(row: Row, planning: Planning) -> Iterator[Step]:
 
 def correct_cart(row: Row, planning: Planning) -> Iterator[Step]:
     """Make a cart hold what its ledger says, article by article, where the order explains the difference."""
-    lines = None if planning.lines is None else planning.lines.get(row["order_id"], [])
+    lines = planning.lines_of(row)
     for article in row["surplus"] or []:
         sku, cart, ledger = article["sku"], article["cart"], article["ledger"]
         what = f"Make the cart of {row['customer_id']} hold {ledger} of {sku} instead of {cart}."
@@ -399,21 +405,18 @@ def set_deadline(row: Row, planning: Planning) -> Iterator[Step]:
     """Send the deadline of an order that waits for its payment, if none waits and none has come."""
     due_ms = due_of(row)
     is_there = row["open_timer_offset"] is not None or row["delivered_offset"] is not None
-    mapping = planning.sources.mapping
-    topic, key = mapping.topics.order_timeouts, row["order_id"]
-    if not topic or row["status"] != "PLACED" or row["placed_ms"] is None or due_ms is None or is_there:
+    has_topic = bool(planning.sources.mapping.topics.order_timeouts)
+    if not has_topic or row["status"] != "PLACED" or row["placed_ms"] is None or due_ms is None or is_there:
         return
-    body = {mapping.bodies.order_id: row["order_id"], mapping.bodies.due_ms: due_ms}
-    body.pop("", None)
+    about = row | {"due_ms": due_ms}
     safe = "The order service times out only what is still placed."
     if is_overdue(row, planning):
-        yield message("Send the deadline: none is set that could fire.", topic, key, body, safe)
+        wanted = Wanted("order_timeouts", about, planning)
+        yield message("Send the deadline: none is set that could fire.", wanted, safe)
         return
-    named = {TIMER_KEY: timer_key(row, planning)}
+    wanted = Wanted("order_timeouts", about, planning, {TIMER_KEY: timer_key(row, planning)}, due_ms)
     what = "Set the deadline: none is set. A payment cancels it by its timer key."
-    yield message(
-        what, topic, key, body, f"{safe} A timer takes the place of one with its key.", named, due_ms
-    )
+    yield message(what, wanted, f"{safe} A timer takes the place of one with its key.")
 
 
 def due_of(row: Row) -> int | None:
@@ -464,7 +467,10 @@ def open_timer(row: Row, planning: Planning) -> TimerName | None:
 
 
 def timer_key(row: Row, planning: Planning) -> str:
-    """Return the timer key of an order's deadline, as the mapping has it."""
+    """Return the timer key of an order's deadline, as it was before, else as the mapping has it."""
+    before = None if row["timer_offset"] is None else planning.sources.timer_at(row["timer_offset"])
+    if before is not None and not before.is_id:
+        return before.name
     return f"{planning.sources.mapping.timers.order_timeouts}{row['order_id']}"
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -38,6 +39,7 @@ from sqlalchemy.exc import NoSuchTableError
 from commitlog import properties, record
 from commitlog.errors import StoreError
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.message import Message
 from commitlog.published_log import open_log
 from spark_jobs.inputs import mysql_reads
 from spark_jobs.inputs.column_reads import lacks_zone
@@ -45,6 +47,7 @@ from spark_jobs.inputs.databases import Database, address
 from spark_jobs.inputs.mapping import SHOP, ZONE_DEFAULT, Mapping, TableMapping
 from spark_jobs.inputs.mysql_reads import MYSQL
 from spark_jobs.inputs.zones import zone_of
+from spark_jobs.log.decode import unpacked
 from txn.half import transaction_id
 
 Lines = dict[str, list[dict[str, Any]]]
@@ -90,6 +93,7 @@ class PlanSources:
             name: create_engine(address(url, option))
             for name, url, option in (
                 ("orders", orders, "--orders"),
+                ("order_lines", orders if reads_lines else None, "--orders"),
                 ("pushes", pushes, "--pushes"),
                 ("carts", cart_tables, "--carts"),
                 ("ledger", cart_tables, "--carts"),
@@ -98,6 +102,11 @@ class PlanSources:
         }
         self._kinds_found: dict[str, dict[str, Any]] = {}
         self._log = open_log(store) if store else None
+
+    @property
+    def has_log(self) -> bool:
+        """Return whether messages can be looked up."""
+        return self._log is not None
 
     def lines_of(self, order_ids: Sequence[str]) -> Lines | None:
         """Return the lines of some orders; None where there are none to read. Raise `DatabaseUnreadable`."""
@@ -126,6 +135,20 @@ class PlanSources:
         key = properties.value_of(timer.properties, properties.TIMER_KEY)
         message_id = properties.value_of(timer.properties, properties.MESSAGE_ID)
         return TimerName(key or message_id, is_id=not key) if key or message_id else None
+
+    def message_at(self, offset: int) -> Message | None:
+        """Return the message that a record at a log offset carries, its body unpacked; None without one."""
+        found = self._record_at(offset)
+        if found is None:
+            return None
+        message = properties.to_message(replace(found, sys_flag=0))
+        message.body = unpacked(found.body, found.sys_flag)
+        return message
+
+    def holds_numbers(self, of: TableMapping, ours: str) -> bool:
+        """Return whether a column has whole numbers; false where its database is not given."""
+        kind = self._kinds(of).get(of.columns.get(ours, ""))
+        return kind is not None and _python_type(kind) is int
 
     def _record_at(self, offset: int) -> record.Record | None:
         segments = self._log.segments if self._log else []

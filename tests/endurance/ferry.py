@@ -34,6 +34,7 @@ from tidewheel.testing.process import BrokerProcess
 BOOKED, DEADLINES, PAID, CANCELLED = TOPICS = ("reservas", "plazos", "cobros", "anulaciones")
 BASKETS, COUNTER = "bodega", "taquilla"
 PULSE: Final = "pulso"
+TAG: Final = "puerto"
 TIMEOUT: Final = timedelta(minutes=5)
 AGAIN: Final = timedelta(minutes=20)
 """After that a message comes again that was put off."""
@@ -143,7 +144,7 @@ KINDS: Final = {
             "id": "TEXT", "traveller": "INTEGER", "status": "TEXT", "count": "INTEGER", "currency": "TEXT",
             "time": "INTEGER", "word": "TEXT",
         },
-        lambda number: f"R-{number:04d}'s;$1",  # what words of a shell and of SQL have to quote
+        lambda number: f"R {number:04d}'s;$1",  # what keys, a shell and SQL have to quote
         lambda at_ms: at_ms,
     ),
     "postgresql": Kind(
@@ -160,7 +161,7 @@ KINDS: Final = {
             "id": "CHAR(20)", "traveller": "INT UNSIGNED", "status": f"ENUM({STATUSES})",
             "count": "INT UNSIGNED", "currency": "CHAR(3)", "time": "DATETIME(3)", "word": "VARCHAR(64)",
         },
-        lambda number: f"R-{number:04d}'s;%1",
+        lambda number: f"R {number:04d}'s;%1",
         lambda at_ms: _moment(at_ms).astimezone(MADRID).replace(tzinfo=None),
         has_barrier=False,
     ),
@@ -278,9 +279,9 @@ class Ferry:
         self.run(statement, traveller=traveller, fare=fare, more=difference)
 
     def booked(self, booking: str, traveller: int, lines: Lines) -> NewMessage:
-        listed = [{"tarifa": fare, "plazas": places} for fare, places in lines.items()]
+        listed = [{"tarifa": fare, "plazas": places, "canal": "web"} for fare, places in lines.items()]
         body = {"localizador": booking, "viajero": traveller, "creada": self.now_ms, "pasajes": listed}
-        return NewMessage(BOOKED, body, keys=[booking])
+        return NewMessage(BOOKED, body, keys=[booking], tag=TAG, properties={"origen": "web"})
 
     def deadline(self, booking: str, after: timedelta = TIMEOUT) -> NewMessage:
         body = {"localizador": booking, "limite": self.now_ms + after // timedelta(milliseconds=1)}
@@ -367,6 +368,8 @@ class Ferry:
 
     def _consume_one(self, topic: str, message: Message, act: Callable[[Any], None]) -> None:
         body = message.json()
+        if topic == BOOKED:
+            assert (message.tag, type(body["viajero"]), type(body["creada"])) == (TAG, int, int), body
         if (topic, body["localizador"]) in self.dead:
             message.reject("the service fails on it")
         elif (topic, body["localizador"]) in self.slow:

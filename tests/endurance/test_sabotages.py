@@ -188,7 +188,8 @@ class Books:
         message = NewMessage(
             sent["topic"],
             sent["body"],
-            keys=[sent["key"]],
+            keys=sent.get("keys", [sent["key"]]),
+            tag=sent.get("tag", ""),
             key=key,
             delay=None if due_ms is None else timedelta(milliseconds=due_ms - self.ferry.now_ms),
             cancel=self.ferry.client.timer(topic, cancelled) if cancelled else None,

@@ -21,7 +21,8 @@ ODD = st.fixed_dictionaries({
     properties.KEYS: TEXTS,
     properties.KEY_LENGTHS: st.text(st.sampled_from("0123 -x٣"), min_size=1, max_size=5),
 })  # fmt: skip
-STORED = st.one_of(SENT, ODD, st.fixed_dictionaries({properties.KEYS: TEXTS}), st.just({}))
+PLAIN = st.fixed_dictionaries({properties.KEYS: TEXTS})
+STORED: st.SearchStrategy[dict[str, str]] = st.one_of(SENT, ODD, PLAIN, st.just({}))
 
 
 def column(stored: list[dict[str, str]], name: str) -> pa.StringArray:
