@@ -207,6 +207,7 @@ class Books:
                 is_open_timer, F.col("timer_offset")
             ),
             "open_timer_ms": exactly("open_timer_ms", F.when(is_open_timer, F.col("timer_ms"))),
+            "timer_cancel_offset": F.coalesce("timer_cancel_offset", "last_cancel_offset"),
             "last_delivered_ms": exactly("last_delivered_ms", F.col("delivered_ms")),
             "late_timer_offset": exactly("late_timer_offset", F.col("timer_offset")),
             "late_due_ms": exactly("late_due_ms", F.col("timer_due_ms")),

@@ -31,7 +31,7 @@ from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.staging.acknowledged import Places
 from spark_jobs.staging.events import CANCELLED, CREATED, MESSAGE_CODES, PAID, TIMEOUTS, Code
 from spark_jobs.staging.order_events import events_of_orders, of_whole_orders
-from spark_jobs.staging.order_facts import ENDS_OF_HALVES, ENDS_OF_TIMERS
+from spark_jobs.staging.order_facts import CANCELS_OF_TIMERS, ENDS_OF_HALVES, ENDS_OF_TIMERS
 from spark_jobs.staging.staged import Staged
 
 EXACT: Final = pa.schema([
@@ -48,6 +48,9 @@ EXACT: Final = pa.schema([
     ("twice_committed_offset", pa.int64()),
     ("twice_delivered_offset", pa.int64()),
     ("cancelled_timer_delivered", pa.int64()),
+    ("last_cancel_offset", pa.int64()),
+    ("last_cancel_ms", pa.int64()),
+    ("is_called_off", pa.bool_()),
     ("open_timer_offset", pa.int64()),
     ("open_timer_due_ms", pa.int64()),
     ("open_timer_ms", pa.int64()),
@@ -60,6 +63,9 @@ EXACT: Final = pa.schema([
 ])  # fmt: skip
 """is_acknowledged: order-created, by the acting group; is_redelivered: after its last dead letter it was sent
 again and acknowledged; open_half_*: the oldest half without an end; the rest are halves and timers.
+
+last_cancel_*: of the deadline; is_called_off: that was by a call of its own, an operator's or a client's, and
+not carried by a message.
 
 open_timer_ms: when the open timer was armed; late_*: the deadline that came latest after its time, or was
 armed latest if none has come: when it was due, its half was sent, it was armed and was delivered, null where
@@ -128,6 +134,14 @@ class _Orders:
         found[self.order[places][::-1]] = places[::-1]
         return found
 
+    def lasts(self, places: Integers) -> Integers:
+        """Return the last of these places (of events, ascending) for each order; `_NONE` for an order
+        without.
+        """
+        found = np.full(len(self.ids), _NONE)
+        found[self.order[places]] = places  # of several assignments the last one stays
+        return found
+
     def messages(self, topic: int, acknowledged: Acknowledged) -> Flags:
         """Return which events are messages of a topic that its acting group has acknowledged."""
         flags: Flags = (self.topic == topic) & self.are(*MESSAGE_CODES)
@@ -191,13 +205,17 @@ def _of_halves(orders: _Orders) -> dict[str, Any]:
 def _of_timers(orders: _Orders, armed: Integers) -> dict[str, Any]:
     is_deadline = orders.topic == TIMEOUTS
     delivered = orders.about[is_deadline & orders.are(*_DELIVERIES)]
-    cancelled = orders.about[is_deadline & orders.are(Code.CANCEL)]
+    cancelled = orders.about[is_deadline & orders.are(*CANCELS_OF_TIMERS)]
     ended = orders.about[is_deadline & orders.are(*ENDS_OF_TIMERS)]
     still_open = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & ~np.isin(orders.own, ended))
+    last = orders.lasts(np.flatnonzero(is_deadline & orders.are(*CANCELS_OF_TIMERS)))
     first_due = orders.firsts(still_open[np.argsort(orders.due_ms[still_open], kind="stable")])
     return {
         "twice_delivered_offset": orders.least(_repeated(delivered)),
         "cancelled_timer_delivered": orders.least(np.intersect1d(cancelled, delivered)),
+        "last_cancel_offset": _taken(orders.offset, last),
+        "last_cancel_ms": _taken(orders.store_ms, last),
+        "is_called_off": _taken(orders.are(Code.CALLED_OFF), last),
         "open_timer_offset": _taken(orders.offset, first_due),
         "open_timer_due_ms": _taken(orders.due_ms, first_due),
         "open_timer_ms": _taken(orders.store_ms, armed[first_due]),
@@ -207,8 +225,7 @@ def _of_timers(orders: _Orders, armed: Integers) -> dict[str, Any]:
 def _of_lateness(orders: _Orders, armed: Integers) -> dict[str, Any]:
     is_deadline = orders.topic == TIMEOUTS
     came = np.flatnonzero(is_deadline & orders.are(*_DELIVERIES, Code.NORMAL))
-    last = np.full(len(orders.ids), _NONE)
-    last[orders.order[came]] = came  # of several assignments the last one stays
+    last = orders.lasts(came)
     timers = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & (orders.due_ms >= 0))
     came = np.flatnonzero(is_deadline & orders.are(Code.DELIVERED) & (orders.due_ms >= 0))
     # Each delivery with its timer, then each timer by itself: of equally late ones the delivery counts.

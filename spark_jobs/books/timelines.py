@@ -34,6 +34,7 @@ KINDS: Final = {
     Code.DELIVERED: "delivered",
     Code.FIRED: "fired",
     Code.CANCEL: "cancelled",
+    Code.CALLED_OFF: "cancelled",
     Code.MOVED: "moved",
     Code.REPLACED: "replaced",
     Code.DEAD: "dead letter",
@@ -91,7 +92,7 @@ def _note(event: Event) -> str:
     if code in _OF_HALVES and ref >= 0:
         notes.append(f"the half at {ref}")
     if code in ENDS_OF_TIMERS and ref >= 0:
-        notes.append(f"the timer at {ref}")
+        notes.append(f"the timer at {ref}" + (", by a call" if code == Code.CALLED_OFF else ""))
     if code in (Code.TIMER, Code.DELIVERED, Code.FIRED) and due_ms >= 0:
         notes.append(f"due {_moment(due_ms)}")
     return ", ".join(notes)

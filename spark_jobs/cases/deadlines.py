@@ -19,7 +19,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.cases.columns import duration, is_covered, is_late, is_too_new, says, status_word
+from spark_jobs.cases.columns import duration, flag, is_covered, is_late, is_too_new, says, status_word
 from spark_jobs.staging.events import CREATED, TIMEOUTS
 
 
@@ -42,7 +42,8 @@ def timeout_not_fired() -> Column:
     without a payment, or was set for a later time and not moved there. A deadline that was set after its time
     has the limit from its setting on.
 
-    Wrong: the broker, or it was down; where no deadline is open, whoever failed to set it or cancelled it.
+    Wrong: the broker, or it was down; where no deadline is open, whoever failed to set it or cancelled it: by
+    a call of an operator or a client (`tidewheel timer cancel`), or by a message.
     Repair: fire the timer (`tidewheel timer fire`), or send the deadline again if none is open; the order
     service looks at the status itself.
     """
@@ -111,10 +112,16 @@ def _is_own_time_over() -> Column:
 def _own_time_over() -> Column:
     overdue = duration(F.col("as_of_ms") - own_due_ms())
     cancelled = "It is overdue by %s; its deadline was cancelled at log offset %d, without a payment."
+    called_off = (
+        "It is overdue by %s; its deadline was cancelled by a call of its own, an operator's or a client's, "
+        "at %s UTC, log offset %d, without a payment."
+    )
+    called_off_at = F.date_format(F.timestamp_millis("last_cancel_ms"), "yyyy-MM-dd HH:mm:ss.SSS")
     later = "It is overdue by %s; its deadline, the timer at log offset %d, is set for a later time."
     ended = "It is overdue by %s; its deadline, at log offset %d, ended without a delivery or a payment."
     return (
         F.when(F.col("open_timer_offset").isNotNull(), says(later, overdue, F.col("open_timer_offset")))
+        .when(flag("is_called_off"), says(called_off, overdue, called_off_at, F.col("last_cancel_offset")))
         .when(
             F.col("timer_cancel_offset").isNotNull(), says(cancelled, overdue, F.col("timer_cancel_offset"))
         )

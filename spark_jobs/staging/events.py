@@ -13,8 +13,9 @@ check-back, a cancel by an operator) is known by its `ref` alone.
     timer      of the timer topic                                              its half, if it had one
     delivered  of a user topic, naming their timer                             its timer
     fired      likewise, before its time because somebody wanted it            its timer
-    cancel     verbs, but for timers that nobody could read any more, and any
-               record that carries a cancel                                    the timer
+    cancel     any record that carries a cancel                                the timer
+    called off verbs, but for timers that nobody could read any more: cancels
+               by a call, an operator's or a client's                          the timer
     moved      timers that say so                                              the timer before
     replaced   other timers that take one's place                              the timer before
     dead       of a group's dead letter topic
@@ -59,6 +60,7 @@ class Code(IntEnum):
     DEAD = 10
     NORMAL = 11
     ASKED = 12
+    CALLED_OFF = 13
 
 
 COLUMNS: Final = (
@@ -92,7 +94,7 @@ _CODES: Final = {
     "timer": Code.TIMER,
     "delivered": Code.DELIVERED,
     "fired": Code.FIRED,
-    "verb": Code.CANCEL,
+    "verb": Code.CALLED_OFF,
     "dead letter": Code.DEAD,
     "normal": Code.NORMAL,
     "check": Code.ASKED,
@@ -105,7 +107,7 @@ def _flags(*codes: Code) -> Flags:
 
 _CODE_OF: Final = np.array([_CODES.get(name, -1) for name in NAMES], np.int8)
 _OF_HALVES: Final = _flags(Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER, Code.ASKED)
-_OF_TIMERS: Final = _flags(Code.DELIVERED, Code.FIRED, Code.CANCEL)
+_OF_TIMERS: Final = _flags(Code.DELIVERED, Code.FIRED, Code.CALLED_OFF)
 """By code, and last of records without one: whether `ref` is a half, or a timer."""
 
 

@@ -30,6 +30,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.log.ragged import Integers
 from spark_jobs.staging.events import TIMEOUTS, Code
+from spark_jobs.staging.order_facts import CANCELS_OF_TIMERS
 from spark_jobs.staging.staged import EVENTS, Staged
 
 ORDER_EVENTS: Final = pa.schema([
@@ -107,7 +108,7 @@ def _referring(staged: Staged, anchors: pa.Table) -> Iterator[pa.Table]:
 
 def unnamed_cancels(staged: Staged) -> Integers:
     """Return where the timers lie that were cancelled by records that do not name their orders, ascending."""
-    is_cancel = (ds.field("code") == int(Code.CANCEL)) & (ds.field("topic") == TIMEOUTS)
+    is_cancel = ds.field("code").isin([*map(int, CANCELS_OF_TIMERS)]) & (ds.field("topic") == TIMEOUTS)
     rows = ds.dataset(staged.path("unnamed"), EVENTS, format="parquet").to_table(["ref"], filter=is_cancel)
     refs: Integers = np.unique(rows["ref"].to_numpy())
     return refs

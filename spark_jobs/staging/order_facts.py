@@ -33,7 +33,8 @@ MERGES: Final = {"min": np.minimum, "max": np.maximum, "sum": np.add, "bit_xor":
 ENDS_OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
 """Events that end the half in `ref`, if there is one there."""
 
-ENDS_OF_TIMERS: Final = (Code.DELIVERED, Code.FIRED, Code.CANCEL, Code.MOVED, Code.REPLACED)
+CANCELS_OF_TIMERS: Final = (Code.CANCEL, Code.CALLED_OFF)
+ENDS_OF_TIMERS: Final = (Code.DELIVERED, Code.FIRED, *CANCELS_OF_TIMERS, Code.MOVED, Code.REPLACED)
 """Events that end the timer in `ref`."""
 
 
@@ -71,7 +72,7 @@ ORDER_FACTS: Final = (
     Fact("deadline_came_ms", (TIMEOUTS,), _CAME, "store_ms", "min"),
     Fact("late_ms_max", (TIMEOUTS,), (Code.DELIVERED,), "late_ms", "max"),
     Fact("late_ms_min", (TIMEOUTS,), (Code.DELIVERED,), "late_ms", "min"),
-    Fact("timer_cancel_offset", (TIMEOUTS,), (Code.CANCEL,), "physical_offset", "min"),
+    Fact("timer_cancel_offset", (TIMEOUTS,), CANCELS_OF_TIMERS, "physical_offset", "min"),
     Fact("deadline_dead_offset", (TIMEOUTS,), (Code.DEAD,), "physical_offset", "max"),
     Fact("paid_offset", (PAID,), (Code.COMMIT,), "physical_offset", "min"),
     Fact("paid_message_ms", (PAID,), (Code.COMMIT,), "store_ms", "min"),

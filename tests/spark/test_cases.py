@@ -99,6 +99,7 @@ TIMED_OUT: Changes = UNPAID | {
 UNDELIVERED: Changes = dict.fromkeys(
     ("delivered_offset", "delivered_ms", "deadline_came_ms", "last_delivered_ms", "late_delivered_ms")
 )
+CALLED_OFF: Changes = {"last_cancel_offset": 400, "last_cancel_ms": PLACED_MS + 9, "is_called_off": True}
 LATE: Changes = dict.fromkeys(
     ("late_timer_offset", "late_due_ms", "late_half_ms", "late_armed_ms", "late_delivered_ms")
 )
@@ -238,6 +239,7 @@ ROWS: dict[str, tuple[str, Changes]] = {
         PLACED | NO_TIMER | {"due_ms": AS_OF_MS - 2 * MINUTE_MS - 1},
     ),
     "deadline cancelled, unpaid": ("timeout-not-fired", PLACED | {"timer_cancel_offset": 400}),
+    "deadline called off, unpaid": ("timeout-not-fired", PLACED | CALLED_OFF),
     "deadline cancelled, no due time in the row": (
         "timeout-not-fired",
         PLACED | {"timer_cancel_offset": 400, "due_ms": None},
@@ -506,6 +508,8 @@ def test_the_sentence_says_which_step_of_a_deadline_was_late_and_how_long_it_too
         "late by both, by the broker more": "40.0 s after it was set, which was 30.0 s after it was due.",
         "late, set before the log": "60.0 s after it was due, at least",
         "set late and not delivered since": "was set after it was due, and has waited 60.0 s since.",
+        "deadline called off, unpaid": "its deadline was cancelled by a call of its own, an operator's or a "
+        "client's, at 2023-11-14 22:13:20.009 UTC, log offset 400, without a payment.",
         "acted late": "It timed out 120.0 s after its deadline was delivered.",
     }.items():
         assert words in judged[name]["why"], name

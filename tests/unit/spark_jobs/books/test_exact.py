@@ -87,6 +87,19 @@ def test_a_timer_cancelled_and_delivered_and_one_delivered_twice() -> None:
     assert (found["cancelled_timer_delivered"], found["twice_delivered_offset"]) == (10, 11)
 
 
+def test_a_deadline_that_was_called_off_is_told_from_one_that_a_message_cancelled() -> None:
+    timers = [event(Code.TIMER, TIMEOUTS, 10), event(Code.TIMER, TIMEOUTS, 30)]
+    carried, called = event(Code.CANCEL, TIMEOUTS, 20, ref=10), event(Code.CALLED_OFF, TIMEOUTS, 40, ref=30)
+    names = ("open_timer_offset", "last_cancel_offset", "last_cancel_ms", "is_called_off")
+    for ends, expected in (
+        ([carried, called], (None, 40, 1_040, True)),
+        ([carried], (30, 20, 1_020, False)),
+        ([], (10, None, None, None)),
+    ):
+        found = of_events([*timers, *ends], ACKNOWLEDGED)
+        assert tuple(found[name] for name in names) == expected
+
+
 def late(*events: Row) -> tuple[int | None, ...]:
     """When the latest deadline was due, and its half sent, itself armed and delivered."""
     found = of_events(list(events), ACKNOWLEDGED)
@@ -135,7 +148,8 @@ def test_a_redriven_message_counts_when_it_is_acknowledged_behind_the_last_dead_
 
 ENDS_OF_HALVES = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
 DELIVERIES = (Code.DELIVERED, Code.FIRED)
-ENDS_OF_TIMERS = (*DELIVERIES, Code.CANCEL, Code.MOVED, Code.REPLACED)
+CANCELS = (Code.CANCEL, Code.CALLED_OFF)
+ENDS_OF_TIMERS = (*DELIVERIES, *CANCELS, Code.MOVED, Code.REPLACED)
 
 
 def slowly(events: list[Row]) -> Row:
@@ -145,7 +159,8 @@ def slowly(events: list[Row]) -> Row:
     open_halves = [one for one in events if one["code"] == Code.HALF and one["physical_offset"] not in halves]
     commits = Counter(one["ref"] for one in events if one["code"] in (Code.COMMIT, Code.TIMER))
     delivered = Counter(one["ref"] for one in of_timers if one["code"] in DELIVERIES)
-    cancelled = {one["ref"] for one in of_timers if one["code"] == Code.CANCEL}
+    cancelled = {one["ref"] for one in of_timers if one["code"] in CANCELS}
+    last_cancel: Row = ([{}] + [one for one in of_timers if one["code"] in CANCELS])[-1]
     ended = {one["ref"] for one in of_timers if one["code"] in ENDS_OF_TIMERS}
     timers = [one for one in of_timers if one["code"] == Code.TIMER and one["physical_offset"] not in ended]
     first_half: Row = next(iter(open_halves), {})
@@ -167,6 +182,9 @@ def slowly(events: list[Row]) -> Row:
         ),
         "twice_delivered_offset": min((ref for ref in delivered if delivered[ref] > 1), default=None),
         "cancelled_timer_delivered": min(cancelled & delivered.keys(), default=None),
+        "last_cancel_offset": last_cancel.get("physical_offset"),
+        "last_cancel_ms": last_cancel.get("store_ms"),
+        "is_called_off": last_cancel["code"] == Code.CALLED_OFF if last_cancel else None,
         "open_timer_offset": first_due.get("physical_offset"),
         "open_timer_due_ms": first_due.get("due_ms"),
         "open_timer_ms": (armed_by(first_due, of_timers) if first_due else {}).get("store_ms"),

@@ -63,7 +63,8 @@ class StagedShop:
     def _event(self, part: int, place: int) -> Row:
         offset = (part * EVENTS_PER_PART + place) * 100
         ref = self.random.randrange(offset + 1) // 100 * 100 if self.random.random() < 0.7 else -1
-        code = self.random.choice([Code.HALF, Code.TIMER, Code.TIMER, Code.CANCEL, Code.COMMIT, Code.ASKED])
+        codes = Code.HALF, Code.TIMER, Code.TIMER, Code.CANCEL, Code.CALLED_OFF, Code.COMMIT, Code.ASKED
+        code = self.random.choice(codes)
         topic = self.random.choice([TIMEOUTS, TIMEOUTS, TIMEOUTS, PAID, -1])
         return {
             "code": int(code), "topic": topic, "physical_offset": offset,
@@ -125,7 +126,8 @@ def test_few_orders_and_all_orders_have_the_events_that_a_join_gives(
 @pytest.mark.parametrize("seed", range(4))
 def test_orders_of_deadlines_that_nameless_records_cancelled(tmp_path: Path, seed: int) -> None:
     shop = StagedShop(tmp_path, seed)
-    refs = {one["ref"] for one in shop.unnamed if (one["code"], one["topic"]) == (Code.CANCEL, TIMEOUTS)}
+    cancels = (Code.CANCEL, Code.CALLED_OFF)
+    refs = {one["ref"] for one in shop.unnamed if one["code"] in cancels and one["topic"] == TIMEOUTS}
     timers = [one for one in shop.named if (one["code"], one["topic"]) == (Code.TIMER, TIMEOUTS)]
     expected = {shop.orders[one["order_row"]] for one in timers if one["physical_offset"] in refs}
     assert expected, "the seed makes some"

@@ -17,11 +17,13 @@ from commitlog import properties
 from commitlog.kinds import MOVE, TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.published_log import open_log
-from commitlog.record import Record
+from commitlog.record import TYPE_COMMIT, Record
+from services.broker.timer_records import cancel_record
 from spark_jobs.inputs.mapping import SHOP
 from spark_jobs.log.walk import Check
 from spark_jobs.report.statistics import LogStatistics, log_statistics
 from spark_jobs.staging import staged as staging
+from spark_jobs.staging.events import Code
 from spark_jobs.staging.staged import SCHEMAS, Staged, parts_of, stage_part
 from spark_jobs.staging.time_buckets import FINE_SPAN_MS, bucket_starts
 
@@ -130,6 +132,18 @@ def test_orders_have_their_ids_whole_whatever_blanks_these_have(
     staged = staged_of(write_log(records), tmp_path / "staged")
     ids = {one["order_id"]: one["redriven"] for one in staged.table("facts").to_pylist()}
     assert ids == {"ORD 17": 2, "ORD": 1, " 7  8 ": 1, "plain": 1, "a\u00a0b": 1}
+
+
+def test_a_cancel_by_a_call_is_told_from_one_that_a_message_carries(
+    write_log: Callable[..., Path], tmp_path: Path
+) -> None:
+    carrying = {properties.KEYS: "17", properties.CANCELS: "4711 1764277200000"}
+    paid = Record("order-paid", b"{}", properties.encode(carrying), sys_flag=TYPE_COMMIT)
+    call = cancel_record(4711, DUE_MS, "order-timeouts", "M", "by mistake")
+    staged = staged_of(write_log([paid, call]), tmp_path / "staged")
+    named, unnamed = staged.table("events").to_pylist(), staged.table("unnamed").to_pylist()
+    assert [one["code"] for one in named] == [Code.COMMIT, Code.CANCEL]
+    assert [(one["code"], one["ref"]) for one in unnamed] == [(Code.CALLED_OFF, 4711)]
 
 
 def delayed(random: Random, came: Counter[tuple[str, int, int]]) -> Iterator[Record]:
