@@ -330,18 +330,27 @@ def correct_cart(row: Row, planning: Planning) -> Iterator[Step]:
             yield look(
                 what, f"The order has {ordered} of it: its effect, done twice or not, is less than that."
             )
+        elif ledger < 0:
+            yield look(what, "No cart holds less than nothing: the ledger may be the wrong one.")
         elif planning.sources.carts_kind == "redis":
             yield correct_redis(row, planning, what, sku, ledger - cart)
-        elif planning.sources.carts_kind == "parquet" or not cart:
-            yield look(what, "Where these carts live is not known here, or the article has no row in them.")
+        elif planning.sources.carts_kind == "parquet":
+            yield look(what, "Where these carts live is not known here.")
         else:
-            sql = planning.sources.update(
-                planning.sources.mapping.carts,
-                row["customer_id"],
-                {"quantity": ledger},
-                {"sku": [sku], "quantity": [cart]},
-            )
-            yield statement(what, "carts", sql, f"It changes only a cart that still holds {cart}.")
+            yield correct_table(row, planning, what, article)
+
+
+def correct_table(row: Row, planning: Planning, what: str, article: dict[str, Any]) -> Step:
+    """Change a quantity in a table once; an article without a row is one of which the cart holds nothing."""
+    sources, carts = planning.sources, planning.sources.mapping.carts
+    sku, cart, ledger = article["sku"], article["cart"], article["ledger"]
+    named = {"customer_id": row["customer_id"], "sku": sku}
+    if not cart and not sources.has_row(carts, named):
+        sql = sources.insert(carts, named, {"quantity": ledger})
+        return statement(what, "carts", sql, "It writes only a row that is not there.")
+    held = {"sku": [sku], "quantity": [cart]}
+    sql = sources.update(carts, row["customer_id"], {"quantity": ledger}, held)
+    return statement(what, "carts", sql, f"It changes only a cart that still holds {cart}.")
 
 
 def correct_redis(row: Row, planning: Planning, what: str, sku: str, difference: int) -> Step:

@@ -34,13 +34,14 @@ from sqlalchemy import (
 )
 from sqlalchemy import table as sql_table
 from sqlalchemy.engine.default import DefaultDialect
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
 from commitlog import properties, record
 from commitlog.errors import StoreError
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.published_log import open_log
+from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs import mysql_reads
 from spark_jobs.inputs.column_reads import lacks_zone
 from spark_jobs.inputs.databases import Database, address
@@ -194,6 +195,27 @@ class PlanSources:
         is_there = exists().where(*same).select_from(target)
         row = select(*wanted.values()).where(~is_there)
         return self._words(of, target.insert().from_select([theirs[ours] for ours in wanted], row))
+
+    def has_row(self, of: TableMapping, named: dict[str, Any]) -> bool:
+        """Return whether a table has a row with these values, under our names; false where it is not given.
+
+        Raise `DatabaseUnreadable`.
+        """
+        engine = self._engines.get(of.ours)
+        if engine is None or not self._kinds(of):
+            return False
+        target, theirs, stored = self._target(of)
+        same = (self._is_same(of, theirs, ours, stored(ours, value)) for ours, value in named.items())
+        try:
+            with engine.connect() as connection:
+                return (
+                    connection.execute(select(literal(1)).select_from(target).where(*same)).first()
+                    is not None
+                )
+        except SQLAlchemyError as error:
+            raise DatabaseUnreadable(
+                f"Table {of.name} cannot be read ({error}). Repair it, and plan again."
+            ) from error
 
     def constants(self, of: TableMapping, ours: str) -> list[str]:
         """Return their values of one of our statuses or entries."""

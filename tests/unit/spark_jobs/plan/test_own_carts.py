@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, create_engine, text
@@ -43,16 +44,18 @@ TABLES = (
 
 
 class Article(NamedTuple):
-    """How many of an article were put into the cart, are in it, were ordered."""
+    """How many of an article were put into the cart, are in it (None: it has no row), were ordered."""
 
     added: int
-    held: int
+    held: int | None
     ordered: int
 
 
 COUNTS = st.integers(0, 4)
 ARTICLES = st.dictionaries(
-    st.sampled_from(["apple", "pear", "it's:1"]), st.builds(Article, COUNTS, COUNTS, COUNTS), min_size=1
+    st.sampled_from(["apple", "pear", "it's:1"]),
+    st.builds(Article, COUNTS, COUNTS | st.none(), COUNTS),
+    min_size=1,
 )
 
 
@@ -63,7 +66,8 @@ def fill(engine: Engine, articles: dict[str, Article], has_entry: bool) -> None:
             connection.execute(text(table))
         for sku, one in articles.items():
             values = {"sku": sku, "held": one.held, "ordered": one.ordered, "count": one.added}
-            connection.execute(text("INSERT INTO basket VALUES ('c1', :sku, :held)"), values)
+            if one.held is not None:
+                connection.execute(text("INSERT INTO basket VALUES ('c1', :sku, :held)"), values)
             connection.execute(text("INSERT INTO order_lines VALUES ('o1', :sku, :ordered)"), values)
             connection.execute(text(moves), values | {"move": "plus", "ref": sku})
             if has_entry:
@@ -115,6 +119,40 @@ def test_a_plan_makes_no_cart_worse_and_those_right_that_the_order_explains(
     expected = {
         sku: (cart, ledger - taken.get(sku, 0))
         for sku, (cart, ledger) in before.items()
-        if taken or not (0 < abs(ledger - cart) <= articles[sku].ordered and cart > 0)
+        if taken or not 0 < abs(ledger - cart) <= articles[sku].ordered
     }
     assert after == {sku: one for sku, one in expected.items() if one[0] != one[1]}, steps
+
+
+def baskets(url: str, *rows: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in (*TABLES, "INSERT INTO order_lines VALUES ('o1', 'apple', 2)", *rows):
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("rows", [(), ("INSERT INTO basket VALUES ('c1', 'apple', 0)",)])
+def test_a_row_of_0_is_an_empty_cart(tmp_path: Path, rows: tuple[str, ...]) -> None:
+    url = f"sqlite:///{tmp_path / 'own.db'}"
+    baskets(url, *rows)
+    assert differences(url, tmp_path / "sound") == {}
+    surplus = [{"sku": "apple", "cart": 0, "ledger": 2}]
+    row = finding({"apple": (0, 2)}, {"apple": Article(2, 0, 2)}, has_entry=True) | {"surplus": surplus}
+    (step,) = [step.as_json(row) for _, step in plan.planned([row], PlanSources(MAPPING, url, carts=url))]
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for _ in range(2):
+            connection.execute(text(step["statement"]))
+        held = connection.execute(text("SELECT * FROM basket")).all()
+    engine.dispose()
+    assert [tuple(one) for one in held] == [("c1", "apple", 2)]
+
+
+def test_no_cart_is_made_to_hold_less_than_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'own.db'}"
+    baskets(url, "INSERT INTO basket VALUES ('c1', 'apple', 0)")
+    row = finding({"apple": (0, -1)}, {"apple": Article(0, 0, 1)}, has_entry=True)
+    (step,) = [step.as_json(row) for _, step in plan.planned([row], PlanSources(MAPPING, url, carts=url))]
+    assert step["kind"] == "look"
+    assert "less than nothing" in step["why"]
