@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = CommitLog(disk, SEGMENT_BYTES, 0, 0)
     for number in range(COUNT):
         topic = TOPICS[number % 3]
-        keys = f"KEYS\x01k{number % 5}\x02".encode()
+        keys = f"KEYS\x01k {number % 5}\x02TW_KEY_LENGTHS\x013\x02".encode()
         log.append(Record(topic=topic, body=topic.encode() * 9, queue_offset=number, properties=keys))
     flush = log.take_flush()
     assert flush is not None
@@ -75,6 +75,13 @@ def test_the_documented_types_are_the_types(load: Load) -> None:
     assert {types[name] for name in ("physical_offset", "store_ms", "due_ms", "queue_offset")} == {"bigint"}
     assert (types["queue_id"], types["topic"], types["body"]) == ("int", "string", "binary")
     assert load().where("damage is null and record_bytes > 0").count() == COUNT
+
+
+def test_keys_are_a_list_as_they_were_sent(store: Path) -> None:
+    reader = LogReader({"path": str(store)}, ("keys", "first_key", "key_list"))
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    found = {(row["keys"], row["first_key"], tuple(row["key_list"])) for row in rows}
+    assert found == {(key, key, (key,)) for key in (f"k {number}" for number in range(5))}
 
 
 def test_slices_change_the_tasks_and_not_the_rows(load: Load) -> None:
