@@ -80,7 +80,7 @@ def show(
 @app.command("set")
 def set_schedule(
     name: Annotated[str, typer.Argument(help="Up to 100 ASCII letters, digits and signs, without /.")],
-    cron: Annotated[str, typer.Option(help="5 fields, or 6 with the seconds first: '0 9 * * 1-5'.")],
+    cron: Annotated[str, typer.Option(help="5 fields, 6 with seconds first, or @daily: '0 9 * * 1-5'.")],
     topic: Annotated[str, typer.Option(help="Where its messages go.")],
     body: Annotated[str, typer.Option(help=bodies.HELP)],
     zone: ZoneOption = "UTC",
@@ -122,7 +122,7 @@ def set_schedule(
 
 @app.command()
 def preview(
-    cron: Annotated[str, typer.Argument(help="5 fields, or 6 with the seconds first: '0 9 * * 1-5'.")],
+    cron: Annotated[str, typer.Argument(help="5 fields, 6 with seconds first, or @daily: '0 9 * * 1-5'.")],
     zone: ZoneOption = "UTC",
     count: CountOption = 5,
     start: StartOption = None,

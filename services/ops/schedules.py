@@ -46,7 +46,7 @@ class Recurring(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    cron: str = Field(description="5 cron fields, or 6 with the seconds first.")
+    cron: str = Field(description="5 cron fields, 6 with the seconds first, or a name such as @daily.")
     time_zone: str = Field("UTC", description="A name such as Europe/London.")
     start_ms: int | None = Field(None, description="The first moment at which it may occur.")
     end_ms: int | None = Field(None, description="The last one.")

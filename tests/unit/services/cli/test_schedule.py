@@ -116,7 +116,7 @@ def test_a_schedule_from_set_to_rm(broker: Broker) -> None:
 def test_a_preview_shows_the_gap_in_spring(broker: Broker) -> None:
     arguments = ("--zone", "Europe/Berlin", "--start", "2027-03-27T12:00", "--count", "2")
     done = broker.run("schedule", "preview", "30 2 * * *", *arguments)
-    assert done.stdout == "2027-03-28 03:30:00+02:00\n2027-03-29 02:30:00+02:00\n"
+    assert done.stdout == "2027-03-28 03:00:00+02:00\n2027-03-29 02:30:00+02:00\n"
 
 
 @pytest.mark.parametrize(
