@@ -64,7 +64,7 @@ class Recurrence:
         """Return the first occurrence after a time (ms since 1970); None when there is none any more."""
         from_s = now_ms // 1000 + 1
         # What a change just before `from_s` repeats is still to come; what one at `from_s` skips occurs now.
-        change_s = self._change(from_s - CHANGE_S_MAX - 1, from_s)
+        change_s = None if self._has_wildcard else self._change(from_s - CHANGE_S_MAX - 1, from_s)
         while True:
             if change_s is not None:
                 if change_s >= from_s and self._occurs_at(change_s):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from datetime import timedelta
 from pathlib import Path
 
@@ -91,3 +92,27 @@ def test_a_broker_that_is_not_ready_in_time_is_stopped_and_that_is_said(tmp_path
     with pytest.raises(BrokerFailed, match=r"was not ready within 0\.1 s, and was stopped"):
         process.start()
     assert not process.is_running
+
+
+def test_a_broker_that_was_killed_says_so_to_whoever_asks_it_next(tmp_path: Path) -> None:
+    process = BrokerProcess(tmp_path)
+    process.start()
+    os.kill(process.pid, signal.SIGKILL)  # the machine's, when memory ends; not the kit's own `crash`
+    said = (
+        r"/api/clock/advance was not answered: .+\. "
+        r"The broker has ended, killed by SIGKILL\. The end of its log, .*broker\.log:\n(?s:.*)\w"
+    )
+    with pytest.raises(BrokerFailed, match=said):
+        Tidewheel(process, "test-1").advance("1m")
+
+
+def test_a_broker_that_hangs_is_told_from_one_that_ended(tmp_path: Path) -> None:
+    process = BrokerProcess(tmp_path, answer_seconds=0.2)
+    process.start()
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(BrokerFailed, match=r"was not answered: .*timed out.* runs still, as process \d+"):
+            Tidewheel(process, "test-1").pending()
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+        process.stop()

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from http.client import HTTPException
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -229,7 +228,7 @@ def test_a_crash_in_the_middle_of_an_advance_loses_and_repeats_nothing(
         advanced = other.submit(tidewheel.advance, "1h")
         wait_until(lambda: len(tidewheel.pending()) < MANY, 20)
         tidewheel.crash()
-        assert isinstance(advanced.exception(), OSError | HTTPException)
+        assert "ended, killed by SIGKILL" in str(advanced.exception())
     tidewheel.restart()
     left = len(tidewheel.pending())
     assert 0 < left < MANY

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -24,6 +25,7 @@ from tidewheel.command import COMMAND, without_settings
 START_SECONDS = 60
 STOP_SECONDS = 20
 ANSWER_SECONDS = 600
+DYING_SECONDS = 1
 LOOK_AGAIN_SECONDS = 0.01
 LAST_LINES = 40
 SEGMENT_BYTES = 16 * 1024 * 1024
@@ -32,16 +34,21 @@ DIRECT = build_opener(ProxyHandler({}))
 
 
 class BrokerFailed(Exception):
-    """The broker under the tests did not start, or refused."""
+    """The broker under the tests did not start, refused, or gave no answer: it ended, or hangs."""
 
 
 class BrokerProcess:
     """A broker whose files lie in `folder`, with a virtual clock."""
 
     def __init__(
-        self, folder: Path, options: Sequence[str] = (), start_seconds: float = START_SECONDS
+        self,
+        folder: Path,
+        options: Sequence[str] = (),
+        start_seconds: float = START_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        self._folder, self._options, self._start_seconds = folder, options, start_seconds
+        self._folder, self._options = folder, options
+        self._start_seconds, self._answer_seconds = start_seconds, answer_seconds
         self._ready, self._log = folder / "ready.json", folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.listen = self.http = "127.0.0.1:0"
@@ -50,6 +57,11 @@ class BrokerProcess:
     def is_running(self) -> bool:
         """Whether the broker's process was started and has not ended."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the broker; raise `BrokerFailed` if it was never started."""
+        return self._started().pid
 
     def start(self) -> None:
         """Start the broker and wait until it serves; raise `BrokerFailed` with its last words."""
@@ -66,10 +78,9 @@ class BrokerProcess:
 
         Raise `BrokerFailed` if it was never started.
         """
-        if self._process is None:
-            raise BrokerFailed("The broker cannot be killed: it was never started. Call start() first.")
-        self._process.kill()
-        self._process.wait()
+        process = self._started()
+        process.kill()
+        process.wait()
 
     def stop(self) -> None:
         """Stop the broker as Ctrl-C does, or kill it if it does not end."""
@@ -120,13 +131,32 @@ class BrokerProcess:
             return f"It wrote nothing to its log, {self._log}."
         return "\n".join((f"The end of its log, {self._log}:", *lines))
 
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise BrokerFailed("The broker was never started. Call start() first.")
+        return self._process
+
     def _answer(self, request: Request) -> bytes:
+        process = self._started()
         try:
-            with DIRECT.open(request, timeout=ANSWER_SECONDS) as answer:
+            with DIRECT.open(request, timeout=self._answer_seconds) as answer:
                 return bytes(answer.read())
         except HTTPError as refusal:
             said = refusal.read().decode(errors="replace")
             raise BrokerFailed(f"{request.full_url} answered {refusal.code}: {said}") from None
+        except (OSError, HTTPException) as failure:
+            said = str(failure) or type(failure).__name__
+            raise BrokerFailed(
+                f"{request.full_url} was not answered: {said}. {_fate(process)} {self._last_words()}"
+            ) from failure
+
+
+def _fate(process: subprocess.Popen[bytes]) -> str:
+    """Return whether a broker that gave no answer has ended, and how; a dying one closes its ports first."""
+    try:
+        return f"The broker has ended, {_ending(process.wait(DYING_SECONDS))}."
+    except subprocess.TimeoutExpired:
+        return f"The broker runs still, as process {process.pid}: it is busy, stopped or hangs."
 
 
 def _ending(code: int) -> str:
