@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from tidewheel.client import halves as calls
 from tidewheel.client.bodies import body_bytes
 from tidewheel.client.clients import AsyncClient, Client, new_id
 from tidewheel.client.values import NewMessage, TimerResult
+from tidewheel.delay_properties import WAYS, contradiction, without_delay
 from tidewheel.errors import (
     BodyEmpty,
     BodyTooLarge,
@@ -34,6 +36,7 @@ from tidewheel.errors import (
     TransactionEnded,
 )
 from tidewheel.extras import needing
+from tidewheel.property_names import DELIVER_MS
 
 if TYPE_CHECKING:
     from rocketmq import Message, Producer, Transaction
@@ -103,6 +106,7 @@ def prepared_by_producer(producer: Producer, message: Message, database: str) ->
     if isinstance(message, NewMessage):
         raise ClientMistake("The official producer takes its own Message; a NewMessage is for a Client.")
     refuse_unsendable(message.topic, message.body)
+    refuse_unfit_for_half(message)
     return partial(sent_by_producer, producer, message, database)
 
 
@@ -110,8 +114,31 @@ def sent_by_producer(producer: Producer, message: Message, database: str) -> Hal
     """Send a half with the official client."""
     message.add_property(BARRIER, database)
     transaction = begin(producer)
-    message_id = producer.send(message, transaction).message_id
+    with delivery_time_as_property(message):
+        message_id = producer.send(message, transaction).message_id
     return Half(message_id, transaction.commit, transaction.rollback)
+
+
+@contextmanager
+def delivery_time_as_property(message: Message) -> Iterator[None]:
+    """Say a delivery time by a property: the official client refuses `delivery_timestamp` in a transaction.
+
+    Afterwards the message is again as its owner made it.
+    """
+    deliver_s = message.delivery_timestamp
+    if deliver_s is None:
+        yield
+        return
+    before = message.properties.get(DELIVER_MS)
+    message.delivery_timestamp = None
+    message.add_property(DELIVER_MS, str(deliver_s * 1000))
+    try:
+        yield
+    finally:
+        message.delivery_timestamp = deliver_s
+        message.properties.pop(DELIVER_MS)
+        if before is not None:
+            message.add_property(DELIVER_MS, before)
 
 
 def begin(producer: Producer) -> Transaction:
@@ -244,6 +271,28 @@ def refuse_unsendable(topic: str, body: bytes) -> None:
         raise BodyEmpty("Set message.body.")
     if len(body) > BODY_BYTES_MAX:
         raise BodyTooLarge(f"It has {len(body):,} bytes of at most {BODY_BYTES_MAX:,}.")
+
+
+def refuse_unfit_for_half(message: Message) -> None:
+    """Refuse what the official client would refuse in a transaction, or the broker in a half.
+
+    Raises:
+        IllegalDeliveryTime: when message and properties give different times.
+        ClientMistake: when it has a message group, a lite topic or a priority.
+    """
+    said = {"message_group": message.message_group, "lite_topic": message.lite_topic}
+    for name in [name for name, value in said.items() if value]:
+        raise ClientMistake(
+            f"The official client sends no {name} in a transaction. Leave it out, or, for a group, use "
+            "tidewheel.Client and NewMessage(group=...)."
+        )
+    if message.priority is not None:
+        raise ClientMistake("A message of a transaction has no priority. Leave it out.")
+    if (deliver_s := message.delivery_timestamp) is not None:
+        due_ms, _ = without_delay(message.properties, time.time_ns() // 1_000_000)
+        if due_ms not in (None, deliver_s * 1000):
+            asking = " and ".join(sorted(WAYS.keys() & message.properties.keys()))
+            raise contradiction({asking: due_ms, "the delivery timestamp": deliver_s * 1000})
 
 
 def end_halves(halves: Sequence[Half], outcome_of: Callable[[str], Outcome]) -> list[TimerResult | None]:
