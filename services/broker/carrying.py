@@ -5,6 +5,9 @@ was due), so that a crash keeps both or neither. A move or fire needs a record o
 before the message. What came of it stands in the message as `TW_TIMER_VERDICT`, whose first word is the
 verdict.
 
+A verb with the wrong topic finds nothing, and its message is stored all the same, unless the verb is strict
+(`refuse_unknown`). So verdicts are counted by the message's topic: the timer's may be any text.
+
 Weak spot: a crash may keep a move or a fire and lose the message right behind it. Its producer, told nothing,
 sends again, and a fire then reads TOO_LATE though it was its own.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 from commitlog import properties
 from commitlog.record import Record
 from services.broker import verb_properties
+from services.broker.errors import TimerUnknown
 from services.broker.timers import Timers
 from services.broker.values import TimerName, TimerVerdict, Verdict
 from services.broker.verb_properties import CarriedVerb, VerbKind
@@ -25,6 +29,18 @@ class Carrying:
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
+    def refuse_unknown(self, carried: CarriedVerb, now_ms: int) -> None:
+        """Raise `TimerUnknown` for a strict verb on a timer that was never set, or is forgotten."""
+        if not carried.is_strict:
+            return
+        found = self._timers.known(self._name(carried))
+        if found is None or self._timers.ends.is_forgotten(found.known_ms, now_ms):
+            raise TimerUnknown(
+                f"Topic {carried.topic!r} has no timer {carried.name!r}, nor remembers one. Is "
+                f"{verb_properties.TOPIC} the timer's topic? Without {verb_properties.STRICT} the message is "
+                "stored, with the verdict NEVER_SET."
+            )
+
     def prepare(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> None:
         """Write the verdict into a record that is about to be appended; the record itself is the cancel."""
         name = self._name(carried)
@@ -34,8 +50,11 @@ class Carrying:
                 properties.CANCELS_TOPIC: carried.topic,
             })  # fmt: skip
             self._timers.statistics.verdicts[Verdict.CANCELLED.value] += 1
+            self._count(carrier, Verdict.CANCELLED)
         else:
-            self._mark(carrier, _text(self._carry_out(carried, name, now_ms)), {})
+            verdict = self._carry_out(carried, name, now_ms)
+            self._mark(carrier, _text(verdict), {})
+            self._count(carrier, verdict.verdict)
 
     def _name(self, carried: CarriedVerb) -> TimerName:
         by_key = TimerName(carried.topic, key=carried.name)
@@ -47,6 +66,10 @@ class Carrying:
         if carried.kind is VerbKind.FIRE:
             return self._timers.fire(name, now_ms)
         return self._timers.cancel(name, "", now_ms)
+
+    def _count(self, carrier: Record, verdict: Verdict) -> None:
+        topic = properties.value_of(carrier.properties, properties.REAL_TOPIC) or carrier.topic
+        self._timers.statistics.carried_verdicts[topic, verdict.value] += 1
 
     def _mark(self, carrier: Record, verdict: str, marks: dict[str, str]) -> None:
         kept = properties.decode(carrier.properties)

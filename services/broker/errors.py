@@ -90,6 +90,12 @@ class TokenNotFound(NotFound):
     code = "TW-158"
 
 
+class TimerUnknown(NotFound):
+    """A strict verb names a timer that was never set, or is no longer remembered."""
+
+    code = "TW-159"
+
+
 class TimerEnded(RefusedByState):
     """The timer has already ended."""
 

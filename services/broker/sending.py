@@ -105,6 +105,8 @@ class Sending:
         queue_id = self._queue_for(message, topic)
         assert 0 <= queue_id < topic.queue_count, "a message for a queue that its topic does not have"
         carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
+        if carried is not None:
+            self._carrying.refuse_unknown(carried, now_ms)
         if message_type is MessageType.TRANSACTION:
             return self._send_half(message, queue_id, now_ms)
         if message_type is MessageType.DELAY:

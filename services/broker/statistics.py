@@ -59,6 +59,8 @@ class Statistics:
     expired: Counter[str] = field(default_factory=Counter)
     checks_asked: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
+    carried_verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Of the verbs on timers that messages carried, by the message's topic and the verdict."""
     lateness: dict[str, Lateness] = field(default_factory=dict)
     lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
     clock_jumps: Counter[str] = field(default_factory=Counter)

@@ -7,9 +7,11 @@
 | `TW_TIMER_FIRE`   | the timer that is to arrive now                                                |
 | `TW_TIMER_TO`     | a move's new time: milliseconds since 1970, or a span from now such as `30m`   |
 | `TW_TIMER_TOPIC`  | the timer's topic; without it that of the message itself                       |
+| `TW_TIMER_STRICT` | `true`: refuse the message if nobody knows such a timer                        |
 
 Rules:
-- One verb per message; `TW_TIMER_TO` belongs to a move and to nothing else, `TW_TIMER_TOPIC` to a verb.
+- One verb per message; `TW_TIMER_TO` belongs to a move and to nothing else, `TW_TIMER_TOPIC` and
+  `TW_TIMER_STRICT` to a verb.
 - The front makes a span absolute when the message comes in, and `services.live.clock` moves that time into
   the broker's. So `TW_TIMER_TO` inside is in the broker's time, also in a half that is committed much
   later: a move inside a transaction counts from its send.
@@ -38,6 +40,7 @@ from tidewheel.delay_properties import is_number, shown, wall_ms
 _BEGINNING: Final = b"TW_TIMER_"
 TOPIC: Final = "TW_TIMER_TOPIC"
 TO: Final = "TW_TIMER_TO"
+STRICT: Final = "TW_TIMER_STRICT"
 VERDICT: Final = "TW_TIMER_VERDICT"
 _VERDICT_TIME: Final = re.compile(r"(?<= at )\d+")
 
@@ -52,12 +55,16 @@ class VerbKind(Enum):
 
 @dataclass(slots=True, frozen=True)
 class CarriedVerb:
-    """What a message asks for: `name` is a timer key or message id; `to_ms` is a move's new time, else 0."""
+    """What a message asks for: `name` is a timer key or message id; `to_ms` is a move's new time, else 0.
+
+    `is_strict`: the message is not to be stored if no such timer is remembered.
+    """
 
     kind: VerbKind
     topic: str
     name: str
     to_ms: int = 0
+    is_strict: bool = False
 
 
 def carries(message: Message) -> bool:
@@ -82,7 +89,10 @@ def carried_verb(
         return None
     kind = _kind(given)
     to_ms = _to_ms(given[TO], now_ms, delay_ms_max) if kind is VerbKind.MOVE else 0
-    return CarriedVerb(kind, given.get(TOPIC, message.topic), _name(kind, given[kind.value]), to_ms)
+    is_strict = given.get(STRICT, "").lower() == "true"
+    return CarriedVerb(
+        kind, given.get(TOPIC, message.topic), _name(kind, given[kind.value]), to_ms, is_strict
+    )
 
 
 def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
@@ -120,6 +130,8 @@ def _kind(given: dict[str, str]) -> VerbKind:
         raise IllegalProperty(f"{TO} is the new time of a {VerbKind.MOVE.value}: give both or neither.")
     if not given.get(TOPIC, "-"):
         raise IllegalProperty(f"{TOPIC} is empty. Leave it out to mean the message's own topic.")
+    if given.get(STRICT, "false").lower() not in ("true", "false"):
+        raise IllegalProperty(f"{STRICT} is {shown(given[STRICT])}; give true or false.")
     return kind
 
 
@@ -150,4 +162,4 @@ def _span_ms(value: str) -> int:
         ) from error
 
 
-_NAMES: Final = frozenset({TOPIC, TO, VERDICT, *(kind.value for kind in VerbKind)})
+_NAMES: Final = frozenset({TOPIC, TO, STRICT, VERDICT, *(kind.value for kind in VerbKind)})

@@ -229,6 +229,9 @@ class Metrics(Collector):
         yield from self._gauge("rocketmq_timing_messages", "Delayed messages pending.", gauges.pending_timers)
         verdicts = statistics.verdicts.items()
         yield from self._counters("mq_timer_verdicts", "Verbs on timers, by verdict.", ("verdict",), verdicts)
+        carried = ((*labels, count) for labels, count in statistics.carried_verdicts.items())
+        what = "Verbs on timers that messages of a topic carried, by verdict."
+        yield from self._counters("mq_timer_carried_verdicts", what, ("topic", "verdict"), carried)
         pending = gauges.pending_by_topic.items()
         yield from self._gauges("mq_timer_pending", "Delayed messages pending.", ("topic",), pending)
         beside = gauges.timers_bytes

@@ -381,6 +381,8 @@ def test_timers_are_measured_by_topic_horizon_and_cause() -> None:
             await stage.http.post("/api/messages", json={"topic": topic, "body": "x", "in_ms": in_ms})
         await stage.http.post("/api/timers/cancel", json={"topic": "a", "key": "nobody"})
         stage.live.core.statistics.lateness_by_cause["a", "burst"] += 3
+        paid = {"topic": "a", "body": "x", "cancel": {"key": "nobody"}}
+        await stage.http.post("/api/messages", json=paid)
         stage.live.core.statistics.clock_jumps["backward"] += 1
         lines = (await stage.http.get("/metrics")).text.splitlines()
         node = 'cluster="tidewheel",node_id="tidewheel",node_type="broker"'
@@ -393,7 +395,8 @@ def test_timers_are_measured_by_topic_horizon_and_cause() -> None:
             f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="300"}} 0.0',
             f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="14400"}} 1.0',
             f'rocketmq_timer_message_snapshot{{{node},timer_bound_s="86400"}} 0.0',
-            f'mq_timer_verdicts_total{{{node},verdict="NEVER_SET"}} 1.0',
+            f'mq_timer_verdicts_total{{{node},verdict="NEVER_SET"}} 2.0',
+            f'mq_timer_carried_verdicts_total{{{node},topic="a",verdict="NEVER_SET"}} 1.0',
             f'mq_lateness_cause_total{{{node},topic="a",cause="burst"}} 3.0',
             f'mq_clock_jumps_total{{{node},direction="backward"}} 1.0',
         ):

@@ -97,6 +97,24 @@ def test_a_verb_on_a_timer_is_carried_and_its_verdict_answered(at_desk: AtDesk) 
     at_desk(scenario)
 
 
+def test_a_strict_verb_on_an_unknown_timer_is_refused_and_all_are_counted_by_topic(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.set("timers", "1h", timer_key="a")
+        paid = {"topic": "t", "body": "paid", "cancel": {"key": "a"}}
+        await send(desk, paid)
+        strict = paid | {"properties": {"TW_TIMER_STRICT": "true"}}
+        refused = await send(desk, strict, 404)
+        assert (refused["code"], "'a'" in refused["message"]) == ("TW-159", True)
+        assert (await send(desk, strict | {"cancel": {"key": "a", "topic": "timers"}}))["verdict"] is not None
+        begun = await desk.http.post("/api/transactions", json=strict)
+        assert (begun.status_code, begun.json()["code"]) == (404, "TW-159")
+        counted = desk.live.core.statistics.carried_verdicts
+        assert dict(counted) == {("t", "NEVER_SET"): 1, ("t", "CANCELLED"): 1}
+        assert len(await received(desk)) == 2
+
+    at_desk(scenario)
+
+
 @pytest.mark.parametrize("delay", [{}, {"in": "30m"}])
 def test_a_message_sent_again_with_its_key_is_stored_once(at_desk: AtDesk, delay: dict[str, str]) -> None:
     async def scenario(desk: Desk) -> None:
