@@ -9,6 +9,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from services.broker import verb_properties
 from services.broker.store import Store
+from services.broker.timer_records import replaced_by
 from services.broker.transactions import Transactions
 from services.broker.values import HalfFilter, HalfPage, HalfView
 from txn import half
@@ -96,6 +97,7 @@ class HalfViews:
             verdict=properties.value_of(ending, verb_properties.VERDICT),
             late=expired.late if expired else (),
             message=message if with_message else None,
+            replaced_offset=replaced_by(ending),
         )
 
     def _ending(self, ended: Ended) -> bytes:

@@ -32,7 +32,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.timer_ends import Named, NameWords, key_words
-from services.broker.timer_records import Replaced, timer_record
+from services.broker.timer_records import Replaced, replaced_by, timer_record
 from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.transactions import Transactions
@@ -155,6 +155,7 @@ class Sending:
         if carried is None and replaced is None:
             names = (named,) if keyed is None else (named, keyed)
             queue_offset, offset, _, _ = self._timers.set(message, queue_id, names, now_ms)
+            replaced_offset = -1
         else:
             record = timer_record(message, queue_id, replaced)
             if carried:
@@ -162,9 +163,10 @@ class Sending:
                 self._timers.mark_replaced(record, now_ms)
             self._store.append(record, now_ms)
             queue_offset, offset = record.queue_offset, record.physical_offset
+            replaced_offset = replaced_by(record.properties)
         self._count(message)
         handle = self._recall_handle(message.topic, message.delivery_ms, message.message_id)
-        return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1)
+        return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1, replaced_offset)
 
     # Earlier tries.
 
@@ -193,16 +195,19 @@ class Sending:
         found = self._timers.ends.named_by(named)
         if found is not None and found.stored_ms <= now_ms - self._settings.dedupe_ms:
             found = None
-        if found is not None and self._is_of(message, found):
-            return self._receipt_again(message, found)
-        if found is None and not self.repeats.may_be_misdated(now_ms):
+        if found is not None:
+            record = self._record_of(found)
+            if record is None or is_same(record, message, properties.encode_message(message)):
+                return self._receipt_again(message, found, record)
+        elif not self.repeats.may_be_misdated(now_ms):
             return None
         same = self.repeats.first(message, properties.encode_message(message), TIMER_TOPIC)
         if same is None:
             return None
         due_ms = int(properties.value_of(same.properties, properties.DUE_MS))
         handle = self._recall_handle(message.topic, due_ms, message.message_id)
-        return receipt_of(same, message)._replace(recall_handle=handle)
+        replaced_offset = replaced_by(same.properties)
+        return receipt_of(same, message)._replace(recall_handle=handle, replaced_offset=replaced_offset)
 
     def _first_half(self, message: Message, now_ms: int) -> SendReceipt | None:
         known = self._transactions.receipts.known(message.topic, message.message_id, now_ms)
@@ -217,15 +222,14 @@ class Sending:
         found = self.repeats.first(message, stored, HALF_TOPIC)
         return None if found is None else self._transactions.receipts.receipt_of(found)
 
-    def _is_of(self, message: Message, found: Named) -> bool:
-        """Return whether a timer that has a message's id has its content, too; so it is if that is gone."""
+    def _record_of(self, found: Named) -> Record | None:
+        """Return the record of a timer; None if that is gone."""
         store, offset = self._store, found.timer_offset
         try:
             is_durable = offset < store.log.durable_offset
-            record = self._timers.read_at(found.due_ms, offset) if is_durable else store.read_appended(offset)
+            return self._timers.read_at(found.due_ms, offset) if is_durable else store.read_appended(offset)
         except StoreDamaged:
-            return True
-        return is_same(record, message, properties.encode_message(message))
+            return None
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
         """Store a message of a schedule, whose template was checked when the schedule was set."""
@@ -249,7 +253,7 @@ class Sending:
         stored.turn += 1
         return stored.turn % topic.queue_count
 
-    def _receipt_again(self, message: Message, found: Named) -> SendReceipt:
+    def _receipt_again(self, message: Message, found: Named, record: Record | None) -> SendReceipt:
         return SendReceipt(
             message_id=message.message_id,
             queue_offset=self._timers.queue_offset(found),
@@ -257,6 +261,7 @@ class Sending:
             transaction_id="",
             recall_handle=self._recall_handle(message.topic, found.due_ms, message.message_id),
             durable_at=found.timer_offset + 1,
+            replaced_offset=-1 if record is None else replaced_by(record.properties),
         )
 
     def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> Replaced | None:

@@ -177,6 +177,17 @@ def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
     return properties.encode(kept if replaced is None else kept | _replaces(replaced))
 
 
+def replaced_by(stored: bytes) -> int:
+    """Return the offset of the timer whose place a sender's timer took, by its properties; -1 for none.
+
+    One that was moved or rebuilt is in the place of itself.
+    """
+    if properties.value_of(stored, properties.VERB):
+        return -1
+    said = properties.value_of(stored, properties.REPLACES)
+    return int(said) if said else -1
+
+
 def due_ms_of(record: Record) -> int:
     """Return when the timer of a timer record is due, or was, in ms since 1970."""
     return int(properties.value_of(record.properties, properties.DUE_MS))

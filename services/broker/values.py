@@ -33,7 +33,10 @@ class Topic:
 
 
 class SendReceipt(NamedTuple):
-    """A stored message. `queue_offset` counts in the queue that holds it now (timers, halves: their own)."""
+    """A stored message. `queue_offset` counts in the queue that holds it now (timers, halves: their own).
+
+    `replaced_offset` is the log offset of the timer whose place this one took, -1 if it took none.
+    """
 
     message_id: str
     queue_offset: int
@@ -41,6 +44,7 @@ class SendReceipt(NamedTuple):
     transaction_id: str
     recall_handle: str
     durable_at: int
+    replaced_offset: int = -1
 
 
 class Verdict(Enum):
@@ -146,7 +150,8 @@ class HalfView:
 
     While the half is open `next_check_ms` says when a producer is asked next, otherwise it is 0. `ended_ms`
     and `ended_offset` are 0 and -1 while the half is open or where nobody knows any more. `reason` is an
-    operator's, `verdict` what came of the timer verb that the half carried.
+    operator's, `verdict` what came of the timer verb that the half carried, `replaced_offset` the log offset
+    of the timer that its commit replaced (-1: none).
     `late` are the ends that producers asked for after the half had expired, with their times in ms.
     """
 
@@ -168,6 +173,7 @@ class HalfView:
     verdict: str
     late: tuple[tuple[str, int], ...]
     message: Message | None = None
+    replaced_offset: int = -1
 
 
 @dataclass(slots=True, frozen=True)

@@ -78,7 +78,9 @@ def send(
         return
     output.show(receipt["message_id"])
     due = f", due in {in_}" if in_ else due_text(at_ms) if at_ms is not None else ""
-    output.say(f"stored at log offset {receipt['physical_offset']}{due}")
+    replaced = receipt.get("replaced_offset")
+    instead = f", in place of the timer at log offset {replaced}" if replaced else ""
+    output.say(f"stored at log offset {receipt['physical_offset']}{due}{instead}")
 
 
 def parse_delay_ms(text: str) -> int:

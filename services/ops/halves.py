@@ -28,7 +28,7 @@ from services.broker.values import Resolution
 from services.live.check_back_polls import AskedHalf
 from services.live.live_broker import LiveBroker
 from services.ops.given_times import span_in
-from services.ops.messages import ReceiptAnswer, TakenAnswer, receipt_shape, taken_shape
+from services.ops.messages import ReceiptAnswer, TakenAnswer, offset_or_none, receipt_shape, taken_shape
 from services.ops.operation import Operation
 from services.ops.polls import (
     CALLER_GONE,
@@ -87,9 +87,13 @@ class BegunAnswer(ReceiptAnswer):
 
 
 class EndedAnswer(EndAnswer):
-    """A transaction that has ended; `verdict` is null unless its message carries a verb on a timer."""
+    """A transaction that has ended; `verdict` is null unless its message carries a verb on a timer.
+
+    `replaced_offset` is the log offset of the timer whose place its message took, if it took one.
+    """
 
     verdict: CarriedVerdictAnswer | None
+    replaced_offset: str | None
 
 
 class UnknownAnswer(TypedDict):
@@ -204,10 +208,12 @@ class HalvesApi:
             live.answered(transaction_id, f"{answer}, {why}")
             raise
         live.answered(transaction_id, answer)
-        verdict = None
-        if view.message is not None and verb_properties.carries(view.message):
-            verdict = verdict_shape(live.query(live.core.half_views.one, transaction_id).verdict)
-        return JSONResponse({**end_shape(receipt), "verdict": verdict})
+        verdict = replaced_offset = None
+        if view.due_ms is not None or (view.message and verb_properties.carries(view.message)):
+            ended = live.query(live.core.half_views.one, transaction_id)
+            verdict, replaced_offset = verdict_shape(ended.verdict), offset_or_none(ended.replaced_offset)
+        shape = {**end_shape(receipt), "verdict": verdict, "replaced_offset": replaced_offset}
+        return JSONResponse(shape)
 
 
 ID: Final = "/api/transactions/{id}"

@@ -158,12 +158,16 @@ class FoundMessagesAnswer(TypedDict):
 
 
 class ReceiptAnswer(TypedDict):
-    """A message that is stored. `recall_handle` is empty unless it is delayed."""
+    """A message that is stored. `recall_handle` is empty unless it is delayed.
+
+    `replaced_offset` is the log offset of the timer with the same key whose place it took, if it took one.
+    """
 
     message_id: str
     queue_offset: str
     physical_offset: str
     recall_handle: str
+    replaced_offset: str | None
 
 
 def message_shape(delivery: Delivery) -> MessageAnswer:
@@ -223,7 +227,13 @@ def receipt_shape(receipt: SendReceipt) -> ReceiptAnswer:
         "queue_offset": str(receipt.queue_offset),
         "physical_offset": str(receipt.physical_offset),
         "recall_handle": receipt.recall_handle,
+        "replaced_offset": offset_or_none(receipt.replaced_offset),
     }
+
+
+def offset_or_none(offset: int) -> str | None:
+    """Return a log offset as JSON has it; null for -1, none."""
+    return str(offset) if offset >= 0 else None
 
 
 class MessagesApi:

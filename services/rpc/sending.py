@@ -157,6 +157,8 @@ def stored_entry(receipt: SendReceipt) -> bytes:
     The same as protobuf makes of `stored_result`, at a third of its cost: status 1, message_id 2,
     transaction_id 3, offset 4, recall_handle 5; no message is stored without an id.
     """
+    if receipt.replaced_offset >= 0:
+        return field(ENTRY_TAG, stored_result(receipt).SerializeToString())
     entry = field(STORED_ID_TAG, receipt.message_id.encode())
     if receipt.transaction_id:
         entry += text_field(TRANSACTION_ID_TAG, receipt.transaction_id)
@@ -168,9 +170,12 @@ def stored_entry(receipt: SendReceipt) -> bytes:
 
 
 def stored_result(receipt: SendReceipt) -> SendResultEntry:
-    """Return a receipt as the wire has it."""
+    """Return a receipt as the wire has it; its status says in words that a timer took another's place."""
+    status = OK
+    if receipt.replaced_offset >= 0:
+        status = wire.Status(code=OK.code, message=f"OK, replaced timer {receipt.replaced_offset}")
     return SendResultEntry(
-        status=OK,
+        status=status,
         message_id=receipt.message_id,
         transaction_id=receipt.transaction_id,
         offset=receipt.queue_offset,

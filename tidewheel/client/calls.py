@@ -211,7 +211,15 @@ class Batch:
 def _sent(content: Mapping[str, Any], message: NewMessage) -> Sent:
     verdict = carried_result(content["verdict"], message)
     offset = int(content["physical_offset"])
-    return Sent(content["message_id"], message.topic, offset, content["recall_handle"], verdict)
+    replaced = content.get("replaced_offset")  # an older broker does not say
+    return Sent(
+        content["message_id"],
+        message.topic,
+        offset,
+        content["recall_handle"],
+        verdict,
+        None if replaced is None else int(replaced),
+    )
 
 
 def carried_result(content: Mapping[str, Any] | None, message: NewMessage) -> TimerResult | None:

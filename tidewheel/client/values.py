@@ -66,6 +66,8 @@ class Sent:
     handle: str = ""
     verdict: TimerResult | None = None
     """Of the verb that the message carries, if it does."""
+    replaced: int | None = None
+    """Log offset of the pending timer with the same key whose place this one took, if it took one."""
 
 
 class SendOptions(TypedDict, total=False):

@@ -240,3 +240,57 @@ def test_a_name_in_a_url_that_is_no_utf_8_is_not_read_as_another(at_desk: AtDesk
         assert "UTF-8" in answer.json()["message"]
 
     at_desk(scenario)
+
+
+def test_a_timer_that_replaced_another_says_so_to_its_sender(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        body = {"topic": "t", "body": "x", "in": "30m", "timer_key": "order:7"}
+        first = await send(desk, body)
+        assert first["replaced_offset"] is None
+        second = await send(desk, body | {"body": "y"}, **{"Idempotency-Key": "again"})
+        assert second["replaced_offset"] == first["physical_offset"]
+        again = await send(desk, body | {"body": "y"}, **{"Idempotency-Key": "again"})
+        assert again == second
+        third = (await desk.set("t", "2h", timer_key="order:7"))["replaced_offset"]
+        assert third == second["physical_offset"]
+        other = await send(desk, body | {"timer_key": "order:8"})
+        plain = await send(desk, {"topic": "t", "body": "x"})
+        assert (other["replaced_offset"], plain["replaced_offset"]) == (None, None)
+
+    at_desk(scenario)
+
+
+def test_a_timer_that_was_moved_has_replaced_none_when_it_is_sent_again(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        body = {"topic": "t", "body": "x", "in": "30m", "timer_key": "k", "idempotency_key": "one"}
+        await send(desk, body)
+        await desk.post("/move", {"topic": "t", "key": "k", "to": "1h"})
+        assert (await send(desk, body))["replaced_offset"] is None
+
+    at_desk(scenario)
+
+
+def test_a_timer_that_cancels_its_predecessor_has_replaced_none(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        body = {"topic": "t", "body": "x", "in": "30m", "timer_key": "k"}
+        await send(desk, body)
+        told = await send(desk, body | {"cancel": {"key": "k"}})
+        assert (told["verdict"]["verdict"], told["replaced_offset"]) == ("CANCELLED", None)
+
+    at_desk(scenario)
+
+
+def test_a_commit_that_replaced_a_timer_says_so(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        body = {"topic": "t", "body": "x", "in": "30m", "timer_key": "k"}
+        first = await send(desk, body)
+        begun = (await desk.http.post("/api/transactions", json=body | {"body": "y"})).json()
+        assert begun["replaced_offset"] is None, "nothing is replaced yet"
+        for _ in range(2):
+            ended = await desk.http.post(f"/api/transactions/{begun['transaction_id']}/commit")
+            assert ended.json()["replaced_offset"] == first["physical_offset"]
+        rolled = (await desk.http.post("/api/transactions", json=body | {"body": "z"})).json()
+        ended = await desk.http.post(f"/api/transactions/{rolled['transaction_id']}/rollback")
+        assert ended.json()["replaced_offset"] is None
+
+    at_desk(scenario)

@@ -16,7 +16,9 @@ from tidewheel.errors import IllegalTopic, InvalidReceiptHandle
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 OFFSETS = st.integers(0, (1 << 63) - 1)
-RECEIPTS = st.builds(SendReceipt, TEXTS.filter(bool), OFFSETS, OFFSETS, TEXTS, TEXTS, OFFSETS)
+RECEIPTS = st.builds(
+    SendReceipt, TEXTS.filter(bool), OFFSETS, OFFSETS, TEXTS, TEXTS, OFFSETS, st.integers(-1, 9)
+)
 
 
 @given(st.lists(RECEIPTS, min_size=1, max_size=5))

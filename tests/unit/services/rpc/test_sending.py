@@ -189,3 +189,17 @@ async def send(front: Any, given: dict[str, str], **system: Any) -> Any:
         system_properties=wire.SystemProperties(message_id="ID", **system),
     )
     return await front.call("SendMessage", service.SendMessageRequest(messages=[message]))
+
+
+def test_a_timer_that_replaced_another_says_so_in_the_status_of_its_entry(play: Any) -> None:
+    async def scenario(front: Any) -> None:
+        await front.live.call(front.live.core.topics.create, "t", MessageType.DELAY, 1)
+        given = {"TIMER_DELAY_SEC": "60", "TW_TIMER_KEY": "order:7"}
+        [first] = (await send(front, given)).entries
+        front.pass_time(1)  # another time, so another message
+        [second] = (await send(front, given | {"colour": "blue"})).entries
+        assert (first.status.code, first.status.message) == (wire.OK, "OK")
+        assert second.status.code == wire.OK
+        assert second.status.message.startswith("OK, replaced timer ")
+
+    play(scenario)

@@ -270,3 +270,13 @@ def test_an_error_with_a_code_of_another_version_has_its_family_and_its_words() 
     with pytest.raises(TidewheelError, match="The moon is full") as refused:
         answered(calls.cancel("t", "k", ""), content, 409)
     assert (type(refused.value), refused.value.code) == (RefusedByState, "TW-179999")
+
+
+@pytest.mark.parametrize(
+    ("said", "replaced"), [({"replaced_offset": "7"}, 7), ({"replaced_offset": None}, None), ({}, None)]
+)
+def test_a_timer_that_replaced_another_says_so(said: dict[str, str | None], replaced: int | None) -> None:
+    sent = answered(
+        calls.send(NewMessage("orders", "x", delay="1m", key="k"), "", "M"), receipt("M") | said, 201
+    )
+    assert sent.replaced == replaced
