@@ -1,9 +1,9 @@
 """Whether a stored record has the content of a message: the one comparison that repeat suppression rests on.
 
 Compared are meanings, not bytes: topic, body and its compression, and the properties as dictionaries (the
-message's own, and id, tag, keys, message group, priority, lite topic). Bytes differ between equal messages:
-protobuf serializes a map in an order seeded per process, so a client's properties arrive in another order
-after each restart and takeover.
+message's own, and id, tag, keys and their lengths, message group, priority, lite topic). Bytes differ between
+equal messages: protobuf serializes a map in an order seeded per process, so a client's properties arrive in
+another order after each restart and takeover.
 
 Rules
 1. Both dictionaries must be equal; a subset is another message. A property with an empty value is never
@@ -33,8 +33,8 @@ OF_EACH_TRY: Final = frozenset(
 )
 """The properties that may differ between tries; the last two are of W3C Trace Context."""
 _CONTENT: Final = frozenset({
-    properties.MESSAGE_ID, properties.TAG, properties.KEYS, properties.MESSAGE_GROUP, properties.PRIORITY,
-    properties.LITE_TOPIC,
+    properties.MESSAGE_ID, properties.TAG, properties.KEYS, properties.KEY_LENGTHS, properties.MESSAGE_GROUP,
+    properties.PRIORITY, properties.LITE_TOPIC,
 })  # fmt: skip
 _ID: Final = properties.MESSAGE_ID.encode()
 BROKERS_OWN: Final = frozenset(
