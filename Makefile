@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help run install test test-others test-beside test-clients test-rocketmq test-cluster test-bounds check simulate endurance bench protos lock clean
+.PHONY: help run install test test-others test-beside test-clients test-rocketmq test-cluster test-bounds check simulate mutants endurance bench protos lock clean
 
 help:                 ## print these targets
 	@grep -E '^[a-z][a-z-]*:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 16
@@ -72,6 +72,9 @@ check: install
 
 simulate: install     ## thousands of seeds of the core on a faulty disk
 	$(BIN)/python -m pytest tests/simulation --seeds 2000 -q
+
+mutants: install      ## small faults put into a copy of the tree, 20 a room: which of them do the tests see? JSON; hours
+	$(BIN)/python -m tests.mutants.run $(ARGS)
 
 endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred deaths; services that go wrong on purpose
 	$(BIN)/python -m pytest tests/endurance --rounds 50 -q -s
