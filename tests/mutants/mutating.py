@@ -5,11 +5,11 @@
     constant     a number up to 16 one more or one less, a larger one doubled; True for False
     operator     + for -, * for //, & for |, also in += and its like
     statement    a call, an assignment to an attribute or item, a raise, return, break or continue: `pass`
-    argument     one keyword, or the last positional argument, left out
+    argument     one keyword left out; of calls such as `get(a, b)` the last positional argument
 
 A mutant replaces a range of the source's bytes, so all around it stays as it is written. Left alone are
-annotations, decorators, assertions, strings, f-strings (Python 3.11 does not say where their parts are) and
-assignments to names: without one of those nearly any test fails.
+annotations, decorators, assertions, strings, f-strings (Python 3.11 does not say where their parts are), and
+what nearly any test sees: assignments to names, arguments that a function requires, `/` (of paths) and `|`.
 
 Weak spot: a mutant may be equivalent to the source, or harmless; that is judged by hand.
 """
@@ -32,10 +32,13 @@ _COMPARISONS: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 _OPERATORS: Final[Mapping[type[ast.operator], type[ast.operator]]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
-    ast.Mod: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr,
 }  # fmt: skip
-"""`|` is left alone: most of them join types or dictionaries, and fail anywhere."""
+_NEED_NOT_HAVE_LAST: Final = frozenset(
+    ("find", "get", "getattr", "index", "int", "next", "pop", "range", "round", "rsplit", "split", "sum")
+)
+"""Calls of Python's whose last argument may be left out."""
 _CALLS: Final = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom)
 _DELETED: Final = (ast.AugAssign, ast.Raise, ast.Return, ast.Break, ast.Continue, ast.Delete)
 
@@ -147,10 +150,14 @@ class _Source:
             )
 
     def _arguments(self, node: ast.Call) -> Iterator[Mutant]:
-        given = [*node.args, *node.keywords]
+        given, called = [*node.args, *node.keywords], ast.unparse(node.func).rpartition(".")[2]
         for n, one in enumerate(given):
             is_last_of_many = one in node.args and 1 < len(node.args) == n + 1
-            if not (is_last_of_many or (isinstance(one, ast.keyword) and one.arg)):
+            is_named = isinstance(one, ast.keyword) and one.arg not in (
+                None,
+                "strict",
+            )  # that is an assertion
+            if not (is_named or (is_last_of_many and called in _NEED_NOT_HAVE_LAST)):
                 continue
             start = self._range(given[n - 1])[1] if n else self._range(one)[0]
             end = self._range(given[1])[0] if n == 0 and len(given) > 1 else self._range(one)[1]
