@@ -1,7 +1,8 @@
-"""What a leader writes last: that it leaves, and nothing behind it."""
+"""What a leader writes: accepted only where that is proven, and that it leaves is its last word."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -27,7 +28,7 @@ class Nowhere:
         """Keep nothing."""
 
 
-def leading(engine: MemoryEngine) -> SharedSink:
+def leading(engine: MemoryEngine, clock: Callable[[], int] = lambda: 0) -> SharedSink:
     fold = Fold(CLUSTER)
     genesis = encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS))
     engine.found(genesis)
@@ -36,7 +37,7 @@ def leading(engine: MemoryEngine) -> SharedSink:
     following = Head(1, candidate.epoch.holder, NOWHERE.position)
     assert engine.append_if(NOWHERE, [encode(candidate.epoch)], following) == 1
     fold.take(1, engine.records[1])
-    return SharedSink(Nowhere(), engine, fold, lambda: 0)
+    return SharedSink(Nowhere(), engine, fold, clock)
 
 
 @pytest.mark.parametrize("notes", [0, 1, 2])
@@ -73,3 +74,75 @@ def test_a_new_record_at_an_offset_that_was_read_is_no_acknowledgement(
     with pytest.raises(NotAccepted, match="got offset 2, and records up to 4 were read before"):
         sink.beat({"clock_ms": 3})
     assert sink.is_over
+
+
+def folded(engine: MemoryEngine) -> Fold:
+    """What any reader of the log has come to."""
+    fold = Fold(CLUSTER)
+    for offset, stored in enumerate(engine.records):
+        fold.take(offset, stored)
+    return fold
+
+
+def nothing(_: MemoryEngine) -> None:
+    """Nobody else writes."""
+
+
+def note(engine: MemoryEngine) -> None:
+    engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"node":"n"}')))
+
+
+def lead(engine: MemoryEngine) -> None:
+    """Another node leads; this engine does not compare."""
+    epoch = Candidate(folded(engine), b"who leads epoch2", {"node": "b"}).epoch
+    engine.found(encode(epoch))
+
+
+WRITES: list[Callable[[SharedSink], None]] = [
+    lambda sink: sink.append(0, [b"a record"], 1),
+    lambda sink: sink.beat({"clock_ms": 1}),
+    lambda sink: sink.leave("b"),
+]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=["append", "beat", "leave"])
+@pytest.mark.parametrize("tells_offset", [True, False])
+@pytest.mark.parametrize(
+    ("others", "is_accepted"),
+    [([nothing], True), ([note], True), ([note, note], True), ([lead], False), ([note, lead, note], False)],
+)
+def test_an_append_is_accepted_if_and_only_if_the_log_says_that_this_node_still_leads(
+    write: Callable[[SharedSink], None],
+    tells_offset: bool,
+    others: list[Callable[[MemoryEngine], None]],
+    is_accepted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of an engine that takes what a deposed leader writes, as Kafka does, and says that all is well."""
+    engine, now_ms = MemoryEngine(Random(1)), 0
+    engine.is_well = True
+    sink = leading(engine, lambda: now_ms)
+    for other in others:
+        other(engine)
+    take = engine.append_if
+    answers = iter([tells_offset])  # the proof that is asked for then is told of
+
+    def append_if(head: Head, stored: Sequence[bytes], following: Head) -> int | None:
+        offset = take(head, stored, following)
+        return offset if next(answers, True) else None
+
+    monkeypatch.setattr(engine, "append_if", append_if)
+    now_ms = 7
+    if is_accepted:
+        write(sink)
+        assert sink.proven_ms == 7
+    else:
+        with pytest.raises(NotAccepted, match="another node leads now"):
+            write(sink)
+        assert (sink.proven_ms, sink.is_over) == (0, True)
+        written = engine.end_offset
+        with pytest.raises(NotAccepted, match="leads no more"):
+            sink.beat({})
+        assert engine.end_offset == written
+    is_flush = write is WRITES[0]
+    assert folded(engine).end == (len(b"a record") if is_flush and is_accepted else 0)
