@@ -9,12 +9,14 @@ from random import Random
 import pytest
 
 from commitlog import layout, limits, snapshot
+from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from consumequeue.entry import ENTRY_BYTES
 from consumequeue.queue import stored_queues
 from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.broker.values import Damaged
 from services.cluster import replica
 from services.cluster.replica import Replica, go_back_to_checkpoint
 from sharedlog.bodies import records_in
@@ -184,3 +186,47 @@ def test_a_copy_that_has_not_read_what_it_has_seen_accepted_takes_no_checkpoint_
     assert not again.settles()
     read_to(again, engine, len(records))
     assert again.settles()
+
+
+@pytest.mark.parametrize("has_read_all", [False, True])
+@pytest.mark.parametrize(
+    ("part", "lost_count", "is_borne"),
+    [
+        ("log", 0, False),
+        ("keep", 0, False),
+        ("snapshot", 0, True),
+        ("queue", 0, True),
+        ("index", 0, True),
+        ("ends", 0, True),
+        ("partition", 0, True),
+        ("partition", 1, False),
+    ],
+)
+def test_a_copy_is_given_up_only_for_what_nothing_on_its_machine_replaces(
+    part: str, lost_count: int, is_borne: bool, has_read_all: bool
+) -> None:
+    """What is made anew from the log is no reason to fetch another node's copy; what is lost is one."""
+    engine, records = led()
+    follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
+    read_to(follower, engine, len(records))
+    follower.require_sound(has_read_all=has_read_all)
+    follower.core.damage.note(Damaged("index", "index/1", "was made anew", rebuilt_count=7))
+    follower.require_sound(has_read_all=has_read_all)
+    follower.core.damage.note(Damaged(part, f"{part}/2", "is not what was written", lost_count=lost_count))
+    if is_borne:
+        follower.require_sound(has_read_all=has_read_all)
+    else:
+        with pytest.raises(StoreDamaged, match=f"{part}/2: is not what was written"):
+            follower.require_sound(has_read_all=has_read_all)
+
+
+def test_segments_that_are_gone_are_missed_once_all_has_been_read() -> None:
+    """Before that the copy does not know how far retention had cut its log."""
+    engine, records = led()
+    follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
+    read_to(follower, engine, len(records))
+    store = follower.core.store
+    store.log.first_offset = store.may_begin_at + SETTINGS.segment_bytes
+    follower.require_sound()
+    with pytest.raises(StoreDamaged, match="the log begins at 4096, though it was deleted only up to 0"):
+        follower.require_sound(has_read_all=True)
