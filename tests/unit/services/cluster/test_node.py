@@ -499,6 +499,33 @@ def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
     assert health.pace.skew_ms is not None
 
 
+@pytest.mark.parametrize("ahead_ms", [-60_000, 0, 60_000])
+def test_a_look_compares_the_clock_with_the_record_that_was_just_proven(ahead_ms: int) -> None:
+    """Not with older ones, nor before there is one: when an EPOCH was appended the node does not know."""
+    engine, _ = engine_with_messages()
+    now_ms, health = 7, Health(Pace(lambda: engine.now_ms + ahead_ms, lambda: now_ms))
+    began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: engine.now_ms + ahead_ms, lambda: now_ms)
+    me = Member("b", "h:3", "http://h:4")
+    other = Health(Pace(lambda: 0, lambda: 0))
+    acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Shown, other, lambda *_: None)
+    acts.ends(acts.open())
+    while acts.catch_up().records:
+        pass
+    engine.now_ms = 500_000
+    acts.append_epoch(b"who leads epoch2")
+    acts.catch_up()
+    lead = Lead(acts, health, never, never, Told(never, never, never))
+    lead._look_at_disk_and_log(True)
+    assert health.pace.skew_ms is None
+    now_ms, engine.now_ms = 1_007, engine.now_ms + 1_000
+    sink = acts.open_replica.sink
+    assert sink is not None
+    sink.beat({})
+    lead._look_at_disk_and_log(True)
+    assert health.pace.skew_ms == ahead_ms
+    assert health.pace.is_off == (ahead_ms != 0)
+
+
 def never(*_: Any) -> NoReturn:
     """Serve: a node that only follows is never asked to."""
     raise AssertionError("the node leads")
