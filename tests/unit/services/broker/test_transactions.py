@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import imported
+from commitlog import imported, limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
@@ -297,3 +297,75 @@ def test_a_half_sent_after_a_clock_was_ahead_is_asked_about_in_time_and_one_sent
     bench.end(after, Resolution.COMMIT)
     assert bench.pass_time(ahead_ms - 1) == []
     assert [asked.transaction_id for asked in bench.pass_time(1)] == [meanwhile.transaction_id]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_check_backs_come_when_the_policy_says_and_as_often(bench: Bench, restarts: bool) -> None:
+    """After 500 ms, then 400, 800 and 1,500 (not 1,600) ms later; after 1,500 ms more the half expires."""
+    policy = CheckBackPolicy(immunity_ms=500, interval_ms=400, interval_ms_max=1_500, count_max=4)
+    bench.send(transactional=False)
+    bench.broker.transactions.set_check_back("t", policy, bench.now_ms)
+    half, begin_ms = bench.send(), bench.now_ms
+    asked_ms = []
+    for at_ms in range(100, 4_700, 100):
+        asked = bench.pass_time(100)
+        assert [one.transaction_id for one in asked] in ([], [half.transaction_id])
+        if asked:
+            asked_ms.append(at_ms)
+            if restarts:
+                bench.restart()
+        view = bench.broker.half_views.one(half.transaction_id)
+        assert (view.state, view.check_count) == (State.OPEN, len(asked_ms))
+    assert asked_ms == [500, 900, 1_700, 3_200]
+    assert bench.pass_time(100) == []
+    view = bench.broker.half_views.one(half.transaction_id)
+    assert (view.state, view.ended_ms) == (State.EXPIRED, begin_ms + 4_700)
+
+
+def test_a_producer_that_came_is_asked_about_one_half_after_the_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first by its coming, each next by the answer before it: its queue does not fill up at once."""
+    monkeypatch.setattr(limits, "CHECKS_WOKEN_MAX", 1)
+    halves = [bench.send().transaction_id for _ in range(4)]
+    bench.now_ms += 500  # due at this very moment
+    for question in bench.broker.tick(bench.now_ms):
+        assert isinstance(question, CheckBack)
+        bench.broker.transactions.check_asked(question.transaction_id, False, bench.now_ms)
+    assert bench.pass_time(0) == bench.pass_time(10_000) == [], "nobody is there"
+    bench.broker.transactions.producer_came("t", bench.now_ms)
+    for half in halves:
+        assert [one.transaction_id for one in bench.pass_time(0)] == [half]
+    assert bench.pass_time(0) == []
+
+
+@pytest.mark.parametrize(("bytes_max", "by_tick"), [(200, [2, 4, 5]), (201, [3, 5]), (1, [1, 2, 3, 4, 5])])
+def test_a_tick_reads_no_more_halves_that_expire_than_it_may(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, bytes_max: int, by_tick: list[int]
+) -> None:
+    """It reads until the bodies have so many bytes, and one half at least."""
+    monkeypatch.setattr(limits, "CHECKS_READ_PER_TICK_BYTES_MAX", bytes_max)
+    for _ in range(5):
+        bench.send(body=b"x" * 100)
+    for _ in range(2):
+        assert len(bench.pass_time(600)) == 5
+    bench.now_ms += 600
+    expired = []
+    for _ in by_tick:
+        assert bench.pass_time(0) == []
+        expired.append(len(bench.broker.half_views.page(HalfFilter(state=State.EXPIRED), None, 9).halves))
+    assert expired == by_tick
+
+
+def test_a_half_of_which_a_checkpoint_does_not_tell_the_message_is_read_before_it_is_asked_about(
+    bench: Bench,
+) -> None:
+    """A checkpoint of an older version has no CRC of the message id."""
+    half = bench.send()
+    outcomes = bench.broker.transactions.outcomes
+    [offset] = outcomes.open
+    waiting = outcomes.waiting(offset)
+    assert waiting is not None
+    outcomes.open.put(offset, tuple(waiting._replace(id_crc=-1)))
+    assert [one.transaction_id for one in bench.pass_time(500)] == [half.transaction_id]
+    assert bench.broker.half_views.one(half.transaction_id).check_count == 1
