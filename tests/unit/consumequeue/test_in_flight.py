@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commitlog import limits
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
@@ -73,3 +76,52 @@ def test_a_lease_that_is_a_record_stands_after_a_start_and_nothing_passes_over_i
     offsets.finish(0, 2)
     flight.finished([0])
     assert flight.candidate(9) == 3, "what is leased is passed by"
+
+
+@given(st.sets(st.integers(0, QUEUE_END - 1)), st.sets(st.integers(0, QUEUE_END - 1)), st.data())
+def test_a_range_is_passed_over_up_to_the_first_lease_of_before_a_restart(
+    restored: set[int], ended: set[int], data: st.DataObject
+) -> None:
+    """Also where every such lease lies before or behind the range, or has ended since."""
+    offsets = GroupOffsets()
+    for generation, offset in enumerate(sorted(restored)):
+        offsets.take(LeaseEntry(Kind.LEASED, 0, 1, offset, generation, 100, 0, "c", True, ""))
+    flight = InFlight(offsets)
+    for offset in restored & ended:
+        flight.give_back(offset)
+    first = data.draw(st.integers(0, QUEUE_END - 1))
+    end = data.draw(st.integers(first + 1, QUEUE_END))
+    leased = restored - ended
+    assert flight.unleased_until(first, end) == min(leased & {*range(first, end)}, default=end)
+
+
+@given(st.lists(st.sampled_from(["lease", "give_back", "park", "set_aside"]), max_size=30))
+def test_nothing_fresh_is_given_out_while_too_much_is_leased_or_waits(script: list[str]) -> None:
+    flight = InFlight(GroupOffsets())
+    flight.lease(Lease(0, 0, 0, message_group="closed"))
+    leased, ready, parked_or_aside = {0}, set[int](), set[int]()
+    with patch.multiple(limits, IN_FLIGHT_PER_QUEUE_MAX=4, PARKED_PER_QUEUE_MAX=3):
+        for generation, action in enumerate(script, 1):
+            is_crowded = len(leased) + len(ready) >= 4 or len(parked_or_aside) >= 3
+            assert flight.is_crowded == is_crowded
+            offset = flight.candidate(QUEUE_END)
+            if ready:
+                assert offset == min(ready)
+            else:
+                assert (offset is None) == (is_crowded or flight.next_offset == QUEUE_END)
+            if action == "give_back" and (others := leased - {0}):
+                flight.give_back(max(others))
+                leased.discard(max(others))
+                ready.add(max(others))
+            elif action == "lease" and offset is not None:
+                flight.lease(Lease(generation, offset, 0))
+                ready.discard(offset)
+                leased.add(offset)
+            elif action == "park" and offset == flight.next_offset:
+                flight.park(offset, "closed")
+                parked_or_aside.add(offset)
+            elif action == "set_aside" and offset is not None:
+                flight.set_aside(offset, 2, "")
+                ready.discard(offset)
+                parked_or_aside.add(offset)
+            assert flight.waiting_count == len(ready) + len(parked_or_aside)
