@@ -244,6 +244,32 @@ def test_a_queue_knows_where_its_records_begin(monkeypatch: pytest.MonkeyPatch) 
     assert not ConsumeQueue(MemoryDisk(), "t", 0).holds(0)
 
 
+@given(st.lists(st.tuples(st.sampled_from(["rise", "rise_unrecorded", "restart"]), st.integers(0, 5))))
+def test_a_queue_begins_later_than_records_say_until_one_says_so(script: list[tuple[str, int]]) -> None:
+    disk, begins, recorded = MemoryDisk(), 0, 0
+    made = Dispatch(disk)
+    for offset in range(5):
+        made.dispatch_runs([(("t", 0), offset, entry.encode(Entry(100 * offset, 90, 0)))])
+    made.write()
+    disk.write(QUEUES_WHOLE, 0, b"yes\n")
+    for action, offset in script:
+        if action == "restart":
+            again = Dispatch(disk)
+            assert again.adopt(made.freeze(), recorded=made.freeze_recorded())
+            made = again
+        elif action == "rise":  # a record says so
+            made.rise([("t", 0, offset)])
+            begins, recorded = max(begins, offset), max(recorded, offset)
+        else:
+            made.rise_unrecorded([("t", 0, offset)], [100 * offset])
+            begins = max(begins, offset)
+        assert made.queue("t", 0).min_offset == begins
+        assert made.recorded_min("t", 0) == recorded
+        assert made.is_unrecorded("t", 0) == made.has_unrecorded == (recorded < begins)
+        assert made.freeze_recorded() == ([("t", 0, recorded)] if recorded < begins else [])
+        assert made.unrecorded(9)[0] == ([("t", 0, begins)] if recorded < begins else [])
+
+
 def test_where_a_queue_begins_outlives_its_files() -> None:
     disk = MemoryDisk()
     made = Dispatch(disk)
