@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from commitlog import layout, limits
 from commitlog.errors import StoreDamaged, StoreError
@@ -138,6 +140,25 @@ def test_a_damaged_record_is_named_when_read() -> None:
     assert scan(disk)[0].damaged == [Damage(first, second)]
 
 
+def test_a_segment_that_is_cut_at_any_byte_costs_the_records_behind_the_cut_and_says_so() -> None:
+    """A file system may leave none of the length of the last record, a part of it, or a part of the rest."""
+    disk = MemoryDisk()
+    log = new_log(disk)
+    first, second = write(log, disk, 2, b"x" * 20)
+    path = layout.segment_path(0)
+    whole = disk.read(path, 0, SEGMENT_BYTES)
+    for size in range(second + 1, log.durable_offset + 1):
+        disk.write(path, 0, whole)
+        disk.truncate(path, size - 1)
+        assert log.read(first).body[-1:] == b"0"
+        with pytest.raises(StoreDamaged, match=f"log offset {second}[ ,]"):
+            log.read(second)
+        assert last_of(log.read_near([(second, log.durable_offset - second, 0)])) == [b""]
+    disk.write(path, 0, whole)
+    disk.truncate(path, log.durable_offset)
+    assert log.read(second).body[-1:] == b"1", "a whole record at the very end of a file"
+
+
 def last_of(found: Iterable[Record | None]) -> list[bytes]:
     return [b"" if one is None else one.body[-1:] for one in found]
 
@@ -187,6 +208,30 @@ def test_a_log_whose_sync_failed_is_cut_at_the_last_durable_offset() -> None:
     assert len(list(scanned)) == 3
     scanned.cut()
     assert len(scan(disk)[1]) == 3
+
+
+@given(st.lists(st.tuples(st.sampled_from(["append", "flush", "sync"]), st.integers(0, 1_500)), max_size=30))
+def test_the_segments_that_a_failed_disk_may_have_lost_are_those_of_what_no_sync_has_covered(
+    script: list[tuple[str, int]],
+) -> None:
+    disk = MemoryDisk()
+    layout.reset_durable(disk, 0)
+    log = CommitLog(disk, SEGMENT_BYTES, 0, 0, sync=False)
+    synced = 0
+    for action, body_bytes in script:
+        if action == "append":
+            log.append(Record(topic="t", body=b"x" * body_bytes))
+        elif action == "flush" and (flush := log.take_flush()) is not None:
+            flush.write()
+            log.flushed(flush)
+        elif action == "sync" and (sync := log.take_sync()) is not None:
+            sync.run(disk)
+            log.synced(sync)
+            synced = log.durable_offset
+        ends = {at: min(log.segments.end_of(at), log.end_offset) for at in log.segments.first_offsets}
+        lost = {layout.segment_path(at) for at, end in ends.items() if max(at, synced) < end}
+        assert lost <= {*log.unsynced_segments()}
+        assert log.synced_offset == synced
 
 
 def test_a_missing_segment_and_a_foreign_file_are_refused() -> None:
