@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import properties
-from commitlog.kinds import MOVE, TIMER_TOPIC
+from commitlog.kinds import CANCEL, FIRE, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
 from commitlog.message import Message
 from commitlog.published_log import open_log
 from commitlog.record import TYPE_COMMIT, Record
@@ -192,3 +193,36 @@ def test_a_timer_that_was_set_after_its_time_is_late_from_its_setting(
         found[row["topic"], minute_ms, row["late_ms"]] += row["deliveries"]
     assert found == came
     assert staged.part_count == 1 or staged.has("carried")
+
+
+ENDS: dict[str, list[tuple[str, dict[str, str]]]] = {
+    "delivered": [("pushes", {properties.TIMER_OFFSET: "0"})],
+    "fired": [("pushes", {properties.TIMER_OFFSET: "0", properties.VERB: FIRE})],
+    "cancelled": [(VERB_TOPIC, {properties.VERB: CANCEL}), ("pushes", {properties.CANCELS: "0"})],
+    "unreadable": [(VERB_TOPIC, {properties.VERB: UNREADABLE})],
+    "moved": [(TIMER_TOPIC, {properties.REPLACES: "0", properties.VERB: MOVE})],
+    "replaced": [(TIMER_TOPIC, {properties.REPLACES: "0"})],
+}
+"""What ends a timer, each way in which it is written."""
+OTHERS: list[tuple[str, dict[str, str]]] = [("pushes", {}), (TIMER_TOPIC, {properties.DUE_MS: "1"})]
+
+
+@pytest.mark.parametrize("slice_bytes", [400, 4_000, 1 << 20])
+@pytest.mark.parametrize("seed", range(2))
+def test_every_end_of_a_timer_is_counted_once_wherever_the_log_is_cut(
+    seed: int,
+    slice_bytes: int,
+    write_log: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staging, "SLICE_BYTES", slice_bytes)
+    random, counts = Random(seed), Counter[str]()
+    records = [Record(topic=topic, body=b"", properties=properties.encode(pairs)) for topic, pairs in OTHERS]
+    for how, ways in ENDS.items():
+        for topic, pairs in ways:
+            counts[how] += (many := random.randrange(2, 9))
+            records += [Record(topic=topic, body=b"", properties=properties.encode(pairs))] * many
+    random.shuffle(records)
+    store = write_log([replace(one, queue_offset=at) for at, one in enumerate(records)])
+    assert figures_of(store, tmp_path / "staged").timer_ends == counts
