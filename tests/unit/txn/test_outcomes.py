@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 
-from txn.outcomes import OpenHalf, Outcomes
+from txn.outcomes import LATE_ENDS_MAX, OpenHalf, Outcomes
 from txn.states import State
 
 COUNT = 3_000
@@ -61,3 +61,18 @@ def test_halves_of_a_state_are_listed_in_the_order_of_the_log() -> None:
         assert outcomes.some_from(state, 250, 20) == sorted(one for one in table if one >= 250)[:20]
     waiting = sorted({*outcomes.open, *outcomes.expired})
     assert outcomes.some_from(None, 250, 20) == [one for one in waiting if one >= 250][:20]
+
+
+def test_the_first_late_ends_of_what_expired_are_noted_and_no_others() -> None:
+    outcomes = filled()
+    for half_offset in (0, 100, 200, 7):  # expired, committed, open, none
+        for number in range(LATE_ENDS_MAX + 2):
+            if outcomes.takes_late(half_offset):
+                outcomes.came_late(half_offset, "ROLLBACK", number)
+    expired = outcomes.expiry(0)
+    assert expired is not None
+    assert expired.late == (("COMMIT", 9_500), *(("ROLLBACK", n) for n in range(LATE_ENDS_MAX - 1)))
+    assert [outcomes.takes_late(half_offset) for half_offset in (0, 300, 100, 200, 7)] == [
+        False, True, False, False, False
+    ]  # fmt: skip
+    assert [outcomes.expiry(half_offset) for half_offset in (100, 200, 7)] == [None] * 3
