@@ -270,6 +270,38 @@ def test_a_queue_begins_later_than_records_say_until_one_says_so(script: list[tu
         assert made.unrecorded(9)[0] == ([("t", 0, begins)] if recorded < begins else [])
 
 
+@given(st.lists(st.tuples(st.sampled_from(["put", "rise", "restart"]), st.integers(0, 12)), max_size=20))
+def test_files_go_with_their_last_entry_and_the_others_stay_readable(script: list[tuple[str, int]]) -> None:
+    """With three entries a file; the file of the newest entry stays, whatever is needed of it."""
+    disk, begins, end = MemoryDisk(), 0, 0
+    made = Dispatch(disk, tail_entries_max=1)
+    disk.write(QUEUES_WHOLE, 0, b"yes\n")
+    with patch.object(queue, "_FILE_BYTES", 3 * 20):
+        for action, number in script:
+            if action == "put":
+                for offset in range(end, end + number):
+                    made.dispatch_runs([(("t", 0), offset, entry.encode(Entry(100 * offset, 90, 0)))])
+                end += number
+                made.write()
+            elif action == "rise":
+                made.rise([("t", 0, begins + number)])
+                begins = min(begins + number, end)
+                made.delete_unneeded()
+                assert not made.queue("t", 0).has_unneeded
+                left = {int(name) for name in disk.list("consumequeue/t/0")}
+                assert {at for at in left if at // 20 + 3 <= min(begins, end - 1)} == set()
+            else:
+                again = Dispatch(disk, tail_entries_max=1)
+                assert again.adopt(made.freeze())
+                made = again
+            held = made.queue("t", 0)
+            assert (held.min_offset, held.end_offset) == (begins, end)
+            assert [held.entry(offset).physical_offset for offset in range(begins, end)] == [
+                100 * offset for offset in range(begins, end)
+            ]
+            assert held.is_sound()
+
+
 def test_where_a_queue_begins_outlives_its_files() -> None:
     disk = MemoryDisk()
     made = Dispatch(disk)
