@@ -190,3 +190,23 @@ def test_a_filter_denies_nearly_all_else_and_is_small(step: int, spare: int) -> 
     assert is_thought.mean() < 0.02
     assert [held.may_hold(probe_of(key)) for key in others[:500].tolist()] == is_thought[:500].tolist()
     assert 12 <= 8 * held.words.nbytes / len(keys) <= 25
+
+
+@pytest.mark.parametrize("blocks", [[], [0], [1, 2], [0, 1, 2]])
+def test_what_can_be_read_of_a_damaged_run_is_taken_over_and_counted(blocks: list[int]) -> None:
+    """The count is what an operator is told of: so many facts of so many cannot be read."""
+    disk, facts = MemoryDisk(), newest_of(named(250))
+    run = written(disk, facts)
+    assert run.block_count == 3
+    for block in blocks:
+        disk.flip_bit(run.path, 8 * (1 + block) * sorted_runs.BLOCK_BYTES + 99)
+    index = FactIndex(disk, FOLDER, nothing_expires)
+    index.adopt([run.freeze()])
+    index.check([run.number], 0)
+    [damaged] = index.damaged_runs
+    count = index.take_out(damaged)
+    assert not index.damaged_runs
+    answers = {index.newest(key, check) == Said(*said) for key, check, *said in facts.tolist()}
+    known = [fact for fact in facts.tolist() if index.newest(*fact[:2]) == Said(*fact[2:])]
+    assert count == len(known)
+    assert answers == {bool(known), len(blocks) == 0}
