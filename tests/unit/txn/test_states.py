@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -41,7 +42,9 @@ def test_an_id_that_we_did_not_write_is_refused(forged: str) -> None:
 
 
 def test_the_commit_is_the_message_and_names_its_half() -> None:
+    sent = {"born_ms": 7, "born_host": ("10.1.2.3", 4_567), "gzip": True, "check_immunity_ms": 2_000}
     message = Message(topic="orders", body=b"paid", message_id="M1", tag="t", keys=("k",), transactional=True)
+    message = replace(message, **sent)
     stored = half.half_record(message, 3, 7_000)
     stored.physical_offset = 4096
     committed = half.committed_record(stored)
