@@ -76,3 +76,14 @@ def test_the_first_late_ends_of_what_expired_are_noted_and_no_others() -> None:
         False, True, False, False, False
     ]  # fmt: skip
     assert [outcomes.expiry(half_offset) for half_offset in (100, 200, 7)] == [None] * 3
+
+
+def test_a_question_counts_and_brings_the_next_one_no_nearer() -> None:
+    outcomes = filled()
+    before = OpenHalf(1_005, 7_005, 0, "topic-5", 5)
+    assert outcomes.waiting(500) == before
+    assert outcomes.asked(500, 1, 7_004) == before._replace(check_count=1), "by hand, before its time"
+    assert outcomes.asked(500, 2, 7_006) == before._replace(check_count=2, next_check_ms=7_006)
+    assert outcomes.waiting(500) == before._replace(check_count=2, next_check_ms=7_006)
+    assert [outcomes.asked(half_offset, 1, 9_999) for half_offset in (0, 100, 7)] == [None] * 3
+    assert [outcomes.waiting(half_offset) for half_offset in (0, 100, 7)] == [None] * 3
