@@ -104,3 +104,20 @@ def test_few_rows_that_stay_of_many_lie_in_few_parts() -> None:
             mine.pop(str(number))
     assert [row for _, (row,) in mine.items()] == [number * table.PART_ROWS_MAX for number in range(20)]
     assert len(mine._parts) <= 2
+
+
+def test_a_part_that_a_snapshot_has_is_copied_once_and_no_other_is() -> None:
+    """Else each row that changes after a snapshot would cost a copy of thousands."""
+    mine: Table[int] = Table()
+    for number in range(2 * table.PART_ROWS_MAX):
+        mine.put(number, (number,))
+    mine.freeze(lambda key, row: row)
+    first, second = mine._parts
+    mine.put(0, (7,))
+    copied = mine._parts[0]
+    assert copied is not first
+    for number in range(100):
+        mine.put(number, (8,))
+        mine.pop(100 + number)
+    assert mine._parts[0] is copied
+    assert mine._parts[1] is second
