@@ -104,6 +104,7 @@ class Copy:
             "\0"
         )
         with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
+            Path(folder).chmod(0o755)  # a PostgreSQL of the tests runs as another user
             copy = cls(Path(folder), hypothesis_seed)
             for name in filter(None, names):
                 if (root / name).is_file():  # one that is deleted is listed until that is committed
