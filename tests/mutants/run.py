@@ -135,6 +135,7 @@ class Copy:
         for left in (self._scratch, self.tree / ".hypothesis"):  # no example of another mutant's is tried
             shutil.rmtree(left, ignore_errors=True)
         self._scratch.mkdir()
+        self._scratch.chmod(0o1777)  # as it is usual of a folder for temporary files
         options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={self._scratch / 'b'}"]
         options.append(f"--hypothesis-seed={self._seed}")
         command = [sys.executable, "-m", "pytest", *options, *stage.options, *stage.tests]
