@@ -18,8 +18,9 @@ def test_lateness_is_counted_by_topic(runs: list[tuple[str, list[int]]]) -> None
     late_ms = np.array([one for _, late in runs for one in late])
     statistics.late_many([topic for topic, _ in runs], begins, late_ms)
     wanted: dict[str, Lateness] = {}
+    none = [0] * (len(LATENESS_BOUNDS_MS) + 1)
     for topic, late in runs:
-        one = wanted.setdefault(topic, Lateness())
+        one = wanted.setdefault(topic, Lateness([*none], 0, 0, 0))
         for ms in late:
             one.counts[sum(ms > bound for bound in LATENESS_BOUNDS_MS)] += 1
             one.sum_ms, one.max_ms = one.sum_ms + ms, max(one.max_ms, ms)
