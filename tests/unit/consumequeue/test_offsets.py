@@ -183,3 +183,21 @@ def test_what_is_gone_is_not_open_and_what_is_done_is_counted_once(min_offset: i
     for offset in (0, 1, 3, 4, 8):
         offsets.finish(offset, offset + 1)
     assert offsets.open_count(min_offset, 11) == expected
+
+
+@given(st.lists(st.one_of(spans, st.sets(offsets_below_end, min_size=1)), max_size=20))
+def test_offsets_that_are_taken_back_are_open_and_the_others_stay_done(
+    script: list[list[int] | set[int]],
+) -> None:
+    """Of what is committed, what is done above it, and both; a range is finished, a set taken back."""
+    offsets, done = GroupOffsets(), set[int]()
+    for step in script:
+        if isinstance(step, list):
+            offsets.finish(*step)
+            done |= {*range(*step)}
+        elif back := sorted(step & done):
+            offsets.reopen(back)
+            done -= step
+        assert offsets.committed_offset == min({*range(2 * QUEUE_END)} - done)
+        assert {at for at in range(2 * QUEUE_END) if offsets.is_done(at)} == done
+        assert GroupOffsets.thaw(offsets.freeze()).freeze() == offsets.freeze()
