@@ -25,8 +25,8 @@ import numpy as np
 from commitlog.record import BORN_HOST_V6, CRC_BYTES, CRC_MASK, CRC_NAME
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 """An array of whole numbers."""
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 """An array of bytes."""

@@ -61,7 +61,7 @@ QUEUE_COUNT_MAX = 1024
 
 SEGMENT_BYTES_DEFAULT = 1024 * 1024 * 1024
 SEGMENT_BYTES_SMALL = 16 * 1024 * 1024
-SEGMENT_BYTES_MIN = 8 * 1024 * 1024  # what the broker chooses at least; two of the largest records
+SEGMENT_BYTES_MIN = 8 * 1024 * 1024  # what the broker chooses at least; room for one of the largest records
 QUEUE_FILE_ENTRIES = 300_000
 QUEUE_FILES_COMPARED_BYTES = 4 * 1024 * 1024  # with their CRCs, by burials of a tick, or one file: 10 ms
 TAIL_ENTRIES_MAX = 256  # of a queue in memory and in snapshots only: 5 KiB, more goes to its file
