@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -25,6 +26,8 @@ LONGEST = {
 settings.register_profile("untimed", deadline=None)  # a machine with other work may be slow
 settings.load_profile("untimed")
 subprocess.Popen = Forked  # type: ignore[misc]
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # below nohup brokers of tests would ignore it, too
+    signal.signal(signal.SIGHUP, lambda *_: None)  # unlike SIG_IGN, a process that is started begins without
 
 
 def pytest_xdist_auto_num_workers() -> int:
