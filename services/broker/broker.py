@@ -172,7 +172,7 @@ class Broker:
         self.half_views = HalfViews(store, self.transactions)
         self.lite_topics = LiteTopics(store, self.topics, self.groups, settings)
         self.housekeeping = Housekeeping(
-            self._disk, store, self._scheduler, self.groups, self.transactions, settings, statistics
+            self._disk, store, self._scheduler, self.groups, self.transactions, settings
         )
         self._housekeeping_ms = settings.housekeeping_ms
         self.sending = Sending(
@@ -694,6 +694,8 @@ class Broker:
         self.mending.keep_house(now_ms)
         effects += map(Warn, self.groups.forgotten)
         self.groups.forgotten.clear()
+        effects += map(Warn, self.housekeeping.missed_told)
+        self.housekeeping.missed_told.clear()
         if lost := self.transactions.end_lost(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
             self.damage.note(Damaged("keep", layout.KEEP, what, lost_count=len(lost)))

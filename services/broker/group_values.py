@@ -92,13 +92,23 @@ class FilterView:
 
 
 @dataclass(slots=True, frozen=True)
+class MissedView:
+    """What retention has deleted of a topic before the group had finished it; `last_ms`: the last time."""
+
+    topic: str
+    count: int
+    last_ms: int
+
+
+@dataclass(slots=True, frozen=True)
 class GroupView:
-    """A consumer group: its policy, where it is on the queues of its topics, and its filters."""
+    """A consumer group: its policy, where it is on the queues of its topics, its filters, what it missed."""
 
     name: str
     policy: GroupPolicy
     queues: list[QueueView]
     filters: tuple[FilterView, ...] = ()
+    missed: tuple[MissedView, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)

@@ -17,6 +17,7 @@ from services.broker.group_values import (
     From,
     GroupPolicy,
     GroupView,
+    MissedView,
     Move,
     QueueView,
     Reset,
@@ -66,7 +67,7 @@ class GroupViews:
     def assembled(self, name: str, queues: list[QueueView]) -> GroupView:
         """Return a group with what `queues_of` yielded; raise `GroupNotFound`."""
         self._check_known(name)
-        return self._with_filters(GroupView(name, self._groups.policy(name), queues))
+        return self._with_filters(self._made(name, queues))
 
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
         """Yield (group, filter) of the topics that a group asks with several filters."""
@@ -158,7 +159,14 @@ class GroupViews:
         return [topic] if topic else self._groups.topics_of(name)
 
     def _view(self, name: str) -> GroupView:
-        return GroupView(name, self._groups.policy(name), list(self.queues_of(name)))
+        return self._made(name, list(self.queues_of(name)))
+
+    def _made(self, name: str, queues: list[QueueView]) -> GroupView:
+        found = (
+            (topic, self._groups.missed_messages.of(name, topic)) for topic in self._groups.topics_of(name)
+        )
+        missed = tuple(MissedView(topic, *one) for topic, one in found if one is not None)
+        return GroupView(name, self._groups.policy(name), queues, missed=missed)
 
     def _with_filters(self, view: GroupView) -> GroupView:
         topics = self._groups.topics_of(view.name)

@@ -53,6 +53,7 @@ from consumequeue.queue import ConsumeQueue
 from services.broker.errors import TooManyGroups
 from services.broker.group_filters import FilterSet, GroupFilters, KnownFilter, shown_filter
 from services.broker.group_values import GroupPolicy
+from services.broker.missed_messages import MissedMessages
 from services.broker.open_records import OpenRecords
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
@@ -86,6 +87,7 @@ class Groups:
         self._frozen: DeferredRows[GroupQueue, GroupOffsets] = NOTHING
         self._in_flight: dict[GroupQueue, InFlight] = {}
         self.filters = GroupFilters()
+        self.missed_messages = MissedMessages()
         self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
         """Topics where an acknowledgement gave a message its turn; emptied where receivers are notified."""
@@ -418,7 +420,7 @@ class Groups:
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: each topic's groups, their policies, the offsets on each queue."""
+        """Return what a snapshot keeps: each topic's groups, their policies, what they missed, offsets."""
         self._frozen.take_all()
         self._frozen = DeferredRows(self._offsets, _taken, lambda key, taken: (*key, kept(taken)))
         self._freeze_members()
@@ -427,6 +429,7 @@ class Groups:
             "joined": self._frozen_joined.copy(),
             "policies": RowsByName(self._policies.copy(), asdict),
             "filters": self.filters.freeze(),
+            "missed": self.missed_messages.freeze(),
             "progress": self._frozen,
         }
 
@@ -440,6 +443,7 @@ class Groups:
         for group, policy in frozen.get("policies", {}).items():
             self._policies[group] = _policy(policy)
         self.filters.thaw(frozen.get("filters", ()))
+        self.missed_messages.thaw(frozen.get("missed", ()))
         for group, topic, queue_id, progress in frozen["progress"]:
             self._offsets[GroupQueue(group, topic, queue_id)] = GroupOffsets.thaw(progress)
 
@@ -516,6 +520,7 @@ class Groups:
         topics = self._topics_of.get(group, {})
         for left in [topic] if topic else list(topics):
             if left in topics:
+                self.missed_messages.forget(group, left)
                 del topics[left], self._members[left][group]
                 self._changed_members[left] = None
                 self._subscription_count -= 1

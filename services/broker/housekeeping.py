@@ -23,12 +23,14 @@ Who runs the broker may stop new messages for another reason (`stopped`); then t
 The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in a cut "queues", a list of
 [topic, queue, its lowest offset from now on], "places", where in the log each of these offsets lies, and
 "skipped", a list of [group, topic, queue, count]: so many messages were still wanted by a group that lagged
-too long. Queues are looked at some at a time, so that thousands do not hold the loop at once: before a cut
-for what groups wait for, and for the cut, with a record for each time; other records may lie between. The
-last is done and cuts the log. A queue with a damaged file is left out; the next start makes it anew, and
-finds where it begins. Such a record with a "cut_offset" of 0 says so, and what groups missed; until then they
-stay where they were, in snapshots, too. Older versions wrote no "places", and before that no "queues": the
-segments were gone when such a record was written, and a start goes by those that are there.
+too long; `services.broker.missed_messages` adds them up, and once the last record of a cut is durable, the
+log has a line about each group. Queues are looked at some at a time, so that thousands do not hold the loop
+at once: before a cut for what groups wait for, and for the cut, with a record for each time; other records
+may lie between. The last is done and cuts the log. A queue with a damaged file is left out; the next start
+makes it anew, and finds where it begins. Such a record with a "cut_offset" of 0 says so, and what groups
+missed; until then they stay where they were, in snapshots, too. Older versions wrote no "places", and before
+that no "queues": the segments were gone when such a record was written, and a start goes by those that are
+there.
 
 Weak spot: room is measured once in `housekeeping_ms`. Writes that take the last tenth of the disk in less
 fill it; then the reserve is spent, and nothing is lost but the room.
@@ -37,7 +39,7 @@ fill it; then the reserve is spent, and nothing is lost but the room.
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -50,9 +52,9 @@ from commitlog.retention import Deletion, Keeping, Retirement
 from commitlog.segments import Segments
 from services.broker.errors import DiskFull
 from services.broker.groups import GroupQueue, Groups
+from services.broker.missed_messages import sentences
 from services.broker.scheduler import Purpose, Scheduler
 from services.broker.settings import BrokerSettings
-from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.transactions import Transactions
 from tidewheel.errors import Busy
@@ -97,7 +99,6 @@ class Housekeeping:
         groups: Groups,
         transactions: Transactions,
         settings: BrokerSettings,
-        statistics: Statistics,
     ) -> None:
         self._disk = disk
         self._store = store
@@ -106,7 +107,6 @@ class Housekeeping:
         self._transactions = transactions
         self._policy = settings.retention
         self._cut_queues_max = settings.cut_queues_max
-        self._statistics = statistics
         self._running: Retirement | None = None
         self._uncut: deque[tuple[str, int]] | None = None
         """The queues that the running cut has still to look at."""
@@ -119,6 +119,10 @@ class Housekeeping:
         self.has_reserve = False
         self._no_reserve = ""
         self.wants_checkpoint = False
+        self._untold: Counter[tuple[str, str]] = Counter()
+        """What durable records say that groups (group, topic) missed, since it was last told."""
+        self.missed_told: list[str] = []
+        """Sentences about what groups missed of a cut, for the log."""
         self.stopped: Busy | None = None
         """What new messages are refused with whatever the room, set from outside; None: nothing is."""
 
@@ -282,10 +286,7 @@ class Housekeeping:
         """
         recorded = self._store.dispatch.recorded_min
         rises = ((topic, at, recorded(topic, at), end) for topic, at, end in queues)
-        skipped = self._groups.missed(rises, log_offset)
-        for group, topic, _, count in skipped:
-            self._statistics.skipped[(topic, group)] += count
-        return Rise(queues, places, skipped)
+        return Rise(queues, places, self._groups.missed(rises, log_offset))
 
     def _record(self, rise: Rise, cut_offset: int, now_ms: int, *, is_last: bool) -> None:
         count_max, queues, places = limits.CUT_ROWS_PER_RECORD_MAX, rise.queues, rise.places
@@ -324,16 +325,29 @@ class Housekeeping:
         if "queues" in said:
             self._store.dispatch.rise(said["queues"], said.get("places", ()))
             self._groups.skip(said["queues"])
+            self._groups.missed_messages.apply(said.get("skipped", ()), record.store_ms)
             if said["done"]:
                 self._store.cut(said["cut_offset"])
 
     def publish(self, record: Record) -> None:
         """Take in that a cut is durable: what it cut off is deleted at the next look, which comes at once."""
         said = json.loads(record.body)
-        if "queues" in said and said["done"]:
+        if "queues" not in said:
+            return
+        self._note_missed(said)
+        if said["done"]:
             assert said["cut_offset"] <= self._store.log.first_offset, "a cut is applied first"
             self._running, self._deletable_offset = None, said["cut_offset"]
             self._scheduler.schedule(Purpose.HOUSE, 0, 0)
+
+    def _note_missed(self, said: dict[str, Any]) -> None:
+        """Note what a durable record says that groups missed; a cut is told once, of all its records."""
+        for group, topic, _, count in said.get("skipped", ()):
+            self._untold[group, topic] += count
+        is_whole = said["done"] or (said["cut_offset"] == 0 and not self._store.dispatch.has_unrecorded)
+        if is_whole and self._untold:
+            self.missed_told += sentences(self._untold)
+            self._untold.clear()
 
     def follow(self) -> None:
         """Move queues and groups up to the log's start, when that is known; find what was to be deleted.

@@ -52,7 +52,6 @@ class Statistics:
     messages_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     bytes_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     acknowledged: Counter[tuple[str, str]] = field(default_factory=Counter)
-    skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     dead_letters: Counter[tuple[str, str]] = field(default_factory=Counter)
     commits: Counter[str] = field(default_factory=Counter)
     rollbacks: Counter[str] = field(default_factory=Counter)

@@ -36,7 +36,12 @@ def group_row(group: Answer) -> tuple[str, ...]:
 
 
 def state(group: Answer) -> str:
-    """Return what an operator should know: it is paused, or messages wait and nobody comes for them."""
+    """Return what an operator should know: it is paused, nobody comes for what waits, it missed messages."""
+    missed = f"missed {group['missed']:,}" if group.get("missed") else ""
+    return ", ".join(filter(None, (_serving(group), missed)))
+
+
+def _serving(group: Answer) -> str:
     if group["policy"]["is_paused"]:
         return "paused"
     return "no consumer" if group["lag"] and not group["consumers"] else ""
@@ -58,6 +63,7 @@ def group_lines(group: Answer) -> Iterator[str]:
         "fifo run": f"{policy['fifo_run_max']} of one message group at once"
         if policy["fifo_run_max"] > 1
         else "",
+        "missed": missed_line(group),
         "lite": "exclusive: who subscribes last has one" if policy["is_lite_exclusive"] else "",
     }
     yield from (f"  {name:<10} {value}" for name, value in facts.items() if value)
@@ -69,6 +75,16 @@ def group_lines(group: Answer) -> Iterator[str]:
                 f"  held up    {where} gives out nothing new: acknowledge messages, start "
                 "clients with the filters that messages wait for, or wait until leases end"
             )
+
+
+def missed_line(group: Answer) -> str:
+    """Return what retention has deleted before the group had finished it; empty for nothing."""
+    if not group.get("missed"):
+        return ""
+    topics = [f"{one['topic']} ({one['count']:,})" for one in group["missed_topics"]]
+    when = both(int(group["missed_ms"]))
+    what = f"deleted by retention before it had finished them, the last {when}"
+    return f"{group['missed']:,}   {what}: {some(topics)}"
 
 
 def filter_line(one: Answer) -> str:

@@ -6,7 +6,8 @@
 
     check     row of status   judged by (default limits)
     late      on time         delay of the first overdue timer (1s, 10s); any early delivery
-    lag       keeping up      age of the oldest unfinished message (5m, 30m), or the lag of a group
+    lag       keeping up      age of the oldest unfinished message (5m, 30m), or the lag of a group; what
+                              retention took from a group within a day
     halves    decided         age of the oldest open half (10m, 1h), or the number open; expired halves
     dlq       given up        number of dead letters (1, 1000), or the age of the oldest
     disk      room            used part of the file system (80%, 90%); refusal of new messages
@@ -16,7 +17,8 @@
 Rules
 1. An unknown value is UNKNOWN, with the reason, never OK.
 2. A row that is not OK names a command.
-3. States describe the present. Totals since the start are shown; only early deliveries are judged.
+3. States describe the present. Totals since the start are shown; only early deliveries are judged, and
+   messages that groups missed, for `MISSED_WARN_MS` after the last.
 
 Weak spot: the age of a group's oldest message does not distinguish a backlog from a long lease or a retry
 delay.
@@ -214,7 +216,39 @@ def on_time(answers: Answers, limits: Limits) -> Row:
 
 
 def keeping_up(answers: Answers, limits: Limits) -> Row:
-    """Judge the lag of consumer groups."""
+    """Judge the lag of consumer groups, and what they have missed lately."""
+    lagging, missed = _lagging(answers, limits), _missed_lately(answers)
+    if missed is None:
+        return lagging
+    # A warning about what is gone names its own command; what may still be lost comes first.
+    see = missed.see if lagging.state is State.OK else lagging.see
+    return Row(
+        lagging.name, max(lagging.state, missed.state), f"{missed.said}; {lagging.said}", see, lagging.figures
+    )
+
+
+def _missed_lately(answers: Answers) -> Row | None:
+    """Return a warning about messages that retention deleted before a group had finished them.
+
+    None if the last of them is `MISSED_WARN_MS` ago.
+    """
+    lately = [
+        one
+        for one in answers["groups"]["groups"]
+        if one.get("missed_ms") and age_of(one["missed_ms"], answers["now_ms"]) < MISSED_WARN_MS
+    ]
+    if not lately:
+        return None
+    most, count = max(lately, key=lambda one: one["missed"]), len(lately)
+    ago = span(min(age_of(one["missed_ms"], answers["now_ms"]) for one in lately))
+    said = (
+        f"retention deleted what {counted(count, 'group')} had not finished, the last {ago} ago: "
+        f"{most['name']} has missed {most['missed']:,}"
+    )
+    return Row("keeping up", State.WARN, said, f"tidewheel group show {most['name']}")
+
+
+def _lagging(answers: Answers, limits: Limits) -> Row:
     groups = [one for one in answers["groups"]["groups"] if one["lag"]]
     count, now_ms = len(answers["groups"]["groups"]), answers["now_ms"]
     aged = [(age_of(one["oldest_ms"], now_ms), one["lag"], one) for one in groups]
@@ -350,6 +384,8 @@ def audited(answers: Answers, limits: Limits) -> Row:
 READY: Final = 200
 SEE: Final = ", see: "
 """In a line of `/readyz`: what follows is the command that shows more."""
+MISSED_WARN_MS: Final = 24 * 3_600_000
+"""For so long a group that has missed messages is a warning: the count itself stays."""
 LEADING: Final = "leading"
 CRITICAL_OF_A_NODE: Final = (
     ("halted", "is halted"),

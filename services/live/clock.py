@@ -26,7 +26,15 @@ from commitlog.message import Message
 from services.auth.tokens import Token
 from services.broker import verb_properties
 from services.broker.access import User
-from services.broker.group_values import DeadLetter, DeadLetterPage, From, GroupView, QueueView, Start
+from services.broker.group_values import (
+    DeadLetter,
+    DeadLetterPage,
+    From,
+    GroupView,
+    MissedView,
+    QueueView,
+    Start,
+)
 from services.broker.lite_subscribing import LiteFrom, LiteStart
 from services.broker.schedule_values import Occurrence, Schedule, ScheduleView
 from services.broker.values import (
@@ -255,7 +263,8 @@ _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     HalfPage: _within("halves"),
     Start: _start,
     LiteStart: _start,
-    GroupView: _within("queues"),
+    GroupView: _within("queues", "missed"),
+    MissedView: _times("last_ms"),
     QueueView: _times("oldest_ms"),
     DeadLetter: _dead_letter,
     DeadLetterPage: _within("dead_letters"),

@@ -40,6 +40,7 @@ from services.broker.group_values import (
     From,
     GroupPolicy,
     GroupView,
+    MissedView,
     Move,
     QueueView,
     Reset,
@@ -197,6 +198,14 @@ class FilterOfGroupAnswer(TypedDict):
     waiting: int
 
 
+class MissedOfGroupAnswer(TypedDict):
+    """Messages of a topic that retention deleted before the group had finished them, last at `last_ms`."""
+
+    topic: str
+    count: int
+    last_ms: str
+
+
 class PolicyAnswer(TypedDict):
     """How a group's messages are given out."""
 
@@ -210,6 +219,8 @@ class PolicyAnswer(TypedDict):
 class GroupAnswer(TypedDict):
     """A consumer group: its topics, how far it lags over all of their queues, and how many consume.
 
+    `missed` messages were deleted by retention before the group had finished them, since it began to receive
+    their topics, the last at `missed_ms`; `missed_topics` has them by topic, where there are any.
     Its `queues` are there when they are asked for, its `filters` where one group is shown.
     """
 
@@ -221,6 +232,9 @@ class GroupAnswer(TypedDict):
     waiting: int
     oldest_ms: str | None
     consumers: int
+    missed: int
+    missed_ms: str | None
+    missed_topics: NotRequired[list[MissedOfGroupAnswer]]
     queues: NotRequired[list[QueueOfGroupAnswer]]
     filters: NotRequired[list[FilterOfGroupAnswer]]
 
@@ -298,12 +312,21 @@ def group_shape(view: GroupView, consumers: int, has_queues: bool = True) -> Gro
         "waiting": sum(queue.waiting for queue in view.queues),
         "oldest_ms": None if oldest_ms is None else str(oldest_ms),
         "consumers": consumers,
+        "missed": sum(one.count for one in view.missed),
+        "missed_ms": str(max(one.last_ms for one in view.missed)) if view.missed else None,
     }
+    if view.missed:
+        group["missed_topics"] = [missed_shape(one) for one in view.missed]
     if has_queues:
         group["queues"] = [queue_of_group_shape(one) for one in view.queues]
     if view.filters:
         group["filters"] = [filter_shape(one) for one in view.filters]
     return group
+
+
+def missed_shape(one: MissedView) -> MissedOfGroupAnswer:
+    """Return what a group has missed of a topic as JSON has it."""
+    return {"topic": one.topic, "count": one.count, "last_ms": str(one.last_ms)}
 
 
 def policy_shape(policy: GroupPolicy) -> PolicyAnswer:

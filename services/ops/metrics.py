@@ -203,6 +203,10 @@ class Metrics(Collector):
             yield from self._gauges(
                 name, help_text, ("topic", "consumer_group", "is_retry", "is_system"), rows
             )
+        kept = self._live.core.groups.missed_messages
+        missed = ((topic, group, one.message_count) for group, topic, one in kept.items())
+        what = "Messages that retention deleted before a group had finished them."
+        yield from self._counters("mq_group_missed_messages", what, ("topic", "consumer_group"), missed)
         waiting = [
             (one.topic, group, shown_filter(one.text), one.waiting)
             for group, one in self._live.core.group_views.mixed_filters()

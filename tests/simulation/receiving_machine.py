@@ -28,6 +28,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.topics import is_system
 from services.broker.values import Effect, Notify, Retire
 from tests.memory_disk import Death
+from tests.missed_counts import missed_counts
 from tests.simulation.faults import Faults
 from tests.simulation.receiving_oracle import Course, Held, Oracle, Stored, in_flight_of
 from tests.simulation.timer_machine import Disk
@@ -291,6 +292,7 @@ class Machine:
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         frozen = self.broker.groups.freeze()
         self.follow()
+        assert missed_counts(self.broker) == self.oracle.missed, "what groups missed outlives a start"
         self.oracle.crash(self.broker.end_offset, told_offset, self.broker, self.now_ms)
         if copies:
             self._fold_again(*copies, frozen, acknowledged_offset)
@@ -338,7 +340,9 @@ class Machine:
         end_offset = self.broker.durable_offset
         if self.followed < end_offset:
             for found in LogScan(self.disk, SEGMENT_BYTES, self.followed, end_offset):
-                if not is_system(found.record.topic):
+                if is_system(found.record.topic):
+                    self.oracle.follow_missed(found.record)
+                else:
                     self.oracle.follow(found.record)
             self.followed = end_offset
 
@@ -364,7 +368,7 @@ class Machine:
 
     def _retired(self, retirement: Retirement) -> bool:
         """What a group had still wanted of the deleted messages is counted."""
-        skipped, wanted = self.broker.statistics.skipped.copy(), {}
+        before, wanted = missed_counts(self.broker), {}
         for key, queue, committed_offset in self.broker.groups.committed_offsets():
             wanted[key] = committed_offset, queue, _done(in_flight_of(self.broker, *key).offsets.freeze())
         is_done = self.broker.retired(retirement, self.now_ms)
@@ -372,7 +376,7 @@ class Machine:
         for (group, topic, _), (committed_offset, queue, done) in wanted.items():
             gone = set(range(committed_offset, queue.min_offset))
             expected[topic, group] += len(gone - done)
-        assert self.broker.statistics.skipped - skipped == +expected
+        assert missed_counts(self.broker) - before == +expected
         return is_done
 
 

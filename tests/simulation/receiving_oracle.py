@@ -9,11 +9,13 @@ at every moment the oracle knows exactly what comes next.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from commitlog import properties
+from commitlog.kinds import GROUP_TOPIC, RETENTION_TOPIC
 from commitlog.record import Record
 from consumequeue.attempts import Cause, Failure
 from consumequeue.in_flight import InFlight, Lease
@@ -171,6 +173,8 @@ class Oracle:
         self.fifo: defaultdict[tuple[str, int, str], list[Stored]] = defaultdict(list)
         self.courses: defaultdict[tuple[str, str], list[Course]] = defaultdict(list)
         self.dead_letters: defaultdict[str, dict[int, DeadLetter]] = defaultdict(dict)
+        self.missed: Counter[tuple[str, str]] = Counter()
+        """What durable records say that retention took, by (topic, group)."""
 
     def follow(self, record: Record) -> None:
         """A record of a user's topic or of dead letters has become durable."""
@@ -184,6 +188,16 @@ class Oracle:
         self.messages[record.topic][stored.place] = stored
         if stored.message_group:
             self.fifo[record.topic, record.queue_id, stored.message_group].append(stored)
+
+    def follow_missed(self, record: Record) -> None:
+        """A record of retention or of a group has become durable."""
+        if record.topic == RETENTION_TOPIC:
+            for group, topic, _, count in json.loads(record.body).get("skipped", ()):
+                self.missed[topic, group] += count
+        elif record.topic == GROUP_TOPIC and "left" in (said := json.loads(record.body)):
+            for topic, group in [*self.missed]:
+                if group == said["group"] and said["topic"] in ("", topic):
+                    del self.missed[topic, group]
 
     def course(self, group: str, topic: str) -> Course | None:
         """How a group is on a topic now; None if it does not receive it."""

@@ -38,9 +38,11 @@ from services.broker.values import (
     Retire,
     SendReceipt,
     Verdict,
+    Warn,
 )
 from services.store import repair
 from tests.memory_disk import Fault, MemoryDisk
+from tests.missed_counts import missed_counts
 from tests.simulation.second_core import copy_files, differing_tables
 from tests.simulation.tables import tables
 from tidewheel.errors import TransactionEnded
@@ -197,7 +199,7 @@ def test_a_half_can_be_ended_while_its_segment_is_being_deleted(cut: Bench) -> N
 
 
 def test_nobody_reads_what_is_being_deleted(cut: Bench) -> None:
-    skipped = cut.broker.statistics.skipped[("t", "lagging")]
+    skipped = missed_counts(cut.broker)[("t", "lagging")]
     cut.disk.delete(f"commitlog/{cut.segments()[0]}")
     got = [decode(one.receipt_handle).physical_offset for one in cut.receive("lagging")]
     assert got
@@ -388,7 +390,7 @@ def test_a_group_that_joined_after_a_cut_missed_nothing_of_it() -> None:
         bench.send()
     bench.advance(10_000)
     missed = sum(bench.broker.finding.queue_range("t", queue_id)[0] for queue_id in range(4)) - begins
-    assert bench.broker.statistics.skipped[("t", "late")] == missed > 0
+    assert missed_counts(bench.broker)[("t", "late")] == missed > 0
     assert len(bench.receive("late")) == 80 - begins - missed
 
 
@@ -421,6 +423,11 @@ def damaged_and_cut(
     bench.advance(10_000)
     assert bench.broker.gauges().log_first_offset > 0
     return bench
+
+
+def first_offsets(bench: Bench) -> list[int]:
+    """Where each queue of t begins."""
+    return [bench.broker.finding.queue_range("t", queue_id)[0] for queue_id in range(4)]
 
 
 def missed_of(bench: Bench, topic: str = "t", queue_id: int = 0) -> list[list[Any]]:
@@ -470,7 +477,7 @@ def test_a_checkpoint_before_it_is_recorded_does_not_hide_what_a_group_missed(
     begins = bench.broker.finding.queue_range("t", 0)[0]
     assert begins > 0
     assert missed_of(bench) == [["lagging", begins]]
-    assert bench.broker.statistics.skipped == {("t", "lagging"): begins}
+    assert missed_counts(bench.broker) == {("t", "lagging"): sum(first_offsets(bench))}
     assert bench.broker.group_views.one("lagging").queues[0].committed_offset == begins
     checkpoint_of(bench.broker, bench)
     bench.reopen(bench.settings)
@@ -608,7 +615,8 @@ def test_what_a_group_misses_of_a_damaged_queue_is_recorded_at_the_next_start() 
     begins = bench.broker.finding.queue_range("t", 0)[0]
     assert found["queues"] == [["t", 0, begins]]
     assert found["skipped"] == [["lagging", "t", 0, begins]]
-    assert bench.broker.statistics.skipped[("t", "lagging")] == begins > 0
+    assert begins > 0
+    assert missed_counts(bench.broker) == {("t", "lagging"): sum(first_offsets(bench))}
     got = 0
     while some := bench.receive("lagging"):
         got += len(some)
@@ -781,9 +789,82 @@ def test_a_lagging_group_holds_the_log_for_its_time_and_is_then_moved_on() -> No
     assert len(bench.segments()) > 3
     bench.advance(120_000)
     assert len(bench.segments()) == 1
-    skipped = bench.broker.statistics.skipped[("t", "slow")]
+    skipped = missed_counts(bench.broker)[("t", "slow")]
     assert skipped > 20
     assert len(bench.receive("slow")) == 40 - skipped
+
+
+def cut_and_told(bench: Bench) -> list[str]:
+    """Let retention cut the log; return what it tells the broker's log meanwhile."""
+    told: list[str] = []
+    carry_out = bench.carry_out
+
+    def noting(effects: list[Effect]) -> None:
+        told.extend(one.text for one in effects if isinstance(one, Warn))
+        carry_out(effects)
+
+    with patch.object(bench, "carry_out", noting):
+        bench.advance(10_000)
+    return [one for one in told if one.startswith("Retention")]
+
+
+def test_what_a_group_missed_is_told_once_and_counted_over_restarts() -> None:
+    bench = Bench()
+    bench.receive("lagging")
+    for _ in range(40):
+        bench.send()
+    bench.reopen(replace(KEEP_ONE, cut_queues_max=1))
+    [told] = cut_and_told(bench)
+    count = missed_counts(bench.broker)["t", "lagging"]
+    assert 0 < count == 40 - len(bench.receive("lagging"))
+    assert told.startswith(f"Retention deleted {count:,} messages of topic t that group lagging had not ")
+    assert told.endswith("See: tidewheel group show lagging")
+    [view] = bench.broker.group_views.one("lagging").missed
+    assert (view.topic, view.count) == ("t", count)
+    assert NOW_MS < view.last_ms <= bench.now_ms
+    for is_from_log in (True, False):  # the log alone says it, then the snapshot
+        bench.reopen(KEEP_ALL)
+        assert bench.broker.group_views.one("lagging").missed == (view,), is_from_log
+        checkpoint_of(bench.broker, bench)
+    assert cut_and_told(bench) == []
+
+
+def test_what_groups_missed_is_told_of_the_largest_losses_and_counted_for_the_others() -> None:
+    bench = Bench()
+    for number in range(14):
+        bench.receive(f"g{number}")
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+    told = cut_and_told(bench)
+    assert len(told) == 11
+    count = missed_counts(bench.broker)["t", "g0"]
+    assert told[-1].startswith(f"Retention deleted {4 * count:,} messages in all that 4 more subscriptions")
+
+
+def test_a_group_that_comes_back_to_a_topic_begins_to_count_anew() -> None:
+    bench = Bench()
+    bench.receive("lagging")
+    for _ in range(40):
+        bench.send()
+    bench.reopen(KEEP_ONE)
+    bench.advance(10_000)
+    assert missed_counts(bench.broker)["t", "lagging"] > 0
+    bench.broker.group_views.delete("lagging", "", bench.now_ms)
+    assert missed_counts(bench.broker) == {}
+    bench.receive("lagging")
+    bench.flush()
+    bench.reopen(KEEP_ONE)
+    assert bench.broker.group_views.one("lagging").missed == ()
+
+
+def test_a_snapshot_of_an_older_version_has_no_counts() -> None:
+    bench = Bench()
+    bench.receive("g")
+    frozen = bench.broker.groups.freeze()
+    del frozen["missed"]
+    bench.broker.groups.thaw(frozen)
+    assert missed_counts(bench.broker) == {}
 
 
 def test_a_segment_waits_for_two_snapshots_that_cover_it() -> None:

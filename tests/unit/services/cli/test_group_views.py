@@ -32,6 +32,17 @@ def test_the_state_is_only_there_when_somebody_should_act() -> None:
     assert group_row(group(policy=paused, consumers=1))[-1] == "paused"
 
 
+def test_what_retention_took_from_a_group_is_shown() -> None:
+    topics = [{"topic": "orders", "count": 1_295, "last_ms": "1800000000000"}]
+    lost = group(consumers=1, missed=1_295, missed_ms="1800000000000", missed_topics=topics)
+    assert group_row(lost)[-1] == "missed 1,295"
+    assert group_row(lost | {"consumers": 0})[-1] == "no consumer, missed 1,295"
+    [line] = [one for one in group_lines(lost) if one.startswith("  missed")]
+    assert line.startswith("  missed     1,295   deleted by retention before it had finished them, the last ")
+    assert line.endswith(": orders (1,295)")
+    assert not any("missed" in one for one in group_lines(group(missed=0, missed_ms=None)))
+
+
 def test_of_many_topics_a_line_has_some_and_how_many_more_there_are() -> None:
     few, many = ["a", "b", "c"], [f"orders-{number:03}" for number in range(500)]
     assert group_row(group(topics=few))[1] == "a b c"

@@ -110,6 +110,25 @@ def test_a_paused_group_is_told_to_be_paused() -> None:
     assert "it is paused" in found.said
 
 
+@pytest.mark.parametrize(("ago_ms", "state"), [(86_399_999, State.WARN), (86_400_000, State.OK)])
+def test_what_retention_took_from_a_group_is_a_warning_for_a_day(ago_ms: int, state: State) -> None:
+    lost = {"missed": 295, "missed_ms": str(NOW_MS - ago_ms)}
+    none = {"missed": 0, "missed_ms": None}
+    found = row("lag", groups={"groups": [group("shop", 0, 0) | lost, group("well", 0, 0) | none]})
+    assert found.state is state
+    if state is State.WARN:
+        assert "retention deleted what 1 group had not finished" in found.said
+        assert "shop has missed 295" in found.said
+        assert found.see == "tidewheel group show shop"
+
+
+def test_what_a_group_still_lags_comes_before_what_one_has_missed() -> None:
+    lost = {"missed": 295, "missed_ms": str(NOW_MS)}
+    found = row("lag", groups={"groups": [group("shop", 0, 0) | lost, group("slow", 1, 1_800_000)]})
+    assert (found.state, found.see) == (State.CRIT, "tidewheel group lag slow")
+    assert "shop has missed 295" in found.said
+
+
 def test_a_group_is_named_that_is_over_a_number_and_not_the_one_that_is_older() -> None:
     limits = Limits({Unit.COUNT: 100}, {Unit.COUNT: 1000})
     found = judged(

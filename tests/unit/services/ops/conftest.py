@@ -21,6 +21,7 @@ from services.ops.metrics import Metrics
 from tests.memory_disk import MemoryDisk
 
 START_MS = 1_763_700_000_000
+SETTINGS = BrokerSettings(segment_bytes=1 << 23)
 
 
 @dataclass
@@ -78,9 +79,10 @@ def at_desk() -> Callable[[Scenario], None]:
     return play
 
 
-async def run(scenario: Scenario) -> None:
+async def run(scenario: Scenario, settings: BrokerSettings = SETTINGS) -> None:
+    """Run a scenario at a desk of a broker with these settings."""
     with ThreadPoolExecutor(1) as writer:
-        disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
+        disk = MemoryDisk()
         call_later = asyncio.get_running_loop().call_later
         live = LiveBroker(disk, settings, lambda: START_MS, call_later, writer, kept_offset(disk, "virtual"))
         app = make_app(live, Metrics(live, []), files=disk)

@@ -10,17 +10,27 @@ from typing import Any
 import pytest
 
 from commitlog.message import Message
+from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.group_values import GroupPolicy
+from services.broker.settings import BrokerSettings
 from services.cli.group_views import filter_line
 from services.live.consumers import ConsumerView
 from services.ops.app import routes
 from services.ops.group_metrics import group_families
 from services.ops.groups import GroupsApi, PolicyAnswer, PolicyFields
+from tests.unit.services.ops.conftest import START_MS, run
 
 Desk = Any
 AtDesk = Callable[..., None]
 HOUR_MS = 3_600_000
+
+
+KEEPS_LITTLE = BrokerSettings(
+    segment_bytes=8 * 1024,
+    housekeeping_ms=1_000,
+    retention=RetentionPolicy(log_bytes_max=8 * 1024, group_pin_ms=0),
+)
 
 
 async def call(desk: Desk, method: str, path: str, body: object = None, status: int = 200) -> Any:
@@ -328,3 +338,39 @@ def test_a_waiting_client_is_woken_when_another_leaves_a_message_to_it(at_desk: 
         assert [one.message.message_id for one in await waiting] == ["M"]
 
     at_desk(scenario)
+
+
+def test_what_retention_took_from_a_group_is_shown_measured_and_logged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, "t", "first")
+        await take(desk, "slow", "t", 1)
+        await take(desk, "quick", "t", 1)
+        await call(desk, "POST", "/quick/reset", {"to": "latest"})
+        assert (await call(desk, "GET", "/slow"))["missed"] == 0
+        for number in range(100):
+            await desk.live.send(Message(topic="t", body=b"x" * 500, message_id=f"M{number}"))
+        await call(desk, "POST", "/quick/reset", {"to": "latest"})
+        for _ in range(60):
+            await desk.advance("2s")
+            if (found := await call(desk, "GET", "/slow"))["missed"]:
+                break
+        await desk.advance("2s")
+        assert found["missed"] == int(found["queues"][0]["min_offset"]) > 0
+        assert START_MS - HOUR_MS < int(found["missed_ms"]) <= START_MS, "callers speak of real time"
+        shown = {"topic": "t", "count": found["missed"], "last_ms": found["missed_ms"]}
+        assert found["missed_topics"] == [shown]
+        quick = await call(desk, "GET", "/quick")
+        assert (quick["missed"], quick["missed_ms"], "missed_topics" in quick) == (0, None, False)
+        metrics = (await desk.http.get("/metrics")).text
+        [line] = [one for one in metrics.splitlines() if one.startswith("mq_group_missed_messages_total{")]
+        assert 'consumer_group="slow"' in line
+        assert 'topic="t"' in line
+        assert line.endswith(f" {found['missed']:.1f}")
+        missed.append(found["missed"])
+
+    missed: list[int] = []
+    asyncio.run(run(scenario, KEEPS_LITTLE))
+    told = f"Retention deleted {missed[0]:,} messages of topic t that group slow had not finished."
+    assert capsys.readouterr().out.count(told) == 1

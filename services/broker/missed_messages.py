@@ -1,0 +1,84 @@
+"""How many messages retention has deleted that a group had not finished, by group and topic.
+
+Derived from the records of cuts alone (`services.broker.housekeeping`, "skipped"), so a start, a follower and
+a replay come to the same numbers. A snapshot keeps them; they go when the group leaves the topic. Snapshots
+of older versions have none: then the counts begin with the log behind the snapshot.
+
+Cost: one entry for each subscription that ever missed something (`limits.SUBSCRIPTIONS_MAX`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from commitlog.snapshot import Rows
+
+TOLD_AT_ONCE_MAX: Final = 10
+"""Lines of one cut in the broker's log: the largest losses; one more line counts the others."""
+WHAT_HOLDS_LONGER: Final = (
+    "A group holds what it has not finished for --group-pin-hours, unless 85 % of the disk is used."
+)
+
+
+class Missed(NamedTuple):
+    """What a group has missed of a topic; `last_ms` is the store time of the last cut that took some."""
+
+    message_count: int
+    last_ms: int
+
+
+class MissedMessages:
+    """The counts of all groups."""
+
+    def __init__(self) -> None:
+        self._missed: dict[tuple[str, str], Missed] = {}
+
+    def of(self, group: str, topic: str) -> Missed | None:
+        """Return what a group has missed of a topic; None for nothing."""
+        return self._missed.get((group, topic))
+
+    def items(self) -> Iterator[tuple[str, str, Missed]]:
+        """Yield (group, topic, what it has missed)."""
+        return ((group, topic, missed) for (group, topic), missed in self._missed.items())
+
+    def apply(self, skipped: Iterable[list[Any]], store_ms: int) -> None:
+        """Add what a record says that groups missed: [group, topic, queue id, count]."""
+        for group, topic, _, count in skipped:
+            before = self._missed.get((group, topic))
+            self._missed[group, topic] = Missed(count + (before.message_count if before else 0), store_ms)
+
+    def forget(self, group: str, topic: str) -> None:
+        """Drop the count of a group that no longer receives a topic."""
+        self._missed.pop((group, topic), None)
+
+    def freeze(self) -> Rows:
+        """Return what a snapshot keeps: [group, topic, count, time of the last cut]."""
+        return Rows([self._missed.copy()], lambda key, missed: [*key, *missed])
+
+    def thaw(self, rows: Iterable[list[Any]]) -> None:
+        """Take over the rows of a snapshot."""
+        self._missed = {(group, topic): Missed(count, last_ms) for group, topic, count, last_ms in rows}
+
+
+def sentences(missed: dict[tuple[str, str], int]) -> list[str]:
+    """Return what the log says of one cut: of the groups (group, topic) that missed most, and how many more.
+
+    Each has the command that shows more.
+    """
+    if not missed:
+        return []
+    most = heapq.nlargest(TOLD_AT_ONCE_MAX, missed.items(), key=lambda one: one[1])
+    told = [
+        f"Retention deleted {count:,} messages of topic {topic} that group {group} had not finished. "
+        f"{WHAT_HOLDS_LONGER} See: tidewheel group show {group}"
+        for (group, topic), count in most
+    ]
+    if rest := len(missed) - len(most):
+        count = sum(missed.values()) - sum(count for _, count in most)
+        told.append(
+            f"Retention deleted {count:,} messages in all that {rest:,} more subscriptions of groups to "
+            "topics had not finished. See: tidewheel group ls"
+        )
+    return told
