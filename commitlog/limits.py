@@ -69,6 +69,7 @@ TAILS_BYTES_MAX = 32 * 1024 * 1024  # of all queues, besides tails of few entrie
 REFUSED_TAIL_BYTES_MAX = 256 * 1024  # of a queue whose file cannot be written, before its tail is let go of
 CUT_QUEUES_MAX = 100  # which a cut of the log looks at in one turn: 14 to 34 ms with all entries in files
 CUT_QUEUE_BYTES = 64 * 1024  # of a file that was not compared yet: they cost as much as a queue
+CUT_QUEUE_GROUPS = 25  # groups that receive a queue: so many cost as much as a queue
 CUT_ROWS_PER_RECORD_MAX = 5_000  # of what groups missed, in a record of retention
 FILES_OPEN_MAX = 2_048  # of a store; a broker's connections need descriptors, too
 FLUSHES_IN_FLIGHT_MAX = 3

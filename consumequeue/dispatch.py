@@ -40,7 +40,7 @@ it with its CRC, 10 ms for 6 MB.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
@@ -267,15 +267,19 @@ class Dispatch:
         """Return (topic, queue id) of all queues of this moment."""
         return [*self._queues]
 
-    def take_some(self, keys: deque[tuple[str, int]], count: int) -> list[tuple[str, int]]:
+    def take_some(
+        self, keys: deque[tuple[str, int]], count: int, cost_of: Callable[[str], int]
+    ) -> list[tuple[str, int]]:
         """Take so many queues (topic, queue id) from the left of `keys` that looking into them is bounded.
 
-        `count` of them, or fewer where large files were not read yet.
+        `count` of them, or fewer where large files were not read yet, or where a queue costs more because of
+        its topic, as `cost_of` says (0: nothing more).
         """
         taken: list[tuple[str, int]] = []
         while keys and count > 0:
             taken.append(keys.popleft())
-            count -= 1 + self._queues[taken[-1]].unread_bytes // limits.CUT_QUEUE_BYTES
+            unread = self._queues[taken[-1]].unread_bytes // limits.CUT_QUEUE_BYTES
+            count -= 1 + unread + cost_of(taken[-1][0])
         return taken
 
     def minimums(
@@ -332,12 +336,14 @@ class Dispatch:
         """Return whether a queue begins later than records say."""
         return (topic, queue_id) in self._recorded
 
-    def unrecorded(self, count: int) -> tuple[list[tuple[str, int, int]], list[int]]:
-        """Return (topic, queue id, offset) of up to `count` queues that begin later than records say.
+    def unrecorded(
+        self, count: int, cost_of: Callable[[str], int]
+    ) -> tuple[list[tuple[str, int, int]], list[int]]:
+        """Return (topic, queue id, offset) of some queues that begin later than records say: see `take_some`.
 
         And where in the log the entries at these offsets point, as `minimums` does.
         """
-        keys = self.take_some(deque(islice(self._recorded, count)), count)
+        keys = self.take_some(deque(islice(self._recorded, count)), count, cost_of)
         queues = [self._queues[key] for key in keys]
         rows = [(*queue.key, queue.min_offset) for queue in queues]
         return rows, [queue.place(queue.min_offset) for queue in queues]

@@ -401,6 +401,10 @@ class Groups:
         """Return the groups that receive a topic, each with this queue of it."""
         return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
+    def receiver_count(self, topic: str) -> int:
+        """Return how many groups receive a topic."""
+        return len(self._members.get(topic, ()))
+
     def wanted_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
         """Return where the next message of a group lies in the log; -1 where it has none left.
 

@@ -33,7 +33,8 @@ that no "queues": the segments were gone when such a record was written, and a s
 there.
 
 Weak spot: room is measured once in `housekeeping_ms`. Writes that take the last tenth of the disk in less
-fill it; then the reserve is spent, and nothing is lost but the room.
+fill it; then the reserve is spent, and nothing is lost but the room. A cut looks at a queue and all its
+groups in one turn, 6 us for a group.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ class Housekeeping:
         if is_checkpointing:
             self._waiting = None  # see `look`, which begins anew
         if self._store.dispatch.has_unrecorded:
-            rows, places = self._store.dispatch.unrecorded(self._cut_queues_max)
+            rows, places = self._store.dispatch.unrecorded(self._cut_queues_max, self._cost_of_groups)
             rise = self._rise(rows, places, self._store.log.first_offset)
             self._record(rise, 0, now_ms, is_last=False)
             return None
@@ -269,7 +270,7 @@ class Housekeeping:
             self._uncut = deque(dispatch.keys())  # a queue that comes later begins above the cut
         self._groups.open_records.close()  # a lease of before the cut comes before it in the log
         queues, places = dispatch.minimums(
-            done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max)
+            done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max, self._cost_of_groups)
         )
         rise = self._rise(queues, places, done.cut_offset)
         is_last = not self._uncut
@@ -278,6 +279,10 @@ class Housekeeping:
             log.keep.add(done.cut_offset, done.places)
         self._record(rise, done.cut_offset, now_ms, is_last=is_last)
         return is_last
+
+    def _cost_of_groups(self, topic: str) -> int:
+        """Return what a queue of a topic costs more for its groups, in queues: each may have missed some."""
+        return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _rise(self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int) -> Rise:
         """Return what is to be recorded of queues that are to begin at (topic, queue id, offset).

@@ -267,7 +267,7 @@ def test_a_queue_begins_later_than_records_say_until_one_says_so(script: list[tu
         assert made.recorded_min("t", 0) == recorded
         assert made.is_unrecorded("t", 0) == made.has_unrecorded == (recorded < begins)
         assert made.freeze_recorded() == ([("t", 0, recorded)] if recorded < begins else [])
-        assert made.unrecorded(9)[0] == ([("t", 0, begins)] if recorded < begins else [])
+        assert made.unrecorded(9, lambda _: 0)[0] == ([("t", 0, begins)] if recorded < begins else [])
 
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "rise", "restart"]), st.integers(0, 12)), max_size=20))

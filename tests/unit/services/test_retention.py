@@ -337,6 +337,28 @@ def test_a_cut_of_many_queues_takes_several_records_of_which_the_last_cuts() -> 
     assert [bench.broker.finding.queue_range("t", queue_id) for queue_id in range(4)] == ranges
 
 
+def test_a_cut_of_queues_with_many_groups_looks_at_fewer_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80,000 queues of 1,000 groups are as bounded in a turn as queues that nobody receives."""
+    monkeypatch.setattr(limits, "CUT_QUEUE_GROUPS", 5)
+    bench = Bench()
+    for number in range(10):
+        bench.receive(f"g{number}")
+    for _ in range(40):
+        bench.send()
+    bench.reopen(replace(KEEP_ONE, cut_queues_max=3))
+    told = cut_and_told(bench)
+    assert [(one["done"], len(one["queues"]), len(one["skipped"])) for one in cuts(bench)] == [
+        (False, 1, 10),
+        (False, 1, 10),
+        (False, 1, 10),
+        (True, 1, 10),
+    ]
+    assert len(told) == 10
+    assert missed_counts(bench.broker) == {
+        ("t", f"g{number}"): sum(first_offsets(bench)) for number in range(10)
+    }
+
+
 def test_many_rows_of_what_groups_missed_take_several_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CUT_ROWS_PER_RECORD_MAX", 3)
     bench = Bench()
