@@ -91,8 +91,8 @@ def show(
     if as_json:
         output.print_json(shown(found))
         return
-    for name, value in shown(found).items():
-        print(f"{name:<12}{'-' if value is None else value}")
+    fields = shown(found).items()
+    output.show(*(f"{name:<12}{'-' if value is None else value}" for name, value in fields))
 
 
 @app.command()
@@ -113,7 +113,7 @@ def replay(
         raise ConfigurationError("Give the ids of rows, or --all.")
     with opened(db) as engine:
         brought = outbox.replay(engine, [row.id for row in outbox.parked(engine)] if every else row_ids or [])
-    print(f"{brought:,} wait for a relay again")
+    output.show(f"{brought:,} wait for a relay again")
     if not every and brought < len(set(row_ids or [])):
         raise NotFound("The others are not parked: tidewheel outbox ls")
 

@@ -33,6 +33,7 @@ OTHER_VARIABLES: Final = {
     "TIDEWHEEL_CLIENT_SECRET": "The secret of the test clients.",
     "TIDEWHEEL_CLIENT_PLAINTEXT": "Test clients connect without TLS.",
     "TIDEWHEEL_LONG": "Tests that take minutes run, too (make endurance).",
+    "TIDEWHEEL_OUTBOX_DB": "The database whose outbox `tidewheel outbox` shows.",
     "TIDEWHEEL_BENCH_PYVOY": "A benchmark's server finds its part.",
 }
 """Variables that are no settings, and what each is for; others that begin so are warned of."""

@@ -16,7 +16,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Resolution, SendReceipt
-from services.cli.msg import text
+from services.cli.msg import lines
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
@@ -193,6 +193,6 @@ def test_the_http_interface_looks_messages_up(asked: list[httpx.Response]) -> No
 
 
 def test_the_command_shows_place_names_and_body(asked: list[httpx.Response]) -> None:
-    shown = text(asked[1].json()["messages"][0])
+    shown = "\n".join(lines(asked[1].json()["messages"][0]))
     for told in ("t queue ", " offset 0  log ", "id M1  keys k  tag a", "hello"):
         assert told in shown

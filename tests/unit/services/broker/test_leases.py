@@ -7,6 +7,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.broker.lease_clock import LeaseClock
 from services.broker.leases import Leases
 from services.broker.scheduler import Scheduler
 
@@ -16,7 +17,8 @@ count = st.integers(0, 300)
 
 def given_out(now_ms: int, store_ms: int, count: int) -> list[int]:
     """The generations of a start, before which `store_ms` was the newest store time."""
-    leases = Leases(Scheduler(now_ms), now_ms)
+    clock = LeaseClock()
+    leases = Leases(Scheduler(now_ms, clock), clock, now_ms)
     leases.begin_above(store_ms, now_ms)
     return [leases.next_generation() for _ in range(count)]
 

@@ -387,6 +387,7 @@ def test_a_table_that_cannot_be_filled_says_so_and_looks_up_until_the_window_has
     assert [one.part for one in bench.broker.store.damage] == ["index"]
     known = {one: bench.send(replace(PLAIN, message_id=one)) for one in offsets}
     assert len(set(known.values()) & set(offsets.values())) > 200
+    bench.send(replace(PLAIN, message_id="of the first turn"))
     for number in range(TURNS_KEPT):
         assert bench.broker.sending.repeats.ids.is_incomplete
         bench.now_ms += TURN_MS

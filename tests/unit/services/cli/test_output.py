@@ -108,6 +108,7 @@ OWN_TEXT = {
     "sample.py": {"sample"},
     "demo.py": {"demo"},
     "serve.py": {"announce"},
+    "task_views.py": {"say", "end"},
     "dev.py": {"begin"},
     "top.py": {"screen_of_its_own", "draw"},
 }

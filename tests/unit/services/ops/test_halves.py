@@ -48,8 +48,13 @@ def test_a_half_is_received_once_it_is_committed_and_never_when_it_is_rolled_bac
         yes, no = await begin(desk, body="yes"), await begin(desk, body="no")
         assert await received(desk) == []
         told = await post(desk, f"/{yes}/commit")
-        expected = {"transaction_id": yes, "resolution": "COMMIT", "repeated": False, "verdict": None}
-        assert told == expected
+        assert told == {
+            "transaction_id": yes,
+            "resolution": "COMMIT",
+            "repeated": False,
+            "verdict": None,
+            "replaced_offset": None,
+        }
         assert (await post(desk, f"/{no}/rollback"))["resolution"] == "ROLLBACK"
         assert [one["body"] for one in await received(desk)] == ["yes"]
         assert (await post(desk, f"/{yes}/commit"))["repeated"] is True
