@@ -26,8 +26,9 @@ LONGEST = {
 settings.register_profile("untimed", deadline=None)  # a machine with other work may be slow
 settings.load_profile("untimed")
 subprocess.Popen = Forked  # type: ignore[misc]
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # below nohup brokers of tests would ignore it, too
-    signal.signal(signal.SIGHUP, lambda *_: None)  # unlike SIG_IGN, a process that is started begins without
+for number in (signal.SIGHUP, signal.SIGINT):  # ignored below `nohup` and behind `&`
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)  # unlike SIG_IGN, processes do not inherit it
 
 
 def pytest_xdist_auto_num_workers() -> int:
