@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 
 from commitlog import properties
 from commitlog.record import TYPE_COMMIT, Record
+from tidewheel import property_names
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OUTCOME_TOPIC: Final = "TW_SYS_OUTCOME"
@@ -80,13 +81,13 @@ _BY_PREFIX: Final = {
     "%RETRY%": "normal",
 }
 _OURS: Final = b"TW_"
-_ENDING: Final = frozenset((properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS))
+_ENDING: Final = frozenset((property_names.TIMER_OFFSET, property_names.REPLACES, property_names.CANCELS))
 _SAID: Final = (
-    properties.REPLACES,
-    properties.REPLACED_DUE_MS,
-    properties.CANCELS,
-    properties.CANCELS_TOPIC,
-    properties.VERB,
+    property_names.REPLACES,
+    property_names.REPLACED_DUE_MS,
+    property_names.CANCELS,
+    property_names.CANCELS_TOPIC,
+    property_names.VERB,
 )
 
 
@@ -115,7 +116,7 @@ def kind_of(record: Record) -> str:
     kind = kind_of_topic(record.topic)
     if kind != "normal":
         return kind
-    if _number(record, properties.TIMER_OFFSET) is not None:
+    if _number(record, property_names.TIMER_OFFSET) is not None:
         return "delivered"
     return "commit" if record.type == TYPE_COMMIT else "normal"
 
@@ -143,21 +144,21 @@ def endings(record: Record) -> Iterator[Ending]:
     stored = properties.of_record(record)
     if _ENDING.isdisjoint(stored):
         return
-    timer_offset = _number(record, properties.TIMER_OFFSET)
+    timer_offset = _number(record, property_names.TIMER_OFFSET)
     if timer_offset is not None:
         is_verb = record.topic == VERB_TOPIC
-        topic = stored.get(properties.REAL_TOPIC, "") if is_verb else record.topic
-        yield Ending(timer_offset, _end(record), _number(record, properties.DUE_MS) or 0, topic)
+        topic = stored.get(property_names.REAL_TOPIC, "") if is_verb else record.topic
+        yield Ending(timer_offset, _end(record), _number(record, property_names.DUE_MS) or 0, topic)
         return
-    replaced = _number(record, properties.REPLACES)
+    replaced = _number(record, property_names.REPLACES)
     if replaced is not None and record.topic == TIMER_TOPIC:
-        is_moved = stored.get(properties.VERB) == MOVE
-        due_ms = _number(record, properties.REPLACED_DUE_MS) or 0
-        topic = stored.get(properties.REAL_TOPIC, "")
+        is_moved = stored.get(property_names.VERB) == MOVE
+        due_ms = _number(record, property_names.REPLACED_DUE_MS) or 0
+        topic = stored.get(property_names.REAL_TOPIC, "")
         yield Ending(replaced, End.MOVED if is_moved else End.REPLACED, due_ms, topic)
-    cancels = stored.get(properties.CANCELS, "").split()
+    cancels = stored.get(property_names.CANCELS, "").split()
     if len(cancels) == 2 and all(map(str.isdigit, cancels)):
-        topic = stored.get(properties.CANCELS_TOPIC, "")
+        topic = stored.get(property_names.CANCELS_TOPIC, "")
         yield Ending(int(cancels[0]), End.CANCELLED, int(cancels[1]), topic)
 
 
@@ -167,7 +168,7 @@ def without_endings(stored: bytes) -> dict[str, str]:
 
 
 def _end(record: Record) -> End:
-    verb = properties.of_record(record).get(properties.VERB)
+    verb = properties.of_record(record).get(property_names.VERB)
     if record.topic == VERB_TOPIC:
         return End.UNREADABLE if verb == UNREADABLE else End.CANCELLED
     return End.FIRED if verb == FIRE else End.DELIVERED

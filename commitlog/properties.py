@@ -15,127 +15,30 @@ from commitlog.compression import for_client
 from commitlog.message import Message
 from commitlog.record import Record
 from tidewheel.property_names import (
-    CANCELS as CANCELS,
-)
-from tidewheel.property_names import (
-    CANCELS_TOPIC as CANCELS_TOPIC,
-)
-from tidewheel.property_names import (
-    CHECK_IMMUNITY_SECONDS as CHECK_IMMUNITY_SECONDS,
-)
-from tidewheel.property_names import (
-    CHECK_MS as CHECK_MS,
-)
-from tidewheel.property_names import (
-    DEAD_ATTEMPTS as DEAD_ATTEMPTS,
-)
-from tidewheel.property_names import (
-    DEAD_FIRST_ERROR as DEAD_FIRST_ERROR,
-)
-from tidewheel.property_names import (
-    DEAD_LAST_ERROR as DEAD_LAST_ERROR,
-)
-from tidewheel.property_names import (
-    DEAD_LETTER_MESSAGE_ID as DEAD_LETTER_MESSAGE_ID,
-)
-from tidewheel.property_names import (
-    DEAD_LETTER_TOPIC as DEAD_LETTER_TOPIC,
-)
-from tidewheel.property_names import (
-    DEAD_REASON as DEAD_REASON,
-)
-from tidewheel.property_names import (
-    DELIVER_MS as DELIVER_MS,
-)
-from tidewheel.property_names import (
-    DUE_MS as DUE_MS,
-)
-from tidewheel.property_names import (
-    FOR_GROUP as FOR_GROUP,
-)
-from tidewheel.property_names import (
-    KEY_LENGTHS as KEY_LENGTHS,
-)
-from tidewheel.property_names import (
-    KEYS as KEYS,
-)
-from tidewheel.property_names import (
-    LITE_TOPIC as LITE_TOPIC,
-)
-from tidewheel.property_names import (
-    MESSAGE_GROUP as MESSAGE_GROUP,
-)
-from tidewheel.property_names import (
-    MESSAGE_ID as MESSAGE_ID,
-)
-from tidewheel.property_names import (
-    OCCURRENCE_MS as OCCURRENCE_MS,
-)
-from tidewheel.property_names import (
-    ORIGIN_TOPIC as ORIGIN_TOPIC,
-)
-from tidewheel.property_names import (
-    OUTCOME as OUTCOME,
-)
-from tidewheel.property_names import (
-    PRIORITY as PRIORITY,
-)
-from tidewheel.property_names import (
-    PRIORITY_MAX as PRIORITY_MAX,
-)
-from tidewheel.property_names import (
-    PRODUCER_GROUP as PRODUCER_GROUP,
-)
-from tidewheel.property_names import (
-    REAL_QUEUE_ID as REAL_QUEUE_ID,
-)
-from tidewheel.property_names import (
-    REAL_TOPIC as REAL_TOPIC,
-)
-from tidewheel.property_names import (
-    REASON as REASON,
-)
-from tidewheel.property_names import (
-    REDRIVE_OF as REDRIVE_OF,
-)
-from tidewheel.property_names import (
-    REPLACED_DUE_MS as REPLACED_DUE_MS,
-)
-from tidewheel.property_names import (
-    REPLACES as REPLACES,
-)
-from tidewheel.property_names import (
-    RESERVED as RESERVED,
-)
-from tidewheel.property_names import (
-    SCHEDULE as SCHEDULE,
-)
-from tidewheel.property_names import (
-    TAG as TAG,
-)
-from tidewheel.property_names import (
-    TIMER_KEY as TIMER_KEY,
-)
-from tidewheel.property_names import (
-    TIMER_NAMES as TIMER_NAMES,
-)
-from tidewheel.property_names import (
-    TIMER_OFFSET as TIMER_OFFSET,
-)
-from tidewheel.property_names import (
-    TIMER_UNIQUE as TIMER_UNIQUE,
-)
-from tidewheel.property_names import (
-    TRACE_CONTEXT as TRACE_CONTEXT,
-)
-from tidewheel.property_names import (
-    TRANSACTION_ID as TRANSACTION_ID,
-)
-from tidewheel.property_names import (
-    TRANSACTIONAL as TRANSACTIONAL,
-)
-from tidewheel.property_names import (
-    VERB as VERB,
+    CHECK_IMMUNITY_SECONDS,
+    DEAD_ATTEMPTS,
+    DEAD_FIRST_ERROR,
+    DEAD_LAST_ERROR,
+    DEAD_LETTER_MESSAGE_ID,
+    DEAD_LETTER_TOPIC,
+    DEAD_REASON,
+    DUE_MS,
+    KEY_LENGTHS,
+    KEYS,
+    LITE_TOPIC,
+    MESSAGE_GROUP,
+    MESSAGE_ID,
+    OCCURRENCE_MS,
+    ORIGIN_TOPIC,
+    PRIORITY,
+    PRIORITY_MAX,
+    REAL_TOPIC,
+    REDRIVE_OF,
+    RESERVED,
+    SCHEDULE,
+    TAG,
+    TRACE_CONTEXT,
+    TRANSACTIONAL,
 )
 
 SHOWN: Final = frozenset({

@@ -71,9 +71,10 @@ from consumequeue.queue import (
     writes_of,
 )
 from consumequeue.tails import Tails
+from tidewheel import property_names
 
-_LITE_TOPIC: Final = properties.LITE_TOPIC.encode()
-_TAG: Final = properties.TAG.encode()
+_LITE_TOPIC: Final = property_names.LITE_TOPIC.encode()
+_TAG: Final = property_names.TAG.encode()
 MADE_BEFORE: Final = 0
 """The offset of snapshots and marks of before, which name none."""
 _MARK_OF_BEFORE: Final = b"yes\n"
@@ -687,8 +688,8 @@ def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:
     except StoreDamaged:
         return Entry(record.physical_offset, 0, 0)
     code = 0
-    if _LITE_TOPIC in stored and (lite_topic := properties.value_of(stored, properties.LITE_TOPIC)):
+    if _LITE_TOPIC in stored and (lite_topic := properties.value_of(stored, property_names.LITE_TOPIC)):
         code = lite_code(lite_topic)
     elif _TAG in stored:
-        code = tags_code(properties.value_of(stored, properties.TAG))
+        code = tags_code(properties.value_of(stored, property_names.TAG))
     return Entry(record.physical_offset, record_bytes, code)

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Protocol
 from commitlog import limits, properties
 from consumequeue.entry import tags_code
 from consumequeue.errors import IllegalFilter
+from tidewheel import property_names
 
 TAG, SQL = "TAG", "SQL"
 
@@ -86,7 +87,7 @@ class Tagged:
 
     def matches(self, stored: bytes) -> bool:
         """Return whether the tag itself is wanted, not only its hash."""
-        return properties.value_of(stored, properties.TAG) in self.tags
+        return properties.value_of(stored, property_names.TAG) in self.tags
 
     def work(self, stored_bytes: int) -> int:
         """Return the cost of one search in the stored properties."""

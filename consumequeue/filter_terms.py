@@ -38,8 +38,9 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple, cast
 
-from commitlog import limits, properties
+from commitlog import limits
 from consumequeue.errors import IllegalFilter
+from tidewheel import property_names
 
 Truth = bool | None
 Value = str | Decimal | Truth
@@ -190,7 +191,7 @@ def one_of(term: Term, members: list[Term]) -> Term:
         return read in numbers if read is not None or not numbers else None
 
     # With a number in the list no tags: 5 is equal to the tags '5', '5.0' and '05', each of another hash.
-    tags = texts if term.name == properties.TAG and not numbers else None
+    tags = texts if term.name == property_names.TAG and not numbers else None
     return _joined(Kind.TRUTH, holds, term, tags=tags)
 
 
@@ -312,7 +313,7 @@ def _number_of(term: Term) -> Callable[[Given], Decimal | None]:
 
 def _tags(tested: Term, wanted: Term) -> frozenset[str] | None:
     """Return the one tag that TAGS = 'text' asks for; None if the comparison is another."""
-    if tested.name == properties.TAG and isinstance(wanted.constant, str):
+    if tested.name == property_names.TAG and isinstance(wanted.constant, str):
         return frozenset({wanted.constant})
     return None
 

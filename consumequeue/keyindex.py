@@ -38,14 +38,15 @@ from consumequeue.bloom_filter import Filter, Mask, Probe, Words, probe_of
 from consumequeue.name_hash import digest_of
 from consumequeue.run_store import RunStore, RunsToWrite
 from consumequeue.sorted_runs import Entries, Run, Schema, bounds, order_of
+from tidewheel import property_names
 from tidewheel.errors import LibraryMissing
 
 BATCH_ENTRIES: Final = 16_384
 FILTERED_MAX: Final = 1 << 20
 """The entries of the largest run with a filter, which has 1.5 to 3 MiB."""
 
-_KEYS: Final = properties.KEYS.encode()
-_REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
+_KEYS: Final = property_names.KEYS.encode()
+_REAL_TOPIC: Final = property_names.REAL_TOPIC.encode()
 
 ENTRY: Final = np.dtype([("key", "<u8"), ("offset", "<u8")])
 """One entry: 64 bits of hash, and the physical offset of the record."""
@@ -84,7 +85,7 @@ def names_of(record: Record) -> tuple[str, dict[str, None]]:
     if record.sys_flag & INNER_BATCH:
         for message in messages_of(record):
             names |= keys_of(message.properties)
-    real_topic = properties.value_of(stored, properties.REAL_TOPIC) if _REAL_TOPIC in stored else ""
+    real_topic = properties.value_of(stored, property_names.REAL_TOPIC) if _REAL_TOPIC in stored else ""
     return real_topic or record.topic, names
 
 
@@ -116,11 +117,13 @@ def other_keys_of(message: Message) -> Collection[str]:
 
 def keys_of(stored: bytes) -> dict[str, None]:
     """Return the keys that stored properties are found by: the message's, and its id."""
-    joined = properties.value_of(stored, properties.KEYS) if _KEYS in stored else ""
+    joined = properties.value_of(stored, property_names.KEYS) if _KEYS in stored else ""
     names: dict[str, None] = {}
     if joined:
-        names = dict.fromkeys(properties.keys_in(joined, properties.value_of(stored, properties.KEY_LENGTHS)))
-    message_id = properties.value_of(stored, properties.MESSAGE_ID)
+        names = dict.fromkeys(
+            properties.keys_in(joined, properties.value_of(stored, property_names.KEY_LENGTHS))
+        )
+    message_id = properties.value_of(stored, property_names.MESSAGE_ID)
     if message_id:
         names[message_id] = None
     return names

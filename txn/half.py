@@ -29,11 +29,12 @@ from commitlog import properties
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_COMMIT, TYPE_SYSTEM, Record
+from tidewheel import property_names
 from txn.checkback import CheckBackPolicy
 from txn.errors import InvalidTransactionId
 from txn.states import State
 
-_CHECK: Final = f"{properties.CHECK_MS}\x01"
+_CHECK: Final = f"{property_names.CHECK_MS}\x01"
 _OFFSET_DIGITS: Final = 16
 _ID_DIGITS: Final = 24
 _ID: Final = re.compile(r"[0-9A-F]+")
@@ -103,26 +104,26 @@ def commit_properties(message: Message) -> bytes:
 
 def committed_record(half: Record, reason: str = "") -> Record:
     """Return the commit of a half: its message for its real queue; `reason` is an operator's."""
-    stored = properties.of_record(half) | {properties.REASON: reason}
-    topic = stored.pop(properties.REAL_TOPIC)
-    queue_id = int(stored.pop(properties.REAL_QUEUE_ID))
+    stored = properties.of_record(half) | {property_names.REASON: reason}
+    topic = stored.pop(property_names.REAL_TOPIC)
+    queue_id = int(stored.pop(property_names.REAL_QUEUE_ID))
     return _commit(half, topic, queue_id, stored)
 
 
 def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> Record:
     """Return the commit of a half that has a delivery time: its timer record."""
-    stored = properties.of_record(half) | {properties.REASON: reason}
+    stored = properties.of_record(half) | {property_names.REASON: reason}
     return _commit(half, timer_topic, 0, stored)
 
 
 def outcome_record(half: Record, state: State, reason: str = "") -> Record:
     """Return the end of a half without a message: rollback or expiry."""
-    stored = properties.of_record(half) | {properties.REASON: reason}
+    stored = properties.of_record(half) | {property_names.REASON: reason}
     kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
     return Record(
         topic=OUTCOME_TOPIC,
         body=b"",
-        properties=properties.encode(kept | {properties.OUTCOME: _OUTCOME_NAMES[state]}),
+        properties=properties.encode(kept | {property_names.OUTCOME: _OUTCOME_NAMES[state]}),
         sys_flag=TYPE_SYSTEM,
         half_offset=half.physical_offset,
     )
@@ -132,7 +133,7 @@ def outcome_of(record: Record) -> State:
     """Return the state that the record of an end leads to: a commit's, or one of `OUTCOME_TOPIC`."""
     if record.type == TYPE_COMMIT:
         return State.COMMITTED
-    return _OUTCOMES_BY_NAME[properties.of_record(record)[properties.OUTCOME]]
+    return _OUTCOMES_BY_NAME[properties.of_record(record)[property_names.OUTCOME]]
 
 
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
@@ -140,7 +141,7 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
     return Record(
         topic=CHECK_TOPIC,
         body=b"",
-        properties=properties.encode({properties.CHECK_MS: "" if check_ms is None else str(check_ms)}),
+        properties=properties.encode({property_names.CHECK_MS: "" if check_ms is None else str(check_ms)}),
         sys_flag=TYPE_SYSTEM,
         half_offset=half,
         reconsume_times=check_count,
@@ -150,11 +151,11 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
 def check_ms_of(record: Record) -> int:
     """Return when to ask next, by a half or the record of a check-back; by default times if older."""
     stored = properties.of_record(record)
-    if check_ms := stored.get(properties.CHECK_MS):
+    if check_ms := stored.get(property_names.CHECK_MS):
         return int(check_ms)
     if record.topic == CHECK_TOPIC:
         return _DEFAULT.next_check_ms(record.store_ms, record.reconsume_times)
-    immunity = stored.get(properties.CHECK_IMMUNITY_SECONDS)
+    immunity = stored.get(property_names.CHECK_IMMUNITY_SECONDS)
     return _DEFAULT.first_check_ms(record.store_ms, int(immunity) * 1000 if immunity else None)
 
 
@@ -164,15 +165,15 @@ def late_record(half: int, asked_for: str) -> Record:
 
 
 _KEPT_BY_OUTCOMES: Final = (
-    properties.MESSAGE_ID,
-    properties.KEYS,
-    properties.REAL_TOPIC,
-    properties.REASON,
+    property_names.MESSAGE_ID,
+    property_names.KEYS,
+    property_names.REAL_TOPIC,
+    property_names.REASON,
 )
 
 
 def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> Record:
-    stored.pop(properties.CHECK_MS, None)  # of the half alone: a message is not asked about
+    stored.pop(property_names.CHECK_MS, None)  # of the half alone: a message is not asked about
     return Record(
         topic=topic,
         queue_id=queue_id,
@@ -194,19 +195,19 @@ def _marks(message: Message) -> str:
     """
     marks = f"{_transaction(message.topic)}{message.message_id}\x02"
     if message.delivery_ms is not None:
-        marks += f"{properties.DUE_MS}\x01{message.delivery_ms}\x02"
+        marks += f"{property_names.DUE_MS}\x01{message.delivery_ms}\x02"
     if message.check_immunity_ms is not None:
-        marks += f"{properties.CHECK_IMMUNITY_SECONDS}\x01{-(-message.check_immunity_ms // 1000)}\x02"
+        marks += f"{property_names.CHECK_IMMUNITY_SECONDS}\x01{-(-message.check_immunity_ms // 1000)}\x02"
     return marks
 
 
 @lru_cache(maxsize=4096)
 def _target(topic: str, queue_id: int) -> str:
-    return f"{properties.REAL_TOPIC}\x01{topic}\x02{properties.REAL_QUEUE_ID}\x01{queue_id}\x02"
+    return f"{property_names.REAL_TOPIC}\x01{topic}\x02{property_names.REAL_QUEUE_ID}\x01{queue_id}\x02"
 
 
 @lru_cache(maxsize=4096)
 def _transaction(topic: str) -> str:
     """Return the properties of all transactions of a topic, up to the id of one."""
-    fixed = f"{properties.TRANSACTIONAL}\x01true\x02{properties.PRODUCER_GROUP}\x01{topic}\x02"
-    return f"{fixed}{properties.TRANSACTION_ID}\x01"
+    fixed = f"{property_names.TRANSACTIONAL}\x01true\x02{property_names.PRODUCER_GROUP}\x01{topic}\x02"
+    return f"{fixed}{property_names.TRANSACTION_ID}\x01"

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
-from commitlog import imported, layout, limits, properties, snapshot, store_format
+from commitlog import imported, layout, limits, snapshot, store_format
 from commitlog.assertions import require_assertions
 from commitlog.disk import Disk
 from commitlog.flush import Flush, Sync
@@ -97,9 +97,10 @@ from services.broker.values import (
     WakeUpKey,
     Warn,
 )
+from tidewheel import property_names
 from timingwheel.due_run import ReadAhead
 
-_SCHEDULE: Final = properties.SCHEDULE.encode()
+_SCHEDULE: Final = property_names.SCHEDULE.encode()
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
 """What a snapshot calls the part of a shared log, of which the core knows no more."""

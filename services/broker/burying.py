@@ -41,6 +41,7 @@ from services.broker.leases import Leases, failure_of
 from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.reading import Reading
 from services.broker.store import Store
+from tidewheel import property_names
 
 USED_UP = "attempts used up"
 
@@ -153,11 +154,11 @@ class Burying:
         record = self._record(key, offset)
         if record is None:
             return
-        message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
+        message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
         flight = self._groups.in_flight(key)
         flight.withdraw(offset, message_group)
         self._dead_letters.bury(key, record, flight.attempts(offset), USED_UP, now_ms)
-        self._mark_lite_ready(key, properties.value_of(record.properties, properties.LITE_TOPIC))
+        self._mark_lite_ready(key, properties.value_of(record.properties, property_names.LITE_TOPIC))
 
     def _record(self, key: GroupQueue, offset: int) -> Record | None:
         """Return the record of a message; None if retention or damage has taken it."""

@@ -21,6 +21,7 @@ from services.broker.errors import TimerUnknown
 from services.broker.timers import Timers
 from services.broker.values import TimerName, TimerVerdict, Verdict
 from services.broker.verb_properties import CarriedVerb, VerbKind
+from tidewheel import property_names
 
 
 class Carrying:
@@ -46,8 +47,8 @@ class Carrying:
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.pending(name, now_ms)):
             self._mark(carrier, "CANCELLED", {
-                properties.CANCELS: f"{found.timer_offset} {found.due_ms}",
-                properties.CANCELS_TOPIC: carried.topic,
+                property_names.CANCELS: f"{found.timer_offset} {found.due_ms}",
+                property_names.CANCELS_TOPIC: carried.topic,
             })  # fmt: skip
             self._timers.statistics.verdicts[Verdict.CANCELLED.value] += 1
             self._count(carrier, Verdict.CANCELLED)
@@ -68,7 +69,7 @@ class Carrying:
         return self._timers.cancel(name, "", now_ms)
 
     def _count(self, carrier: Record, verdict: Verdict) -> None:
-        topic = properties.value_of(carrier.properties, properties.REAL_TOPIC) or carrier.topic
+        topic = properties.value_of(carrier.properties, property_names.REAL_TOPIC) or carrier.topic
         self._timers.statistics.carried_verdicts[topic, verdict.value] += 1
 
     def _mark(self, carrier: Record, verdict: str, marks: dict[str, str]) -> None:

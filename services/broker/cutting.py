@@ -22,21 +22,22 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog import bulk, limits, properties, record
+from commitlog import bulk, limits, record
 from commitlog.bulk import Integers
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.record import topic_field
 from consumequeue.name_hash import digest_of_name
 from services.broker.copies import Hashes
+from tidewheel import property_names
 
 _FIXED_BYTES: Final = record.HEAD_V4.itemsize
 _TOPIC_FIELD: Final = bytes((len(TIMER_TOPIC),)) + TIMER_TOPIC.encode()
-_TARGET: Final = b"\x02" + properties.REAL_TOPIC.encode() + b"\x01"
-_QUEUE: Final = b"\x02" + properties.REAL_QUEUE_ID.encode()
-_ID: Final = b"\x02" + properties.MESSAGE_ID.encode() + b"\x01"
-_KEYS: Final = properties.KEYS.encode() + b"\x01"
-_TAG: Final = properties.TAG.encode() + b"\x01"
-_MARK: Final = properties.TIMER_OFFSET.encode() + b"\x01%d\x02"
+_TARGET: Final = b"\x02" + property_names.REAL_TOPIC.encode() + b"\x01"
+_QUEUE: Final = b"\x02" + property_names.REAL_QUEUE_ID.encode()
+_ID: Final = b"\x02" + property_names.MESSAGE_ID.encode() + b"\x01"
+_KEYS: Final = property_names.KEYS.encode() + b"\x01"
+_TAG: Final = property_names.TAG.encode() + b"\x01"
+_MARK: Final = property_names.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
 class RealTopic(NamedTuple):

@@ -25,17 +25,23 @@ from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import DEAD_LETTER_PREFIX, Topics, check_group_name, check_topic_name
 from services.broker.values import Topic
+from tidewheel import property_names
 
 OPERATORS: Final = "TW_SYS_OPERATORS"
 _MARKS: Final = (
-    properties.DEAD_LETTER_TOPIC,
-    properties.DEAD_LETTER_MESSAGE_ID,
-    properties.DEAD_REASON,
-    properties.DEAD_ATTEMPTS,
-    properties.DEAD_FIRST_ERROR,
-    properties.DEAD_LAST_ERROR,
+    property_names.DEAD_LETTER_TOPIC,
+    property_names.DEAD_LETTER_MESSAGE_ID,
+    property_names.DEAD_REASON,
+    property_names.DEAD_ATTEMPTS,
+    property_names.DEAD_FIRST_ERROR,
+    property_names.DEAD_LAST_ERROR,
 )
-_DONE: Final = (properties.TIMER_OFFSET, properties.CANCELS, properties.CANCELS_TOPIC, properties.FOR_GROUP)
+_DONE: Final = (
+    property_names.TIMER_OFFSET,
+    property_names.CANCELS,
+    property_names.CANCELS_TOPIC,
+    property_names.FOR_GROUP,
+)
 
 
 class DeadLetters:
@@ -56,12 +62,14 @@ class DeadLetters:
     def bury(self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int) -> int:
         """Give a message up for a group after its attempts; return what must be durable first."""
         marks = {
-            properties.DEAD_LETTER_TOPIC: record.topic,
-            properties.DEAD_LETTER_MESSAGE_ID: properties.value_of(record.properties, properties.MESSAGE_ID),
-            properties.DEAD_REASON: reason,
-            properties.DEAD_ATTEMPTS: str(attempts.made),
-            properties.DEAD_FIRST_ERROR: str(attempts.first or ""),
-            properties.DEAD_LAST_ERROR: str(attempts.last or ""),
+            property_names.DEAD_LETTER_TOPIC: record.topic,
+            property_names.DEAD_LETTER_MESSAGE_ID: properties.value_of(
+                record.properties, property_names.MESSAGE_ID
+            ),
+            property_names.DEAD_REASON: reason,
+            property_names.DEAD_ATTEMPTS: str(attempts.made),
+            property_names.DEAD_FIRST_ERROR: str(attempts.first or ""),
+            property_names.DEAD_LAST_ERROR: str(attempts.last or ""),
         }
         topic = self._topics.dead_letters(key.group, now_ms)
         self._store.append(_copy(record, topic.name, marks), now_ms)
@@ -108,16 +116,16 @@ class DeadLetters:
         """
         self._housekeeping.refuse_new()
         key, record = self._open(group, queue_offset)
-        origin = properties.value_of(record.properties, properties.DEAD_LETTER_TOPIC)
+        origin = properties.value_of(record.properties, property_names.DEAD_LETTER_TOPIC)
         if target:
             check_topic_name(target)
         topic = self._topics.route(target or origin, now_ms)
-        marks = {properties.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
+        marks = {property_names.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
         if topic.name == origin:
-            marks[properties.FOR_GROUP] = group
+            marks[property_names.FOR_GROUP] = group
         else:  # to consumers it stays the message that it was
-            sent_to = properties.value_of(record.properties, properties.ORIGIN_TOPIC)
-            marks[properties.ORIGIN_TOPIC] = sent_to or origin
+            sent_to = properties.value_of(record.properties, property_names.ORIGIN_TOPIC)
+            marks[property_names.ORIGIN_TOPIC] = sent_to or origin
         again = _copy(record, topic.name, marks)
         again.queue_id = _turn(record, topic, queue_offset) % topic.queue_count
         self._store.append(again, now_ms)
@@ -148,13 +156,13 @@ def _turn(record: Record, topic: Topic, queue_offset: int) -> int:
 
     Raise `MessageTypeConflict`.
     """
-    lite_topic = properties.value_of(record.properties, properties.LITE_TOPIC)
+    lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
     if (topic.message_type is MessageType.LITE) != bool(lite_topic):
         which = f"of the lite topic {lite_topic!r}" if lite_topic else "of no lite topic"
         raise MessageTypeConflict(
             f"{topic.name!r} takes {topic.message_type.value} messages, this one is {which}. Name another."
         )
-    message_group = properties.value_of(record.properties, properties.MESSAGE_GROUP)
+    message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
     if lite_topic:
         return lite_code(lite_topic)
     return tags_code(message_group) if message_group else queue_offset
@@ -186,9 +194,9 @@ def _dead_letter(record: Record) -> DeadLetter:
         queue_offset=record.queue_offset,
         message=properties.to_message(record),
         store_ms=record.store_ms,
-        topic=stored.get(properties.DEAD_LETTER_TOPIC, ""),
-        reason=stored.get(properties.DEAD_REASON, ""),
-        attempts=int(stored.get(properties.DEAD_ATTEMPTS, 0)),
-        first_error=stored.get(properties.DEAD_FIRST_ERROR, ""),
-        last_error=stored.get(properties.DEAD_LAST_ERROR, ""),
+        topic=stored.get(property_names.DEAD_LETTER_TOPIC, ""),
+        reason=stored.get(property_names.DEAD_REASON, ""),
+        attempts=int(stored.get(property_names.DEAD_ATTEMPTS, 0)),
+        first_error=stored.get(property_names.DEAD_FIRST_ERROR, ""),
+        last_error=stored.get(property_names.DEAD_LAST_ERROR, ""),
     )

@@ -18,6 +18,7 @@ from services.broker import recall
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
 from services.broker.values import SendReceipt
+from tidewheel import property_names
 from txn import half
 
 AT_ONCE: Final = -1
@@ -102,6 +103,6 @@ def _row_of(stored_ms: int, receipt: dict[str, Any]) -> tuple[str, int, int, int
 def _half_of(record: Record) -> tuple[str, str, Row]:
     """Return the topic, the message id and the row of a half."""
     stored = properties.of_record(record)
-    topic, message_id = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
-    due_ms = int(stored.get(properties.DUE_MS, AT_ONCE))
+    topic, message_id = stored.get(property_names.REAL_TOPIC, ""), stored.get(property_names.MESSAGE_ID, "")
+    due_ms = int(stored.get(property_names.DUE_MS, AT_ONCE))
     return topic, message_id, (record.store_ms, record.physical_offset, record.queue_offset, due_ms)

@@ -12,6 +12,7 @@ from services.broker.store import Store
 from services.broker.timer_records import replaced_by
 from services.broker.transactions import Transactions
 from services.broker.values import HalfFilter, HalfPage, HalfView
+from tidewheel import property_names
 from txn import half
 from txn.outcomes import Ended, OpenHalf
 from txn.states import State
@@ -93,7 +94,7 @@ class HalfViews:
             next_check_ms=waiting.next_check_ms if waiting else 0,
             ended_ms=ended.ended_ms,
             ended_offset=ended.ended_offset,
-            reason=properties.value_of(ending, properties.REASON),
+            reason=properties.value_of(ending, property_names.REASON),
             verdict=properties.value_of(ending, verb_properties.VERDICT),
             late=expired.late if expired else (),
             message=message if with_message else None,
@@ -116,7 +117,7 @@ def page_of(found: list[HalfView], count_max: int) -> HalfPage:
 
 
 def _real_topic(record: Record) -> str:
-    return properties.value_of(record.properties, properties.REAL_TOPIC)
+    return properties.value_of(record.properties, property_names.REAL_TOPIC)
 
 
 def _carries(record: Record, topic: str, key: str) -> bool:

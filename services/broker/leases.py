@@ -49,9 +49,10 @@ from services.broker.reading import readable
 from services.broker.scheduler import Purpose, Scheduler
 from services.broker.store import Store
 from services.broker.values import Delivery
+from tidewheel import property_names
 
-_FOR_GROUP: Final = properties.FOR_GROUP.encode()
-_MESSAGE_GROUP: Final = properties.MESSAGE_GROUP.encode()
+_FOR_GROUP: Final = property_names.FOR_GROUP.encode()
+_MESSAGE_GROUP: Final = property_names.MESSAGE_GROUP.encode()
 _SPECIAL: Final = COMPRESSED | INNER_BATCH
 
 
@@ -126,7 +127,7 @@ class ReceiveState:
     def _is_for_group(self, record: Record) -> bool:
         if _FOR_GROUP not in record.properties:
             return True
-        return properties.value_of(record.properties, properties.FOR_GROUP) in ("", self.group)
+        return properties.value_of(record.properties, property_names.FOR_GROUP) in ("", self.group)
 
     def admits(self, record_bytes: int) -> bool:
         """Return whether the next message may go into the answer; the first may, whatever it has."""

@@ -30,6 +30,7 @@ from services.broker.lite_topics import LiteTopics, queue_of
 from services.broker.reading import Reading
 from services.broker.store import Store
 from services.broker.values import Subscriber, Topic
+from tidewheel import property_names
 
 _GAP_CODE = 0
 
@@ -140,4 +141,4 @@ def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -
 
 
 def _is_of(record: Record, lite_topic: str) -> bool:
-    return properties.value_of(record.properties, properties.LITE_TOPIC) == lite_topic
+    return properties.value_of(record.properties, property_names.LITE_TOPIC) == lite_topic

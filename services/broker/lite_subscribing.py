@@ -35,6 +35,7 @@ from services.broker.reading import Reading
 from services.broker.receiving import Receiving
 from services.broker.topics import Topics, check_group_name
 from services.broker.values import Subscriber, Topic, WakeUpKey
+from tidewheel import property_names
 from tidewheel.errors import ClientMistake
 
 
@@ -151,7 +152,7 @@ class LiteSubscribing:
 
     def arrived(self, record: Record) -> None:
         """Mark the lite topic of a message ready that is there to be received."""
-        lite_topic = properties.value_of(record.properties, properties.LITE_TOPIC)
+        lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
         if lite_topic:
             self._subscriptions.mark_ready(record.topic, lite_topic)
 

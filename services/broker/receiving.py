@@ -59,6 +59,7 @@ from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
 from services.broker.values import Topic
+from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
@@ -529,7 +530,7 @@ class Receiving:
         state: ReceiveState,
     ) -> None:
         """Lease a message, park it behind what its message group has out, or leave it to other filters."""
-        message_group = properties.of_record(record).get(properties.MESSAGE_GROUP, "")
+        message_group = properties.of_record(record).get(property_names.MESSAGE_GROUP, "")
         offset, is_mine = record.queue_offset, bool(wanted_by & state.known.bit)
         if message_group and not self._has_turn(flight, offset, message_group, is_mine, state):
             flight.park(offset, message_group)
@@ -621,7 +622,7 @@ class Receiving:
             record = self._reading.record(queue, offset, queue.entry(offset))
         if record is None or record.physical_offset != receipt.physical_offset:
             return None
-        return None if properties.value_of(record.properties, properties.MESSAGE_GROUP) else (key, offset)
+        return None if properties.value_of(record.properties, property_names.MESSAGE_GROUP) else (key, offset)
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
         """Return how long a lease lasts, in ms; raise `IllegalInvisibleTime`."""

@@ -49,6 +49,7 @@ from services.broker.recent_ids import RecentIds
 from services.broker.same_message import is_same, is_sent
 from services.broker.statistics import Statistics
 from services.broker.store import Store
+from tidewheel import property_names
 
 TURN_MS: Final = 10_000
 TURNS_KEPT: Final = 4
@@ -138,7 +139,7 @@ class Repeats:
             if offset != before and offset >= store.log.first_offset:
                 with suppress(StoreDamaged):
                     found = store.read_appended(offset)
-                    if properties.value_of(found.properties, properties.MESSAGE_ID) == message_id:
+                    if properties.value_of(found.properties, property_names.MESSAGE_ID) == message_id:
                         yield found
             before = offset
 

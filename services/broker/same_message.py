@@ -27,26 +27,37 @@ from commitlog import properties
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, TYPE_NORMAL, Record
 from services.broker import verb_properties
+from tidewheel import property_names
 
 OF_EACH_TRY: Final = frozenset(
-    one.encode() for one in (verb_properties.TO, properties.TRACE_CONTEXT, "traceparent", "tracestate")
+    one.encode() for one in (verb_properties.TO, property_names.TRACE_CONTEXT, "traceparent", "tracestate")
 )
 """The properties that may differ between tries; the last two are of W3C Trace Context."""
-_CONTENT: Final = frozenset({
-    properties.MESSAGE_ID, properties.TAG, properties.KEYS, properties.KEY_LENGTHS, properties.MESSAGE_GROUP,
-    properties.PRIORITY, properties.LITE_TOPIC,
-})  # fmt: skip
-_ID: Final = properties.MESSAGE_ID.encode()
+_CONTENT: Final = frozenset(
+    {
+        property_names.MESSAGE_ID,
+        property_names.TAG,
+        property_names.KEYS,
+        property_names.KEY_LENGTHS,
+        property_names.MESSAGE_GROUP,
+        property_names.PRIORITY,
+        property_names.LITE_TOPIC,
+    }
+)
+_ID: Final = property_names.MESSAGE_ID.encode()
 BROKERS_OWN: Final = frozenset(
-    one.encode() for one in (properties.RESERVED | {verb_properties.VERDICT}) - _CONTENT
+    one.encode() for one in (property_names.RESERVED | {verb_properties.VERDICT}) - _CONTENT
 )
 """The names that only the broker writes."""
 _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
     f"\x02{name}\x01".encode()
     for name in (
-        properties.TIMER_OFFSET, properties.REDRIVE_OF, properties.SCHEDULE, properties.DEAD_LETTER_TOPIC,
+        property_names.TIMER_OFFSET,
+        property_names.REDRIVE_OF,
+        property_names.SCHEDULE,
+        property_names.DEAD_LETTER_TOPIC,
     )
-)  # fmt: skip
+)
 """The properties that mark a record of the broker's own, after the message's own properties."""
 
 
@@ -55,7 +66,7 @@ def is_same(found: Record, message: Message, stored: bytes) -> bool:
     if found.body != message.body or bool(found.sys_flag & COMPRESSED) != message.gzip:
         return False
     written = found.properties
-    if (properties.value_of(written, properties.REAL_TOPIC) or found.topic) != message.topic:
+    if (properties.value_of(written, property_names.REAL_TOPIC) or found.topic) != message.topic:
         return False
     return written == stored or _content(written, BROKERS_OWN | OF_EACH_TRY) == _content(stored, OF_EACH_TRY)
 

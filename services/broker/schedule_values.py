@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.message import Message
 from services.broker.errors import IllegalSchedule
 from services.broker.recurrence import Recurrence, recurrence
+from tidewheel import property_names
 from tidewheel.errors import BodyTooLarge
 from tidewheel.message_rules import ELSEWHERE
 
@@ -86,7 +87,7 @@ class Schedule:
 
     def message(self, occurrence_ms: int, now_ms: int) -> Message:
         """Return the message of one occurrence, under an id that no other occurrence has."""
-        marks = {properties.SCHEDULE: self.name, properties.OCCURRENCE_MS: str(occurrence_ms)}
+        marks = {property_names.SCHEDULE: self.name, property_names.OCCURRENCE_MS: str(occurrence_ms)}
         return self._message(f"{self.name}@{occurrence_ms}", self.properties | marks, now_ms)
 
     def template(self, now_ms: int) -> Message:

@@ -61,6 +61,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.store import Store
 from services.broker.topics import Topics, check_topic_name
 from services.broker.validation import check_message, check_type
+from tidewheel import property_names
 from tidewheel.errors import ClientMistake, TidewheelError
 
 
@@ -195,8 +196,8 @@ class Schedules:
 
     def apply_occurrence(self, record: Record) -> None:
         """Move the schedule on whose run a message is."""
-        one = self._by_name.get(properties.value_of(record.properties, properties.SCHEDULE))
-        occurrence = properties.value_of(record.properties, properties.OCCURRENCE_MS)
+        one = self._by_name.get(properties.value_of(record.properties, property_names.SCHEDULE))
+        occurrence = properties.value_of(record.properties, property_names.OCCURRENCE_MS)
         if one is not None and occurrence:
             self._frozen.before_change(one.schedule.name)
             self._sent(one, int(occurrence))

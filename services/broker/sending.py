@@ -39,6 +39,7 @@ from services.broker.transactions import Transactions
 from services.broker.validation import check_delivery, check_message, check_type
 from services.broker.values import SendReceipt, Topic
 from services.broker.verb_properties import CarriedVerb, carried_verb
+from tidewheel import property_names
 from tidewheel.errors import TidewheelError
 
 
@@ -204,7 +205,7 @@ class Sending:
         same = self.repeats.first(message, properties.encode_message(message), TIMER_TOPIC)
         if same is None:
             return None
-        due_ms = int(properties.value_of(same.properties, properties.DUE_MS))
+        due_ms = int(properties.value_of(same.properties, property_names.DUE_MS))
         handle = self._recall_handle(message.topic, due_ms, message.message_id)
         replaced_offset = replaced_by(same.properties)
         return receipt_of(same, message)._replace(recall_handle=handle, replaced_offset=replaced_offset)
@@ -273,11 +274,11 @@ class Sending:
         found = None if keyed is None else self._timers.ends.named_by(keyed)
         if found is None or not self._timers.is_pending(found, now_ms):
             return None
-        if message.properties.get(properties.TIMER_UNIQUE, "").lower() == "true":
-            key = message.properties[properties.TIMER_KEY]
+        if message.properties.get(property_names.TIMER_UNIQUE, "").lower() == "true":
+            key = message.properties[property_names.TIMER_KEY]
             raise KeyPending(
                 f"{key!r} of topic {message.topic!r} is due at {found.due_ms} (ms since 1970). Move or "
-                f"cancel it, or replace it without {properties.TIMER_UNIQUE} (over HTTP: unique).",
+                f"cancel it, or replace it without {property_names.TIMER_UNIQUE} (over HTTP: unique).",
                 durable_at=found.timer_offset + 1,
             )
         return Replaced(found.timer_offset, found.due_ms)

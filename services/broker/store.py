@@ -55,9 +55,10 @@ from services.broker.recent_ids import NEWEST_COUNT, RecentIds
 from services.broker.same_message import is_sent
 from services.broker.store_times import StoreTimes
 from services.broker.values import Damaged
+from tidewheel import property_names
 from txn.outcomes import OpenHalf
 
-_REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
+_REAL_TOPIC: Final = property_names.REAL_TOPIC.encode()
 
 Keyed = tuple[tuple[str, int], int, int, bytes, bytes, Collection[str], str, OpenHalf | None]
 """A message that was appended without a draft, for the indexes.
@@ -402,8 +403,8 @@ class Store:
 
     def _note_id(self, ids: RecentIds, record: Record) -> None:
         stored = record.properties
-        topic = properties.value_of(stored, properties.REAL_TOPIC) if _REAL_TOPIC in stored else ""
-        message_id = properties.value_of(stored, properties.MESSAGE_ID)
+        topic = properties.value_of(stored, property_names.REAL_TOPIC) if _REAL_TOPIC in stored else ""
+        message_id = properties.value_of(stored, property_names.MESSAGE_ID)
         ids.put(digest_of(topic or record.topic, message_id), record.physical_offset)
         if len(ids.newest) >= NEWEST_COUNT:
             ids.settle()

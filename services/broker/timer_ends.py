@@ -49,7 +49,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog import properties
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
@@ -62,6 +61,7 @@ from consumequeue.timerindex import FactIndex, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.store import Store
 from services.broker.values import Damaged, TimerName
+from tidewheel import property_names
 
 NAMES: Final = "timers-names"
 ENDS: Final = "timers-ends"
@@ -285,7 +285,7 @@ def name_hash(name: TimerName) -> NameWords:
 
 def key_words(message: Message) -> NameWords | None:
     """Return the 128 bits of the timer key of a message; None if it has none."""
-    key = message.properties.get(properties.TIMER_KEY)
+    key = message.properties.get(property_names.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None
 
 

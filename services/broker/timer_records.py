@@ -20,22 +20,23 @@ from commitlog.kinds import CANCEL, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
 from services.broker.values import TimerName
+from tidewheel import property_names
 
-_DUE: Final = f"{properties.DUE_MS}\x01"
-_TOPIC: Final = f"\x02{properties.REAL_TOPIC}\x01"
-_QUEUE: Final = f"\x02{properties.REAL_QUEUE_ID}\x01"
+_DUE: Final = f"{property_names.DUE_MS}\x01"
+_TOPIC: Final = f"\x02{property_names.REAL_TOPIC}\x01"
+_QUEUE: Final = f"\x02{property_names.REAL_QUEUE_ID}\x01"
 _REBUILT: Final = "rebuilt: {} was damaged"
-_CARRIED: Final = (properties.CANCELS, properties.CANCELS_TOPIC)
+_CARRIED: Final = (property_names.CANCELS, property_names.CANCELS_TOPIC)
 _ID, _KEY, _ID_AND_KEY = "id", "key", "id key"
 NOT_DELIVERED: Final = frozenset(
     {
-        properties.REAL_TOPIC,
-        properties.REAL_QUEUE_ID,
-        properties.REPLACES,
-        properties.REPLACED_DUE_MS,
-        properties.VERB,
-        properties.REASON,
-        properties.TIMER_NAMES,
+        property_names.REAL_TOPIC,
+        property_names.REAL_QUEUE_ID,
+        property_names.REPLACES,
+        property_names.REPLACED_DUE_MS,
+        property_names.VERB,
+        property_names.REASON,
+        property_names.TIMER_NAMES,
         *_CARRIED,
     }
 )
@@ -71,10 +72,12 @@ def timer_properties(message: Message, queue_id: int) -> bytes:
 
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:
     """Return the timer that replaces the one at `timer_offset`: the same message, due at `due_ms`."""
-    marks = {properties.DUE_MS: str(due_ms), properties.VERB: MOVE, properties.REASON: reason}
+    marks = {property_names.DUE_MS: str(due_ms), property_names.VERB: MOVE, property_names.REASON: reason}
     marks |= _replaces(Replaced(timer_offset, old_due_ms))
     stored = properties.decode(timer.properties)
-    kept = {name: value for name, value in stored.items() if name not in (*_CARRIED, properties.TIMER_NAMES)}
+    kept = {
+        name: value for name, value in stored.items() if name not in (*_CARRIED, property_names.TIMER_NAMES)
+    }
     return Record(
         topic=TIMER_TOPIC,
         body=timer.body,
@@ -99,19 +102,19 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
 def go_by(new: Record, names: list[TimerName]) -> None:
     """Let a timer record that is about to be appended go by these of its names alone."""
     said = " ".join(_KEY if one.key else _ID for one in names) or "none"
-    new.properties += properties.encode({properties.TIMER_NAMES: said})
+    new.properties += properties.encode({property_names.TIMER_NAMES: said})
 
 
 def is_rebuilt(timer: Record) -> bool:
     """Return whether a timer record replaces one in a damaged file."""
-    return properties.value_of(timer.properties, properties.REASON).startswith(_REBUILT[:9])
+    return properties.value_of(timer.properties, property_names.REASON).startswith(_REBUILT[:9])
 
 
 def names_of(stored: dict[str, str]) -> list[TimerName]:
     """Return the names that a timer record with these properties goes by: message id, and key if any."""
-    topic, key = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.TIMER_KEY, "")
-    said = stored.get(properties.TIMER_NAMES, _ID_AND_KEY)
-    names = [TimerName(topic, stored.get(properties.MESSAGE_ID, ""))] if _ID in said else []
+    topic, key = stored.get(property_names.REAL_TOPIC, ""), stored.get(property_names.TIMER_KEY, "")
+    said = stored.get(property_names.TIMER_NAMES, _ID_AND_KEY)
+    names = [TimerName(topic, stored.get(property_names.MESSAGE_ID, ""))] if _ID in said else []
     return [*names, TimerName(topic, key=key)] if key and _KEY in said else names
 
 
@@ -119,10 +122,10 @@ def delivered_record(timer: Record, timer_offset: int, verb: str = "") -> Record
     """Return the message of a timer record for its real queue, naming the timer."""
     stored = properties.decode(timer.properties)
     kept = {name: value for name, value in stored.items() if name not in NOT_DELIVERED}
-    marks = {properties.TIMER_OFFSET: str(timer_offset), properties.VERB: verb}
+    marks = {property_names.TIMER_OFFSET: str(timer_offset), property_names.VERB: verb}
     return Record(
-        topic=stored[properties.REAL_TOPIC],
-        queue_id=int(stored[properties.REAL_QUEUE_ID]),
+        topic=stored[property_names.REAL_TOPIC],
+        queue_id=int(stored[property_names.REAL_QUEUE_ID]),
         body=timer.body,
         properties=properties.encode(kept | marks),
         sys_flag=timer.sys_flag & COMPRESSION,
@@ -134,8 +137,8 @@ def delivered_record(timer: Record, timer_offset: int, verb: str = "") -> Record
 def undelivered(ready: Record) -> Record:
     """Return the timer record of a message made ready for its real queue (`services.broker.timer_source`)."""
     stored = properties.decode(ready.properties)
-    timer_offset = int(stored.pop(properties.TIMER_OFFSET))
-    marks = {properties.REAL_TOPIC: ready.topic, properties.REAL_QUEUE_ID: str(ready.queue_id)}
+    timer_offset = int(stored.pop(property_names.TIMER_OFFSET))
+    marks = {property_names.REAL_TOPIC: ready.topic, property_names.REAL_QUEUE_ID: str(ready.queue_id)}
     return replace(
         ready,
         topic=TIMER_TOPIC,
@@ -159,12 +162,12 @@ def _verb_record(
     verb: str, timer_offset: int, due_ms: int, topic: str, message_id: str = "", reason: str = ""
 ) -> Record:
     marks = {
-        properties.VERB: verb,
-        properties.TIMER_OFFSET: str(timer_offset),
-        properties.DUE_MS: str(due_ms),
-        properties.MESSAGE_ID: message_id,
-        properties.REAL_TOPIC: topic,
-        properties.REASON: reason,
+        property_names.VERB: verb,
+        property_names.TIMER_OFFSET: str(timer_offset),
+        property_names.DUE_MS: str(due_ms),
+        property_names.MESSAGE_ID: message_id,
+        property_names.REAL_TOPIC: topic,
+        property_names.REASON: reason,
     }
     return Record(topic=VERB_TOPIC, body=b"", properties=properties.encode(marks), sys_flag=TYPE_SYSTEM)
 
@@ -172,8 +175,8 @@ def _verb_record(
 def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
     """Return the properties of a timer record that replaces another timer, or none."""
     kept = properties.decode(stored)
-    kept.pop(properties.REPLACES, None)
-    kept.pop(properties.REPLACED_DUE_MS, None)
+    kept.pop(property_names.REPLACES, None)
+    kept.pop(property_names.REPLACED_DUE_MS, None)
     return properties.encode(kept if replaced is None else kept | _replaces(replaced))
 
 
@@ -182,19 +185,19 @@ def replaced_by(stored: bytes) -> int:
 
     One that was moved or rebuilt is in the place of itself.
     """
-    if properties.value_of(stored, properties.VERB):
+    if properties.value_of(stored, property_names.VERB):
         return -1
-    said = properties.value_of(stored, properties.REPLACES)
+    said = properties.value_of(stored, property_names.REPLACES)
     return int(said) if said else -1
 
 
 def due_ms_of(record: Record) -> int:
     """Return when the timer of a timer record is due, or was, in ms since 1970."""
-    return int(properties.value_of(record.properties, properties.DUE_MS))
+    return int(properties.value_of(record.properties, property_names.DUE_MS))
 
 
 def _replaces(replaced: Replaced) -> dict[str, str]:
     return {
-        properties.REPLACES: str(replaced.timer_offset),
-        properties.REPLACED_DUE_MS: str(replaced.due_ms),
+        property_names.REPLACES: str(replaced.timer_offset),
+        property_names.REPLACED_DUE_MS: str(replaced.due_ms),
     }

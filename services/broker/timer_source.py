@@ -35,6 +35,7 @@ from consumequeue.entry import tags_code
 from consumequeue.keyindex import hash_of, keys_of, names_of
 from services.broker.cutting import Cut
 from services.broker.timer_records import delivered_record
+from tidewheel import property_names
 from timingwheel.partition import ROW, Rows
 
 MANY_NAMES: Final = (1 << 64) - 1
@@ -120,7 +121,7 @@ class TimerSource:
     def _name(self, row: Any, kept: bytes) -> None:
         """Fill in what a message's tag, keys and id make of its row, whose queue is known."""
         topic, _ = self._queues.names[int(row["queue"])]
-        row["tags_code"] = tags_code(properties.value_of(kept, properties.TAG))
+        row["tags_code"] = tags_code(properties.value_of(kept, property_names.TAG))
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
             row[name] = hashed
 

@@ -62,6 +62,7 @@ from services.broker.timer_files import TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
 from services.broker.values import LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
+from tidewheel import property_names
 from timingwheel.partition import IN_LOG
 from timingwheel.partitions import Partitions
 from timingwheel.wheel import Wheel
@@ -165,8 +166,8 @@ class Timers:
         Call this after `Carrying.prepare`: a timer that the record's own verb cancels is not replaced as
         well, for a timer ends once.
         """
-        topic = properties.value_of(timer.properties, properties.REAL_TOPIC)
-        key = properties.value_of(timer.properties, properties.TIMER_KEY)
+        topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
+        key = properties.value_of(timer.properties, property_names.TIMER_KEY)
         found = self.pending(TimerName(topic, key=key), now_ms) if key else None
         cancelled = [one.timer_offset for one in endings(timer) if one.end is End.CANCELLED]
         is_over = found is None or found.timer_offset in cancelled
@@ -183,8 +184,8 @@ class Timers:
             return
         stored = properties.of_record(record)
         names = map(name_hash, timer_records.names_of(stored))
-        topic = stored.get(properties.REAL_TOPIC, "")
-        due_ms = int(stored[properties.DUE_MS])
+        topic = stored.get(property_names.REAL_TOPIC, "")
+        due_ms = int(stored[property_names.DUE_MS])
         self.apply_set(record, record.physical_offset, record.store_ms, due_ms, topic, names)
 
     def apply_set(
@@ -268,7 +269,7 @@ class Timers:
         names = self._names_kept(timer, found.timer_offset, now_ms)
         if names != timer_records.names_of(properties.decode(new.properties)):
             timer_records.go_by(new, names)
-        message_id = properties.value_of(timer.properties, properties.MESSAGE_ID)
+        message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
         verdict = self._appended(Verdict.MOVED, message_id, new, found.due_ms, now_ms)
         return replace(verdict, ended_ms=due_ms)
 
@@ -279,7 +280,7 @@ class Timers:
             return found
         timer = self.read(found)
         new = timer_records.delivered_record(timer, found.timer_offset, FIRE)
-        message_id = properties.value_of(timer.properties, properties.MESSAGE_ID)
+        message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
         return self._appended(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def rebuild(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
@@ -500,7 +501,7 @@ class Timers:
 
     def _message_id(self, named: Named) -> str:
         try:
-            return properties.value_of(self.read(named).properties, properties.MESSAGE_ID)
+            return properties.value_of(self.read(named).properties, property_names.MESSAGE_ID)
         except StoreDamaged:
             return ""
 
@@ -514,7 +515,7 @@ def pending_timer(timer: Record) -> PendingTimer:
         keys=message.keys,
         due_ms=due_ms_of(timer),
         timer_offset=timer.physical_offset,
-        timer_key=message.properties.get(properties.TIMER_KEY, ""),
+        timer_key=message.properties.get(property_names.TIMER_KEY, ""),
         tag=message.tag,
         stored_ms=timer.store_ms,
         message=message,

@@ -42,6 +42,7 @@ from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.values import CheckBack, EndReceipt, Resolution, SendReceipt, Topic
 from services.broker.verb_properties import carried_verb, carries, may_carry
+from tidewheel import property_names
 from tidewheel.errors import TransactionEnded
 from txn import half, states
 from txn.checkback import CheckBackPolicy, Unasked
@@ -134,7 +135,10 @@ class Transactions:
             self.outcomes.forget(record.physical_offset, self._store.applied.ended_halves_max)
             return
         stored = properties.of_record(record)
-        topic, crc = stored.get(properties.REAL_TOPIC, ""), half.id_crc(stored.get(properties.MESSAGE_ID, ""))
+        topic, crc = (
+            stored.get(property_names.REAL_TOPIC, ""),
+            half.id_crc(stored.get(property_names.MESSAGE_ID, "")),
+        )
         first_ms = half.check_ms_of(record)
         waiting = OpenHalf(record.store_ms, first_ms, 0, topic, crc)
         self.publish_halves([(record.physical_offset, waiting)], record.physical_offset)
@@ -210,7 +214,7 @@ class Transactions:
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
             raise unknown_half(transaction_id) from error
-        message_id = properties.of_record(record).get(properties.MESSAGE_ID, "")
+        message_id = properties.of_record(record).get(property_names.MESSAGE_ID, "")
         if half.transaction_id(offset, message_id) != transaction_id:
             raise unknown_half(transaction_id)
         return record
@@ -267,7 +271,7 @@ class Transactions:
             if self.policy(waiting.topic).is_exhausted(waiting.check_count):
                 self._append_end(record, Event.EXPIRE, "", now_ms)
             else:
-                crc = half.id_crc(properties.value_of(record.properties, properties.MESSAGE_ID))
+                crc = half.id_crc(properties.value_of(record.properties, property_names.MESSAGE_ID))
                 questions.append(_question(half_offset, waiting._replace(id_crc=crc)))
         return questions
 
@@ -293,7 +297,7 @@ class Transactions:
         stub = Record(
             topic=HALF_TOPIC,
             body=b"",
-            properties=properties.encode({properties.REAL_TOPIC: topic}),
+            properties=properties.encode({property_names.REAL_TOPIC: topic}),
             physical_offset=half_offset,
         )
         self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
@@ -410,7 +414,10 @@ class Transactions:
     def _ended_in_log(self, record: Record) -> Ended:
         """Return how a half ended whose end is not remembered: the log has its committed record, or none."""
         stored = properties.of_record(record)
-        topic, message_id = stored.get(properties.REAL_TOPIC, ""), stored.get(properties.MESSAGE_ID, "")
+        topic, message_id = (
+            stored.get(property_names.REAL_TOPIC, ""),
+            stored.get(property_names.MESSAGE_ID, ""),
+        )
         for offset in self._store.offsets_named(topic, message_id, self._store.log.first_offset):
             if offset <= record.physical_offset:  # newest first: what comes now is older than the half
                 break
@@ -423,7 +430,7 @@ class Transactions:
         """Append the end of a half, and count it; return what must be durable."""
         durable_at = self._append(_end_record(record, event, reason), now_ms)
         assert durable_at > record.physical_offset, "a half ends before it is stored"
-        topic = properties.of_record(record).get(properties.REAL_TOPIC, "")
+        topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
         self._counters[states.OUTCOMES[event]][topic] += 1
         return durable_at
 
@@ -475,13 +482,13 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
     outcome = states.OUTCOMES[event]
     if outcome is not State.COMMITTED:
         return half.outcome_record(record, outcome, reason)
-    if properties.DUE_MS in properties.of_record(record):
+    if property_names.DUE_MS in properties.of_record(record):
         return half.committed_timer_record(record, TIMER_TOPIC, reason)
     return half.committed_record(record, reason)
 
 
 def _check_topic(record: Record, topic: str, transaction_id: str) -> None:
     """Raise `InvalidTransactionId` unless a half is of this topic; the caller need not know its own."""
-    real_topic = properties.of_record(record).get(properties.REAL_TOPIC, "")
+    real_topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
     if topic != real_topic:
         raise InvalidTransactionId(f"{transaction_id} names no half message of topic {topic!r}.")

@@ -39,6 +39,7 @@ from services.explain.life import (
     place_of,
     standing,
 )
+from tidewheel import property_names
 from tidewheel.errors import ClientMistake
 from txn.half import claimed_offset
 
@@ -179,7 +180,7 @@ def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
     """
     anchors = {one.physical_offset: _needle(one) for one in named if one.topic in (HALF_TOPIC, TIMER_TOPIC)}
     anchors |= {
-        timer: b"\x01%d" % timer for one in named for timer in _timers_of(one, properties.TIMER_OFFSET)
+        timer: b"\x01%d" % timer for one in named for timer in _timers_of(one, property_names.TIMER_OFFSET)
     }
     ends = _ends(named)
     places = {place for one in named if (place := place_of(one))}
@@ -206,9 +207,9 @@ def _ends(named: Collection[Record]) -> dict[int, int]:
     ends = {
         half: one.physical_offset
         for one in named
-        if (half := half_ended(one)) is not None and _value(one, properties.OUTCOME) != EXPIRED
+        if (half := half_ended(one)) is not None and _value(one, property_names.OUTCOME) != EXPIRED
     }
-    names = properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS
+    names = property_names.TIMER_OFFSET, property_names.REPLACES, property_names.CANCELS
     return ends | {timer: one.physical_offset for one in named for timer in _timers_of(one, *names)}
 
 
@@ -234,7 +235,7 @@ def _refers(one: Record, anchors: Collection[int], places: set[Place]) -> bool:
             Place(topic, queue_id, entry.queue_offset) in places
             for (_, topic, queue_id), entry in lease_records.decode(one.body)
         )
-    named = _timers_of(one, properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS)
+    named = _timers_of(one, property_names.TIMER_OFFSET, property_names.REPLACES, property_names.CANCELS)
     return one.half_offset in anchors or any(timer in anchors for timer in named)
 
 

@@ -41,6 +41,7 @@ from commitlog.kinds import (
 from commitlog.record import TYPE_COMMIT, Record
 from consumequeue import acks, lease_records
 from consumequeue.attempts import Cause
+from tidewheel import property_names
 
 OPERATORS: Final = "TW_SYS_OPERATORS"
 EXPIRED: Final = "EXPIRED"
@@ -125,8 +126,8 @@ class Event:
 def ids_of(one: Record) -> Ids:
     """Return what the message of a record is known by; empty in records that only name a half or a queue."""
     stored = properties.decode(one.properties)
-    topic = stored.get(properties.REAL_TOPIC) or stored.get(properties.DEAD_LETTER_TOPIC) or one.topic
-    message_id = stored.get(properties.MESSAGE_ID, "")
+    topic = stored.get(property_names.REAL_TOPIC) or stored.get(property_names.DEAD_LETTER_TOPIC) or one.topic
+    message_id = stored.get(property_names.MESSAGE_ID, "")
     return Ids(message_id, topic, properties.keys_of(stored), stored.get(_TIMER_KEY, ""))
 
 
@@ -147,7 +148,7 @@ def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
         yield from _ended_by(one, stored, subjects)
     if ids.message_id in subjects.message_ids:
         yield _own_event(one, ids, stored)
-    if properties.TIMER_OFFSET not in stored:
+    if property_names.TIMER_OFFSET not in stored:
         yield from _cancelled_by(one, ids, stored, subjects)
 
 
@@ -223,7 +224,7 @@ def ending(end: End, one: Record | None) -> tuple[str, str]:
 def _own_event(one: Record, ids: Ids, stored: dict[str, str]) -> Event:
     """Return what a record is for its own message."""
     what, note = _what(one, stored)
-    reason = stored.get(properties.REASON, "")
+    reason = stored.get(property_names.REASON, "")
     place = place_of(one)
     return Event(
         one.physical_offset,
@@ -234,7 +235,7 @@ def _own_event(one: Record, ids: Ids, stored: dict[str, str]) -> Event:
         f"{note}, because: {reason}" if reason else note,
         place and place.queue_id,
         place and place.queue_offset,
-        _number(stored.get(properties.DUE_MS, "")),
+        _number(stored.get(property_names.DUE_MS, "")),
         one.topic.removeprefix(DEAD_LETTER_PREFIX) if what == "dead letter" else "",
     )
 
@@ -247,10 +248,10 @@ def _what(one: Record, stored: dict[str, str]) -> tuple[str, str]:
         return "armed", _armed(one, stored)
     if one.topic.startswith(DEAD_LETTER_PREFIX):
         return "dead letter", _given_up(one, stored)
-    if properties.TIMER_OFFSET in stored:
+    if property_names.TIMER_OFFSET in stored:
         return _delivered(one, stored)
-    if properties.REDRIVE_OF in stored:
-        return "sent back", f"from the dead letters of {stored[properties.REDRIVE_OF]}"
+    if property_names.REDRIVE_OF in stored:
+        return "sent back", f"from the dead letters of {stored[property_names.REDRIVE_OF]}"
     if one.type == TYPE_COMMIT:
         return "committed", f"the half @{one.half_offset:,}"
     return "stored", f"sent by {host}"
@@ -259,21 +260,21 @@ def _what(one: Record, stored: dict[str, str]) -> tuple[str, str]:
 def _armed(one: Record, stored: dict[str, str]) -> str:
     host = ":".join(map(str, one.born_host))
     by = f"by the half @{one.half_offset:,}" if one.half_offset else f"sent by {host}"
-    due_ms = _number(stored.get(properties.DUE_MS, ""))
+    due_ms = _number(stored.get(property_names.DUE_MS, ""))
     late_ms = 0 if due_ms is None else one.store_ms - due_ms
     return f"{by}, {late_ms:,} ms after its time" if late_ms > 0 else by
 
 
 def _delivered(one: Record, stored: dict[str, str]) -> tuple[str, str]:
     what, note = _fired(one, stored)
-    timer = f"timer @{_number(stored[properties.TIMER_OFFSET]):,}"
+    timer = f"timer @{_number(stored[property_names.TIMER_OFFSET]):,}"
     return what, f"{note}; {timer}" if note else timer
 
 
 def _fired(one: Record, stored: dict[str, str]) -> tuple[str, str]:
     """Return how a timer's message went out."""
-    due_ms = _number(stored.get(properties.DUE_MS, ""))
-    if stored.get(properties.VERB) == "FIRE":
+    due_ms = _number(stored.get(property_names.DUE_MS, ""))
+    if stored.get(property_names.VERB) == "FIRE":
         return "fired", "before its time, because somebody asked for it"
     if due_ms is None:
         return "delivered", ""
@@ -283,9 +284,9 @@ def _fired(one: Record, stored: dict[str, str]) -> tuple[str, str]:
 
 def _taken_over(stored: dict[str, str]) -> tuple[str, str]:
     """Return how a timer ended that another took the place of."""
-    if stored.get(properties.VERB) == "MOVE":
+    if stored.get(property_names.VERB) == "MOVE":
         return "moved", "to another time"
-    return "replaced", f"by message {stored.get(properties.MESSAGE_ID, '')}"
+    return "replaced", f"by message {stored.get(property_names.MESSAGE_ID, '')}"
 
 
 def _carried_by(ids: Ids) -> str:
@@ -293,13 +294,16 @@ def _carried_by(ids: Ids) -> str:
 
 
 def _because(note: str, stored: dict[str, str]) -> str:
-    reason = stored.get(properties.REASON, "")
+    reason = stored.get(property_names.REASON, "")
     return f"{note}, because: {reason}" if reason else note
 
 
 def _given_up(one: Record, stored: dict[str, str]) -> str:
     group = one.topic.removeprefix(DEAD_LETTER_PREFIX)
-    attempts, reason = stored.get(properties.DEAD_ATTEMPTS, ""), stored.get(properties.DEAD_REASON, "")
+    attempts, reason = (
+        stored.get(property_names.DEAD_ATTEMPTS, ""),
+        stored.get(property_names.DEAD_REASON, ""),
+    )
     return (
         f"by group {group}"
         + (f" after {attempts} attempts" if attempts else "")
@@ -309,7 +313,7 @@ def _given_up(one: Record, stored: dict[str, str]) -> str:
 
 def _ended_by(one: Record, stored: dict[str, str], subjects: Subjects) -> Iterator[Event]:
     """Yield a timer that takes the place of one of the subjects."""
-    ended = subjects.anchors.get(_number(stored.get(properties.REPLACES, "")) or -1)
+    ended = subjects.anchors.get(_number(stored.get(property_names.REPLACES, "")) or -1)
     if ended is None:
         return
     what, note = _taken_over(stored)
@@ -318,7 +322,7 @@ def _ended_by(one: Record, stored: dict[str, str], subjects: Subjects) -> Iterat
 
 def _cancelled_by(one: Record, ids: Ids, stored: dict[str, str], subjects: Subjects) -> Iterator[Event]:
     """Yield a message that carries the cancel of one of the subjects; a half only announces it."""
-    cancelled = _number(stored.get(properties.CANCELS, "").partition(" ")[0])
+    cancelled = _number(stored.get(property_names.CANCELS, "").partition(" ")[0])
     ended = subjects.anchors.get(-1 if cancelled is None else cancelled)
     if ended is not None and one.topic != HALF_TOPIC:
         note = f"{_carried_by(ids)}; timer @{cancelled:,}"
@@ -340,16 +344,16 @@ def _late(one: Record, subjects: Subjects) -> Iterator[Event]:
 def _outcome(one: Record, subjects: Subjects) -> Iterator[Event]:
     stored = properties.decode(one.properties)
     ids = subjects.anchors.get(one.half_offset) or ids_of(one)
-    what = "expired" if stored.get(properties.OUTCOME) == EXPIRED else "rolled back"
+    what = "expired" if stored.get(property_names.OUTCOME) == EXPIRED else "rolled back"
     note = _because(f"the half @{one.half_offset:,}", stored)
     yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
 
 
 def _verb(one: Record, subjects: Subjects) -> Iterator[Event]:
     stored = properties.decode(one.properties)
-    timer_offset = _number(stored.get(properties.TIMER_OFFSET, ""))
+    timer_offset = _number(stored.get(property_names.TIMER_OFFSET, ""))
     ids = subjects.anchors.get(-1 if timer_offset is None else timer_offset) or ids_of(one)
-    is_lost = stored.get(properties.VERB) == UNREADABLE
+    is_lost = stored.get(property_names.VERB) == UNREADABLE
     what, why = ("lost", _LOST) if is_lost else ("cancelled", "by a call")
     note = f"{_because(why, stored)}; timer @{timer_offset or 0:,}"
     yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)

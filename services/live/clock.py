@@ -49,6 +49,7 @@ from services.broker.values import (
 )
 from services.live.errors import WrongClock
 from services.live.jumps import Jumps
+from tidewheel import property_names
 
 ClockKind = Literal["real", "virtual"]
 Told = TypeVar("Told")
@@ -199,8 +200,8 @@ def _message(message: Message, by_ms: int) -> Changes:
 def _delivery(one: Delivery, by_ms: int) -> Changes:
     record = one.record
     moved = verb_properties.with_shifted_time(properties.of_record(record), by_ms)
-    if (due_ms := moved.get(properties.DUE_MS, "")).isdigit():
-        moved = moved | {properties.DUE_MS: str(max(0, int(due_ms) + by_ms))}
+    if (due_ms := moved.get(property_names.DUE_MS, "")).isdigit():
+        moved = moved | {property_names.DUE_MS: str(max(0, int(due_ms) + by_ms))}
     changed = replace(
         record,
         properties=properties.encode(moved),

@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.message import Message
 from services.broker import verb_properties
 from services.broker.delays import dated
@@ -61,6 +61,7 @@ from services.ops.request import (
     shaped,
 )
 from services.ops.statuses import ErrorAnswer, error_shape
+from tidewheel import property_names
 from tidewheel.errors import ClientMistake, TidewheelError
 
 SENT_AT_ONCE: Final = 100
@@ -170,8 +171,8 @@ class NewMessage(BaseModel):
         when = (self.in_, self.at, self.in_ms, self.at_ms)
         if self.timer_key and all(one is None for one in when):
             raise ClientMistake("timer_key is the name of a delayed message: say when, by in or at.")
-        key = {properties.TIMER_KEY: self.timer_key} if self.timer_key else {}
-        return key | ({properties.TIMER_UNIQUE: "true"} if self.unique else {})
+        key = {property_names.TIMER_KEY: self.timer_key} if self.timer_key else {}
+        return key | ({property_names.TIMER_UNIQUE: "true"} if self.unique else {})
 
     def _verb(self, now_ms: int) -> dict[str, str]:
         """Return the properties by which the message carries its verb."""

@@ -37,7 +37,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.message import Message
 from services.broker import recall
 from services.broker.delays import dated
@@ -78,6 +78,7 @@ from services.ops.request import (
 from services.ops.sending import send_each
 from services.ops.statuses import ErrorAnswer, error_shape
 from services.times import moments
+from tidewheel import property_names
 from tidewheel.errors import ClientMistake, TidewheelError
 
 DUE_SPANS_MS = (60_000, 300_000, 3_600_000, 86_400_000)
@@ -173,13 +174,13 @@ class NewTimer(BaseModel):
 
     def _marks(self) -> dict[str, str]:
         if self.timer_key and not self.properties.keys().isdisjoint(
-            (properties.TIMER_KEY, properties.TIMER_UNIQUE)
+            (property_names.TIMER_KEY, property_names.TIMER_UNIQUE)
         ):
             raise ClientMistake("timer_key is given in properties, too: give it once.")
         if self.unique and not self.timer_key:
             raise ClientMistake("unique is about a timer_key: name one.")
-        key = {properties.TIMER_KEY: self.timer_key} if self.timer_key else {}
-        return key | ({properties.TIMER_UNIQUE: "true"} if self.unique else {})
+        key = {property_names.TIMER_KEY: self.timer_key} if self.timer_key else {}
+        return key | ({property_names.TIMER_UNIQUE: "true"} if self.unique else {})
 
 
 class NewTimers(BaseModel):

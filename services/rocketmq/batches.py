@@ -31,6 +31,7 @@ from commitlog.record import Record
 from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES, Entry, tags_code
 from services.rocketmq.queues import BEFORE_FIRST
+from tidewheel import property_names
 
 _FOLDER: Final = "batchconsumequeue"
 _LAYOUT: Final = struct.Struct(">qiqqqhii")
@@ -63,7 +64,7 @@ def _packed(entries: Iterable[tuple[int, Entry]], read: Callable[[int], Record |
         several = list(group)
         queue_offset, first = several[0]
         found = read(physical_offset)
-        tag = properties.value_of(found.properties, properties.TAG) if found else ""
+        tag = properties.value_of(found.properties, property_names.TAG) if found else ""
         store_ms = found.store_ms if found else last_store_ms
         last_store_ms = store_ms
         yield _LAYOUT.pack(

@@ -48,6 +48,7 @@ from services.rocketmq.queues import QueueFiles
 from services.rocketmq.source import refuse_if_live
 from services.store.opening import OpenStore, open_store
 from services.store.state import GroupState, State, fold
+from tidewheel import property_names
 
 Say = Callable[[str], None]
 
@@ -175,7 +176,7 @@ class _Export:
             self._seen.batch_topics.add(record.topic)
         if record.topic == HALF_TOPIC:
             self._seen.half_offsets[record.physical_offset] = record.queue_offset
-            if properties.value_of(record.properties, properties.DUE_MS):
+            if properties.value_of(record.properties, property_names.DUE_MS):
                 self._seen.delayed_halves.add(record.physical_offset)
         for queue_offset in range(record.queue_offset, record.queue_offset + count):
             new = entry_of(record, record_bytes, queue_offset)

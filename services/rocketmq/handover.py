@@ -14,6 +14,7 @@ from services.rocketmq.append import Appender
 from services.rocketmq.names import DISCARD_TOPIC, OP_TOPIC
 from services.store.state import HalfState
 from services.store.timers import Waiting
+from tidewheel import property_names
 
 OP_TAG: Final = "d"
 OP_BODY_BYTES_MAX: Final = 4096
@@ -91,7 +92,7 @@ class Handover:
 
     def _write_op(self, body: bytes) -> None:
         self._append(
-            Record(topic=OP_TOPIC, body=body, properties=properties.encode({properties.TAG: OP_TAG}))
+            Record(topic=OP_TOPIC, body=body, properties=properties.encode({property_names.TAG: OP_TAG}))
         )
 
     def _original(self, offset: int) -> Record | None:

@@ -15,6 +15,7 @@ from services.rocketmq.append import Appender
 from services.rocketmq.config_files import TopicConfig
 from services.rocketmq.names import DELAY_LEVEL
 from services.rocketmq.takeover import Half, Waiting
+from tidewheel import property_names
 from txn.half import check_record, outcome_record
 from txn.states import State
 
@@ -47,7 +48,7 @@ class Pending:
             return
         stored = without_endings(original.properties)
         stored.pop(DELAY_LEVEL, None)
-        stored[properties.DUE_MS] = str(waiting.due_ms)
+        stored[property_names.DUE_MS] = str(waiting.due_ms)
         self.timer_count += self._append_copy(original, TIMER_TOPIC, properties.encode(stored))
 
     def half(self, half: Half) -> None:
@@ -82,13 +83,13 @@ class Pending:
         """Return a record of the copied log; None, with a note, if it names no real queue."""
         found = self._log.read(physical_offset)
         stored = properties.decode(found.properties)
-        queue_id = stored.get(properties.REAL_QUEUE_ID, "")
-        if not queue_id.isdigit() or not stored.get(properties.REAL_TOPIC):
+        queue_id = stored.get(property_names.REAL_QUEUE_ID, "")
+        if not queue_id.isdigit() or not stored.get(property_names.REAL_TOPIC):
             self._notes.append(
                 f"The record at log offset {physical_offset} names no real queue; it stays where it is."
             )
             return None
-        topic = stored[properties.REAL_TOPIC]
+        topic = stored[property_names.REAL_TOPIC]
         self.queue_counts[topic] = max(self.queue_counts.get(topic, 1), int(queue_id) + 1)
         return found
 

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from commitlog import properties
 from commitlog.record import Record
 from services.rocketmq.config_files import RocketmqConfig, parse_json
+from tidewheel import property_names
 
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 _REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
@@ -50,7 +51,7 @@ class Receipts:
 
     def take(self, record: Record) -> None:
         """Take a record of the revive topic, or a timer record on its way there; ignores any other."""
-        kind = properties.value_of(record.properties, properties.TAG)
+        kind = properties.value_of(record.properties, property_names.TAG)
         if kind not in _KINDS:
             return
         try:

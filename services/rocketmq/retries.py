@@ -17,6 +17,7 @@ from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
 from services.rocketmq.config_files import RocketmqConfig
 from services.rocketmq.names import RETRY_PREFIX
 from services.rocketmq.source import RocketmqLog
+from tidewheel import property_names
 
 GroupQueue = tuple[str, str, int]
 """(group, topic, queue id)."""
@@ -42,7 +43,7 @@ def retry_of(record: Record, retry_topic: str, config: RocketmqConfig) -> Retry:
     group = group or name.partition("+")[0]
     topic = properties.value_of(record.properties, _ORIGIN_TOPIC)
     topic = topic or name.removeprefix(group).lstrip("+_")
-    return Retry(group, topic, properties.value_of(record.properties, properties.MESSAGE_ID))
+    return Retry(group, topic, properties.value_of(record.properties, property_names.MESSAGE_ID))
 
 
 def find_unfinished(
@@ -62,7 +63,7 @@ def find_unfinished(
         record = found.record
         if record.topic not in topics or record.type not in (TYPE_NORMAL, TYPE_COMMIT):
             continue
-        name = (record.topic, properties.value_of(record.properties, properties.MESSAGE_ID))
+        name = (record.topic, properties.value_of(record.properties, property_names.MESSAGE_ID))
         for group in wanted.get(name, ()):
             unfinished[(group, record.topic, record.queue_id)].add(record.queue_offset)
             missing.discard(name)

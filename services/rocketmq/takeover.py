@@ -35,6 +35,7 @@ from services.rocketmq.names import (
 )
 from services.rocketmq.receipts import REVIVE_PREFIX, InHand, Receipts
 from services.rocketmq.retries import Retry, retry_of
+from tidewheel import property_names
 
 Name = tuple[str, str]
 """A message by its real topic and its message id."""
@@ -145,7 +146,7 @@ class Takeover:
         elif record.topic.startswith(REVIVE_PREFIX):
             self._receipts.take(record)
         if self._waiting:
-            self._forget((record.topic, _value(record, properties.MESSAGE_ID)))
+            self._forget((record.topic, _value(record, property_names.MESSAGE_ID)))
 
     def _timer(self, record: Record) -> None:
         name = _name(record)
@@ -157,7 +158,7 @@ class Takeover:
             for message_id in (deleted, deleted.removeprefix(f"{name[0]}+"), deleted.removeprefix(name[0])):
                 self._forget((name[0], message_id))
             return
-        due_ms = _value(record, properties.DUE_MS)
+        due_ms = _value(record, property_names.DUE_MS)
         if due_ms.isdigit():
             check = self._config.timer_check or TimerCheck()
             is_counted = record.queue_offset < check.queue_offset and int(due_ms) < check.read_ms
@@ -223,7 +224,7 @@ class Takeover:
 
 
 def _name(record: Record) -> Name:
-    return _value(record, properties.REAL_TOPIC), _value(record, properties.MESSAGE_ID)
+    return _value(record, property_names.REAL_TOPIC), _value(record, property_names.MESSAGE_ID)
 
 
 def _value(record: Record, name: str) -> str:

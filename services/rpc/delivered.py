@@ -26,6 +26,7 @@ from services.rpc.generated import definition_pb2 as wire
 from services.rpc.messages import TYPES, duration, timestamp
 from services.rpc.names import name_within, wire_name
 from services.rpc.replies import field, text_field, varint
+from tidewheel import property_names
 
 REMEMBERED: Final = 4_096
 PAIR_BYTES_MAX: Final = 127 - 4
@@ -33,15 +34,15 @@ PAIR_BYTES_MAX: Final = 127 - 4
 TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC, REAL_TOPIC, VERB_TOPIC, KEYS, KEY_LENGTHS = (
     name.encode()
     for name in (
-        properties.TRANSACTIONAL,
-        properties.DUE_MS,
-        properties.MESSAGE_GROUP,
-        properties.PRIORITY,
-        properties.LITE_TOPIC,
-        properties.REAL_TOPIC,
+        property_names.TRANSACTIONAL,
+        property_names.DUE_MS,
+        property_names.MESSAGE_GROUP,
+        property_names.PRIORITY,
+        property_names.LITE_TOPIC,
+        property_names.REAL_TOPIC,
         verb_properties.TOPIC,
-        properties.KEYS,
-        properties.KEY_LENGTHS,
+        property_names.KEYS,
+        property_names.KEY_LENGTHS,
     )
 )
 PARTED: Final = b"\x02"
@@ -158,13 +159,13 @@ def nothing(hidden: bytes) -> bytes:
 
 
 WRITERS: Final[dict[bytes, Callable[[bytes], bytes]]] = {
-    **{name.encode(): nothing for name in properties.RESERVED - properties.SHOWN},
-    properties.TAG.encode(): partial(field, b"\x0a"),
+    **{name.encode(): nothing for name in property_names.RESERVED - properties.SHOWN},
+    property_names.TAG.encode(): partial(field, b"\x0a"),
     KEYS: key_fields,
-    properties.MESSAGE_ID.encode(): partial(field, b"\x1a"),
+    property_names.MESSAGE_ID.encode(): partial(field, b"\x1a"),
     DUE_MS: due_field,
     MESSAGE_GROUP: partial(field, b"\x8a\x01"),
-    properties.TRACE_CONTEXT.encode(): partial(field, b"\x92\x01"),
+    property_names.TRACE_CONTEXT.encode(): partial(field, b"\x92\x01"),
     LITE_TOPIC: partial(field, b"\xaa\x01"),
     PRIORITY: priority_field,
 }

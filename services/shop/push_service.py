@@ -9,7 +9,6 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from commitlog import properties
 from services.shop.calls import attach
 from services.shop.clock import wall_clock_ms
 from services.shop.database import open_database
@@ -22,6 +21,7 @@ from services.shop.pushes import NewPush, NewSchedule, Occurrence, Pushes
 from services.shop.serving import answering, serve
 from services.shop.tables import push_metadata
 from services.shop.topics import PUSHES, PUSHES_GROUP
+from tidewheel import property_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +114,7 @@ class PushListener(JsonListener):
 
     def act(self, message: Message) -> None:
         """Deliver one push."""
-        occurrence_ms = message.properties.get(properties.OCCURRENCE_MS)
+        occurrence_ms = message.properties.get(property_names.OCCURRENCE_MS)
         if occurrence_ms is None:
             super().act(message)
             return

@@ -26,6 +26,7 @@ from services.broker.topics import DEAD_LETTER_PREFIX, is_system
 from services.store.opening import OpenStore
 from services.store.state import State
 from services.store.verify_queues import QueueFiles, names_of, stored_in
+from tidewheel import property_names
 
 Line = dict[str, Any]
 
@@ -81,7 +82,7 @@ def kind_of(record: Record) -> str:
         return "system"
     if record.type == TYPE_COMMIT:
         return "commit"
-    return "delivered" if properties.value_of(record.properties, properties.TIMER_OFFSET) else "message"
+    return "delivered" if properties.value_of(record.properties, property_names.TIMER_OFFSET) else "message"
 
 
 def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -> Iterator[Line]:
@@ -172,7 +173,7 @@ def _damage_line(damage: Damage, from_offset: int) -> Iterator[Line]:
 
 
 def _topics(record: Record) -> tuple[str, str]:
-    return record.topic, properties.value_of(record.properties, properties.REAL_TOPIC)
+    return record.topic, properties.value_of(record.properties, property_names.REAL_TOPIC)
 
 
 def _body(record: Record) -> Line:

@@ -22,6 +22,7 @@ from services.broker.timer_ends import KIND_SHIFT
 from services.store.opening import OpenStore
 from services.store.reading import Overlay
 from services.store.timers import Read, StoredTimers, Waiting
+from tidewheel import property_names
 
 _SETTINGS: Final = BrokerSettings(auto_create_topics=False)
 _NO_SCHEDULES: Final[Mapping[str, Any]] = {"running": []}
@@ -184,8 +185,8 @@ def _pending(one: Waiting) -> TimerState:
 
 def _names_of(timer: Record) -> tuple[str, str]:
     stored = timer.properties
-    return properties.value_of(stored, properties.REAL_TOPIC), properties.value_of(
-        stored, properties.MESSAGE_ID
+    return properties.value_of(stored, property_names.REAL_TOPIC), properties.value_of(
+        stored, property_names.MESSAGE_ID
     )
 
 

@@ -24,6 +24,7 @@ from services.broker.timer_source import NAME_COLUMNS, QueueTable, TimerSource, 
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 from services.store.timers import FactSource, runs_of
+from tidewheel import property_names
 from timingwheel import partition
 from timingwheel.boundaries import Slot, slot_named
 from timingwheel.cascade import File
@@ -181,8 +182,8 @@ class _FileCheck:
 
     def _contradiction(self, row: Any, ready: record.Record) -> str:
         names = name_hashes(ready)
-        due_ms = properties.value_of(ready.properties, properties.DUE_MS)
-        if properties.value_of(ready.properties, properties.TIMER_OFFSET) != str(row["timer_offset"]):
+        due_ms = properties.value_of(ready.properties, property_names.DUE_MS)
+        if properties.value_of(ready.properties, property_names.TIMER_OFFSET) != str(row["timer_offset"]):
             return "is that of another timer"
         queue = self._queues[row["queue"]] if row["queue"] < len(self._queues) else ["", -1]
         if queue != [ready.topic, ready.queue_id]:

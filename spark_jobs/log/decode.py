@@ -30,7 +30,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog import properties as names
 from commitlog import record
 from commitlog.compression import plain
 from commitlog.limits import BODY_BYTES_MAX
@@ -44,6 +43,7 @@ from spark_jobs.log.records import FIXED, Records
 from spark_jobs.log.shapes import Shapes
 from spark_jobs.log.slices import Slice
 from spark_jobs.log.walk import Check, Chunk, walk
+from tidewheel import property_names
 
 INFLATED_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
 _ZLIB_TYPES: Final = (0x000, 0x300)
@@ -52,32 +52,32 @@ ALL: Final = frozenset({"*"})
 """As a set of topics: every topic."""
 
 PROPERTIES: Final = {
-    "message_id": (names.MESSAGE_ID, pa.string()),
-    "tag": (names.TAG, pa.string()),
-    "keys": (names.KEYS, pa.string()),
-    "message_group": (names.MESSAGE_GROUP, pa.string()),
-    "transaction_id": (names.TRANSACTION_ID, pa.string()),
-    "producer_group": (names.PRODUCER_GROUP, pa.string()),
-    "real_topic": (names.REAL_TOPIC, pa.string()),
-    "real_queue_id": (names.REAL_QUEUE_ID, pa.int32()),
-    "due_ms": (names.DUE_MS, pa.int64()),
-    "timer_offset": (names.TIMER_OFFSET, pa.int64()),
-    "outcome": (names.OUTCOME, pa.string()),
-    "verb": (names.VERB, pa.string()),
-    "replaces": (names.REPLACES, pa.int64()),
-    "cancels": (names.CANCELS, pa.string()),
-    "schedule": (names.SCHEDULE, pa.string()),
-    "dead_letter_topic": (names.DEAD_LETTER_TOPIC, pa.string()),
-    "dead_letter_message_id": (names.DEAD_LETTER_MESSAGE_ID, pa.string()),
+    "message_id": (property_names.MESSAGE_ID, pa.string()),
+    "tag": (property_names.TAG, pa.string()),
+    "keys": (property_names.KEYS, pa.string()),
+    "message_group": (property_names.MESSAGE_GROUP, pa.string()),
+    "transaction_id": (property_names.TRANSACTION_ID, pa.string()),
+    "producer_group": (property_names.PRODUCER_GROUP, pa.string()),
+    "real_topic": (property_names.REAL_TOPIC, pa.string()),
+    "real_queue_id": (property_names.REAL_QUEUE_ID, pa.int32()),
+    "due_ms": (property_names.DUE_MS, pa.int64()),
+    "timer_offset": (property_names.TIMER_OFFSET, pa.int64()),
+    "outcome": (property_names.OUTCOME, pa.string()),
+    "verb": (property_names.VERB, pa.string()),
+    "replaces": (property_names.REPLACES, pa.int64()),
+    "cancels": (property_names.CANCELS, pa.string()),
+    "schedule": (property_names.SCHEDULE, pa.string()),
+    "dead_letter_topic": (property_names.DEAD_LETTER_TOPIC, pa.string()),
+    "dead_letter_message_id": (property_names.DEAD_LETTER_MESSAGE_ID, pa.string()),
 }
 TIMES: Final = {"store_time": "store_ms", "born_time": "born_ms", "due_time": "due_ms"}
 """Columns that are another one, in milliseconds since 1970, as a timestamp."""
 
 MADE_OF: Final = {
-    "kind": (names.TIMER_OFFSET,),
-    "due_time": (names.DUE_MS,),
-    "first_key": (names.KEYS, names.KEY_LENGTHS),
-    "key_list": (names.KEYS, names.KEY_LENGTHS),
+    "kind": (property_names.TIMER_OFFSET,),
+    "due_time": (property_names.DUE_MS,),
+    "first_key": (property_names.KEYS, property_names.KEY_LENGTHS),
+    "key_list": (property_names.KEYS, property_names.KEY_LENGTHS),
 }
 """Columns that are made of properties, by these names."""
 
@@ -261,12 +261,14 @@ class Columns:
         return pc.dictionary_encode(topics_of(self._records))
 
     def _kinds(self) -> pa.StringArray:
-        delivers_timer = self._properties.has(names.TIMER_OFFSET)
+        delivers_timer = self._properties.has(property_names.TIMER_OFFSET)
         return kinds_of(self._properties.topics, self._records.numbers("sys_flag"), delivers_timer)
 
     def _key_properties(self) -> tuple[pa.StringArray, pa.StringArray]:
         """Return KEYS and KEY_LENGTHS, as stored."""
-        return text(self._properties.values(names.KEYS)), text(self._properties.values(names.KEY_LENGTHS))
+        return text(self._properties.values(property_names.KEYS)), text(
+            self._properties.values(property_names.KEY_LENGTHS)
+        )
 
     def _bodies(self) -> pa.BinaryArray:
         records, topics = self._records, self._wanted.bodies

@@ -14,15 +14,15 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from commitlog import properties
 from spark_jobs.log.ragged import Bytes, Integers
+from tidewheel import property_names
 
 _NAME_END: Final = 1
 _PAIR_END: Final = 2
 _WORD: Final = 8
 _SLOT_BITS: Final = 12
 _NEIGHBOURS_MAX: Final = 16
-_TIMER_KEY: Final = properties.TIMER_KEY.encode()
+_TIMER_KEY: Final = property_names.TIMER_KEY.encode()
 _MASKS: Final = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], np.uint64)
 
 
@@ -71,7 +71,7 @@ def _word(part: bytes) -> int:
     return int.from_bytes(part, "little")
 
 
-KNOWN: Final = _Names(sorted(properties.RESERVED | {properties.TIMER_KEY}))
+KNOWN: Final = _Names(sorted(property_names.RESERVED | {property_names.TIMER_KEY}))
 
 
 class Pairs:

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog import properties
 from spark_jobs.log.pairs import Pairs
 from spark_jobs.log.ragged import Flags, Integers, ragged, spread, text
 from spark_jobs.log.records import Records
 from spark_jobs.log.shapes import NO_SHAPE, Shapes
+from tidewheel import property_names
 
 MAP: Final = pa.map_(pa.string(), pa.string())
 
@@ -139,7 +139,7 @@ class Properties:
             last = _last_of_name(one)
             for name in last.keys() & self._rows.keys():
                 starts[self._rows[name], at], lengths[self._rows[name], at] = last[name][2:]
-            users += sorted((at, *pair) for name, pair in last.items() if name not in properties.RESERVED)
+            users += sorted((at, *pair) for name, pair in last.items() if name not in property_names.RESERVED)
         return _Others(records, starts, lengths, np.array(users, np.int64).reshape(-1, 5).T)
 
 

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import properties
 from spark_jobs.log.ragged import Flags, Integers, items
 from spark_jobs.log.records import Records
+from tidewheel import property_names
 
 STRINGS_MIN: Final = 64
 NO_SHAPE: Final = -1
@@ -76,7 +76,7 @@ class Shape:
         words = np.frombuffer(padding + example, np.uint64) & masks
         low_count = int(np.count_nonzero(np.frombuffer(example, np.uint8) < _BELOW_MARKS))
         last = {_name(stored, pair): pair for pair in pairs if pair[3]}
-        users = sorted(pair for name, pair in last.items() if name not in properties.RESERVED)
+        users = sorted(pair for name, pair in last.items() if name not in property_names.RESERVED)
         values = {name: (start, length) for name, (_, _, start, length) in last.items()}
         topic = example[:topic_bytes].decode(errors="replace")
         return cls(topic, topic_bytes, values, tuple(users), words, masks, low_count)

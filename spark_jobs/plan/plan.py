@@ -33,7 +33,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
-from commitlog.properties import TIMER_KEY
 from spark_jobs.cases import names
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.inputs.schemas import ORDER
@@ -41,6 +40,7 @@ from spark_jobs.plan.contents import Contents
 from spark_jobs.plan.reasons import UNSAFE, UNSAFE_ELSE
 from spark_jobs.plan.sources import Lines, PlanSources, TimerName
 from spark_jobs.runs import Run
+from tidewheel.property_names import TIMER_KEY
 
 ROWS_PER_TURN: Final = 500
 SENT_AS: Final = "a half message, committed at once"

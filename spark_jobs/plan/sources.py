@@ -49,6 +49,7 @@ from spark_jobs.inputs.mapping import SHOP, ZONE_DEFAULT, Mapping, TableMapping
 from spark_jobs.inputs.mysql_reads import MYSQL
 from spark_jobs.inputs.zones import zone_of
 from spark_jobs.log.decode import unpacked
+from tidewheel import property_names
 from txn.half import transaction_id
 
 Lines = dict[str, list[dict[str, Any]]]
@@ -125,7 +126,7 @@ class PlanSources:
         half = self._record_at(half_offset)
         if half is None or half.topic != HALF_TOPIC:
             return None
-        message_id = properties.value_of(half.properties, properties.MESSAGE_ID)
+        message_id = properties.value_of(half.properties, property_names.MESSAGE_ID)
         return transaction_id(half_offset, message_id) if message_id else None
 
     def timer_at(self, timer_offset: int) -> TimerName | None:
@@ -133,8 +134,8 @@ class PlanSources:
         timer = self._record_at(timer_offset)
         if timer is None or timer.topic != TIMER_TOPIC:
             return None
-        key = properties.value_of(timer.properties, properties.TIMER_KEY)
-        message_id = properties.value_of(timer.properties, properties.MESSAGE_ID)
+        key = properties.value_of(timer.properties, property_names.TIMER_KEY)
+        message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
         return TimerName(key or message_id, is_id=not key) if key or message_id else None
 
     def message_at(self, offset: int) -> Message | None:

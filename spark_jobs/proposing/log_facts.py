@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from commitlog import properties
 from commitlog.published_log import open_log
 from consumequeue import acks
 from spark_jobs.log.decode import ALL, Wanted
 from spark_jobs.log.parts import part_batches
 from spark_jobs.log.slices import slices
 from spark_jobs.proposing.facts import LogFacts, Message, Topic
+from tidewheel import property_names
 
 BYTES_READ_MAX: Final = 64 * 1024 * 1024
 KEYS_SAMPLED: Final = 300
@@ -67,7 +67,7 @@ class _Tally:
 
     def add_timer_key(self, record: Record) -> None:
         """Count what a timer's own key begins with, before the message's key."""
-        timer_key = dict(record["user_properties"] or ()).get(properties.TIMER_KEY)
+        timer_key = dict(record["user_properties"] or ()).get(property_names.TIMER_KEY)
         if timer_key is None:
             return
         key = record["first_key"] or ""

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import pytest
 
-from commitlog.properties import TIMER_KEY
 from services.rpc.generated import definition_pb2, service_pb2
 from services.rpc.generated.timestamp_pb2 import Timestamp
 from sharedlog.versions import SUPPORTED
@@ -29,6 +28,7 @@ from tests.command import tidewheel
 from tests.kafka_cluster import KafkaCluster, running_kafka
 from tests.postgresql import running_postgresql
 from tests.program_before import VERSION_BEFORE, check_out, environment_of, run_before
+from tidewheel.property_names import TIMER_KEY
 
 TOPICS: Final = {"plain": "normal", "later": "delay", "fifo": "fifo", "bought": "transaction"}
 PROPERTIES_MAX: Final = 6

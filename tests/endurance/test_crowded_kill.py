@@ -17,6 +17,7 @@ from commitlog import properties
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import LogScan
+from tidewheel import property_names
 
 BATCH = 1_000
 MARGIN_SECONDS = 8
@@ -94,9 +95,11 @@ def delivered(store: Path) -> Counter[int]:
     for found in LogScan(RealDisk(store), SEGMENT_BYTES):
         record = found.record
         if record.topic == TIMER_TOPIC:
-            due_ms[record.physical_offset] = int(properties.value_of(record.properties, properties.DUE_MS))
+            due_ms[record.physical_offset] = int(
+                properties.value_of(record.properties, property_names.DUE_MS)
+            )
         elif record.topic != "sample" and (
-            timer_offset := properties.value_of(record.properties, properties.TIMER_OFFSET)
+            timer_offset := properties.value_of(record.properties, property_names.TIMER_OFFSET)
         ):
             counts[int(timer_offset)] += 1
             assert record.store_ms >= due_ms[int(timer_offset)], "early"

@@ -13,6 +13,7 @@ from commitlog import properties
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import LogScan
+from tidewheel import property_names
 
 SEGMENT_BYTES = 5 << 20
 BODY = "".join(chr(0x20 + place % 90) for place in range(3_000))
@@ -42,7 +43,7 @@ def test_what_waits_outlives_its_log(tmp_path: Path, endurance: dict[str, Any]) 
     advance(http, "31d")
     broker.stop()
     arrived = [record for record in log_records(store) if record.topic == "t"]
-    assert [properties.value_of(one.properties, properties.TIMER_KEY) for one in arrived] == [
+    assert [properties.value_of(one.properties, property_names.TIMER_KEY) for one in arrived] == [
         "arrives",
         "moved",
     ]

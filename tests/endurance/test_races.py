@@ -18,6 +18,7 @@ from commitlog.kinds import VERB_TOPIC
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import LogScan
 from services.rpc.generated import definition_pb2, service_pb2
+from tidewheel import property_names
 
 ROUNDS, ROUND = 20, 500
 COUNT = ROUNDS * ROUND
@@ -119,7 +120,7 @@ def read_log(store: Path) -> tuple[Counter[int], set[int]]:
     delivered: Counter[int] = Counter()
     cancels: set[int] = set()
     for found in LogScan(RealDisk(store), SEGMENT_BYTES):
-        timer_offset = properties.value_of(found.record.properties, properties.TIMER_OFFSET)
+        timer_offset = properties.value_of(found.record.properties, property_names.TIMER_OFFSET)
         if found.record.topic == VERB_TOPIC:
             cancels.add(int(timer_offset))
         elif timer_offset:

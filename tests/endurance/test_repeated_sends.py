@@ -31,6 +31,7 @@ from tests.endurance.cluster_node import Node
 from tests.endurance.conftest import METADATA, OK, SERVICE
 from tests.endurance.test_cluster_kill import create_topics, leader_of, shared_log
 from tests.endurance.test_sick_disk import TOPICS
+from tidewheel import property_names
 
 WAVES, WAVE_MESSAGES, FORKED = 5, 2_000, 200
 """How many waves there are, how many messages each has, and how many of them share their id with another."""
@@ -157,7 +158,7 @@ def test_what_is_sent_again_is_stored_once_and_what_collides_twice(
     newest = max((open_store(node.store) for node in nodes), key=lambda store: store.durable_offset)
     for found in newest.scan():
         if found.record.topic in (*TOPICS, HALF_TOPIC, TIMER_TOPIC):
-            message_id = properties.value_of(found.record.properties, properties.MESSAGE_ID)
+            message_id = properties.value_of(found.record.properties, property_names.MESSAGE_ID)
             stored[message_id, found.record.body] += 1
     ids = Counter(message_id for message_id, _ in stored)
     shown = {

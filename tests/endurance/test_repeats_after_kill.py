@@ -17,6 +17,7 @@ from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from services.rpc.generated import definition_pb2, service_pb2
 from services.store.opening import open_store
 from tests.endurance.conftest import OK, BrokerProcess, Client
+from tidewheel import property_names
 
 MESSAGES, PROPERTIES = 8, 3
 KINDS = {
@@ -73,5 +74,5 @@ def test_a_send_repeated_after_kill_9_gets_the_first_receipt(tmp_path: Path) -> 
     stored: Counter[str] = Counter()
     for found in open_store(broker.store).scan():
         if found.record.topic in ("t", TIMER_TOPIC, HALF_TOPIC):
-            stored[properties.value_of(found.record.properties, properties.MESSAGE_ID)] += 1
+            stored[properties.value_of(found.record.properties, property_names.MESSAGE_ID)] += 1
     assert stored == {f"{kind}-{number}": 1 for kind in KINDS for number in range(MESSAGES)}

@@ -20,7 +20,6 @@ import pytest
 from commitlog import layout
 from commitlog.kinds import CHECK_TOPIC, RETENTION_TOPIC
 from commitlog.message import Message
-from commitlog.properties import CHECK_MS
 from commitlog.record import encode
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
@@ -28,6 +27,7 @@ from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import CheckBack, Effect, HalfFilter, Resolution, Retire, SendReceipt
 from tests.memory_disk import MemoryDisk
+from tidewheel.property_names import CHECK_MS
 from txn.checkback import CheckBackPolicy
 from txn.half import check_record
 from txn.states import State

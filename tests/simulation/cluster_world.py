@@ -72,6 +72,7 @@ from tests.simulation.second_core import differing_tables
 from tests.simulation.tables import tables
 from tests.simulation.test_broker import GROUP, HOUR_MS, START_MS, TOPIC, World
 from tests.simulation.tries import tried
+from tidewheel import property_names
 from tidewheel.errors import TidewheelError
 
 CLUSTER: Final = b"one cluster's id"
@@ -730,7 +731,7 @@ class ClusterWorld(World):
         count_of: Counter[str] = Counter()
         for record, written_ms in self._history():
             if record.topic == TOPIC:
-                message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
+                message_id = properties.value_of(record.properties, property_names.MESSAGE_ID)
                 count_of[message_id] += 1
                 assert written_ms >= self.due_ms.get(message_id, 0), f"{message_id} was delivered early"
         assert all(count_of[one] == 1 for one in self.told.normal), "acknowledged, not once in the history"

@@ -13,10 +13,9 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 from typing import Final
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.kinds import GROUP_TOPIC
 from commitlog.message import MessageType
-from commitlog.properties import DEAD_ATTEMPTS
 from commitlog.record import Record
 from commitlog.recovery import Found
 from consumequeue.attempts import Failure
@@ -35,6 +34,8 @@ from tests.simulation.receiving_oracle import (
     in_flight_of,
     stored_of,
 )
+from tidewheel import property_names
+from tidewheel.property_names import DEAD_ATTEMPTS
 
 ORDERED, PRIORITIES, LITE = ("a", "b"), "p", "l"
 TOPICS: Final = (*ORDERED, PRIORITIES, LITE)
@@ -186,9 +187,9 @@ class Checks(Machine):
         topic = DEAD_LETTER_PREFIX + course.group
         for record in self._appended(topic, before):
             dead_letter = stored_of(record)
-            if dead_letter.marks[properties.DEAD_LETTER_TOPIC] != course.topic:
+            if dead_letter.marks[property_names.DEAD_LETTER_TOPIC] != course.topic:
                 continue
-            assert dead_letter.marks[properties.DEAD_REASON] == "attempts used up"
+            assert dead_letter.marks[property_names.DEAD_REASON] == "attempts used up"
             stored = min(
                 (
                     one
@@ -231,12 +232,12 @@ class Checks(Machine):
     ) -> None:
         errors = (str(failures[0]), str(failures[-1])) if failures else ("", "")
         marks = dead_letter.marks
-        assert marks[properties.DEAD_LETTER_TOPIC] == course.topic
-        assert marks[properties.DEAD_LETTER_MESSAGE_ID] == stored.message_id
+        assert marks[property_names.DEAD_LETTER_TOPIC] == course.topic
+        assert marks[property_names.DEAD_LETTER_MESSAGE_ID] == stored.message_id
         assert marks[DEAD_ATTEMPTS] == str(len(failures))
         assert (
-            marks.get(properties.DEAD_FIRST_ERROR, ""),
-            marks.get(properties.DEAD_LAST_ERROR, ""),
+            marks.get(property_names.DEAD_FIRST_ERROR, ""),
+            marks.get(property_names.DEAD_LAST_ERROR, ""),
         ) == errors
         assert dead_letter.body == stored.body
 

@@ -5,7 +5,6 @@ What a verb does is noted in the oracle; what it must refuse it refuses, and a d
 
 from __future__ import annotations
 
-from commitlog import properties
 from services.broker.errors import GroupExists, GroupNotFound, MessageNotFound, MessageTypeConflict
 from services.broker.group_values import From, GroupPolicy, Start
 from tests.simulation.receiving_checks import FILTERS, LITE, TOPICS, Checks
@@ -13,6 +12,7 @@ from tests.simulation.receiving_oracle import (
     FOREVER,
     Course,
 )
+from tidewheel import property_names
 
 
 class Operators(Checks):
@@ -141,7 +141,7 @@ class Operators(Checks):
             return
         except MessageTypeConflict:
             assert dead_letter is not None
-            assert (properties.LITE_TOPIC in dead_letter.stored.marks) != (target == LITE)
+            assert (property_names.LITE_TOPIC in dead_letter.stored.marks) != (target == LITE)
             return
         assert dead_letter is not None
         assert is_open

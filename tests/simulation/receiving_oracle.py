@@ -22,6 +22,7 @@ from consumequeue.in_flight import InFlight, Lease
 from services.broker.broker import Broker
 from services.broker.groups import GroupQueue
 from services.broker.topics import DEAD_LETTER_PREFIX
+from tidewheel import property_names
 
 Place = tuple[int, int]
 """Queue id and queue offset."""
@@ -336,10 +337,10 @@ def stored_of(record: Record) -> Stored:
         physical_offset=record.physical_offset,
         store_ms=record.store_ms,
         body=record.body,
-        message_id=stored[properties.MESSAGE_ID],
-        tag=stored.get(properties.TAG, ""),
-        message_group=stored.get(properties.MESSAGE_GROUP) or stored.get(properties.LITE_TOPIC, ""),
-        for_group=stored.get(properties.FOR_GROUP, ""),
+        message_id=stored[property_names.MESSAGE_ID],
+        tag=stored.get(property_names.TAG, ""),
+        message_group=stored.get(property_names.MESSAGE_GROUP) or stored.get(property_names.LITE_TOPIC, ""),
+        for_group=stored.get(property_names.FOR_GROUP, ""),
         marks=stored,
     )
 

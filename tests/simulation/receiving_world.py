@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.message import Message
 from consumequeue import receipts
 from consumequeue.attempts import Cause, Failure
@@ -34,6 +34,7 @@ from tests.simulation.receiving_oracle import (
     Held,
     stored_of,
 )
+from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle
 
 MESSAGE_GROUPS: Final = ("", "", "m1", "m2", "m3", "m4")
@@ -238,7 +239,7 @@ class World(Subscribers):
         dead_letters = [stored_of(one) for one in self._appended(DEAD_LETTER_PREFIX + course.group, before)]
         assert dead_letters or stored.physical_offset < self.broker._log.first_offset
         for dead_letter in dead_letters:
-            assert dead_letter.marks[properties.DEAD_REASON] == "its consumer gave it up"
+            assert dead_letter.marks[property_names.DEAD_REASON] == "its consumer gave it up"
             failures = [failure for _, failure in course.failures[held.place]]
             given_up = Failure(self.now_ms, Cause.GIVEN_UP, held.consumer)
             self._check_dead_letter(course, stored, dead_letter, [*failures, given_up])

@@ -58,6 +58,7 @@ from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.second_core import SecondCore
 from tests.simulation.tries import CUTS, TAILS, some_properties, tried
+from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle, TransactionEnded
 from txn.checkback import CheckBackPolicy
 from txn.errors import InvalidTransactionId
@@ -422,7 +423,7 @@ class World:
         assert not (shown := self.told.refused & count_of.keys()), f"refused at last, and there: {shown}"
         for offset in self.broker.transactions.outcomes.open:
             half = self.broker.store.log.read(offset)
-            message_id = properties.value_of(half.properties, properties.MESSAGE_ID)
+            message_id = properties.value_of(half.properties, property_names.MESSAGE_ID)
             assert message_id not in self.told.refused, f"refused at last, and open: {message_id}"
         for message_id in self.told.delayed:
             self._check_delayed(message_id, count_of.get(message_id, 0))
@@ -441,7 +442,7 @@ class World:
         scan = LogScan(self.disk, SETTINGS.segment_bytes)
         count_of: dict[str, int] = {}
         for record in (found.record for found in scan if found.record.topic == TOPIC):
-            message_id = properties.value_of(record.properties, properties.MESSAGE_ID)
+            message_id = properties.value_of(record.properties, property_names.MESSAGE_ID)
             count_of[message_id] = count_of.get(message_id, 0) + 1
             self._check_lateness(record, message_id)
         assert all(one.first_offset in self.faults.gaps for one in scan.damaged)

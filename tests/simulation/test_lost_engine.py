@@ -42,6 +42,7 @@ from sharedlog.witness import Witness
 from tests.memory_disk import MemoryDisk
 from tests.simulation.cluster_world import CLUSTER, ClusterWorld, NobodyLeft, Node, sent_by, well
 from tests.simulation.test_broker import TOPIC
+from tidewheel import property_names
 
 FATES = ("lost", "restored", "grown again", "changed")
 FOUND_WITHIN = 40
@@ -258,7 +259,7 @@ class Disaster:
             # Its power may have gone before, too, and the record of retention with it.
             may_lack = end > node.synced_end or start < begins_at
             if record.topic == TOPIC and (start in bad or (end <= left.end and not is_named)):
-                had.add(properties.value_of(record.properties, properties.MESSAGE_ID) or "")
+                had.add(properties.value_of(record.properties, property_names.MESSAGE_ID) or "")
             if end > left.end or start < log.first_offset:
                 continue
             assert is_named or start not in bad, f"{node.name}: the damage at {start} is not named"

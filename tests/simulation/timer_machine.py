@@ -32,6 +32,7 @@ from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import FACT_KINDS, TIMER_KINDS, Faults
 from tests.simulation.timer_oracle import Oracle, Timer
 from tests.simulation.tries import CUTS, TAILS
+from tidewheel import property_names
 from timingwheel import partition
 from timingwheel.due_run import ReadAhead
 
@@ -362,12 +363,12 @@ class Machine:
         elif record.topic == VERB_TOPIC:
             [ending] = endings(record)
             self._is_end(ending.timer_offset, ending.end.name, at)
-        elif properties.TIMER_OFFSET in stored:
-            timer = self._named(int(stored[properties.TIMER_OFFSET]))
+        elif property_names.TIMER_OFFSET in stored:
+            timer = self._named(int(stored[property_names.TIMER_OFFSET]))
             if timer is None:
                 return
             self._is_same(properties.to_message(record), timer.message)
-            if stored.get(properties.VERB) == "FIRE":
+            if stored.get(property_names.VERB) == "FIRE":
                 self._is_end(timer.offset, "FIRED", at)
             else:
                 self._follow_delivery(timer, record)

@@ -45,6 +45,7 @@ from tests.simulation.transaction_oracle import (
     TransactionOracle,
 )
 from tests.simulation.tries import tried
+from tidewheel import property_names
 from tidewheel.errors import TransactionEnded
 from txn import outcomes
 from txn.checkback import CheckBackPolicy
@@ -376,7 +377,7 @@ class TransactionWorld(World):
 
     def _follow_outcome(self, record: Record) -> None:
         one = self.oracle.transactions[record.half_offset]
-        state = NAMED[properties.value_of(record.properties, properties.OUTCOME)]
+        state = NAMED[properties.value_of(record.properties, property_names.OUTCOME)]
         if state is State.EXPIRED:
             assert one.check_count >= self.count_max, f"expired without {self.count_max} checks: {one}"
             if one.state is State.OPEN:

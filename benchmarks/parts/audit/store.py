@@ -21,6 +21,7 @@ from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
 from parts.columns import QUEUE_COUNT, Array, Queues, digits_of, put_integers
+from tidewheel import property_names
 
 FIRST_MS: Final = 1_763_700_000_000
 RECORDS_PER_SECOND: Final = 1_000
@@ -60,8 +61,8 @@ class Template:
 
     def __init__(self, shape: Shape, body_bytes: int) -> None:
         marks = {
-            properties.MESSAGE_ID: "01A2B3C4D5E6" + "7" * DIGITS,
-            properties.KEYS: "order-" + "8" * DIGITS,
+            property_names.MESSAGE_ID: "01A2B3C4D5E6" + "7" * DIGITS,
+            property_names.KEYS: "order-" + "8" * DIGITS,
         }
         body = json.dumps({"order_id": "8" * DIGITS}).encode().ljust(body_bytes)
         whole = record.encode(

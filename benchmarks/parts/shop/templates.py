@@ -27,6 +27,7 @@ from services.broker.values import Delivery, ReadTimers, Resolution, TimerName
 from services.shop import topics
 from services.shop.new_order import Line, NewOrder
 from services.shop.order_messages import timer_key
+from tidewheel import property_names
 
 TIMEOUT_MS: Final = 30_000
 OFFSET_DIGITS: Final = 12
@@ -62,7 +63,7 @@ _DEADLINE: Final = TimerName(topics.ORDER_TIMEOUTS, key=timer_key(ORDER_ID))
 _SETTINGS: Final = BrokerSettings(
     auto_create_topics=False, dedupe_ms=0, sync_flush=False, segment_bytes=256 * 1024
 )
-_QUEUE: Final = f"{properties.REAL_QUEUE_ID}\x01".encode()
+_QUEUE: Final = f"{property_names.REAL_QUEUE_ID}\x01".encode()
 _LEFT_OUT: Final = frozenset({"TW_SYS_LEASE", "TW_SYS_GROUP", "TW_SYS_TOPIC"})
 _ACK_TOPIC: Final = "TW_SYS_ACK"
 
@@ -209,7 +210,7 @@ class Teller:
         return self._half(topics.ORDER_CREATED, 0, order.content(PLACED_MS), message_group=group)
 
     def _deadline(self) -> tuple[str, str, str]:
-        marks = {properties.TIMER_KEY: timer_key(ORDER_ID)}
+        marks = {property_names.TIMER_KEY: timer_key(ORDER_ID)}
         content = {"order_id": ORDER_ID, "due_ms": DUE_MS}
         return self._half(topics.ORDER_TIMEOUTS, 1, content, delivery_ms=DUE_MS, properties=marks)
 
@@ -322,7 +323,7 @@ def _places(content: bytes, part: bytes) -> list[int]:
 
 def _with_wide_offsets(lifted: record.Record) -> record.Record:
     stored = properties.decode(lifted.properties)
-    for name in (properties.TIMER_OFFSET, properties.REPLACES, properties.CANCELS):
+    for name in (property_names.TIMER_OFFSET, property_names.REPLACES, property_names.CANCELS):
         if name in stored:
             offset, *rest = stored[name].split()
             assert offset.isdigit()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from commitlog import properties
 from commitlog.message import Message
 from commitlog.record import Record
+from tidewheel import property_names
 
 KEYS = st.lists(
     st.text(st.sampled_from("ab 1\u00a0\t"), min_size=1, max_size=6).filter(str.strip), max_size=4
@@ -23,7 +24,7 @@ def stored(*keys: str) -> bytes:
 def test_keys_come_back_as_they_were_sent(keys: list[str]) -> None:
     message = properties.to_message(Record(topic="t", body=b"x", properties=stored(*keys)))
     assert message.keys == tuple(keys)
-    assert properties.value_of(stored(*keys), properties.KEYS) == " ".join(keys), "as RocketMQ has them"
+    assert properties.value_of(stored(*keys), property_names.KEYS) == " ".join(keys), "as RocketMQ has them"
 
 
 def test_keys_without_blanks_cost_nothing_more() -> None:

@@ -10,10 +10,11 @@ from consumequeue.entry import tags_code
 from consumequeue.errors import IllegalFilter
 from consumequeue.filter import parse_tags
 from services.broker.validation import check_message
+from tidewheel import property_names
 
 
 def tagged(tag: str) -> bytes:
-    return properties.encode({"color": "red", properties.TAG: tag, "size": "4"})
+    return properties.encode({"color": "red", property_names.TAG: tag, "size": "4"})
 
 
 @pytest.mark.parametrize("expression", ["", "  ", "*", " * "])

@@ -38,6 +38,7 @@ from services.broker.values import (
     Verdict,
 )
 from tests.memory_disk import MemoryDisk
+from tidewheel import property_names
 from tidewheel.errors import (
     BodyEmpty,
     BodyTooLarge,
@@ -183,7 +184,7 @@ def test_pending_timers_survive_a_restart_and_come_once(bench: Bench) -> None:
 def test_a_timer_that_is_known_again_takes_its_key_from_no_other() -> None:
     hour_ms = 3_600_000
     bench = Bench(replace(SETTINGS, timer_history_ms=hour_ms))
-    key = {properties.TIMER_KEY: "k"}
+    key = {property_names.TIMER_KEY: "k"}
     bench.send(message_id="late", delivery_ms=NOW_MS + 1, properties=dict(key))
     bench.now_ms += 2 * hour_ms  # nothing is delivered: the broker was away
     bench.send(message_id="other", delivery_ms=bench.now_ms + hour_ms, properties=dict(key))
@@ -316,7 +317,7 @@ def test_an_unacknowledged_message_comes_again_then_goes_to_the_dead_letters(ben
         for found in LogScan(bench.disk, bench.broker.segment_bytes)
         if found.record.topic == "%DLQ%g"
     ]
-    assert properties.value_of(record.properties, properties.DEAD_LETTER_TOPIC) == "t"
+    assert properties.value_of(record.properties, property_names.DEAD_LETTER_TOPIC) == "t"
     bench.reopen()
     assert bench.receive() == []
 

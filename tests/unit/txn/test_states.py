@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from commitlog import limits, properties
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM
+from tidewheel import property_names
 from txn import half
 from txn.checkback import CheckBackPolicy
 from txn.errors import InvalidTransactionId
@@ -61,7 +62,7 @@ def test_an_outcome_names_its_half_and_is_read_back(state: State) -> None:
     record = half.outcome_record(stored, state)
     assert (record.half_offset, record.type) == (77, TYPE_SYSTEM)
     assert half.outcome_of(record) is state
-    assert properties.value_of(record.properties, properties.KEYS) == "k"
+    assert properties.value_of(record.properties, property_names.KEYS) == "k"
 
 
 def test_check_backs_pause_longer_each_time_up_to_a_limit() -> None:
@@ -105,14 +106,16 @@ def test_records_say_when_to_ask_next_and_older_ones_go_by_the_default_times() -
     message = Message(topic="t", body=b"x", message_id="M1", check_immunity_ms=1_500)
     stored, asked = half.half_record(message, 0, 7_000), half.check_record(5, 2, 8_000)
     assert (half.check_ms_of(stored), half.check_ms_of(asked)) == (7_000, 8_000)
-    assert properties.CHECK_MS not in properties.decode(half.committed_record(stored).properties)
-    assert properties.CHECK_MS not in properties.decode(half.committed_timer_record(stored, "w").properties)
+    assert property_names.CHECK_MS not in properties.decode(half.committed_record(stored).properties)
+    assert property_names.CHECK_MS not in properties.decode(
+        half.committed_timer_record(stored, "w").properties
+    )
     assert half.check_ms_of(half.check_record(5, 2)) == 2 * limits.CHECK_INTERVAL_MS
     kept = {
         name: value for name, value in properties.decode(stored.properties).items() if name != "TW_CHECK_MS"
     }
     stored.store_ms, stored.properties = 100, properties.encode(kept)
     assert half.check_ms_of(stored) == 2_100
-    del kept[properties.CHECK_IMMUNITY_SECONDS]
+    del kept[property_names.CHECK_IMMUNITY_SECONDS]
     stored.properties = properties.encode(kept)
     assert half.check_ms_of(stored) == 100 + limits.CHECK_IMMUNITY_MS

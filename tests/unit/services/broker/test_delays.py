@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.message import Message, MessageType
 from services.broker import recall
 from services.broker.broker import Broker
@@ -14,6 +14,7 @@ from services.broker.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.settings import BrokerSettings
 from services.broker.verb_properties import carried_verb
 from tests.memory_disk import MemoryDisk
+from tidewheel import property_names
 from tidewheel.errors import ClientMistake
 
 NOW_MS = 1_763_700_000_000
@@ -168,6 +169,6 @@ def test_the_farthest_time_is_taken(broker: Broker) -> None:
 
 @pytest.mark.parametrize("name", sorted({"__STARTDELIVERTIME", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY"}))
 def test_one_that_reaches_the_core_unread_is_refused_not_overlooked(broker: Broker, name: str) -> None:
-    assert name in properties.RESERVED
+    assert name in property_names.RESERVED
     with pytest.raises(IllegalProperty, match=name):
         broker.sending.send(message(**{name: "1"}), NOW_MS)

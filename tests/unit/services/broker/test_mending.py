@@ -15,6 +15,7 @@ from services.broker.values import ReadTimers, TimerFilter, TimerName, TimerVerd
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.unit.services.broker.test_timers import DAY, HOUR, MINUTE, Store, by_id
+from tidewheel import property_names
 from timingwheel import partition
 from timingwheel.partition import HEAD, WITH_RECORDS, Window
 
@@ -372,7 +373,7 @@ def test_a_rebuilt_timer_says_why_in_the_log() -> None:
     log = store.broker.store.log
     newest = [store.broker.timers.get(by_id(one), store.now_ms) for one in IDS]
     offsets = [one.timer_offset for one in newest if not isinstance(one, TimerVerdict)]
-    reasons = [properties.value_of(log.read(one).properties, properties.REASON) for one in offsets]
+    reasons = [properties.value_of(log.read(one).properties, property_names.REASON) for one in offsets]
     assert len(reasons) == len(IDS)
     assert all("was damaged" in one for one in reasons)
 

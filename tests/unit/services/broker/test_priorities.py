@@ -14,6 +14,7 @@ from services.broker.broker import Broker
 from services.broker.errors import IllegalProperty, MessageTypeConflict
 from services.broker.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
+from tidewheel import property_names
 from tidewheel.errors import ClientMistake
 
 NOW_MS = 1_763_700_000_000
@@ -60,7 +61,7 @@ def test_it_is_stored_under_the_name_that_rocketmq_gives_it() -> None:
 
 @pytest.mark.parametrize("stored", ["", "-1", "x", "1.5", "9" * 5_000, "2147483648", "\u00b2"])
 def test_a_stored_priority_that_is_none_is_left_out(stored: str) -> None:
-    record = Record(topic="jobs", body=b"x", properties=properties.encode({properties.PRIORITY: stored}))
+    record = Record(topic="jobs", body=b"x", properties=properties.encode({property_names.PRIORITY: stored}))
     assert properties.to_message(record).priority is None
 
 

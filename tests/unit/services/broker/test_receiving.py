@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import layout, limits, properties
+from commitlog import layout, limits
 from commitlog.message import Message
 from consumequeue.filter import TAG, FilterText, parse_tags
 from consumequeue.sql_filter import parse_sql
@@ -16,6 +16,7 @@ from services.broker.group_values import From, GroupPolicy, Start
 from services.broker.settings import BrokerSettings
 from services.broker.values import Delivery, Notify, ReadTimers
 from tests.memory_disk import MemoryDisk
+from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle
 
 NOW_MS = 1_763_700_000_000
@@ -607,7 +608,7 @@ def test_a_dead_letter_is_redriven_for_its_group_alone_or_to_another_topic(bench
     assert bench.ids("other") == []
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == ("M1", 1)
-    assert again.message.properties[properties.REDRIVE_OF] == "%DLQ%g:0"
+    assert again.message.properties[property_names.REDRIVE_OF] == "%DLQ%g:0"
     assert bench.ids("anybody", topic="elsewhere") == ["M2"]
     with pytest.raises(MessageNotFound, match="tidewheel dlq ls g"):
         bench.broker.dead_letters.redrive("g", 0, "", NOW_MS)

@@ -25,12 +25,13 @@ from services.broker.timer_records import (
     timer_record,
 )
 from services.broker.validation import check_message
+from tidewheel import property_names
 from tidewheel.errors import ClientMistake
 from txn.half import committed_record, committed_timer_record, half_record
 
 DUE_MS = 1_763_700_000_000
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=8).filter(
-    lambda name: name not in properties.RESERVED and name not in (verb_properties.VERDICT, "traceparent")
+    lambda name: name not in property_names.RESERVED and name not in (verb_properties.VERDICT, "traceparent")
 )
 VALUES = st.text(st.characters(exclude_categories=("C", "Z")), max_size=8)
 MESSAGES = st.builds(
@@ -60,7 +61,11 @@ def timer(message: Message) -> Record:
 def marked(record: Record) -> Record:
     """Return the record with the marks of a verb, as `broker.carrying` adds them."""
     kept = properties.decode(record.properties)
-    marks = {verb_properties.VERDICT: "CANCELLED", properties.CANCELS: "64 5", properties.CANCELS_TOPIC: "t"}
+    marks = {
+        verb_properties.VERDICT: "CANCELLED",
+        property_names.CANCELS: "64 5",
+        property_names.CANCELS_TOPIC: "t",
+    }
     return replace(record, properties=properties.encode(kept | marks))
 
 
@@ -147,12 +152,15 @@ def test_what_the_broker_makes_of_a_message_is_no_try_of_it(form: str) -> None:
 
 def test_a_redriven_copy_is_no_try() -> None:
     copy = message_record(Message(topic="t", body=b"x", message_id="M1"), 0)
-    copy.properties += properties.encode({properties.FOR_GROUP: "g", properties.REDRIVE_OF: "%DLQ%g:0"})
+    copy.properties += properties.encode(
+        {property_names.FOR_GROUP: "g", property_names.REDRIVE_OF: "%DLQ%g:0"}
+    )
     assert not is_sent(copy)
 
 
 @given(
-    st.sampled_from(sorted((properties.RESERVED | {verb_properties.VERDICT}) - {"UNIQ_KEY"})), st.booleans()
+    st.sampled_from(sorted((property_names.RESERVED | {verb_properties.VERDICT}) - {"UNIQ_KEY"})),
+    st.booleans(),
 )
 def test_what_is_left_out_can_be_in_no_message(name: str, has_separator: bool) -> None:
     given_names = {f"p\x02{name}" if has_separator else name: "value"}
@@ -175,7 +183,7 @@ def test_a_value_that_holds_a_separator_is_refused(separator: str) -> None:
 def test_the_names_left_out_are_not_content() -> None:
     message = Message(
         topic="t", body=b"x", message_id="M1", tag="a", keys=("k",), message_group="g", lite_topic="one",
-        priority=1, properties={properties.TIMER_KEY: "k", properties.TIMER_UNIQUE: "true"},
+        priority=1, properties={property_names.TIMER_KEY: "k", property_names.TIMER_UNIQUE: "true"},
     )  # fmt: skip
     assert BROKERS_OWN.isdisjoint(properties.pairs(properties.encode_message(message)))
     assert OF_EACH_TRY.isdisjoint(properties.pairs(properties.encode_message(message)))

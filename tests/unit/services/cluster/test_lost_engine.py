@@ -38,6 +38,7 @@ from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_
 from sharedlog.witness import LOST_MS, Witness
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
+from tidewheel import property_names
 
 CLUSTER = b"one cluster's id"
 NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
@@ -424,7 +425,7 @@ def read_all(engine: MemoryEngine, replica: Replica) -> None:
 
 
 def message_id(found: Record) -> str:
-    return properties.value_of(found.properties, properties.MESSAGE_ID) or ""
+    return properties.value_of(found.properties, property_names.MESSAGE_ID) or ""
 
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])

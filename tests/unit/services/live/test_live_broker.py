@@ -22,6 +22,7 @@ from services.live.durability import OWN_MS, Proving
 from services.live.errors import ResultUnknown
 from services.live.live_broker import TURNS_BETWEEN_FULL_TICKS, LiveBroker
 from tests.memory_disk import MemoryDisk
+from tidewheel import property_names
 from tidewheel.errors import TransactionEnded
 
 NOW_MS = 1_763_700_000_000
@@ -166,7 +167,7 @@ def test_a_failed_sync_of_asynchronous_flushes_loses_nothing_that_can_still_be_r
         disk.crash(lambda count: 0)
         kept = [found.record for found in LogScan(disk, live.settings.segment_bytes)]
         sent = [
-            properties.value_of(one.properties, properties.MESSAGE_ID) for one in kept if one.topic == "t"
+            properties.value_of(one.properties, property_names.MESSAGE_ID) for one in kept if one.topic == "t"
         ]
         assert sorted(got) == sent == ["acknowledged", "later"]
 

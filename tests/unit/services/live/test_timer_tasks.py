@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.message import Message
 from services.broker.errors import IllegalDeliveryTime
 from services.broker.settings import BrokerSettings
@@ -18,6 +18,7 @@ from services.live.live_broker import LiveBroker
 from services.live.tasks import TaskState
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVerb
 from tests.memory_disk import MemoryDisk
+from tidewheel import property_names
 from tidewheel.errors import NotFound
 
 NOW_MS = 1_763_700_000_000
@@ -61,7 +62,7 @@ def timer(number: int, message_id: str = "") -> Message:
         message_id=message_id or str(number),
         delivery_ms=NOW_MS + HOUR_MS + number * 1_000,
         born_ms=NOW_MS,
-        properties={properties.TIMER_KEY: f"k{number}"},
+        properties={property_names.TIMER_KEY: f"k{number}"},
     )
 
 

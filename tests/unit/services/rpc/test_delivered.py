@@ -5,24 +5,24 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import properties
 from commitlog.record import COMPRESSED, Record
 from services.broker.values import Delivery
 from services.rpc.delivered import Shown
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.service_pb2 import ReceiveMessageResponse
 from services.rpc.messages import half_to_wire, set_time
+from tidewheel import property_names
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), max_size=20)
 LONG = st.one_of(TEXTS, st.sampled_from(["x" * 122, "x" * 123, "x" * 200, "ä" * 20_000]))
 NUMBERS = st.one_of(st.integers(0, 1 << 33).map(str), TEXTS.filter(lambda text: not text.isdigit()))
-NAMES = st.one_of(TEXTS, st.sampled_from(sorted(properties.RESERVED)))
+NAMES = st.one_of(TEXTS, st.sampled_from(sorted(property_names.RESERVED)))
 PAIRS = st.one_of(
-    st.tuples(NAMES.filter(lambda name: name not in (properties.DUE_MS, properties.PRIORITY)), LONG),
-    st.tuples(st.sampled_from([properties.DUE_MS, properties.PRIORITY]), NUMBERS),
-    st.tuples(st.just(properties.TRANSACTIONAL), st.just("true")),
+    st.tuples(NAMES.filter(lambda name: name not in (property_names.DUE_MS, property_names.PRIORITY)), LONG),
+    st.tuples(st.sampled_from([property_names.DUE_MS, property_names.PRIORITY]), NUMBERS),
+    st.tuples(st.just(property_names.TRANSACTIONAL), st.just("true")),
     st.tuples(st.just("TW_TIMER_TOPIC"), st.sampled_from(["shop%pushes", "pushes"])),
-    st.tuples(st.just(properties.CHECK_IMMUNITY_SECONDS), st.just("7")),
+    st.tuples(st.just(property_names.CHECK_IMMUNITY_SECONDS), st.just("7")),
 )
 STORED = st.lists(PAIRS).map(
     lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()

@@ -9,6 +9,7 @@ from commitlog.kinds import EPOCH_TOPIC, HALF_TOPIC, TIMER_TOPIC, VERB_TOPIC
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from commitlog.recovery import Damage, Found
 from services.store.invariants import breaches
+from tidewheel import property_names
 
 
 def log(*records: Record) -> list[Found]:
@@ -27,13 +28,13 @@ def commit(half_offset: int, queue_offset: int = 0) -> Record:
 
 
 def delivery(timer_offset: int, queue_offset: int = 0, due_ms: int = 0, verb: str = "") -> Record:
-    stored = {properties.TIMER_OFFSET: str(timer_offset), properties.DUE_MS: str(due_ms or "")}
-    stored[properties.VERB] = verb
+    stored = {property_names.TIMER_OFFSET: str(timer_offset), property_names.DUE_MS: str(due_ms or "")}
+    stored[property_names.VERB] = verb
     return message(queue_offset, properties=properties.encode(stored), store_ms=1_000)
 
 
 def cancel(timer_offset: int) -> Record:
-    stored = properties.encode({properties.TIMER_OFFSET: str(timer_offset)})
+    stored = properties.encode({property_names.TIMER_OFFSET: str(timer_offset)})
     return Record(topic=VERB_TOPIC, body=b"", sys_flag=TYPE_SYSTEM, properties=stored)
 
 
@@ -42,7 +43,11 @@ def half(queue_offset: int = 0) -> Record:
 
 
 def timer(replaces: int = -1, queue_offset: int = 0, verb: str = "") -> Record:
-    marks = {properties.REPLACES: str(replaces), properties.REPLACED_DUE_MS: "7", properties.VERB: verb}
+    marks = {
+        property_names.REPLACES: str(replaces),
+        property_names.REPLACED_DUE_MS: "7",
+        property_names.VERB: verb,
+    }
     stored = properties.encode(marks) if replaces >= 0 else b""
     return Record(topic=TIMER_TOPIC, body=b"x", queue_offset=queue_offset, properties=stored)
 
@@ -52,7 +57,7 @@ def epoch(number: int) -> Record:
 
 
 def carrier(timer_offset: int, queue_offset: int = 0) -> Record:
-    return message(queue_offset, properties=properties.encode({properties.CANCELS: f"{timer_offset} 7"}))
+    return message(queue_offset, properties=properties.encode({property_names.CANCELS: f"{timer_offset} 7"}))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +90,7 @@ def test_a_log_that_keeps_them_has_no_breach() -> None:
 
 def test_a_timer_may_be_moved_set_again_cancelled_by_a_carrier_and_fired_before_its_time() -> None:
     delivered_carrier = delivery(500, 3)
-    delivered_carrier.properties += properties.encode({properties.CANCELS: "400 7"})
+    delivered_carrier.properties += properties.encode({property_names.CANCELS: "400 7"})
     records = log(
         timer(), timer(0, 1, "MOVE"), timer(100, 2), delivery(200, 0, 9_000, "FIRE"),
         timer(queue_offset=3), timer(queue_offset=4), carrier(400, 1), message(2), delivered_carrier,

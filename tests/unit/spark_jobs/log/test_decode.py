@@ -24,6 +24,7 @@ from spark_jobs.log.decode import ALL, PROPERTIES, SCHEMA, TIMES, Wanted, batche
 from spark_jobs.log.records import FIXED
 from spark_jobs.log.slices import Slice
 from spark_jobs.log.walk import Check
+from tidewheel import property_names
 
 Row = dict[str, Any]
 ReadLog = Callable[..., list[Row]]
@@ -47,7 +48,7 @@ def row_of(record: Record, body: bytes | None = None) -> Row:
     row |= {column: time_of(row[name]) for column, name in TIMES.items()}
     row |= {"born_host": host_text(record.born_host), "store_host": host_text(record.store_host)}
     row["delivery_attempt"] = record.reconsume_times + 1
-    row["user_properties"] = [one for one in pairs.items() if one[0] not in properties.RESERVED]
+    row["user_properties"] = [one for one in pairs.items() if one[0] not in property_names.RESERVED]
     keys = properties.keys_of(pairs)
     row["first_key"], row["key_list"] = keys[0] if keys else None, list(keys)
     row["kind"] = kind_of(record)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from commitlog import properties
 from commitlog.message import Message
 from spark_jobs.log.keys import first_keys, key_lists
+from tidewheel import property_names
 
 TEXTS = st.text(st.sampled_from("ab 1\u00a0\té"), min_size=1, max_size=6)
 SENT = st.lists(TEXTS.filter(str.strip), min_size=1, max_size=4).map(
@@ -18,10 +19,10 @@ SENT = st.lists(TEXTS.filter(str.strip), min_size=1, max_size=4).map(
     )
 )
 ODD = st.fixed_dictionaries({
-    properties.KEYS: TEXTS,
-    properties.KEY_LENGTHS: st.text(st.sampled_from("0123 -x٣"), min_size=1, max_size=5),
+    property_names.KEYS: TEXTS,
+    property_names.KEY_LENGTHS: st.text(st.sampled_from("0123 -x٣"), min_size=1, max_size=5),
 })  # fmt: skip
-PLAIN = st.fixed_dictionaries({properties.KEYS: TEXTS})
+PLAIN = st.fixed_dictionaries({property_names.KEYS: TEXTS})
 STORED: st.SearchStrategy[dict[str, str]] = st.one_of(SENT, ODD, PLAIN, st.just({}))
 
 
@@ -31,7 +32,7 @@ def column(stored: list[dict[str, str]], name: str) -> pa.StringArray:
 
 @given(st.lists(STORED, max_size=8))
 def test_keys_are_those_that_the_codec_finds(stored: list[dict[str, str]]) -> None:
-    joined, lengths = column(stored, properties.KEYS), column(stored, properties.KEY_LENGTHS)
+    joined, lengths = column(stored, property_names.KEYS), column(stored, property_names.KEY_LENGTHS)
     expected = [list(properties.keys_of(one)) for one in stored]
     assert key_lists(joined, lengths).to_pylist() == expected
     assert first_keys(joined, lengths).to_pylist() == [next(iter(keys), None) for keys in expected]

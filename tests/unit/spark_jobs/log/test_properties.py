@@ -15,6 +15,7 @@ from spark_jobs.log import shapes
 from spark_jobs.log.properties import Properties
 from spark_jobs.log.records import Records
 from spark_jobs.log.shapes import Shape, Shapes
+from tidewheel import property_names
 
 NAMES = ("KEYS", "TAGS", "UNIQ_KEY", "TW_TIMER_OFFSET", "DLQ_ORIGIN_MESSAGE_ID")
 TOPICS = ("t", "u", "orders")
@@ -52,7 +53,7 @@ def expected(stored: Sequence[bytes]) -> list[Seen]:
         (
             topic_of(at),
             {name: value for name, value in one.items() if name in NAMES},
-            {name: value for name, value in one.items() if name not in properties.RESERVED},
+            {name: value for name, value in one.items() if name not in property_names.RESERVED},
         )
         for at, one in enumerate(decoded)
     ]

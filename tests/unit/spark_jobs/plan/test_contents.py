@@ -20,6 +20,7 @@ from spark_jobs.inputs.mapping import Mapping, as_mapping
 from spark_jobs.layout import FINDING_COLUMNS
 from spark_jobs.plan import plan
 from spark_jobs.plan.sources import PlanSources
+from tidewheel import property_names
 
 Row = dict[str, Any]
 NOTHING: Row = dict.fromkeys(FINDING_COLUMNS)
@@ -53,7 +54,7 @@ def record(body: Any, topic: str = "booked", **given: Any) -> Record:
 
 def held(one: Record, topic: str, by: str) -> Record:
     """A half, or timer, of a message."""
-    return Record(by, one.body, one.properties + properties.encode({properties.REAL_TOPIC: topic}))
+    return Record(by, one.body, one.properties + properties.encode({property_names.REAL_TOPIC: topic}))
 
 
 def steps(case: str, sources: PlanSources, orders: Path | None = None, **facts: Any) -> list[Row]:

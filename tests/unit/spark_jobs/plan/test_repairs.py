@@ -22,6 +22,7 @@ from spark_jobs.inputs.mapping_docs import every_name
 from spark_jobs.layout import FINDING_COLUMNS
 from spark_jobs.plan import plan
 from spark_jobs.plan.sources import PlanSources
+from tidewheel import property_names
 
 Row = dict[str, Any]
 NOTHING: Row = dict.fromkeys(FINDING_COLUMNS)
@@ -182,14 +183,14 @@ OWN_NAMES = as_mapping(
 
 def timer_store(write_log: Any, **named: str) -> Path:
     """A store whose only record is a timer with these properties."""
-    stored = properties.encode({properties.MESSAGE_ID: "0A", properties.REAL_TOPIC: "pay by"} | named)
+    stored = properties.encode({property_names.MESSAGE_ID: "0A", property_names.REAL_TOPIC: "pay by"} | named)
     store: Path = write_log([Record(topic=TIMER_TOPIC, queue_id=0, body=b"{}", properties=stored)])
     return store
 
 
 @pytest.mark.parametrize(
     ("named", "option"),
-    [({properties.TIMER_KEY: "due o1"}, "--key 'due o1'"), ({}, "--id 0A")],
+    [({property_names.TIMER_KEY: "due o1"}, "--key 'due o1'"), ({}, "--id 0A")],
 )
 def test_a_deadline_is_called_by_what_the_log_calls_it(write_log: Any, named: Row, option: str) -> None:
     sources = PlanSources(OWN_NAMES, store=timer_store(write_log, **named))
@@ -200,7 +201,7 @@ def test_a_deadline_is_called_by_what_the_log_calls_it(write_log: Any, named: Ro
 def test_a_payment_that_is_told_again_cancels_the_users_timer_and_has_the_users_fields(
     write_log: Any,
 ) -> None:
-    sources = PlanSources(OWN_NAMES, store=timer_store(write_log, **{properties.TIMER_KEY: "due o1"}))
+    sources = PlanSources(OWN_NAMES, store=timer_store(write_log, **{property_names.TIMER_KEY: "due o1"}))
     paid = {"paid_ms": 5_000, "total_pence": 300, "open_timer_offset": 0}
     (step,) = steps(names.OUTCOME_CONTRADICTS_DATABASE, sources, **paid)
     assert step["message"]["properties"] == {"TW_TIMER_CANCEL": "due o1", "TW_TIMER_TOPIC": "pay by"}

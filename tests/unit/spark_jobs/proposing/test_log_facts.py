@@ -10,12 +10,13 @@ from commitlog.kinds import TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.record import Record
 from spark_jobs.proposing.log_facts import read
+from tidewheel import property_names
 
 
 def test_a_key_with_a_blank_is_one_key(write_log: Callable[..., Path]) -> None:
     message = Message(topic="bookings", body=b"{}", message_id="M", keys=("ORD 17", "gift"))
     stored = properties.encode_message(message)
-    marks = properties.encode({properties.REAL_TOPIC: "holds", properties.TIMER_KEY: "hold/ORD 17"})
+    marks = properties.encode({property_names.REAL_TOPIC: "holds", property_names.TIMER_KEY: "hold/ORD 17"})
     store = write_log([Record("bookings", b"{}", stored), Record(TIMER_TOPIC, b"{}", stored + marks)])
     topics = {topic.name: topic for topic in read(store).topics}
     assert {name: topic.keys for name, topic in topics.items()} == {

@@ -27,6 +27,7 @@ from spark_jobs.staging import staged as staging
 from spark_jobs.staging.events import Code
 from spark_jobs.staging.staged import SCHEMAS, Staged, parts_of, stage_part
 from spark_jobs.staging.time_buckets import FINE_SPAN_MS, bucket_starts
+from tidewheel import property_names
 
 DUE_MS = 1_763_700_000_000
 
@@ -34,10 +35,10 @@ DUE_MS = 1_763_700_000_000
 def run(due_ms: int, late_ms: int, body: object, offset: int) -> Record:
     """A run of the schedule `pushes:daily`, stored so much after its time."""
     pairs = {
-        properties.KEYS: "daily",
-        properties.SCHEDULE: "pushes:daily",
-        properties.OCCURRENCE_MS: str(due_ms),
-        properties.MESSAGE_ID: f"pushes:daily@{due_ms}",
+        property_names.KEYS: "daily",
+        property_names.SCHEDULE: "pushes:daily",
+        property_names.OCCURRENCE_MS: str(due_ms),
+        property_names.MESSAGE_ID: f"pushes:daily@{due_ms}",
     }
     return record(pairs, body, offset, due_ms + late_ms)
 
@@ -45,9 +46,9 @@ def run(due_ms: int, late_ms: int, body: object, offset: int) -> Record:
 def timer(late_ms: int, push_id: str, offset: int) -> Record:
     """A push that was a delayed message."""
     pairs = {
-        properties.KEYS: push_id,
-        properties.TIMER_OFFSET: "0",
-        properties.DUE_MS: str(DUE_MS),
+        property_names.KEYS: push_id,
+        property_names.TIMER_OFFSET: "0",
+        property_names.DUE_MS: str(DUE_MS),
     }
     return record(pairs, {"push_id": push_id}, offset, DUE_MS + late_ms)
 
@@ -138,7 +139,7 @@ def test_orders_have_their_ids_whole_whatever_blanks_these_have(
 def test_a_cancel_by_a_call_is_told_from_one_that_a_message_carries(
     write_log: Callable[..., Path], tmp_path: Path
 ) -> None:
-    carrying = {properties.KEYS: "17", properties.CANCELS: "4711 1764277200000"}
+    carrying = {property_names.KEYS: "17", property_names.CANCELS: "4711 1764277200000"}
     paid = Record("order-paid", b"{}", properties.encode(carrying), sys_flag=TYPE_COMMIT)
     call = cancel_record(4711, DUE_MS, "order-timeouts", "M", "by mistake")
     staged = staged_of(write_log([paid, call]), tmp_path / "staged")
@@ -161,14 +162,14 @@ def delayed(random: Random, came: Counter[tuple[str, int, int]]) -> Iterator[Rec
     timers: dict[int, Record] = {}
     for ms, number, due_ms in sorted(happen, key=lambda one: one[0]):
         topic, is_moved = f"topic-{number % 3}", number % 5 == 0
-        pairs = {properties.DUE_MS: str(due_ms), properties.KEYS: str(number)}
+        pairs = {property_names.DUE_MS: str(due_ms), property_names.KEYS: str(number)}
         if number not in timers:
-            moved = {properties.VERB: MOVE, properties.REPLACES: "0"} if is_moved else {}
-            stored = properties.encode(pairs | {properties.REAL_TOPIC: topic} | moved)
+            moved = {property_names.VERB: MOVE, property_names.REPLACES: "0"} if is_moved else {}
+            stored = properties.encode(pairs | {property_names.REAL_TOPIC: topic} | moved)
             timers[number] = Record(topic=TIMER_TOPIC, body=b"", properties=stored, store_ms=ms)
             yield timers[number]
         else:
-            offset = {properties.TIMER_OFFSET: str(timers[number].physical_offset)}
+            offset = {property_names.TIMER_OFFSET: str(timers[number].physical_offset)}
             since_ms = due_ms if is_moved else max(due_ms, timers[number].store_ms)
             came[topic, ms - ms % 60_000, ms - since_ms] += 1
             yield Record(topic=topic, body=b"", properties=properties.encode(pairs | offset), store_ms=ms)
@@ -196,15 +197,15 @@ def test_a_timer_that_was_set_after_its_time_is_late_from_its_setting(
 
 
 ENDS: dict[str, list[tuple[str, dict[str, str]]]] = {
-    "delivered": [("pushes", {properties.TIMER_OFFSET: "0"})],
-    "fired": [("pushes", {properties.TIMER_OFFSET: "0", properties.VERB: FIRE})],
-    "cancelled": [(VERB_TOPIC, {properties.VERB: CANCEL}), ("pushes", {properties.CANCELS: "0"})],
-    "unreadable": [(VERB_TOPIC, {properties.VERB: UNREADABLE})],
-    "moved": [(TIMER_TOPIC, {properties.REPLACES: "0", properties.VERB: MOVE})],
-    "replaced": [(TIMER_TOPIC, {properties.REPLACES: "0"})],
+    "delivered": [("pushes", {property_names.TIMER_OFFSET: "0"})],
+    "fired": [("pushes", {property_names.TIMER_OFFSET: "0", property_names.VERB: FIRE})],
+    "cancelled": [(VERB_TOPIC, {property_names.VERB: CANCEL}), ("pushes", {property_names.CANCELS: "0"})],
+    "unreadable": [(VERB_TOPIC, {property_names.VERB: UNREADABLE})],
+    "moved": [(TIMER_TOPIC, {property_names.REPLACES: "0", property_names.VERB: MOVE})],
+    "replaced": [(TIMER_TOPIC, {property_names.REPLACES: "0"})],
 }
 """What ends a timer, each way in which it is written."""
-OTHERS: list[tuple[str, dict[str, str]]] = [("pushes", {}), (TIMER_TOPIC, {properties.DUE_MS: "1"})]
+OTHERS: list[tuple[str, dict[str, str]]] = [("pushes", {}), (TIMER_TOPIC, {property_names.DUE_MS: "1"})]
 
 
 @pytest.mark.parametrize("slice_bytes", [400, 4_000, 1 << 20])
