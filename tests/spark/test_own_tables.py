@@ -64,7 +64,7 @@ def test_an_overdue_order_is_found_whatever_became_of_its_deadline(shop: Shop, a
     summary = audit_own(shop)
     whys = {one.subject_id: one.why for one in summary.findings}
     assert found(summary) == {"cancelled": "timeout-not-fired", "never-set": "timeout-not-fired"}
-    assert "ended without a delivery or a payment" in (whys["cancelled"] or "")
+    assert "was cancelled by a call of its own" in (whys["cancelled"] or "")
     assert "the log has no deadline of it" in (whys["never-set"] or "")
     assert not summary.balanced
     assert summary.cases["in-flight"] == 1
