@@ -78,7 +78,7 @@ from services.broker.scheduler import Purpose, Scheduler
 from services.broker.schedules import Schedules
 from services.broker.sending import Sending
 from services.broker.settings import BrokerSettings
-from services.broker.start_damage import find_at_start
+from services.broker.start_damage import above_cut, find_at_start
 from services.broker.statistics import Gauges, Statistics
 from services.broker.store import Keyed, Store
 from services.broker.timer_delivery import TimerDelivery
@@ -308,13 +308,14 @@ class Broker:
         broker.timers.resume()
         broker.store.dispatch.write()
         broker.sending.repeats.recover(now_ms, follows=shared is not None)
-        broker.damaged = scan.damaged
+        met, broker.damaged = broker.damaged, scan.damaged
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
         may_begin_at = broker.store.may_begin_at
         if shared is not None:  # the cut may lie in what is still to be read, below the two newest snapshots
             may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
-        find_at_start(disk, log, start, scan.damaged, may_begin_at, broker.damage)
+        damaged = above_cut([*met, *scan.damaged], broker.store.may_begin_at)
+        find_at_start(disk, log, start, damaged, may_begin_at, broker.damage)
         assert broker._checkpoint_offset <= log.durable_offset, "the log ends before the snapshot it follows"
         return broker
 
@@ -637,7 +638,7 @@ class Broker:
                 part.thaw(start.parts[name])
         others = snapshot.others(self._disk, start)
         read_topics = {one.name for one in self.topics.all() if one.message_type is MessageType.LITE}
-        self.made_anew = derived.adopt(self.store, self._disk, start, others, read_topics)
+        self.made_anew, self.damaged = derived.adopt(self.store, self._disk, start, others, read_topics)
         others_files = [one.parts[TIMER_FILES] for one in others]
         self.lost = self.timers.adopt(start.parts[TIMER_FILES], others_files, now_ms)
         log = self._log

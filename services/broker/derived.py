@@ -7,11 +7,11 @@ behind the snapshot is put into both when the start replays it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from commitlog import limits
 from commitlog.disk import Disk
-from commitlog.recovery import Found, LogScan
+from commitlog.recovery import Damage, Found, LogScan
 from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import MADE_BEFORE
 from services.broker.store import Store
@@ -34,17 +34,26 @@ def freeze(store: Store) -> dict[str, Any]:
     }
 
 
+class Adopted(NamedTuple):
+    """What a start had to make anew, and why; and the damage of the log below the snapshot that it met then.
+
+    Queues have gaps for the records that were there, which readers step over.
+    """
+
+    made_anew: list[str]
+    damaged: list[Damage]
+
+
 def adopt(
     store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot], read_topics: Set[str]
-) -> list[str]:
-    """Take over queues and key index up to a snapshot; return what had to be made anew, and why.
+) -> Adopted:
+    """Take over queues and key index up to a snapshot.
 
     The files of the key index that other snapshots name are kept for those. The start reads the queues of
-    `read_topics`: their files are compared here, while queues can be made anew. Damage of the log that is met
-    here is noted: queues have gaps for its records, which readers step over. Raise OSError.
+    `read_topics`: their files are compared here, while queues can be made anew. Raise OSError.
     """
     missing: list[Callable[[Found], object]] = []
-    reasons: list[str] = []
+    reasons, damaged = list[str](), list[Damage]()
     made_at, recorded = start.parts.get(QUEUES_MADE_AT, MADE_BEFORE), start.parts.get(QUEUES_RECORDED, ())
     if not store.dispatch.adopt(start.parts[QUEUES], made_at, read_topics, recorded):
         missing.append(lambda found: store.dispatch.dispatch(found.record, found.record_bytes))
@@ -61,9 +70,9 @@ def adopt(
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
         store.dispatch.complete(start.parts[QUEUES], start.offset, recorded)
-        for damage in scan.damaged:
-            store.damage.log_range(damage)
-    return reasons
+        # The end that a scan looks for lies behind the snapshot, whose log it does not read.
+        damaged = [Damage(one.first_offset, min(one.end_offset, start.offset)) for one in scan.damaged]
+    return Adopted(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 
 
 def drop(store: Store) -> None:

@@ -35,6 +35,12 @@ def find_at_start(
         into.note(Damaged("keep", layout.KEEP, what))
 
 
+def above_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
+    """Return the damage of what retention has not cut off; its segments may still be there."""
+    rest = [Damage(max(one.first_offset, cut_offset), one.end_offset) for one in damaged]
+    return [one for one in rest if one.first_offset < one.end_offset]
+
+
 def missing_from(may_begin_at: int, first_offset: int) -> str:
     """Return what is said of segments that are gone though the broker did not delete them."""
     return (

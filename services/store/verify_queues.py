@@ -271,7 +271,7 @@ def _crc_findings(store: OpenStore, one: StoredQueue, names: Collection[str]) ->
     are the files that were there before: a broker may have deleted one meanwhile (`StoreError`).
     """
     folder = _folder(one.topic, one.queue_id)
-    missing = [path for path, _, _ in files_of(one) if path.rpartition("/")[2] not in names]
+    missing = [path for path in _needed(one) if path.rpartition("/")[2] not in names]
     for path in missing:
         yield Finding("queue", path, -1, -1, "is missing, and the newest snapshot counts on it")
     queue = ConsumeQueue(store.overlay(), one.topic, one.queue_id, one.written_count)
@@ -280,6 +280,13 @@ def _crc_findings(store: OpenStore, one: StoredQueue, names: Collection[str]) ->
         count = one.written_count
         what = f"its first {count} entries do not match their CRC; the next start makes them anew"
         yield Finding("queue", folder, 0, count, what)
+
+
+def _needed(one: StoredQueue) -> Iterator[str]:
+    """Yield the paths of the files that a start needs: those below the cut may be gone."""
+    for path, length, _ in files_of(one):
+        if int(path.rpartition("/")[2]) + length > one.min_offset * ENTRY_BYTES:
+            yield path
 
 
 def _of_mark(store: OpenStore) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from services.store.reading import StoreFiles
 from services.store.verify import Verdict, verify
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.store.conftest import SETTINGS, START_MS, Shop
-from tests.unit.services.test_retention import Bench
+from tests.unit.services.test_retention import KEEP_ALL, KEEP_ONE, Bench
 
 NOW_MS = 1_763_700_900_000
 
@@ -268,3 +268,37 @@ def test_files_of_queues_that_retention_has_deleted_since_the_newest_snapshot_ar
     assert [one for one in verify(look_at(bench.disk, "x"), bench.now_ms).findings if one.is_damage] == []
     bench.reopen(bench.settings)
     assert bench.broker.made_anew == []
+
+
+def write_checkpoint(bench: Bench) -> None:
+    done = bench.broker.checkpoint(bench.now_ms)
+    done.write(bench.disk)
+    bench.broker.checkpointed(done)
+
+
+def test_verify_misses_no_file_that_retention_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest snapshot has the file as the queue's last, and a tail that goes on in the next file."""
+    for module in (queue, verify_queues):
+        monkeypatch.setattr(module, "_FILE_BYTES", 16 * ENTRY_BYTES)
+    bench = Bench()
+    settings = {"tail_entries_max": 12, "queue_count": 1}
+    bench.settings, bench.disk = replace(KEEP_ALL, **settings), MemoryDisk()
+    bench.broker = Broker.open(bench.disk, bench.settings, bench.now_ms)
+    for count in (14, 6):  # 14 go to the first file, 6 stay in the tail
+        for _ in range(count):
+            bench.send(body=b"x")
+        bench.broker.store.dispatch.write()
+    for _ in range(2):
+        for _ in range(6):
+            bench.send(topic="u", body=b"x" * 2_000)
+        write_checkpoint(bench)
+    told = bench.broker.store.dispatch.queue("t", 0)
+    assert (told.end_offset, told.tail_bytes) == (20, 6 * ENTRY_BYTES)
+    assert verify(look_at(bench.disk, "store"), bench.now_ms).is_sound
+    bench.reopen(replace(KEEP_ONE, **settings))
+    bench.advance(10_000)
+    assert bench.broker.store.dispatch.queue("t", 0).min_offset == 20
+    found = verify(look_at(bench.disk, "store"), bench.now_ms)
+    assert [one.what for one in found.findings if one.is_damage] == []
+    bench.reopen(replace(KEEP_ONE, **settings))
+    assert ([*bench.broker.damage], bench.broker.made_anew) == ([], []), "a start needs no repair"
