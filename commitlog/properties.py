@@ -14,6 +14,7 @@ from typing import Final
 from commitlog.compression import for_client
 from commitlog.message import Message
 from commitlog.record import Record
+from tidewheel.message_rules import key_lengths
 from tidewheel.property_names import (
     CHECK_IMMUNITY_SECONDS,
     DEAD_ATTEMPTS,
@@ -113,10 +114,9 @@ def encode_message(message: Message, marks: str = "") -> bytes:
 
 def _keys_pairs(keys: tuple[str, ...]) -> str:
     """Return the pairs of keys: KEYS as RocketMQ has it, joined by blanks; lengths where keys have some."""
-    joined = " ".join(keys)
-    if joined.count(" ") < len(keys):
-        return f"{KEYS}\x01{joined}\x02"
-    return f"{KEYS}\x01{joined}\x02{KEY_LENGTHS}\x01{' '.join([str(len(key)) for key in keys])}\x02"
+    lengths = key_lengths(keys)
+    more = f"{KEY_LENGTHS}\x01{lengths}\x02" if lengths else ""
+    return f"{KEYS}\x01{' '.join(keys)}\x02{more}"
 
 
 def keys_in(joined: str, lengths: str) -> tuple[str, ...]:

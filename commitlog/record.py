@@ -46,6 +46,7 @@ import numpy as np
 
 from commitlog.errors import StoreDamaged
 from commitlog.message import Host
+from tidewheel.errors import PropertiesTooLarge
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -112,7 +113,7 @@ class Record:
 def encode(record: Record, *, with_crc: bool = True) -> bytes:
     """Return the record's bytes; set the IPv6 bits of `sys_flag` from the hosts.
 
-    `with_crc=False` writes what an unconfigured Apache RocketMQ writes.
+    `with_crc=False` writes what an unconfigured Apache RocketMQ writes. Raise `PropertiesTooLarge`.
     """
     properties = record.properties
     if with_crc and properties and not properties.endswith(b"\x02"):
@@ -142,7 +143,10 @@ def encode_fields(
     half_offset: int = 0,
     with_crc: bool = True,
 ) -> bytes:
-    """Return the bytes of a record of these fields; `properties` are empty or closed by 0x02."""
+    """Return the bytes of a record of these fields; `properties` are empty or closed by 0x02.
+
+    Raise `PropertiesTooLarge`.
+    """
     # Else a reader would take the CRC for part of the last property, and the record for one without.
     assert not with_crc or not properties or properties[-1] == 0x02, "the last property is not closed"
     topic, version_2 = topic_field(topic_name)
@@ -174,7 +178,14 @@ def encode_fields(
         half_offset,
         body_bytes,
     )
-    encoded = b"".join((head, body, topic, properties_bytes.to_bytes(2, "big"), properties))
+    try:
+        length = properties_bytes.to_bytes(2, "big")
+    except OverflowError:
+        raise PropertiesTooLarge(
+            f"With what the broker adds they have {properties_bytes} bytes, a record holds {0xFFFF}. "
+            "Nothing was stored. Send fewer or shorter properties and keys."
+        ) from None
+    encoded = b"".join((head, body, topic, length, properties))
     return encoded + crc_property(encoded) if with_crc else encoded
 
 

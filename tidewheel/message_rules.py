@@ -69,6 +69,14 @@ def is_system(name: str) -> bool:
     return name.startswith(SYSTEM_PREFIXES)
 
 
+def key_lengths(keys: Sequence[str]) -> str:
+    """Return how many characters each key has, with a blank between, if a key holds a blank; else nothing.
+
+    It is stored beside the keys, which are joined by blanks (`property_names.KEY_LENGTHS`).
+    """
+    return " ".join([str(len(key)) for key in keys]) if " " in "".join(keys) else ""
+
+
 def check_topic_name(name: str) -> None:
     """Raise `IllegalTopic` unless clients may use this name."""
     if not _TOPIC.fullmatch(name):
@@ -134,10 +142,21 @@ def _check_texts(message: Said) -> None:
             raise IllegalKey(f"{key!r} must not be blank.", f"key cannot {_BLANK}")
     if group:
         _check_group(group)
-    is_surely_small = len(whole) <= PROPERTIES_USER_BYTES_MAX // _CHARACTER_BYTES_MAX
-    if not is_surely_small and len(whole[len(message_id + group) :].encode()) > PROPERTIES_USER_BYTES_MAX:
+    # Beside its characters a key of so few costs six bytes: a blank, four digits of its length, a blank.
+    is_surely_small = len(whole) + 2 * len(message.keys) <= PROPERTIES_USER_BYTES_MAX // _CHARACTER_BYTES_MAX
+    if not is_surely_small:
+        _check_total(len(whole[len(message_id + group) :].encode()), message.keys)
+
+
+def _check_total(text_bytes: int, keys: Sequence[str]) -> None:
+    """Refuse texts that are too large in all, with what keys cost beside their own bytes when stored."""
+    between_bytes = max(0, len(keys) - 1)
+    total_bytes = text_bytes + between_bytes + len(key_lengths(keys))
+    if total_bytes > PROPERTIES_USER_BYTES_MAX:
         raise PropertiesTooLarge(
-            f"Properties, tag, keys, trace context may have {PROPERTIES_USER_BYTES_MAX} bytes in all.",
+            f"Properties, tag, keys, trace context have {total_bytes} bytes, the limit is "
+            f"{PROPERTIES_USER_BYTES_MAX} in all. A key counts one byte more, and, if any key holds a blank, "
+            "the digits of its length and another byte. Send fewer or shorter ones.",
             f"the total size of user property is too large, max is {PROPERTIES_USER_BYTES_MAX}",
         )
 

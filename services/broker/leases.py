@@ -36,7 +36,7 @@ from commitlog import limits, properties
 from commitlog.bulk import Integers
 from commitlog.compression import unpacked_bytes
 from commitlog.record import COMPRESSED, INNER_BATCH, Record
-from consumequeue import receipts
+from consumequeue import acks, receipts
 from consumequeue.attempts import Cause, Failure
 from consumequeue.entry import Entry
 from consumequeue.filter import EVERYTHING, Filter
@@ -341,7 +341,7 @@ def failure_of(lease: Lease, now_ms: int) -> Failure | None:
     if lease.is_suspended:
         return None
     cause = Cause.GONE if lease.is_gone else Cause.SET_ASIDE if lease.is_changed else Cause.EXPIRED
-    return Failure(now_ms, cause, lease.consumer)
+    return Failure(now_ms, cause, acks.clipped(lease.consumer))
 
 
 class Lending:

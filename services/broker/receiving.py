@@ -39,7 +39,7 @@ from commitlog.bulk import Integers
 from commitlog.errors import StoreDamaged
 from commitlog.message import MessageType
 from commitlog.record import INNER_BATCH, Record
-from consumequeue import receipts
+from consumequeue import acks, receipts
 from consumequeue.attempts import Cause, Failure
 from consumequeue.entry import Entry
 from consumequeue.filter import Filter
@@ -292,7 +292,8 @@ class Receiving:
             return self._groups.finish(key, [offset], now_ms)
         counted = self._groups.look(key).attempts(offset)
         made = max(counted.made, min(attempt, limits.ATTEMPTS_MAX))
-        attempts = counted.failed(Failure(now_ms, Cause.GIVEN_UP, lease.consumer))._replace(made=made)
+        failure = Failure(now_ms, Cause.GIVEN_UP, acks.clipped(lease.consumer))
+        attempts = counted.failed(failure)._replace(made=made)
         given_up = f"its consumer gave it up: {reason}" if reason else "its consumer gave it up"
         return self._dead_letters.bury(key, record, attempts, given_up, now_ms)
 

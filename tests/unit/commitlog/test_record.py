@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from commitlog import record as codec
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
+from tidewheel.errors import PropertiesTooLarge
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "rocketmq.json").read_text())
 RECORDS = [vector for vector in VECTORS if vector["kind"] == "commitlog_record"]
@@ -97,3 +98,11 @@ def test_a_cut_record_is_refused(record: Record, data: st.DataObject) -> None:
     kept = data.draw(st.integers(0, len(stored) - 1))
     with pytest.raises(StoreDamaged):
         codec.decode(stored[:kept])
+
+
+def test_properties_that_the_format_cannot_hold_are_refused() -> None:
+    room = 0xFFFF - codec.CRC_BYTES - len(b"a\x01\x02")
+    held = Record("t", b"x", b"a\x01" + b"x" * room + b"\x02")
+    assert codec.decode(codec.encode(held)).properties == held.properties
+    with pytest.raises(PropertiesTooLarge, match=r"65536 bytes, a record holds 65535"):
+        codec.encode(Record("t", b"x", b"a\x01" + b"x" * (room + 1) + b"\x02"))

@@ -207,6 +207,7 @@ def test_a_client_sends_what_was_added_for_either(engine: Engine, monkeypatch: p
         (NewMessage("orders", "x", properties={"a": "\ud800"}), ClientMistake),
         (NewMessage("orders", "x", properties={"a": 7}), ClientMistake),
         (NewMessage("orders", "x", properties={"a": "x" * 17_000}), PropertiesTooLarge),
+        (NewMessage("orders", "x", keys=[f"{n} " for n in range(3_000)]), PropertiesTooLarge),
         (NewMessage("orders", "x", properties={f"p{n}": "" for n in range(128)}), PropertiesTooLarge),
     ],
 )

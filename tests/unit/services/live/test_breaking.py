@@ -13,6 +13,7 @@ from services.broker.settings import BrokerSettings
 from services.live.errors import BrokerBroken
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
+from tidewheel.errors import PropertiesTooLarge
 
 NOW_MS = 1_763_700_000_000
 
@@ -41,5 +42,17 @@ def test_a_bug_in_the_core_breaks_the_broker_and_reaches_the_caller() -> None:
         assert isinstance(live.broken.exception(), TypeError)
         with pytest.raises(BrokerBroken):
             await live.send(message("after the bug"))
+
+    play(scenario)
+
+
+def test_a_message_whose_keys_no_record_could_hold_is_refused_and_breaks_nothing() -> None:
+    """One key has a blank, so the record would have the length of each."""
+
+    async def scenario(live: LiveBroker, disk: MemoryDisk) -> None:
+        with pytest.raises(PropertiesTooLarge):
+            await live.send(Message(topic="t", body=b"x", message_id="M", keys=("a ", *["b"] * 16_382)))
+        await live.send(message("after it"))
+        assert not live.broken.done()
 
     play(scenario)

@@ -203,3 +203,21 @@ def test_a_timer_that_replaced_another_says_so_in_the_status_of_its_entry(play: 
         assert second.status.message.startswith("OK, replaced timer ")
 
     play(scenario)
+
+
+def test_a_send_with_too_many_keys_is_refused_and_the_broker_serves(play: Any) -> None:
+    """One key has a blank, so the record would have the length of each: longer than a record's properties."""
+
+    def sent(message_id: str, keys: list[str]) -> service.SendMessageRequest:
+        system = wire.SystemProperties(message_id=message_id, keys=keys)
+        return service.SendMessageRequest(
+            messages=[wire.Message(topic=TOPIC, body=b"x", system_properties=system)]
+        )
+
+    async def scenario(front: Any) -> None:
+        reply = await front.call("SendMessage", sent("M1", ["a ", *["b"] * 16_382]))
+        assert reply.status.code == Code.MESSAGE_PROPERTIES_TOO_LARGE, reply.status
+        reply = await front.call("SendMessage", sent("M2", ["b"]))
+        assert reply.status.code == Code.OK, reply.status
+
+    play(scenario)
