@@ -51,11 +51,9 @@ def one_transaction(connection: Connection) -> Iterator[None]:
         yield
         return
     savepoint = _begun(connection)
-    try:
+    with _no_commits(connection):
         yield
         _refuse_another(connection, savepoint)
-    finally:
-        event.remove(connection, "before_cursor_execute", _refuse_commits)
 
 
 @asynccontextmanager
@@ -65,19 +63,33 @@ async def async_one_transaction(connection: AsyncConnection) -> AsyncIterator[No
         yield
         return
     savepoint = await connection.run_sync(_begun)
-    try:
+    with _no_commits(connection.sync_connection):
         yield
         if not connection.closed:
             await connection.run_sync(_refuse_another, savepoint)
-    finally:
-        event.remove(connection.sync_connection, "before_cursor_execute", _refuse_commits)
 
 
 def _begun(connection: Connection) -> str:
     savepoint = f"tidewheel_{uuid4().hex}"
     connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
-    event.listen(connection, "before_cursor_execute", _refuse_commits)
     return savepoint
+
+
+@contextmanager
+def _no_commits(connection: Connection | None) -> Iterator[None]:
+    """Refuse statements that commit, by a listener of this block's own.
+
+    One function that two blocks in each other had in common would be gone for both when the inner one ends.
+    """
+
+    def refuse(_connection: Connection, _cursor: Any, statement: str, *_: object) -> None:
+        _refuse_commits(statement)
+
+    event.listen(connection, "before_cursor_execute", refuse)
+    try:
+        yield
+    finally:
+        event.remove(connection, "before_cursor_execute", refuse)
 
 
 def _refuse_another(connection: Connection, savepoint: str) -> None:
@@ -94,7 +106,7 @@ def _refuse_another(connection: Connection, savepoint: str) -> None:
         ) from error
 
 
-def _refuse_commits(_connection: Connection, _cursor: Any, statement: str, *_: object) -> None:
+def _refuse_commits(statement: str) -> None:
     if found := _COMMITS.match(statement):
         raise RefusedByState(
             f"MySQL and MariaDB commit the transaction at {' '.join(found[1].upper().split())}, and what "

@@ -18,10 +18,14 @@ from sqlalchemy.pool import NullPool
 import tidewheel
 from services.shop.redis_server import bundled_redis
 from tidewheel import idempotence
+from tidewheel.barrier import Barrier
 from tidewheel.client.values import Delivery
 from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState
 from tidewheel.idempotence import RedisGuard, consumed_sql, identity_of, once, once_listener
 from tidewheel.outbox import OUTBOX_ID
+
+from .test_barrier import Producing as HalfProducing
+from .test_barrier import message as half
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,6 +145,54 @@ def test_a_savepoint_that_is_rolled_back_takes_its_own_rows_only(engine: Engine)
         savepoint.rollback()
         handle(session, message("M1", b"after"))
     assert effects(engine) == ["after"]
+
+
+def test_a_consumer_sends_on_by_the_barrier_in_the_transaction_of_its_guard(engine: Engine) -> None:
+    barrier, producer = Barrier(sessionmaker(engine)), HalfProducing()
+    barrier.create_table()
+    with barrier.transaction(producer, half()) as session, once(session, "g", "orders/M1") as is_first:
+        assert is_first
+        handle(session, message("M1"))
+    assert (effects(engine), producer.ends) == (["x"], ["COMMIT"])
+
+
+def test_a_batch_is_guarded_in_one_transaction(engine: Engine) -> None:
+    for is_new in (True, False):
+        with (
+            sessionmaker(engine).begin() as session,
+            once(session, "g", "orders/M1") as is_first,
+            once(session, "g", "orders/M2") as is_second,
+        ):
+            assert (is_first, is_second) == (is_new, is_new)
+            if is_new:
+                handle(session, message("M1"))
+    assert effects(engine) == ["x"]
+
+
+def test_the_users_exception_leaves_a_block_in_a_block(engine: Engine) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        sessionmaker(engine).begin() as session,
+        once(session, "g", "orders/M1"),
+        once(session, "g", "orders/M2"),
+    ):
+        assert 1 / 0
+
+
+def test_a_batch_is_guarded_in_one_asynchronous_transaction(engine: Engine, async_url: URL) -> None:
+    from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+    async def run() -> None:
+        other = create_async_engine(async_url, poolclass=NullPool)
+        async with (
+            async_sessionmaker(other).begin() as session,
+            idempotence.async_once(session, "g", "orders/M1"),
+            idempotence.async_once(session, "g", "orders/M2"),
+        ):
+            await session.execute(text("INSERT INTO effects VALUES ('x')"))
+
+    asyncio.run(run())
+    assert effects(engine) == ["x"]
 
 
 def test_an_effect_that_fails_may_be_tried_again(engine: Engine) -> None:

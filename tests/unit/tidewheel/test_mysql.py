@@ -167,6 +167,18 @@ def test_a_statement_that_commits_is_refused_in_a_block(
     assert effects(engine) == [3]
 
 
+def test_a_statement_that_commits_is_refused_behind_an_inner_block(engine: Engine) -> None:
+    def behind(session: Session) -> None:
+        with once(session, "g", "orders/M2"):
+            pass
+        executing(COMMITTING[0])(session)
+
+    with pytest.raises(RefusedByState, match="before the block"):
+        guarded(engine, inserting(1), behind)
+    guarded(engine, inserting(2))
+    assert effects(engine) == [2]
+
+
 def test_a_statement_that_commits_unseen_is_noticed(engine: Engine, barrier: Barrier) -> None:
     """The message has the end that the table has: what was committed stays together."""
     unseen = executing("EXECUTE IMMEDIATE 'CREATE TABLE others (id INTEGER)'")
