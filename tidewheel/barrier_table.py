@@ -159,7 +159,7 @@ def refuse_autocommit(connection: Connection) -> None:
     if commits_each_statement(connection):
         raise ConfigurationError(
             "The engine commits each statement by itself (isolation_level AUTOCOMMIT), so nothing can stand "
-            "or fall together. Give the barrier an engine with transactions."
+            "or fall together. Take an engine with transactions."
         )
 
 

@@ -171,16 +171,19 @@ async def async_once(session: AsyncSession, consumer_group: str, identity: str) 
 
 
 def first_of(connection: Connection, consumer_group: str, identity: str) -> bool:
-    """Insert the row, waiting for a rival that has inserted it; False when the row was there."""
+    """Insert the row, waiting for a rival that has inserted it; False when the row was there.
+
+    What cannot roll a row back is refused before there is one: it would stay, and the message would be
+    taken for done.
+    """
     if connection.dialect.name not in DIALECTS:
         raise UnknownChoice(f"The guard works on {KNOWN}, not on {connection.dialect.name}.")
     refuse_long(consumer_group, identity)
-    row = {"consumer_group": consumer_group, "identity": identity, "consumed_ms": wall_clock_ms()}
-    with explained(consumed_table, REMEDY):
-        is_new = insert_if_new(connection, consumed_table, row)
     refuse_autocommit(connection)
     refuse_unfit_mysql_table(connection, consumed_table)
-    return is_new
+    row = {"consumer_group": consumer_group, "identity": identity, "consumed_ms": wall_clock_ms()}
+    with explained(consumed_table, REMEDY):
+        return insert_if_new(connection, consumed_table, row)
 
 
 def refuse_long(consumer_group: str, identity: str) -> None:

@@ -346,6 +346,32 @@ def test_a_missing_table_and_an_engine_without_transactions_are_clear_sentences(
         pass
 
 
+def test_what_is_refused_for_autocommit_is_not_taken_for_done(engine: Engine) -> None:
+    """The engine is set right after the refusal, and the message comes again."""
+    wrong = sessionmaker(engine.execution_options(isolation_level="AUTOCOMMIT"))
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+            once_listener(wrong, "g", handle).consume(message("M1"))
+    once_listener(sessionmaker(engine), "g", handle).consume(message("M1"))
+    assert effects(engine) == ["x"]
+
+
+def test_what_is_refused_for_autocommit_in_a_loop_is_not_taken_for_done(
+    engine: Engine, async_url: URL
+) -> None:
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    async def refused() -> None:
+        other = create_async_engine(async_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        async with AsyncSession(other) as session, idempotence.async_once(session, "g", "orders/M1"):
+            pass
+
+    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+        asyncio.run(refused())
+    once_listener(sessionmaker(engine), "g", handle).consume(message("M1"))
+    assert effects(engine) == ["x"]
+
+
 def test_the_weak_guard_lets_the_first_in_and_then_nobody(redis: Redis) -> None:
     guard = RedisGuard(redis)
     answers = []

@@ -242,6 +242,16 @@ def test_a_session_of_another_kind_is_one_clear_sentence(engine: Engine) -> None
         outbox.add(connection, message(b"1"))
 
 
+@pytest.mark.parametrize("opened", ["session", "connection"])
+def test_an_engine_that_commits_each_statement_is_refused(engine: Engine, opened: str) -> None:
+    eager = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with sessionmaker(eager)() if opened == "session" else eager.connect() as session:
+        with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+            outbox.add(session, message(b"x"))
+        session.rollback()
+    assert rows(engine) == []
+
+
 def test_a_transaction_that_rolls_back_sends_nothing(engine: Engine) -> None:
     with sessionmaker(engine)() as session:
         outbox.add(session, message(b"x"))
