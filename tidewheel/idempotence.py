@@ -32,6 +32,7 @@ may come again: the consumer's retries, or a reset of the group's progress.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
+from inspect import iscoroutine, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
@@ -48,7 +49,7 @@ from tidewheel.databases import (
     insert_if_new,
     tables_sql,
 )
-from tidewheel.errors import ClientMistake, RefusedByState, UnknownChoice
+from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState, UnknownChoice
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
 from tidewheel.mysql_transactions import async_one_transaction, one_transaction
@@ -208,11 +209,16 @@ class OnceListener:
 
     When that raises, the transaction rolls back, the exception goes on, and the broker delivers again later.
     One that the database rolled back in favour of another is run again first, `TRIES` times in all.
+
+    Raises:
+        ConfigurationError: for a coroutine function, which would be called and never run.
     """
 
     def __init__(
         self, sessions: sessionmaker[Session], group: str, handle: Callable[[Session, Any], object]
     ) -> None:
+        if iscoroutinefunction(handle) or iscoroutinefunction(type(handle).__call__):
+            raise coroutine_refused(handle)
         self._sessions, self._group, self._handle = sessions, group, handle
 
     def __call__(self, message: AnyMessage) -> None:
@@ -230,8 +236,9 @@ class OnceListener:
             self._sessions.begin() as session,
             once(session, self._group, identity_of(message)) as is_first,
         ):
-            if is_first:
-                self._handle(session, message)
+            if is_first and iscoroutine(coroutine := self._handle(session, message)):
+                coroutine.close()
+                raise coroutine_refused(self._handle)
 
     def consume(self, message: OfficialMessage) -> ConsumeResult:
         """Handle one message (the official client calls this on its own threads)."""
@@ -242,6 +249,16 @@ class OnceListener:
 
 
 once_listener = OnceListener
+
+
+def coroutine_refused(handle: object) -> ConfigurationError:
+    """Return the refusal of what only a loop can run."""
+    name = getattr(handle, "__qualname__", repr(handle))
+    return ConfigurationError(
+        f"once_listener takes a plain function, and {name} is async: it would be called and never "
+        "run. Make it a plain def, or consume by an async def of your own with async_once("
+        "session, group, identity_of(message)) in it."
+    )
 
 
 class RedisGuard:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -344,6 +345,30 @@ def test_a_missing_table_and_an_engine_without_transactions_are_clear_sentences(
         once(session, "g", "M1"),
     ):
         pass
+
+
+async def handle_in_a_loop(session: Session, message: Message) -> None:
+    handle(session, message)
+
+
+class Handling:
+    async def __call__(self, session: Session, message: Message) -> None:
+        handle(session, message)
+
+
+@pytest.mark.parametrize("handling", [handle_in_a_loop, partial(handle_in_a_loop), Handling()])
+def test_a_listener_of_a_coroutine_is_refused_when_it_is_made(handling: Any) -> None:
+    """It would be called, and never run: the message would be acknowledged without its effect."""
+    with pytest.raises(ConfigurationError, match="async_once"):
+        once_listener(sessionmaker(), "g", handling)
+
+
+def test_a_coroutine_that_does_not_say_so_leaves_no_row(engine: Engine) -> None:
+    hidden = once_listener(sessionmaker(engine), "g", lambda *given: handle_in_a_loop(*given))
+    with pytest.raises(ConfigurationError, match="async_once"):
+        hidden.consume(message("M1"))
+    once_listener(sessionmaker(engine), "g", handle).consume(message("M1"))
+    assert effects(engine) == ["x"]
 
 
 def test_what_is_refused_for_autocommit_is_not_taken_for_done(engine: Engine) -> None:
