@@ -20,7 +20,7 @@ _ENGINE = (
 )
 _COLLATIONS = (
     "SELECT column_name, collation_name FROM information_schema.columns "
-    "WHERE table_schema = DATABASE() AND table_name = :name AND collation_name IS NOT NULL"
+    "WHERE table_schema = DATABASE() AND table_name = :name"
 )
 SKIPS_LOCKS = {"MySQL": (8, 0, 1), "MariaDB": (10, 6, 0)}
 """The versions from which a locked row can be skipped."""
@@ -31,7 +31,8 @@ _fit: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 def refuse_unfit_mysql_table(connection: Connection, table: Table) -> None:
     """Refuse a table that is not InnoDB's, or compares texts otherwise than character by character.
 
-    It is looked at once per engine; on other databases nothing is.
+    It is looked at once per engine; on other databases nothing is. A table that lacks a column is of an older
+    version, which the statement that comes next says.
 
     Raises:
         ConfigurationError: for such a table.
@@ -39,14 +40,18 @@ def refuse_unfit_mysql_table(connection: Connection, table: Table) -> None:
     seen = _fit.setdefault(connection.engine, set())
     if connection.dialect.name not in MYSQL or table.name in seen:
         return
+    told = connection.execute(text(_COLLATIONS), {"name": table.name})
+    collations = {str(column): collation for column, collation in told}
+    if not set(table.columns.keys()) <= set(collations):
+        return
     engine = connection.execute(text(_ENGINE), {"name": table.name}).scalar_one_or_none()
     if engine is not None and str(engine).lower() != "innodb":
         raise ConfigurationError(
             f"The table {table.name} is {engine}'s, which has no transactions: its rows would stay when "
             f"yours are rolled back. ALTER TABLE {table.name} ENGINE=InnoDB."
         )
-    for column, collation in connection.execute(text(_COLLATIONS), {"name": table.name}):
-        if column in table.columns and collation not in COLLATIONS.values():
+    for column, collation in collations.items():
+        if column in table.columns and collation not in (None, *COLLATIONS.values()):
             raise ConfigurationError(
                 f"The column {column} of {table.name} is compared by {collation}, which takes two messages "
                 f"for one. ALTER TABLE {table.name} CONVERT TO CHARACTER SET utf8mb4 COLLATE "
