@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
 from inspect import iscoroutine, iscoroutinefunction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 from tidewheel.barrier import wall_clock_ms
@@ -64,8 +64,11 @@ with needing("txn"):
         MetaData,
         String,
         Table,
+        event,
     )
     from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.ext.asyncio import async_scoped_session
+    from sqlalchemy.orm import scoped_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session, sessionmaker
 
+    AnySession = TypeVar("AnySession", Session, AsyncSession)
     AnyMessage: TypeAlias = Message[Any] | OfficialMessage
 
 WORK_S = 60
@@ -141,13 +145,14 @@ def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]
     Raises:
         ConfigurationError: when the table is missing, or each statement commits by itself.
         ClientMistake: for a group or an identity that is too long.
-        RefusedByState: when the transaction ends inside the block (MySQL, MariaDB).
+        RefusedByState: when the transaction ends inside the block (MySQL, MariaDB), or the session ends it
+            and begins another there.
     """
     refuse_no_session(session)
     try:
         connection = session.connection()
         is_first = first_of(connection, consumer_group, identity)
-        with one_transaction(connection):
+        with one_transaction(connection), no_other_transaction(the_very(session)):
             yield is_first
     except BaseException as error:
         session.rollback()
@@ -163,12 +168,44 @@ async def async_once(session: AsyncSession, consumer_group: str, identity: str) 
         connection = await session.connection()
         is_first = await connection.run_sync(first_of, consumer_group, identity)
         async with async_one_transaction(connection):
-            yield is_first
+            with no_other_transaction(the_very(session).sync_session):
+                yield is_first
     except BaseException as error:
         await session.rollback()
         if isinstance(error, DBAPIError):
             told_to_repeat(error)
         raise
+
+
+@contextmanager
+def no_other_transaction(session: Session) -> Iterator[None]:
+    """Refuse another transaction of the session inside the block, before its first statement.
+
+    To end the guard's own there is fine where nothing follows: row and effect are both there or neither.
+
+    Raises:
+        RefusedByState: when it begins one.
+    """
+    guarded = session.get_transaction()
+
+    def refuse(*_: object) -> None:
+        if session.get_transaction() not in (guarded, None):
+            raise RefusedByState(
+                "The session's transaction was ended inside its block, and what follows would stand without "
+                "the guard's row, or be lost behind it. Leave the end to the block, or let nothing follow it."
+            )
+
+    event.listen(session, "after_begin", refuse)
+    try:
+        yield
+        refuse()
+    finally:
+        event.remove(session, "after_begin", refuse)
+
+
+def the_very(session: AnySession) -> AnySession:
+    """Return the session that a scoped one stands for, whose events would be those of all its sessions."""
+    return session.registry() if isinstance(session, scoped_session | async_scoped_session) else session
 
 
 def first_of(connection: Connection, consumer_group: str, identity: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from redis import Redis
 from rocketmq import ConsumeResult, Message
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 import tidewheel
@@ -194,6 +195,72 @@ def test_a_batch_is_guarded_in_one_asynchronous_transaction(engine: Engine, asyn
 
     asyncio.run(run())
     assert effects(engine) == ["x"]
+
+
+def refused() -> Any:
+    return pytest.raises(RefusedByState, match="inside its block")
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "close"])
+@pytest.mark.parametrize("is_swallowed", [False, True])
+def test_a_transaction_that_the_session_begins_after_the_guards_is_refused(
+    engine: Engine, end: str, is_swallowed: bool
+) -> None:
+    """What it does would stand without the row, or be lost behind it."""
+    with sessionmaker(engine)() as session:
+        with refused(), once(session, "g", "orders/M1"):
+            handle(session, message("M1", b"before"))
+            getattr(session, end)()
+            with suppress(RefusedByState if is_swallowed else ()):
+                handle(session, message("M1", b"after"))
+        session.commit()
+    assert effects(engine) == (["before"] if end == "commit" else [])
+    with sessionmaker(engine).begin() as session, once(session, "g", "orders/M1") as is_first:
+        assert is_first == (end != "commit")
+
+
+def test_objects_that_are_added_behind_the_guards_transaction_are_refused(engine: Engine) -> None:
+    with sessionmaker(engine)() as session:
+        with refused(), once(session, "g", "orders/M1"):
+            session.rollback()
+            session.begin()
+        assert not session.in_transaction()
+
+
+def test_a_session_may_be_ended_where_nothing_follows_in_the_guards_block(engine: Engine) -> None:
+    """Also by a scoped_session, whose next block is not watched by the one before."""
+    sessions = scoped_session(sessionmaker(engine))
+    for number in (1, 2):
+        with once(sessions, "g", f"orders/M{number}") as is_first:
+            assert is_first
+            with sessions.begin_nested():
+                handle(sessions, message("M"))
+            sessions.commit()
+        handle(sessions, message("M"))
+        sessions.commit()
+    sessions.remove()
+    assert effects(engine) == ["x"] * 4
+
+
+@pytest.mark.parametrize("is_scoped", [False, True])
+def test_an_asynchronous_transaction_after_the_guards_is_refused(
+    engine: Engine, async_url: URL, is_scoped: bool
+) -> None:
+    from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker, create_async_engine
+
+    async def run() -> None:
+        sessions = async_sessionmaker(create_async_engine(async_url, poolclass=NullPool))
+        session: Any = async_scoped_session(sessions, asyncio.current_task) if is_scoped else sessions()
+        try:
+            async with idempotence.async_once(session, "g", "orders/M1"):
+                await session.rollback()
+                await session.execute(text("INSERT INTO effects VALUES ('x')"))
+        finally:
+            await session.close()
+
+    with refused():
+        asyncio.run(run())
+    assert effects(engine) == []
 
 
 def test_an_effect_that_fails_may_be_tried_again(engine: Engine) -> None:
