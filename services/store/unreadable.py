@@ -1,4 +1,4 @@
-"""Errors of looking at a store."""
+"""A file that the disk cannot read, for the tools that look at a store."""
 
 from __future__ import annotations
 
