@@ -88,8 +88,9 @@ def parse_delay_ms(text: str) -> int:
     try:
         return parse_ms(text, "--in")
     except ConfigurationError as error:
-        more = " Without --in it is delivered at once." if text.startswith("-") else ""
-        raise ConfigurationError(f"{error.args[0]}{more}") from error
+        if not text.startswith("-"):
+            raise
+        raise ConfigurationError(f"{error.detail} Without --in it is delivered at once.") from error
 
 
 def due_text(at_ms: int) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from services.cli.send import parse_delay_ms
 from services.cli.times import away, now_ms, span, wall
+from tidewheel.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,11 @@ def test_a_moment_is_ahead_or_past_and_has_its_date_unless_it_is_today() -> None
     assert away(now_ms() - 60_000).endswith(" ago")
     assert len(wall(now_ms())) == len("10:58:00")
     assert len(wall(now_ms() + 40 * 86_400_000)) == len("2026-11-22 10:58:00")
+
+
+@pytest.mark.parametrize("text", ["30", "-5m", "11y"])
+def test_a_delay_that_is_none_is_refused_in_one_sentence(text: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse_delay_ms(text)
+    assert str(refused.value).count("cannot be used") == 1
+    assert ("Without --in" in str(refused.value)) == text.startswith("-")
