@@ -4,8 +4,8 @@ _MAX, _MIN    a bound; the unit stands before it (BODY_BYTES_MAX), else it is a 
 _DEFAULT      a setting or an attribute that is not given
 _MS, _BYTES   a span, a size
 
-A file that alone needs a bound, to work in pieces of that size, has it itself. What is imported here bounds a
-message: a user's own process has it, too.
+A bound that only one module uses is defined in that module. The bounds imported here are those of a message;
+user processes check messages by the same ones.
 """
 
 from __future__ import annotations

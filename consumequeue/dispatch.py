@@ -86,7 +86,7 @@ _DOUBTED_AT_ONCE: Final = 1_000
 _TRIED_AGAIN: Final = 2 * limits.TAIL_ENTRIES_MAX
 """Entries with which a file that was refused is tried again; a follower does so for each flush."""
 _ENTRIES_AT_ONCE: Final = 100_000
-"""What a worker writes in one go: 2 MB, which the loop copies before and compares after, in some ms."""
+"""Entries of one write job: 2 MB, which the event loop copies before the job and compares after it."""
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 
 
@@ -660,7 +660,7 @@ def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
 def is_of_sync(path: str, error: OSError) -> bool:
     """Return whether the sync of a queue's file failed for something that can be made anew.
 
-    A folder that fails is told of the file in it, whose name may be lost.
+    The failed sync of a folder is reported for the file in it, whose directory entry may be lost.
     """
     return is_of_file(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
 

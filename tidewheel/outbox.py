@@ -22,7 +22,8 @@ Rules:
    the keys, and each key is in one hand. Rows without a key are independent.
 4. A row that cannot be sent holds back its key, with growing pauses, and says why in `last_error`; other keys
    go on. One that the broker refuses is parked after `park_after` attempts, and holds nothing back then.
-   While no broker is there, none is. `parked` shows them, `replay` lets them be sent, after what passed them.
+   An outage parks no row, but its attempts count: the first refusal after it may. `parked` shows parked rows,
+   `replay` lets them be sent, after what passed them.
    Delete the row to give the message up.
 5. A row is marked after it was sent. A relay that dies, or loses its database, in between leaves rows that
    are sent again by the next: at most `batch` of them. Each send carries the row's id as the property

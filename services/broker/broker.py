@@ -462,7 +462,8 @@ class Broker:
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """Learn, before the next call with a time, that the clock was set from one time to another.
 
-        Leases last as long as they would have. What was due in between is late because of a jump forward.
+        The remaining span of each lease stays the same. Timers due in between count as
+        late by the jump.
         """
         self._has_new_plan = True
         self._lease_clock.step(until_ms - from_ms)

@@ -13,9 +13,10 @@ in 3.11 it skips midnight after a day of 23 hours. The way from the wall to the 
 Vixie cron starts a job once for each minute that was skipped, one after the other; here a line that several
 skipped times fit occurs once, at the change.
 
-This is arithmetic on a calendar: no clock is read. The longest that a line can keep silent is eight years
-(29 February around the year 2100), so a search ends after `limits.SCHEDULE_SEARCH_MS`, and a line that finds
-nothing never occurs. Cost: 20 to 100 us for one occurrence, 1 ms for one that is years away. Weak spot: two
+This is arithmetic on a calendar: no clock is read. A search ends after `limits.SCHEDULE_SEARCH_MS`; a line
+without an occurrence until then counts as one that never occurs. That span covers 29 February around 2100.
+Cost: 20 to 100 us for one occurrence, up to 6 ms for one that is years away. Weak spots: a line whose day and
+weekday must both fit can be without an occurrence for 11 or 28 years (`0 9 */31 3 sun`), and is refused; two
 changes of a zone's clocks within a week that undo each other would not be seen; there are none.
 """
 
