@@ -87,16 +87,20 @@ class RealDisk:
 
     def write(self, path: str, position: int, data: bytes) -> None:
         with self._writing(path) as file:
-            file.is_unsynced = True
-            written = os.pwrite(file.descriptor, data, position)  # a signal or a full disk makes it short
-            while written < len(data):
-                written += os.pwrite(file.descriptor, data[written:], position + written)
+            try:
+                written = os.pwrite(file.descriptor, data, position)  # a signal or a full disk makes it short
+                while written < len(data):
+                    written += os.pwrite(file.descriptor, data[written:], position + written)
+            finally:  # not before: a sync in another thread may end meanwhile, without these bytes
+                file.is_unsynced = True
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
         if self._has_synced_writes:
             try:
                 with self._writing(path) as file:
-                    self._as_one_of_many(file, path, lambda own: _write_synced(own, position, data, path))
+                    self._as_one_of_many(
+                        file, path, file.failed_syncs, lambda own: _write_synced(own, position, data, path)
+                    )
                 self._make_name_durable(path)
                 return
             except OSError as error:
@@ -107,10 +111,13 @@ class RealDisk:
         self.sync(path)
 
     def sync(self, path: str) -> None:
-        if (failure := self._files.take_failure(path)) is not None:
-            raise failure
         file = self._files.take(path)
+        # Only now, as no other thread closes a file in use: before, it could fail to sync it after the look.
+        failures_before = 0 if file is None else file.failed_syncs
+        failure = self._files.take_failure(file, path)
         if file is None:
+            if failure is not None:
+                raise failure
             return
 
         def sync_own(own: int) -> None:
@@ -119,7 +126,9 @@ class RealDisk:
             _sync(own, path)
 
         try:
-            self._as_one_of_many(file, path, sync_own)
+            if failure is not None:
+                raise failure
+            self._as_one_of_many(file, path, failures_before, sync_own)
         except FileNotFoundError:
             return
         finally:
@@ -142,16 +151,17 @@ class RealDisk:
             return error
         return None
 
-    def _as_one_of_many(self, file: Open, path: str, step: Callable[[int], None]) -> None:
+    def _as_one_of_many(
+        self, file: Open, path: str, failures_before: int, step: Callable[[int], None]
+    ) -> None:
         """Sync a file that other threads may be syncing: what fails for one of them has failed for all.
 
         Linux tells of a page that it could not write once per open file description. Two syncs through one
         description share that one answer: the other is told that all is well, and its pages may be the ones.
-        So each has a description of its own, and one that ended meanwhile without success is asked after.
-        One is kept for the next write, unless there was a failure of which it would tell once more.
+        So each has a description of its own, and fails too where one has failed since `failures_before` were
+        counted. One is kept for the next write, unless there was a failure of which it would tell once more.
         """
         assert file.users > 0, "its descriptors may be closed at any moment"
-        failures_before = file.failed_syncs
         try:
             own = file.own.pop()
         except IndexError:

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from commitlog.descriptors import Open
 from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import StoreError, StoreLocked
 from commitlog.lock import StoreLock
@@ -288,6 +289,89 @@ def test_a_sync_that_failed_before_a_descriptor_went_is_no_news_of_the_next_file
             disk.close()
     disk.write("a/first", 0, b"z")
     disk.sync("a/first")
+    disk.close()
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next sync of any file fail, and the ones after it succeed, as Linux tells of lost pages."""
+    failing = iter([OSError(errno.EIO, "Input/output error")])
+
+    def sync(descriptor: int) -> None:
+        for error in failing:
+            raise error
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+
+
+def close_before_take(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another thread write another file, and so close all others, when a file is taken next."""
+    take = disk._files.take
+
+    def take_after_another_thread(path: str, *, is_made: bool = False) -> object:
+        monkeypatch.setattr(disk._files, "take", take)
+        disk.write("another", 0, b"y")
+        return take(path, is_made=is_made)
+
+    monkeypatch.setattr(disk._files, "take", take_after_another_thread)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_sync_fails_whose_file_another_thread_closes_just_before_with_a_failure(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sync_many` syncs by 16 threads, which close the least used files for each other."""
+    disk = RealDisk(tmp_path, open_max=1)
+    disk.write("first", 0, b"x")
+    if not is_there:
+        (tmp_path / "first").unlink()
+    failing_once(monkeypatch)
+    close_before_take(disk, monkeypatch)
+    with pytest.raises(SyncFailed, match="first"):
+        disk.sync("first")
+    disk.sync("first")
+    disk.close()
+
+
+def test_a_failure_that_one_thread_is_told_fails_the_sync_another_has_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that was closed with a failure: both need what was lost then."""
+    disk = RealDisk(tmp_path, open_max=1)
+    disk.write("first", 0, b"x")
+    failing_once(monkeypatch)
+    disk.write("second", 0, b"y")
+    take_failure = disk._files.take_failure
+
+    def take_after_another_thread(of: Open | None, path: str) -> OSError | None:
+        monkeypatch.setattr(disk._files, "take_failure", take_failure)
+        with pytest.raises(SyncFailed, match="Input/output error"):
+            disk.sync(path)
+        return take_failure(of, path)
+
+    monkeypatch.setattr(disk._files, "take_failure", take_after_another_thread)
+    with pytest.raises(SyncFailed, match="another sync"):
+        disk.sync("first")
+    disk.sync("first")
+    disk.close()
+
+
+def test_bytes_that_another_threads_sync_may_lack_are_synced_before_the_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync that ends between the beginning of a write and its system call does not cover the write."""
+    disk, real, synced = RealDisk(tmp_path, open_max=1), os.pwrite, list[str]()
+
+    def write_after_a_sync(descriptor: int, data: bytes, position: int) -> int:
+        monkeypatch.setattr(os, "pwrite", real)
+        disk.sync("first")
+        synced.clear()
+        return real(descriptor, data, position)
+
+    monkeypatch.setattr(os, "pwrite", write_after_a_sync)
+    monkeypatch.setattr(os, "fdatasync", lambda one: synced.append(os.readlink(f"/proc/self/fd/{one}")))
+    disk.write("first", 0, b"x")
+    disk.write("second", 0, b"y")
+    assert synced == [str(tmp_path / "first")]
     disk.close()
 
 
