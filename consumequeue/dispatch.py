@@ -24,7 +24,8 @@ A start believes the files of a snapshot by a mark (`QUEUES_WHOLE`), which a che
 synced. It names the snapshot with which these files began: queues that were made anew have other bytes where
 the log lacks records, and a crash may leave them beside an older snapshot. A damaged file takes the mark
 away, also one that cannot be written or synced, and no checkpoint sets it again before a start has made the
-queues anew. Files that a start cannot delete are renamed aside, and nothing reads them (`delete_files`).
+queues anew. A mark that cannot be deleted is told once, and tried again with growing pauses
+(`unmark_again`). Files that a start cannot delete are renamed aside, and nothing reads them (`delete_files`).
 
 Queues that were made anew may begin later than records say: a cut could not look into their damaged files,
 and the log has their first records no more. A snapshot keeps which these are, until a record says where they
@@ -87,6 +88,8 @@ _TRIED_AGAIN: Final = 2 * limits.TAIL_ENTRIES_MAX
 """Entries with which a file that was refused is tried again; a follower does so for each flush."""
 _ENTRIES_AT_ONCE: Final = 100_000
 """Entries of one write job: 2 MB, which the event loop copies before the job and compares after it."""
+_UNMARK_CALLS_MAX: Final = 64
+"""Calls between two tries to take away the mark, at most: 10 minutes of `housekeeping_ms`."""
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 
 
@@ -156,6 +159,8 @@ class Dispatch:
         """Whether a file was found damaged: no checkpoint says that the files are whole."""
         self._is_unmarked = False
         """Whether the mark was taken away for it, which no checkpoint writes anew."""
+        self._unmark_calls: int | None = None
+        """Calls of `unmark_again` since the mark could not be taken away; None: that has not failed."""
         self._doubted = set[str]()
         """Paths of files whose sync has failed."""
         self._to_doubt: list[Iterator[tuple[str, OSError]]] = []
@@ -441,7 +446,7 @@ class Dispatch:
         """Learn that a checkpoint has tried to write the mark: it may be there though damage was met."""
         self._is_unmarked = False
         if self._is_damaged:
-            self._unmark()
+            self._delete_mark()
 
     def adopt(
         self,
@@ -545,12 +550,35 @@ class Dispatch:
         self._unmark()
         self._tell_damaged(path, what)
 
+    def unmark_again(self) -> None:
+        """Try again, now and then, to take away a mark that could not be: call it every some seconds.
+
+        A try may hold the loop for as long as the device's timeout. So it is made at the 1st, 2nd, 4th, 8th
+        call and so on up to the 64th, and then at every 64th.
+        """
+        if self._unmark_calls is not None:
+            self._unmark_calls += 1
+            if self._unmark_calls.bit_count() == 1 or self._unmark_calls % _UNMARK_CALLS_MAX == 0:
+                self._delete_mark()
+
     def _unmark(self) -> None:
-        """Take the mark away, once: to delete it syncs the store's folder, also where it is gone."""
-        if not self._is_unmarked:
-            with suppress(OSError):  # no checkpoint writes it again; the next damage tries again
-                self._disk.delete(QUEUES_WHOLE)
-                self._is_unmarked = True
+        """Take the mark away, once: to delete it syncs the store's folder, also where it is gone.
+
+        After a failure only `unmark_again` tries again, however many more files are damaged.
+        """
+        if not self._is_unmarked and self._unmark_calls is None:
+            self._delete_mark()
+
+    def _delete_mark(self) -> None:
+        """Take the mark away; tell, once, that it could not be."""
+        try:
+            self._disk.delete(QUEUES_WHOLE)
+        except OSError as error:  # no checkpoint writes it again
+            if self._unmark_calls is None:
+                self._unmark_calls = 0
+                self._tell_damaged(QUEUES_WHOLE, _not_unmarked(error))
+        else:
+            self._is_unmarked, self._unmark_calls = True, None
 
     def drop(self) -> None:
         """Delete all queues, to be made anew from the log; raise OSError (`delete_files`)."""
@@ -562,7 +590,8 @@ class Dispatch:
         self._risen.clear()
         self._doubted.clear()
         self._to_doubt.clear()
-        self._frozen, self._is_damaged, self._is_unmarked, self.made_at = NOTHING, False, False, None
+        self._frozen, self._is_damaged, self.made_at = NOTHING, False, None
+        self._is_unmarked, self._unmark_calls = False, None
         delete_files(self._disk)
 
 
@@ -638,6 +667,15 @@ def mark(disk: Disk, made_at: int) -> None:
     disk.write(QUEUES_WHOLE, 0, mark_of(made_at))
     disk.sync(QUEUES_WHOLE)
     disk.sync_folder("")
+
+
+def _not_unmarked(error: OSError) -> str:
+    """Return what is to be told of a mark that could not be taken away."""
+    return (
+        f"{QUEUES_WHOLE} cannot be deleted durably ({error.strerror or error}): it marks queue files as "
+        "whole of which some are damaged, and a start that finds it does not make them anew. The deletion is "
+        f"tried again. See to the disk; if {QUEUES_WHOLE} is there before a restart of the broker, delete it."
+    )
 
 
 def is_of_file(path: str, error: OSError) -> bool:

@@ -695,6 +695,7 @@ class Broker:
             self._is_refusing = refusal is not None
             effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
         self.mending.keep_house(now_ms)
+        self.store.dispatch.unmark_again()
         effects += map(Warn, self.groups.forgotten)
         self.groups.forgotten.clear()
         effects += map(Warn, self.housekeeping.missed_told)

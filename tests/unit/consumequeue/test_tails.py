@@ -252,19 +252,43 @@ def test_a_queue_whose_file_is_refused_leaves_the_others_their_bound(monkeypatch
     assert told == [f"consumequeue/r/0/{0:020}"]  # which takes the mark away, and syncs a folder
 
 
-def test_the_mark_is_taken_away_once_however_many_files_are_refused() -> None:
+@pytest.mark.parametrize("failure", [OSError(EACCES, "no"), SyncFailed(EIO, "no", ".")])
+def test_a_mark_that_cannot_be_taken_away_is_tried_once_however_many_files_fail(failure: OSError) -> None:
     """Each time syncs the folder of the store, in the loop: 500 files took 6.2 s of it."""
     dispatch, disk, told = refusing("t")
     disk.write(QUEUES_WHOLE, 0, b"yes")
-    disk.deleting = [OSError(EIO, "Input/output error"), SyncFailed(EIO, "Input/output error", ".")]
+    disk.deleting = [failure] * 10
+    dispatch.dispatch_runs([((topic, number), 0, 256 * ONE) for topic in "ts" for number in range(2_000)])
+    dispatch.write()
+    paths = [f"consumequeue/s/{number}/{0:020}" for number in range(2_000)]
+    dispatch.doubt({path: SyncFailed(EIO, "Input/output error", path) for path in paths})
+    while dispatch.has_doubts:
+        dispatch.doubt_on()
+    assert disk.deleted == [QUEUES_WHOLE]
+    tried = list[int]()
+    for call in range(1, 200):
+        disk.deleted.clear()
+        dispatch.unmark_again()
+        tried += [call] * len(disk.deleted)
+    assert tried == [1, 2, 4, 8, 16, 32, 64, 128, 192]
+    assert disk.size(QUEUES_WHOLE) > 0
+    for _ in range(64):
+        dispatch.unmark_again()
+    assert disk.size(QUEUES_WHOLE) < 0
+    assert told.count(QUEUES_WHOLE) == 1
+
+
+def test_a_mark_that_is_taken_away_is_so_once() -> None:
+    dispatch, disk, told = refusing("t")
+    disk.write(QUEUES_WHOLE, 0, b"yes")
     for queue_id in range(100):
         dispatch.dispatch_runs([(("t", queue_id), 0, 256 * ONE)])
     dispatch.write()
-    assert len(told) == 100
-    assert disk.deleted == 3 * [QUEUES_WHOLE]
-    assert disk.size(QUEUES_WHOLE) < 0
     dispatch.doubt({path: SyncFailed(EIO, "Input/output error", path) for path in told})
-    assert disk.deleted == 3 * [QUEUES_WHOLE]
+    dispatch.unmark_again()
+    assert disk.deleted == [QUEUES_WHOLE]
+    assert disk.size(QUEUES_WHOLE) < 0
+    assert QUEUES_WHOLE not in told
 
 
 def test_a_refused_queue_has_a_bounded_tail_and_what_it_let_go_of_is_not_passed_over() -> None:

@@ -722,3 +722,24 @@ def test_files_of_queues_that_fail_together_are_told_in_the_ticks_that_follow() 
     due_ms = store.broker.next_due_ms()
     assert due_ms is None or due_ms > store.now_ms
     assert len(store.broker.damage) == limits.DAMAGE_KEPT_MAX + 1
+
+
+def test_a_mark_that_damage_could_not_take_away_is_told_and_goes_with_the_housekeeping_that_can() -> None:
+    store, disk = sick()
+    disk.write(FILE, 0, bytes(disk.size(FILE)))
+    disk.undeletable = layout.QUEUES_WHOLE
+    for _ in range(2):
+        with pytest.raises(StoreDamaged):
+            store.broker.finding.read("t", 0, 0, 9)
+        store.now_ms += store.settings.housekeeping_ms
+        store.broker.tick(store.now_ms)
+    assert sorted(told(store)) == [("queue", layout.QUEUES_WHOLE), ("queue", FILE)]
+    assert disk.size(layout.QUEUES_WHOLE) > 0
+    disk.undeletable = "none"
+    for _ in range(2):
+        store.now_ms += store.settings.housekeeping_ms
+        store.broker.tick(store.now_ms)
+    assert disk.size(layout.QUEUES_WHOLE) < 0
+    store.crash()
+    assert store.broker.made_anew != []
+    assert ids(store) == ["first", "second"]
