@@ -17,7 +17,8 @@ them anew meanwhile, and scans where they differ. A record that an entry leads t
 How far Apache RocketMQ's own queue files are believed: see `rocketmq_index`.
 
 Cost: 20 bytes per record of the topics, which the plan reads and the tasks read again, and the pages of the
-log where these lie.
+log where these lie. In memory is one file of a queue at a time (6 MB), and in a task 16 bytes for each record
+of its segment.
 """
 
 from __future__ import annotations
@@ -151,16 +152,14 @@ def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | No
     if log.imported_until or any(topic.startswith(_UNINDEXED_PREFIX) for topic in topics):
         return None
     until, parts = newest_parts(store, log)
-    queues = [*stored_queues(parts.get("queues"))]
-    if not queues or not _is_marked(store, parts.get("queues_made_at", MADE_BEFORE)):
+    rows = parts.get("queues")
+    if not rows or not _is_marked(store, parts.get("queues_made_at", MADE_BEFORE)):
         return None
     files, doubted, tails = list[QueueFile](), list[tuple[int, int]](), list[bytes]()
-    for one in queues:
+    for one in stored_queues(rows):
         if one.topic in topics:
-            known = [(file, file.entries()) for file in _files(store, one)]
-            files += [file.bounded(entries) for file, entries in known if entries is not None]
+            doubted += _doubted(_runs(one, _files(store, one), files), log.first_offset, until)
             tails.append(one.tail)
-            doubted += _doubted(_runs(one, known), log.first_offset, until)
     return Index(until, tuple(files), b"".join(tails), tuple(doubted))
 
 
@@ -197,12 +196,18 @@ def _files(store: Path, queue: StoredQueue) -> list[QueueFile]:
     ]
 
 
-def _runs(queue: StoredQueue, known: Iterable[tuple[QueueFile, Entries | None]]) -> Iterator[Entries | None]:
-    """Yield all entries of a queue in order; None where some are not known."""
+def _runs(queue: StoredQueue, files: Iterable[QueueFile], known: list[QueueFile]) -> Iterator[Entries | None]:
+    """Yield all entries of a queue in order, of one file at a time; None where some are not known.
+
+    Append the files whose entries are known to `known`.
+    """
     begins_at = min((first_byte for first_byte, _ in queue.crcs), default=queue.written_count)
     if begins_at:
         yield None
-    for _, entries in known:
+    for file in files:
+        entries = file.entries()
+        if entries is not None:
+            known.append(file.bounded(entries))
         yield entries
     yield np.frombuffer(queue.tail, ENTRY)
 
@@ -246,13 +251,12 @@ def _ranges(starts: Integers, ends: Integers, first_offset: int) -> Iterator[tup
 
 def indexed_batches(part: Indexed, wanted: Wanted) -> Iterator[Any]:
     """Yield the records of a part as batches; an entry that leads to no sound record is a damaged region."""
-    known = [file.entries() for file in part.files]
-    if any(entries is None for entries in known):
+    places = _places(part)
+    if places is None:
         for one in part.scan:
             yield from batches(one, wanted)
         return
-    data = mapped(part.segment.path)
-    positions, sizes = _places(part, [entries for entries in known if entries is not None])
+    data, (positions, sizes) = mapped(part.segment.path), places
     shapes = Shapes()
     for start in range(0, len(positions), RECORDS_PER_CHUNK):
         some = slice(start, start + RECORDS_PER_CHUNK)
@@ -277,14 +281,26 @@ def _checked(
     yield from chunk_batches(Chunk(records.chosen(flags), damaged), wanted, shapes)
 
 
-def _places(part: Indexed, in_files: list[Entries]) -> tuple[Integers, Integers]:
-    """Return (positions in the segment, sizes) of the part's records, in log order, each once."""
-    found = []
-    for entries in (*in_files, np.frombuffer(part.tails, ENTRY)):
-        offsets = entries["physical_offset"].astype(np.int64)
-        lengths = entries["record_bytes"].astype(np.int64)
-        inside = (offsets >= part.first_offset) & (offsets < part.end_offset) & _are_real(entries)
-        found.append(np.array([offsets[inside], lengths[inside]]))
+def _places(part: Indexed) -> tuple[Integers, Integers] | None:
+    """Return (positions in the segment, sizes) of the part's records, in log order, each once.
+
+    None if a file has changed. Only what leads into the part is kept of each file: 16 bytes a record.
+    """
+    found = list[Integers]()
+    for file in part.files:
+        entries = file.entries()
+        if entries is None:
+            return None
+        found.append(_inside(part, entries))
+    found.append(_inside(part, np.frombuffer(part.tails, ENTRY)))
     offsets, sizes = np.concatenate(found, axis=1)
     offsets, firsts = np.unique(offsets, return_index=True)
     return offsets - part.segment.first_offset, sizes[firsts]
+
+
+def _inside(part: Indexed, entries: Entries) -> Integers:
+    """Return the log offsets and sizes, a row each, of the records in the part that entries lead to."""
+    offsets = entries["physical_offset"].astype(np.int64)
+    lengths = entries["record_bytes"].astype(np.int64)
+    inside = (offsets >= part.first_offset) & (offsets < part.end_offset) & _are_real(entries)
+    return np.array([offsets[inside], lengths[inside]])

@@ -62,16 +62,17 @@ def files_of(store: Path, topics: frozenset[str]) -> list[list[tuple[str, int]]]
 
 
 def _queue_files(queue: Path) -> list[tuple[str, int]] | None:
-    paths = _numbered(queue)
-    counts = [_entries(path) for path in paths]
-    used = [_used(entries) for entries in counts]
-    if None in used:
-        return None
-    for at, path in enumerate(paths[1:]):
-        is_next = int(path.name) == int(paths[at].name) + len(counts[at]) * ENTRY_BYTES
-        if not is_next or (used[at] != len(counts[at]) and used[at + 1]):
+    """Return (path, entries that count) of a queue's files, read one by one; None if one is in doubt."""
+    found, next_byte, is_full = list[tuple[str, int]](), -1, True
+    for path in _numbered(queue):
+        entries = _entries(path)
+        used = _used(entries)
+        if used is None or next_byte not in (-1, int(path.name)) or (used and not is_full):
             return None
-    return [(str(path), count) for path, count in zip(paths, used, strict=True) if count]
+        next_byte, is_full = int(path.name) + len(entries) * ENTRY_BYTES, used == len(entries)
+        if used:
+            found.append((str(path), used))
+    return found
 
 
 def _used(entries: Any) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +21,11 @@ from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from spark_jobs.log import queue_index
-from spark_jobs.log.queue_index import Indexed
+from spark_jobs.log import queue_index, rocketmq_index
+from spark_jobs.log.queue_index import Indexed, QueueFile
 from spark_jobs.source import LogReader
 
-SETTINGS = BrokerSettings(segment_bytes=1 << 12, queue_count=1, tail_entries_max=1)
+SETTINGS = BrokerSettings(queue_count=1, tail_entries_max=1)
 NOW_MS = 1_763_700_000_000
 COUNT = 60
 FILE_ENTRIES = 8
@@ -36,14 +38,15 @@ Row = dict[str, Any]
 class Kept:
     """A broker on a real disk."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, segment_bytes: int = 1 << 12) -> None:
         self.root, self.disk = root, RealDisk(root)
+        self.settings = replace(SETTINGS, segment_bytes=segment_bytes)
         self.places: list[int] = []
         """Where the messages of topic `t` lie."""
         self.open()
 
     def open(self) -> None:
-        self.broker = Broker.open(self.disk, SETTINGS, NOW_MS)
+        self.broker = Broker.open(self.disk, self.settings, NOW_MS)
 
     def send(self) -> None:
         for topic, message_id in (("t", f"M{len(self.places)}"), ("other", f"other {len(self.places)}")):
@@ -214,3 +217,50 @@ def test_a_read_by_the_index_tells_of_damage_whether_or_not_the_queues_were_made
     assert f"M{number}" not in ids(found)
     assert len(ids(found)) == len(kept.places) - 1
     assert indexed_count(tmp_path) > 0
+
+
+class Held:
+    """How many files' entries are in memory at once, of those that two functions return."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = self.most = self.read = 0
+        patch.setattr(QueueFile, "entries", self._counted(QueueFile.entries))
+        patch.setattr(rocketmq_index, "_entries", self._counted(rocketmq_index._entries))
+
+    def _counted(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def entries(file: Any) -> Any:
+            found = read(file)
+            if found is not None:
+                self.read += 1
+                self.now += 1
+                self.most = max(self.most, self.now)
+                weakref.finalize(found, self._let_go)
+            return found
+
+        return entries
+
+    def _let_go(self) -> None:
+        self.now -= 1
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_plan_and_its_tasks_hold_few_files_of_a_queue_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ours: bool
+) -> None:
+    """A queue of 1 billion entries has 20 GB of them. While one is read, the one before is still held."""
+    kept = Kept(tmp_path, segment_bytes=1 << 20)
+    for _ in range(COUNT):
+        kept.send()
+    kept.checkpoint()
+    kept.disk.close()
+    if not is_ours:
+        (tmp_path / layout.FORMAT).unlink()
+    held = Held(monkeypatch)
+    reader = planned(tmp_path)
+    parts = reader.partitions()
+    assert held.read >= len(FILES)
+    assert held.most <= 2, f"the plan holds {held.most} files of one queue"
+    held.read = held.most = 0
+    assert ids(rows_of(reader, parts)) == IDS
+    assert held.read == len(FILES)
+    assert held.most <= 2, f"a task holds {held.most} files of one queue"
