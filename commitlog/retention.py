@@ -21,7 +21,8 @@ spot: a segment goes whole, by its newest record, so the log may be a segment lo
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -160,15 +161,19 @@ class Keeping:
 class Deletion:
     """The segments below `cut_offset`, which nobody reads any more, as a durable record says.
 
-    With asynchronous flushes that is not on disk yet: `unsynced_paths` are synced first.
+    With asynchronous flushes that is not on disk yet: `unsynced_paths` are synced first. `derived_paths` are
+    other files that the cut has left without use; each that stays is tried again with a later cut.
     """
 
     cut_offset: int
     unsynced_paths: tuple[str, ...] = ()
+    derived_paths: tuple[str, ...] = ()
     durable_at: int = 0
+    gone: list[str] = field(default_factory=list)
+    """Those of `derived_paths` that are deleted, once it has run."""
 
     def run(self, disk: Disk) -> None:
-        """Delete the segments, oldest first, in a worker thread.
+        """Delete the other files, and the segments, oldest first, in a worker thread.
 
         Raise OSError; if it is `SyncFailed` of the log, the log is to be opened anew.
         """
@@ -176,9 +181,20 @@ class Deletion:
         # back that begins where its segments are gone, and knows nothing of it.
         for path in self.unsynced_paths:
             disk.sync(path)
+        self.gone.extend(delete_some(disk, self.derived_paths))
         for name in disk.list(layout.COMMITLOG):
             if name.isdigit() and int(name) < self.cut_offset:
                 disk.delete(f"{layout.COMMITLOG}/{name}")
 
 
 Retirement = Keeping | Deletion
+
+
+def delete_some(disk: Disk, paths: Iterable[str]) -> list[str]:
+    """Delete files as far as the disk lets them go; return the paths of those that are gone durably."""
+    gone = list[str]()
+    for path in paths:
+        with suppress(OSError):
+            disk.delete(path)
+            gone.append(path)
+    return gone

@@ -44,7 +44,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice, repeat
+from itertools import chain, groupby, islice, repeat
 from typing import Any, Final
 
 from commitlog import limits, properties
@@ -52,7 +52,7 @@ from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import NO_ROOM, StoreDamaged
 from commitlog.inner_batch import message_count, pick
-from commitlog.layout import CONSUMEQUEUE, QUEUES_ASIDE, QUEUES_WHOLE
+from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS, QUEUES_ASIDE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
 from consumequeue.entry import ENTRY_BYTES, Entry, lite_code, tags_code
 from consumequeue.queue import (
@@ -365,16 +365,38 @@ class Dispatch:
         else:
             self._recorded.pop(queue.key, None)
 
-    def delete_unneeded(self) -> None:
-        """Delete the files in which no queue has entries any more."""
+    @property
+    def has_unneeded(self) -> bool:
+        """Whether there are files in which no queue has entries any more."""
+        return any(self._queues[key].has_unneeded for key in self._risen)
+
+    def take_unneeded(self) -> list[str]:
+        """Return the paths of the files in which no queue has entries any more, for a worker to delete.
+
+        Report those that are gone by `deleted`; the others are returned again. Raise `SyncFailed` of a folder
+        that holds more than queues: tails that begin in such a file are written before.
+        """
+        paths = list[str]()
         for key in [*self._risen]:
             queue = self._queues[key]
             if queue.has_unneeded:
                 self._frozen.before_change(key)
-                self._unsynced |= dict.fromkeys(queue.delete_unneeded())
+                self._unsynced |= dict.fromkeys(queue.write_what_goes())
                 self._tails.look(queue)
+                paths += queue.unneeded()
             if not queue.may_be_unneeded:
                 del self._risen[key]
+        return paths
+
+    def deleted(self, paths: Iterable[str]) -> None:
+        """Learn which files of `take_unneeded` are gone."""
+        for folder, inside in groupby(paths, lambda path: path[: -OFFSET_DIGITS - 1]):
+            _, topic, queue_id = folder.split("/")
+            queue = self._queues[topic, int(queue_id)]
+            self._frozen.before_change(queue.key)
+            queue.deleted(inside)
+            if not queue.may_be_unneeded:
+                self._risen.pop(queue.key, None)
 
     def _note_risen(self, queue: ConsumeQueue) -> None:
         if queue.may_be_unneeded:
@@ -517,7 +539,7 @@ class Dispatch:
         return ConsumeQueue(self._disk, topic, queue_id, written_count, self._found_damaged)
 
     def _tell_unwritten(self, queue: ConsumeQueue, error: OSError) -> None:
-        if not (writes := queue.unwritten(1)):  # `delete_unneeded` has written them meanwhile
+        if not (writes := queue.unwritten(1)):  # `take_unneeded` has written them meanwhile
             return
         path = writes[0].path
         why = error.strerror or error

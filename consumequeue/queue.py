@@ -28,7 +28,7 @@ import zlib
 from array import array
 from base64 import b64decode, b64encode
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import suppress
 from itertools import dropwhile
 from sys import intern
@@ -271,7 +271,8 @@ class ConsumeQueue:
     def _stored(self, queue_offset: int, count: int) -> bytes:
         """Return the bytes of up to `count` entries from `queue_offset` on, as far as they lie together.
 
-        None below `min_offset` where the file was deleted; raise `StoreDamaged` where it is missing or short.
+        None below `min_offset` where the file is not needed; raise `StoreDamaged` where one is missing or
+        short.
         """
         in_files = min(count, max(0, self._written_count - queue_offset))
         first = (queue_offset + in_files - self._written_count) * ENTRY_BYTES
@@ -281,7 +282,8 @@ class ConsumeQueue:
         position, length = queue_offset * ENTRY_BYTES, in_files * ENTRY_BYTES
         inside = position % _FILE_BYTES
         first_byte, wanted_bytes = position - inside, min(length, _FILE_BYTES - inside)
-        if first_byte in self._crcs:
+        # What is not needed may be under way to be deleted by a worker.
+        if first_byte in self._crcs and first_byte >= self._needed_from:
             found = self._compared(first_byte, inside, wanted_bytes, queue_offset)
         else:
             assert queue_offset < self.min_offset, f"{self._folder}: no file has offset {queue_offset}"
@@ -449,8 +451,7 @@ class ConsumeQueue:
         kept_bytes = 0 if crc is None else end - last  # a file that is not known begins with a hole
         if self._disk.size(self._path(last)) > kept_bytes:
             self._disk.truncate(self._path(last), kept_bytes)
-        for at in [at for at in self._crcs if at >= last]:
-            self._forget(at)
+        self._forget({at for at in self._crcs if at >= last})
         if crc is not None:
             self._crcs = self._crcs | {last: crc}
             if what is not None:  # damage does not become sound by a cut
@@ -591,26 +592,28 @@ class ConsumeQueue:
         """
         return min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
 
-    def delete_unneeded(self) -> list[str]:
-        """Delete the files whose entries all lie below `min_offset`, as far as the disk lets them go.
+    def unneeded(self) -> list[str]:
+        """Return the paths of the files to be deleted, whose entries all lie below `min_offset`.
 
-        Return the paths of files that may be written and not synced. Raise `SyncFailed` of a folder that
-        holds more than queues.
+        No read asks for them any more. One in which the tail goes on stays, as its write would make it again.
         """
-        first = self._needed_from
-        # A tail that begins in a file that goes would make it again later.
-        paths = self._write_what_goes() if self._written_count * ENTRY_BYTES < first else []
-        for at in [at for at in self._crcs if at < first]:
-            with suppress(OSError):  # it is tried again when more of the log goes
-                self._disk.delete(self._path(at))
-                self._forget(at)
-        return paths
+        first = min(self._needed_from, self._written_count * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES)
+        return [self._path(at) for at in self._crcs if at < first]
 
-    def _write_what_goes(self) -> list[str]:
-        """Write what is gathered as far as the disk takes it; return the paths of files that were written.
+    def deleted(self, paths: Iterable[str]) -> None:
+        """Forget files of `unneeded` that are deleted now."""
+        first_bytes = {int(path[-OFFSET_DIGITS:]) for path in paths}
+        assert all(at < self._needed_from for at in first_bytes), f"{self._folder}: a needed file is gone"
+        self._forget(first_bytes)
 
-        Raise `SyncFailed` of a folder that holds more: the operating system reports it once.
+    def write_what_goes(self) -> list[str]:
+        """Write what is gathered if it begins in a file that goes, as far as the disk takes it.
+
+        Return the paths of files that were written. Raise `SyncFailed` of a folder that holds more: the
+        operating system reports it once.
         """
+        if self._written_count * ENTRY_BYTES >= self._needed_from:
+            return []
         paths: list[str] = []
         for one in self.unwritten():
             try:
@@ -623,12 +626,12 @@ class ConsumeQueue:
             paths.append(one.path)
         return paths
 
-    def _forget(self, first_byte: int) -> None:
-        """Forget what is known of a file that is deleted or changed."""
-        self._crcs = {at: crc for at, crc in self._crcs.items() if at != first_byte}
-        self._blocks = {at: blocks for at, blocks in self._blocks.items() if at != first_byte}
-        self._damaged = {at: what for at, what in self._damaged.items() if at != first_byte}
-        self._doubted -= {first_byte}
+    def _forget(self, first_bytes: Set[int]) -> None:
+        """Forget what is known of files that are deleted or changed."""
+        self._crcs = {at: crc for at, crc in self._crcs.items() if at not in first_bytes}
+        self._blocks = {at: blocks for at, blocks in self._blocks.items() if at not in first_bytes}
+        self._damaged = {at: what for at, what in self._damaged.items() if at not in first_bytes}
+        self._doubted -= first_bytes
 
     def adopt(self, crcs: Iterable[tuple[int, int]], tail: bytes, min_offset: int, begins_at: int) -> None:
         """Take over what a snapshot kept of an earlier run; no file is looked at."""

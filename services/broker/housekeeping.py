@@ -6,10 +6,13 @@ the two kept snapshots covers its end, so that either of them can start the brok
     what is needed lies in a keep file --> record of the cut --applied--> nothing reads below it any more
                                                              --durable, published--> the files are deleted
 
+A worker deletes the files, segments and those of queues that have no entries any more: each deletion syncs a
+folder, and may take the device's timeout. Reads of queues ask for none of them meanwhile.
+
 The record says all that changes with it: where the log begins, the lowest offset of each queue of which
-entries go, and what groups had still wanted of them. A start that finds files below the cut deletes them. A
-record before that, the wish, lets the second snapshot lie behind the first. So a start knows how far the log
-may have been deleted; what is missing beyond is damage.
+entries go, and what groups had still wanted of them. A start that finds files below the cut has them deleted
+likewise. A record before that, the wish, lets the second snapshot lie behind the first. So a start knows how
+far the log may have been deleted; what is missing beyond is damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes: the oldest covered segments go, whatever their age
@@ -222,8 +225,8 @@ class Housekeeping:
         if not self._deletable_offset:
             return None
         assert self._deletable_offset <= self._store.log.first_offset, "what is read would be deleted"
-        self._store.dispatch.delete_unneeded()
-        return Deletion(self._deletable_offset, self._store.log.unsynced_segments())
+        paths = tuple(self._store.dispatch.take_unneeded())
+        return Deletion(self._deletable_offset, self._store.log.unsynced_segments(), paths)
 
     def _waiting_in_all(self, now_ms: int) -> Waiting | None:
         """Return a look at what groups wait for, in all queues; None where it would not matter."""
@@ -263,6 +266,7 @@ class Housekeeping:
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
             self._running, self._deletable_offset = None, 0
+            self._store.dispatch.deleted(done.gone)
             return True
         log, dispatch = self._store.log, self._store.dispatch
         assert log.first_offset < done.cut_offset <= log.end_offset, "a cut goes forward, within the log"
@@ -318,6 +322,7 @@ class Housekeeping:
         if len(covering) >= 2 and (deletion := self._deletion()) is not None:
             deletion.run(self._disk)
             self._deletable_offset = 0
+            self._store.dispatch.deleted(deletion.gone)
 
     def failed(self) -> None:
         """Give up a retirement that failed, perhaps half way; it is tried again with the next look."""
@@ -362,10 +367,10 @@ class Housekeeping:
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
-        dispatch.delete_unneeded()
         begun = ((topic, queue_id, queue.min_offset) for topic, queue_id, queue in dispatch.queues())
         self._groups.skip([one for one in begun if one[2] and not dispatch.is_unrecorded(*one[:2])])
-        if any(first < log.first_offset for first in layout.segment_offsets(self._disk)):
+        has_cut_off = any(first < log.first_offset for first in layout.segment_offsets(self._disk))
+        if has_cut_off or dispatch.has_unneeded:
             self._deletable_offset = log.first_offset
 
     def reserve_is_gone(self) -> None:

@@ -20,7 +20,8 @@ FILE_ENTRIES = 4
 def retire(queue: ConsumeQueue, count: int) -> None:
     """Deletes the first entries, as retention does."""
     queue.rise(queue.first_from(RECORD_BYTES * count))
-    queue.delete_unneeded()
+    queue.write_what_goes()
+    queue.deleted(queue.unneeded())
 
 
 names = st.sampled_from(["a", "b", "c"])

@@ -19,6 +19,7 @@ from commitlog.disk import SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.layout import QUEUES_WHOLE
 from commitlog.record import Record
+from commitlog.retention import delete_some
 from consumequeue import entry, queue
 from consumequeue.dispatch import Dispatch, files_named, is_marked, mark
 from consumequeue.entry import Entry
@@ -286,7 +287,7 @@ def test_files_go_with_their_last_entry_and_the_others_stay_readable(script: lis
             elif action == "rise":
                 made.rise([("t", 0, begins + number)])
                 begins = min(begins + number, end)
-                made.delete_unneeded()
+                made.deleted(delete_some(disk, made.take_unneeded()))
                 assert not made.queue("t", 0).has_unneeded
                 left = {int(name) for name in disk.list("consumequeue/t/0")}
                 assert {at for at in left if at // 20 + 3 <= min(begins, end - 1)} == set()
@@ -329,16 +330,27 @@ def test_what_was_taken_for_a_snapshot_stays_as_it_was() -> None:
         lambda: made.rise(3),
         lambda: made.cut(3),
         lambda: made.put(3, Entry(350, 100, 0)),
-        made.delete_unneeded,
+        made.write_what_goes,
+        lambda: made.deleted(made.unneeded()),
     )
     for step in steps:
         step()
         taken = made.taken()
         seen.append((taken, queue.kept(taken)))
     assert all(queue.kept(taken) == kept for taken, kept in seen)
-    assert [kept[0] for _, kept in seen] == [2, 3, 3, 4, 4, 3, 3, 3]
-    assert [len(kept[3]) > 0 for _, kept in seen] == [True, False, True, False, False, False, True, True]
-    assert [kept[2] for _, kept in seen] == [2, 2, 2, 2, 3, 3, 3, 3]
+    assert [kept[0] for _, kept in seen] == [2, 3, 3, 4, 4, 3, 3, 3, 3]
+    assert [len(kept[3]) > 0 for _, kept in seen] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert [kept[2] for _, kept in seen] == [2, 2, 2, 2, 3, 3, 3, 3, 3]
 
 
 def test_what_is_read_ahead_leaves_nothing_to_the_collector() -> None:
@@ -566,7 +578,7 @@ def test_a_queue_whose_entries_are_all_cut_goes_on_in_a_copy_of_the_files_that_a
         sender.dispatch_runs([(("t", 0), place, entry.encode(Entry(100 + place, 9, 0)))])
     sender.write()
     sender.rise(*sender.minimums(1_000, sender.keys()))
-    sender.delete_unneeded()
+    sender.deleted(delete_some(disk, sender.take_unneeded()))
     frozen = [*sender.freeze()]
     for path, length, _ in files_named(frozen):
         copy.write(path, 0, disk.read(path, 0, length))

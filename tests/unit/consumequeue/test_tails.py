@@ -15,6 +15,7 @@ from commitlog import limits
 from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.layout import QUEUES_WHOLE
+from commitlog.retention import delete_some
 from consumequeue import entry, tails
 from consumequeue.dispatch import Dispatch, mark
 from consumequeue.entry import ENTRY_BYTES, Entry
@@ -23,6 +24,11 @@ from consumequeue.tails import Tails
 from tests.memory_disk import Fault, MemoryDisk
 
 ONE = entry.encode(Entry(1, 2, 3))
+
+
+def delete_unneeded(dispatch: Dispatch, disk: Disk) -> None:
+    """As a deletion of retention does."""
+    dispatch.deleted(delete_some(disk, dispatch.take_unneeded()))
 
 
 def grown(some: Tails, queue: ConsumeQueue, count: int) -> None:
@@ -132,7 +138,7 @@ class Counting(MemoryDisk):
 
 def cut(disk: Disk, dispatch: Dispatch, log_offset: int) -> None:
     dispatch.rise(*dispatch.minimums(log_offset, dispatch.keys()))
-    dispatch.delete_unneeded()
+    delete_unneeded(dispatch, disk)
 
 
 def test_a_cut_of_the_log_looks_only_at_queues_that_begin_below_it() -> None:
@@ -486,7 +492,7 @@ def test_a_deletion_tells_of_a_failed_sync_of_the_stores_folder(
     dispatch.rise([("t", 0, 7)])
     disk.error = SyncFailed(EIO, "Input/output error", ".")
     with pytest.raises(SyncFailed):
-        dispatch.delete_unneeded()
+        delete_unneeded(dispatch, disk)
 
 
 @pytest.mark.parametrize(
@@ -506,7 +512,7 @@ def test_what_a_deletion_has_written_before_a_failure_is_synced_by_the_next_chec
     dispatch.take_unsynced()
     dispatch.rise([("t", 0, 7)])
     disk.error, disk.failing = error, f"consumequeue/t/0/{4 * ENTRY_BYTES:020}"
-    dispatch.delete_unneeded()
+    delete_unneeded(dispatch, disk)
     assert dispatch.queue("t", 0).tail_bytes == 4 * ENTRY_BYTES
     assert dispatch.take_unsynced() == [f"consumequeue/t/0/{0:020}"]
 
@@ -521,7 +527,7 @@ def test_a_write_may_fail_of_a_queue_that_is_written_meanwhile(monkeypatch: pyte
     taken.write(disk)
     disk.error = None
     dispatch.rise([("t", 0, 7)])
-    dispatch.delete_unneeded()
+    delete_unneeded(dispatch, disk)
     assert not dispatch.written()
     assert told == []
 
@@ -655,7 +661,7 @@ def test_every_file_goes_that_no_queue_needs(script: list[tuple[str, int, int]])
                 case "rise":
                     dispatch.rise([(f"t{number}", 0, dispatch.queue(f"t{number}", 0).min_offset + count)])
                 case "delete":
-                    dispatch.delete_unneeded()
+                    delete_unneeded(dispatch, disk)
                     assert not [one for _, _, one in dispatch.queues() if one.has_unneeded]
                 case _:
                     rows, again = [*dispatch.freeze()], Dispatch(disk, tail_entries_max=1)
@@ -667,7 +673,8 @@ def test_every_file_goes_that_no_queue_needs(script: list[tuple[str, int, int]])
 def test_a_deletion_looks_at_queues_only_that_have_risen_past_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at 80,000, which took 40 ms of a turn."""
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
-    dispatch, looked_at = Dispatch(MemoryDisk(), tail_entries_max=1), list[tuple[str, int]]()
+    disk, looked_at = MemoryDisk(), list[tuple[str, int]]()
+    dispatch = Dispatch(disk, tail_entries_max=1)
     dispatch.dispatch_runs([(("t", number), 0, 9 * ONE) for number in range(100)])
     dispatch.write()
     dispatch.rise([("t", number, 3) for number in range(100)])
@@ -680,8 +687,8 @@ def test_a_deletion_looks_at_queues_only_that_have_risen_past_a_file(monkeypatch
         return bool(has_unneeded(queue))
 
     monkeypatch.setattr(ConsumeQueue, "has_unneeded", property(look))
-    dispatch.delete_unneeded()
+    delete_unneeded(dispatch, disk)
     assert looked_at == [("t", 7), ("t", 8)]
     looked_at.clear()
-    dispatch.delete_unneeded()
+    delete_unneeded(dispatch, disk)
     assert looked_at == []

@@ -1201,3 +1201,107 @@ class Unmarked(MemoryDisk):
         if self.is_unreadable and path == layout.QUEUES_WHOLE:
             raise OSError(EIO, "Input/output error", path)
         return super().read(path, position, length)
+
+
+class Unlinking(MemoryDisk):
+    """A disk that notes which files of queues are deleted, and keeps some of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[str] = []
+        self.refuses = False
+
+    def delete(self, path: str) -> None:
+        if path.startswith(f"{layout.CONSUMEQUEUE}/"):
+            if self.refuses:
+                raise OSError(EIO, "Input/output error", path)
+            self.deleted.append(path)
+        super().delete(path)
+
+
+def with_queue_files_to_delete() -> tuple[Bench, Unlinking, Deletion]:
+    """Return a broker whose cut has left files of its queues without entries, and the deletion it wants."""
+    bench, disk = Bench(tail_entries_max=1), Unlinking()
+    bench.disk = disk
+    bench.broker = Broker.open(disk, bench.settings, bench.now_ms)
+    for _ in range(100):
+        bench.send()
+    bench.broker.store.dispatch.write()
+    bench.deletions = []
+    bench.reopen(replace(KEEP_ONE, tail_entries_max=1))
+    bench.advance(10_000)
+    (deletion,) = bench.deletions
+    bench.deletions = None
+    return bench, disk, deletion
+
+
+def queue_files(disk: MemoryDisk) -> list[str]:
+    folder = f"{layout.CONSUMEQUEUE}/t"
+    return [f"{folder}/{one}/{name}" for one in disk.list(folder) for name in disk.list(f"{folder}/{one}")]
+
+
+@pytest.fixture
+def _four_entries_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "_FILE_BYTES", 4 * ENTRY_BYTES)
+
+
+@pytest.mark.usefixtures("_four_entries_a_file")
+def test_files_of_queues_are_deleted_with_the_segments_by_a_worker() -> None:
+    """The unlink of each syncs its folder: hundreds in one turn of the loop held all other calls."""
+    bench, disk, deletion = with_queue_files_to_delete()
+    before, segments = queue_files(disk), bench.segments()
+    assert disk.deleted == [], "nothing of it in the loop"
+    deletion.run(disk)
+    assert len(disk.deleted) > 8
+    assert {*queue_files(disk)} == {*before} - {*disk.deleted}
+    assert len(bench.segments()) < len(segments)
+    deleted = [*disk.deleted]
+    assert bench.broker.retired(deletion, bench.now_ms)
+    assert disk.deleted == deleted
+    assert not bench.broker.store.dispatch.has_unneeded
+    ranges = [bench.broker.finding.queue_range("t", queue_id) for queue_id in range(4)]
+    bench.reopen(bench.settings)
+    assert [bench.broker.finding.queue_range("t", queue_id) for queue_id in range(4)] == ranges
+    assert [*bench.broker.damage] == []
+
+
+@pytest.mark.usefixtures("_four_entries_a_file")
+def test_files_of_queues_that_a_worker_deletes_are_neither_read_nor_damaged_meanwhile() -> None:
+    bench, disk, deletion = with_queue_files_to_delete()
+    deletion.run(disk)  # which the loop has not learned yet
+    for _, queue_id, queue in bench.broker.store.dispatch.queues():
+        if queue.key[0] == "t":
+            for offset in range(queue.end_offset):
+                found = queue.get(offset, 9)
+                assert found or offset < queue.min_offset, (queue_id, offset)
+    assert bench.receive() != []
+    bench.broker.want_checkpoint()
+    bench.send()
+    assert bench.broker.retired(deletion, bench.now_ms)
+    bench.reopen(bench.settings)
+    assert [*bench.broker.damage] == []
+    assert bench.broker.made_anew == []
+
+
+@pytest.mark.usefixtures("_four_entries_a_file")
+@pytest.mark.parametrize("fails", ["the disk", "the worker", "the process"])
+def test_files_of_queues_that_could_not_be_deleted_go_with_a_later_deletion(fails: str) -> None:
+    bench, disk, deletion = with_queue_files_to_delete()
+    wanted = {*deletion.derived_paths}
+    assert wanted <= {*queue_files(disk)}
+    match fails:
+        case "the disk":
+            disk.refuses = True
+            deletion.run(disk)
+            assert bench.broker.retired(deletion, bench.now_ms)
+            disk.refuses = False
+        case "the worker":
+            bench.broker.retirement_failed()
+        case _:
+            bench.reopen(bench.settings)
+    for _ in range(100):
+        bench.send()
+    bench.advance(20_000)
+    assert not wanted & {*queue_files(disk)}
+    assert not bench.broker.store.dispatch.has_unneeded
+    assert [*bench.broker.damage] == []
