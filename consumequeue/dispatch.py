@@ -377,13 +377,15 @@ class Dispatch:
         that holds more than queues: tails that begin in such a file are written before.
         """
         paths = list[str]()
+        under_way = {one.path for _, one in self._taken.writes} if self._taken is not None else set[str]()
         for key in [*self._risen]:
             queue = self._queues[key]
             if queue.has_unneeded:
                 self._frozen.before_change(key)
                 self._unsynced |= dict.fromkeys(queue.write_what_goes())
                 self._tails.look(queue)
-                paths += queue.unneeded()
+                # A write under way would make the file anew.
+                paths += [one for one in queue.unneeded() if one not in under_way]
             if not queue.may_be_unneeded:
                 del self._risen[key]
         return paths

@@ -517,6 +517,21 @@ def test_what_a_deletion_has_written_before_a_failure_is_synced_by_the_next_chec
     assert dispatch.take_unsynced() == [f"consumequeue/t/0/{0:020}"]
 
 
+def test_a_file_that_a_worker_writes_is_deleted_only_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its write, which may come after the deletion, left a file behind that nothing knew."""
+    monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
+    dispatch, disk, _ = failing()
+    taken = dispatch.take()
+    assert taken is not None
+    dispatch.rise([("t", 0, 7)])
+    delete_unneeded(dispatch, disk)
+    taken.write(disk)
+    dispatch.written()
+    delete_unneeded(dispatch, disk)
+    assert disk.list("consumequeue/t/0") == [f"{4 * ENTRY_BYTES:020}"]
+    assert dispatch.queue("t", 0).get(7, 1) == [Entry(1, 2, 3)]
+
+
 def test_a_write_may_fail_of_a_queue_that_is_written_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the cut that deletes its file: the process ended at the sentence that was to tell of the write."""
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
