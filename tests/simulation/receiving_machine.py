@@ -19,7 +19,7 @@ from typing import Any
 
 from commitlog.disk import SyncFailed
 from commitlog.flush import Flush
-from commitlog.layout import SNAPSHOTS
+from commitlog.layout import QUEUES_WHOLE, SNAPSHOTS
 from commitlog.recovery import LogScan, trusted_until
 from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
@@ -314,6 +314,8 @@ class Machine:
             self.broker.store.dispatch._tell_damaged = self._found_damaged
 
     def _found_damaged(self, path: str, what: str) -> None:
+        if "cannot be made" in what or path == QUEUES_WHOLE:
+            return  # a fault of the disk: no file is damaged, or the one that is will be told next
         assert path in self.faults.hit_queues or "cannot be written" in what, (
             f"{path} is as it was written: {what}"
         )
