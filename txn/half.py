@@ -167,6 +167,7 @@ def late_record(half: int, asked_for: str) -> Record:
 _KEPT_BY_OUTCOMES: Final = (
     property_names.MESSAGE_ID,
     property_names.KEYS,
+    property_names.KEY_LENGTHS,
     property_names.REAL_TOPIC,
     property_names.REASON,
 )

@@ -55,14 +55,15 @@ def test_the_commit_is_the_message_and_names_its_half() -> None:
     assert properties.to_message(stored) == message
 
 
+@pytest.mark.parametrize("keys", [("k",), ("R 0040's;$1",), ("a", "b c")])
 @pytest.mark.parametrize("state", [State.ROLLED_BACK, State.EXPIRED])
-def test_an_outcome_names_its_half_and_is_read_back(state: State) -> None:
-    stored = half.half_record(Message(topic="t", body=b"x", message_id="M1", keys=("k",)), 0, 7_000)
+def test_an_outcome_names_its_half_and_is_read_back(state: State, keys: tuple[str, ...]) -> None:
+    stored = half.half_record(Message(topic="t", body=b"x", message_id="M1", keys=keys), 0, 7_000)
     stored.physical_offset = 77
     record = half.outcome_record(stored, state)
     assert (record.half_offset, record.type) == (77, TYPE_SYSTEM)
     assert half.outcome_of(record) is state
-    assert properties.value_of(record.properties, property_names.KEYS) == "k"
+    assert properties.keys_of(properties.of_record(record)) == keys
 
 
 def test_check_backs_pause_longer_each_time_up_to_a_limit() -> None:
