@@ -603,7 +603,10 @@ class ConsumeQueue:
     def deleted(self, paths: Iterable[str]) -> None:
         """Forget files of `unneeded` that are deleted now."""
         first_bytes = {int(path[-OFFSET_DIGITS:]) for path in paths}
-        assert all(at < self._needed_from for at in first_bytes), f"{self._folder}: a needed file is gone"
+        # Not `_needed_from`: a cut meanwhile may have made the last entry one of such a file.
+        assert all(at + _FILE_BYTES <= self.min_offset * ENTRY_BYTES for at in first_bytes), (
+            f"{self._folder}: a file with entries that are needed is gone"
+        )
         self._forget(first_bytes)
 
     def write_what_goes(self) -> list[str]:

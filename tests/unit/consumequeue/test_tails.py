@@ -532,6 +532,27 @@ def test_a_file_that_a_worker_writes_is_deleted_only_later(monkeypatch: pytest.M
     assert dispatch.queue("t", 0).get(7, 1) == [Entry(1, 2, 3)]
 
 
+def test_a_cut_back_while_a_worker_deletes_leaves_a_queue_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cut to the first entry that is needed makes the last entry one of a file that goes."""
+    monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
+    disk = MemoryDisk()
+    dispatch = Dispatch(disk, tail_entries_max=1)
+    places = [(("t", 0), place, entry.encode(Entry(100 + place, 9, 0))) for place in range(9)]
+    dispatch.dispatch_runs(places)
+    dispatch.write()
+    dispatch.rise([("t", 0, 8)])
+    paths = dispatch.take_unneeded()
+    assert len(paths) == 2
+    dispatch.queue("t", 0).cut(8)
+    dispatch.deleted(delete_some(disk, paths))
+    dispatch.dispatch_runs(places[8:])
+    dispatch.write()
+    assert dispatch.queue("t", 0).get(8, 1) == [Entry(108, 9, 0)]
+    assert disk.list("consumequeue/t/0") == [f"{8 * ENTRY_BYTES:020}"]
+
+
 def test_a_write_may_fail_of_a_queue_that_is_written_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the cut that deletes its file: the process ended at the sentence that was to tell of the write."""
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
