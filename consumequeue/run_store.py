@@ -21,8 +21,9 @@ Two indexes are run stores, each with its own schema, its own structure in memor
    entry that is over may be found or not, and the caller judges by its own clock or offset.
 3. A damaged run is never merged, and neither is any older one. A derived index (one that the log can tell
    again) is adopted whole or not at all: its snapshot part is None while a run is damaged, and the next start
-   makes it anew from the log. Any other index keeps its damaged runs, for nothing else has their entries:
-   look-ups that need a damaged block raise `StoreDamaged`, the others are answered.
+   makes it anew from the log. What the disk cannot read of it is damage, too, and ends no start and no
+   checkpoint. Any other index keeps its damaged runs, for nothing else has their entries: look-ups that need
+   a damaged block raise `StoreDamaged`, the others are answered.
 4. Which runs are merged is decided by size: a run waits until those after it, new entries included, hold
    three times as much. So there are some three runs of each size, and an entry is written again only when its
    run grows fourfold.
@@ -35,6 +36,7 @@ merges of all older ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
@@ -205,10 +207,9 @@ class RunStore(Generic[Memory]):
     @property
     def damage(self) -> str:
         """The known damage as a sentence; empty if there is none."""
-        advice = f" {self._schema.advice}" if self._schema.is_derived else ""
-        return " ".join(
-            run.lost or f"{run.path} does not match its CRC.{advice}" for run in self.damaged_runs
-        )
+        if self._schema.is_derived:
+            return " ".join(run.damage for run in self.damaged_runs)
+        return " ".join(run.lost or f"{run.path} does not match its CRC." for run in self.damaged_runs)
 
     def found_damaged(self, runs: Iterable[Run]) -> None:
         """Note that runs are damaged; of runs that are not in use any more nothing is noted."""
@@ -290,21 +291,34 @@ class RunStore(Generic[Memory]):
         kept = [Run(self._schema, self._folder, *fields) for other in others for fields in other or ()]
         self._named = _names(runs)
         self._next_number = 1 + max((run.number for run in (*runs, *kept)), default=-1)
-        _delete_all_but(self._disk, self._folder, self._named | _names(kept))
+        if why_not := self._delete_unnamed(self._named | _names(kept)):
+            return why_not
         for run in runs:
-            try:
-                run.load(self._disk)
-            except OSError as error:
-                if not self._schema.is_derived or is_of_others(error):
-                    raise
-                return f"{run.path} cannot be read ({error.strerror or error})"
+            run.load(self._disk)
         if self._schema.is_derived:
             if frozen is None:
                 return "the snapshot names no sound files"
-            if lost := [run.path for run in runs if run.lost]:
-                return f"{lost[0]} is missing or damaged"
+            if lost := [run.lost for run in runs if run.lost]:
+                return lost[0].removesuffix(f". {self._schema.advice}")
         self._runs = runs
         return self.damage
+
+    def _delete_unnamed(self, names: frozenset[str]) -> str:
+        """Delete the files that have none of the names; return in words why the folder cannot be listed.
+
+        Empty if it can be. What cannot be deleted of a derived index is left to the next checkpoint. Raise
+        OSError of any other.
+        """
+        try:
+            _delete_all_but(self._disk, self._folder, names)
+        except OSError as error:
+            if not self._schema.is_derived or is_of_others(error):
+                raise
+            with suppress(OSError):
+                self._disk.list(self._folder)
+                return ""
+            return f"the folder {self._folder} cannot be listed ({error.strerror or error})"
+        return ""
 
     def drop(self) -> None:
         """Delete the index."""

@@ -22,7 +22,8 @@ Entries are in order of `key`, then of the schema's minor field. Fences and filt
 that is not in the run costs no read, one that is costs a block. A run of more entries than the schema's
 `filtered_max` has no filter, so that memory stays bounded: there each look-up reads a block. When fences or
 filter are damaged the answers are the same and take more reads. Nothing is answered from a damaged block, nor
-from a file that has another head than the snapshot names.
+from a file that has another head than the snapshot names. What the disk cannot read of an index that the log
+can tell again is damage, too (`StoreDamaged`); of any other it is the disk's error.
 
 **A merge** makes one run of several sources, each in order. A pass takes a chunk of every source and yields
 all entries up to the least of the chunks' last ones. So each pass uses one chunk up, and no source holds back
@@ -48,6 +49,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.layout import OFFSET_DIGITS
 from consumequeue.bloom_filter import Filter, Mask, Probe, Words
+from consumequeue.queue import is_of_others
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
 """An array of entries of a schema."""
@@ -109,6 +111,8 @@ class Run:
     """Whether fences and filter are as they were written."""
     lost: str = field(default="", init=False)
     """Why nothing of the run can be read; empty if it can be."""
+    unread: str = field(default="", init=False)
+    """Why the disk could not read some of it, as the operating system says; empty if it could."""
 
     def __post_init__(self) -> None:
         self.path = self.path or f"{self.folder}/{self.name}"
@@ -142,7 +146,16 @@ class Run:
         return [self.number, self.first_offset, self.end_offset, self.entry_count]
 
     def load(self, disk: Disk) -> None:
-        """Read what is held in memory, and find out whether the run is lost. Raise OSError."""
+        """Read what is held in memory, and find out whether the run is lost.
+
+        A run of a derived index that the disk cannot read is lost; of any other raise OSError.
+        """
+        try:
+            self._load(disk)
+        except OSError as error:
+            self.lost = self._unread_or_raise(error)
+
+    def _load(self, disk: Disk) -> None:
         if disk.size(self.path) < self.tail_at or disk.read(self.path, 0, BLOCK_BYTES) != _head(self):
             self.lost = f"{self.path} is missing or damaged. {self.schema.advice}"
             return
@@ -199,11 +212,11 @@ class Run:
         """Return whether all of the file is as it was written, reading every block."""
         fresh, damaged = Run(self.schema, self.folder, *self.freeze(), path=self.path), list[int]()
         fresh.load(disk)
-        if fresh.lost or not fresh.is_tail_sound:
-            return False
-        for _ in fresh.readable(disk, damaged):
-            pass
-        return not damaged
+        if not fresh.lost:
+            for _ in fresh.readable(disk, damaged):
+                pass
+        self.unread = fresh.unread or self.unread
+        return fresh.is_tail_sound and not fresh.lost and not damaged
 
     def readable(self, disk: Disk, damaged: list[int]) -> Iterator[Entries]:
         """Yield the entries that can be read, in order; append the other blocks' numbers to `damaged`."""
@@ -225,8 +238,14 @@ class Run:
                 damaged.append(number)
 
     def blocks(self, disk: Disk, number: int, count: int) -> Entries:
-        """Return the entries of `count` blocks from block `number` on; raise `StoreDamaged`."""
-        stored = disk.read(self.path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
+        """Return the entries of `count` blocks from block `number` on; raise `StoreDamaged`.
+
+        Also where the disk cannot read them; of an index that is not derived raise OSError then.
+        """
+        try:
+            stored = disk.read(self.path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
+        except OSError as error:
+            raise StoreDamaged(self._unread_or_raise(error)) from error
         parts = [stored[at : at + BLOCK_BYTES] for at in range(0, len(stored), BLOCK_BYTES)]
         if len(parts) != count or any(map(_is_damaged, parts, range(number, number + count))):
             raise StoreDamaged(
@@ -235,6 +254,22 @@ class Run:
         content = b"".join([part[:CONTENT_BYTES] for part in parts])
         held_count = self.entry_count - number * self.schema.block_entries
         return np.frombuffer(content, self.schema.entry)[:held_count]
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with a damaged run of a derived index, as a sentence with advice."""
+        how = f"cannot be read ({self.unread})" if self.unread else "does not match its CRC"
+        return self.lost or f"{self.path} {how}. {self.schema.advice}"
+
+    def _unread_or_raise(self, error: OSError) -> str:
+        """Note what the disk cannot read; return it as a sentence.
+
+        Raise the error where the index is not derived, or it says nothing of the file.
+        """
+        if not self.schema.is_derived or is_of_others(error):
+            raise error
+        self.unread = error.strerror or str(error)
+        return self.damage
 
 
 def write_run(

@@ -71,7 +71,8 @@ class RunCheck:
         run = self._run
         run.load(self._disk)
         if run.lost:
-            yield -1, -1, "is missing, cut, or has another head than a snapshot names"
+            missing = "is missing, cut, or has another head than a snapshot names"
+            yield -1, -1, f"cannot be read ({run.unread}); it can be made anew" if run.unread else missing
             return
         if not run.is_tail_sound:
             what = "its fences or its filter do not match their CRC; answers are right, and slow"
@@ -82,7 +83,8 @@ class RunCheck:
                 yield -1, -1, what
         for number in lost_blocks:
             position = (1 + number) * BLOCK_BYTES
-            yield position, position + BLOCK_BYTES, f"its block at byte {position} does not match its CRC"
+            how = f"cannot be read ({run.unread})" if run.unread else "does not match its CRC"
+            yield position, position + BLOCK_BYTES, f"its block at byte {position} {how}"
         if not lost_blocks and self._entry_count != run.entry_count:
             yield -1, -1, f"holds {self._entry_count} entries, a snapshot counts {run.entry_count}"
 
