@@ -48,6 +48,7 @@ from consumequeue.entry import ENTRY_BYTES, Entries, Entry
 _READ_AHEAD_COUNT: Final = 64
 _MATCHED_AT_FIRST: Final = 64
 _MATCHED_TIMES: Final = 8
+_GAP_AT_ONCE: Final = 8_192
 UNKNOWN: Final = -2
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 _BLOCK_BYTES: Final = 128 * ENTRY_BYTES
@@ -254,19 +255,30 @@ class ConsumeQueue:
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
         """Return the first of `count` offsets from `queue_offset` on whose tag has one of these hashes.
 
-        The hashes ascend. Where none has, return the offset behind the entries that were looked at, at least
-        one.
+        Or that is a gap: nobody knows the tag of what was lost. The hashes ascend. Where there is none,
+        return the offset behind the entries that were looked at, at least one.
         """
         # In blocks that grow: a call costs what it passes over, also where one of some entries matches.
         block, at, end = _MATCHED_AT_FIRST, queue_offset, queue_offset + count
         while True:
             rows = self.rows(at, min(block, end - at))
-            hits = np.flatnonzero(_is_in(rows["tags_code"], tags_codes))
+            hits = np.flatnonzero(_is_in(rows["tags_code"], tags_codes) | (rows["record_bytes"] == 0))
             if len(hits):
                 return at + int(hits[0])
             at, block = at + len(rows), block * _MATCHED_TIMES
             if at >= end or not len(rows) or at >= self.end_offset:
                 return at
+
+    def gap_end(self, queue_offset: int) -> int:
+        """Return the offset behind a gap that has `queue_offset`, or up to which it was looked for.
+
+        Gaps of several damages that lie back to back are several: each names the record behind its own.
+        """
+        rows = self.rows(queue_offset, _GAP_AT_ONCE)
+        assert not rows["record_bytes"][0], f"{self._folder}: no gap at {queue_offset}"
+        is_other = (rows["record_bytes"] != 0) | (rows["physical_offset"] != rows["physical_offset"][0])
+        others = np.flatnonzero(is_other)
+        return queue_offset + (int(others[0]) if len(others) else len(rows))
 
     def _stored(self, queue_offset: int, count: int) -> bytes:
         """Return the bytes of up to `count` entries from `queue_offset` on, as far as they lie together.

@@ -11,7 +11,9 @@
 2. A place (part and path; of the log, the record's offset) counts once. The result of a rescue replaces the
    entry of the damaged file, and is passed on again (`settle`).
 3. A gap of a queue counts where no damage of the log before it is known, of which it comes: a later start
-   reads the log from its snapshot on only, and a group passes the lost message over.
+   reads the log from its snapshot on only, and a group passes the lost message over. A search by tags stops
+   at a gap, which may have had any, and a group passes it in one place, which notes it
+   (`Groups.pass_over_gap`).
 4. At most DAMAGE_KEPT_MAX places are kept. One more entry says so; then only `unreadable_records` counts.
 
 A listener gets what is known already, then each new entry in the call that meets it. Cost: nothing while

@@ -253,7 +253,10 @@ class Groups:
         return self.open_records.durable_at
 
     def pass_over(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
-        """Finish messages from `first`, a candidate, up to before `end`, which are fresh: none goes out."""
+        """Finish messages from `first`, a candidate, up to before `end`, which are fresh: none goes out.
+
+        None of them may be a gap: `pass_over_gap`.
+        """
         assert first < end, "nothing is passed over"
         flight = self.in_flight(key)
         self._frozen.before_change(key)
@@ -261,6 +264,17 @@ class Groups:
         flight.finished([first])
         assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
         self.open_records.pass_over(key, first, end, now_ms)
+
+    def pass_over_gap(self, key: GroupQueue, queue: ConsumeQueue, offset: int, now_ms: int) -> None:
+        """Note the gap at a candidate, and finish it with what is fresh of the gap behind it.
+
+        The only place where a group passes a gap, so that none is passed in silence. Raise `StoreDamaged`.
+        """
+        flight, end = self.in_flight(key), offset + 1
+        if offset >= flight.next_offset:
+            end = max(end, flight.unleased_until(offset, queue.gap_end(offset)))
+        self._store.note_gap(queue, offset, queue.entry(offset))
+        self.pass_over(key, offset, end, now_ms)
 
     def keep_lease(self, key: GroupQueue, lease: Lease, until_ms: int, attempts: int, now_ms: int) -> int:
         """Let a lease, which ends at `until_ms`, outlive a restart; return what must be durable first."""

@@ -32,7 +32,8 @@ from services.broker.store import Store
 from services.broker.values import Subscriber, Topic
 from tidewheel import property_names
 
-_GAP_CODE = 0
+_UNCODED = 0
+"""The code of gaps, and of records of no lite topic."""
 
 
 class LiteReceiving:
@@ -84,8 +85,7 @@ class LiteReceiving:
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
         index.reach(offsets.committed_offset)  # a group that went back may need what was trimmed
-        while _GAP_CODE in index and (gap := open_from(index, offsets, _GAP_CODE, 0)) is not None:
-            self._groups.pass_over(key, gap, gap + 1, state.now_ms)  # what damage has left of a record
+        self._pass_over_uncoded(key, index, offsets, state)
         code = lite_code(lite_topic)
         # From where the last look ended: else each look would pass over all that is done of the lite topic.
         offset = open_from(index, offsets, code, subscription.lite_topics[lite_topic])
@@ -103,6 +103,17 @@ class LiteReceiving:
                 return False
             offset = open_from(index, offsets, code, offset + 1)
         return False
+
+    def _pass_over_uncoded(
+        self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, state: ReceiveState
+    ) -> None:
+        """Pass over what is of no lite topic: gaps, which damage has left of records, are told."""
+        queue = self._store.dispatch.queue(key.topic, key.queue_id)
+        while _UNCODED in index and (offset := open_from(index, offsets, _UNCODED, 0)) is not None:
+            if queue.entry(offset).record_bytes:
+                self._groups.pass_over(key, offset, offset + 1, state.now_ms)
+            else:
+                self._groups.pass_over_gap(key, queue, offset, state.now_ms)
 
     def _take(
         self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState

@@ -17,7 +17,8 @@ An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one message that
 Cost: a receive does the work of `SCANNED_PER_RECEIVE_MAX` small messages, and at most that of one message
 more, whatever the filter lets through. A message counts 1, 1 for each `WORK_BYTES`, and the most that the
 filter costs for properties of that length (`Filter.work`); entries whose tag cannot match are passed over by
-numpy, and count a hundredth.
+numpy, and count a hundredth. A gap, which damage has left of any tag, is told and passed over as a whole, and
+counts 1 (`Groups.pass_over_gap`).
 
 Weak spot: one leased message has its state in four places (`Leases`, the scheduler, `GroupOffsets`,
 `InFlight`). They agree only because every end of a lease takes the lease from the first two, and then gives
@@ -475,7 +476,9 @@ class Receiving:
             record = self._record(queue, offset, entry, state)
             state.count(entry.record_bytes)
             wanted_by = 0 if record is None else state.wanted_by(record)
-            if record is None or not wanted_by:
+            if record is None and not entry.record_bytes:
+                self._groups.pass_over_gap(key, queue, offset, state.now_ms)
+            elif record is None or not wanted_by:
                 self._groups.pass_over(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
                 # Found by this receive before the burial's own turn came (`burying.py`).
@@ -505,7 +508,7 @@ class Receiving:
     def _candidate(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
     ) -> int | None:
-        """Return the next offset whose tag may match; those before it that cannot are done.
+        """Return the next offset whose tag may match, or a gap; those before it that cannot are done.
 
         None if there is none, or the receive has looked at as much as it may.
         """

@@ -430,7 +430,7 @@ def test_a_queue_that_is_cut_before_its_first_file_goes_on_there(
 
 
 @pytest.mark.parametrize("rotten", range(3, 9))
-def test_gaps_are_passed_over_only_where_each_of_them_is_sound(
+def test_a_search_by_tag_stops_at_gaps_and_goes_on_behind_only_where_each_entry_is_sound(
     rotten: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue, "_BLOCK_BYTES", 2 * entry.ENTRY_BYTES)
@@ -441,10 +441,11 @@ def test_gaps_are_passed_over_only_where_each_of_them_is_sound(
         made.put(number, Entry(100 * number, 100, 7))
     made.write()
     wanted = np.array([8])
-    assert made.next_match(0, wanted, 10) == 10
+    assert [made.next_match(at, wanted, 10 - at) for at in (0, 1, 2, 3)] == [1, 1, 2, 10]
+    assert [made.gap_end(at) for at in (1, 2)] == [3, 3]
     disk.write(disk_path(0), rotten * entry.ENTRY_BYTES, bytes(entry.ENTRY_BYTES))
     with pytest.raises(StoreDamaged):
-        made.next_match(0, wanted, 10)
+        made.next_match(3, wanted, 7)
 
 
 Steps = st.lists(st.tuples(st.sampled_from(["put", "write", "ask", "rot"]), st.integers(0, 30)))

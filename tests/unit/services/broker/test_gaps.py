@@ -1,0 +1,121 @@
+"""Whoever passes over a gap of a queue, which damage of the log has left, tells of it once."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from commitlog import layout, limits
+from commitlog.message import Message, MessageType
+from consumequeue.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.sql_filter import parse_sql
+from services.broker.broker import Broker
+from services.broker.lite_subscribing import LiteStart
+from services.broker.values import Subscriber
+from tests.unit.services.broker.test_timers import Store
+
+SQL = parse_sql("TAGS = 'a'")
+LOG = layout.segment_path(0)
+
+
+def sent(tags: str, *, lite_topics: bool = False) -> tuple[Store, list[int]]:
+    """Return a store with messages of these tags, or lite topics, and where in the log each begins."""
+    store = Store(segment_bytes=1 << 20)
+    store.broker.topics.create("t", MessageType.LITE if lite_topics else MessageType.NORMAL, 1, store.now_ms)
+    store.flush()
+    places = list[int]()
+    for number, tag in enumerate(tags):
+        places.append(store.broker.end_offset)
+        named = {"lite_topic": tag} if lite_topics else {"tag": tag}
+        message = Message(topic="t", body=b"x" * 300, message_id=f"M{number}", **named)  # type: ignore[arg-type]
+        store.broker.sending.send(message, store.now_ms)
+        store.flush()
+    store.broker.store.dispatch.write()
+    store.checkpoint()
+    return store, places
+
+
+def lose(store: Store, places: list[int], *, starts: int = 2) -> None:
+    """Damage records; let a start make the queues anew, and a later one know nothing of the damage."""
+    for place in places:
+        store.disk.flip_bit(LOG, 8 * (place + 100))
+    for number in range(starts):
+        if number == 0:
+            store.disk.delete(layout.QUEUES_WHOLE)
+        store.disk.kill(lambda _: 0)
+        store.broker = Broker.open(store.disk, store.settings, store.now_ms)
+        store.checkpoint()
+
+
+def received(store: Store, wanted: Filter, group: str = "g") -> list[str]:
+    """Return the ids of what a group receives, until nothing comes and it has looked at everything."""
+    ids = list[str]()
+    while True:
+        found = store.broker.receiving.receive(group, "t", wanted, 32, 20_000, "c", False, store.now_ms)
+        ids += [one.message.message_id for one in found.deliveries]
+        if not (found.deliveries or found.is_unfinished):
+            return ids
+        store.flush()
+
+
+def told(store: Store) -> list[str]:
+    return [one.part for one in store.broker.damage]
+
+
+@pytest.mark.parametrize("wanted", [EVERYTHING, parse_tags("a"), SQL], ids=["everything", "tag", "sql"])
+@pytest.mark.parametrize(("starts", "part"), [(0, "log"), (2, "gap")])
+def test_a_group_hears_of_a_message_that_damage_took(wanted: Filter, starts: int, part: str) -> None:
+    store, places = sent("aaaa")
+    lose(store, [places[1]], starts=starts)
+    assert not told(store)
+    for group in ("g", "h"):
+        assert received(store, wanted, group) == ["M0", "M2", "M3"]
+    assert told(store) == [part]
+
+
+def test_a_group_hears_of_a_lost_message_though_nothing_else_matches_its_tag() -> None:
+    store, places = sent("bbbb")
+    lose(store, [places[1]])
+    assert received(store, parse_tags("a")) == []
+    assert told(store) == ["gap"]
+
+
+def test_a_group_hears_of_a_lost_message_of_a_lite_topic() -> None:
+    store, places = sent("aabbab", lite_topics=True)
+    lose(store, [places[1], places[2], places[4]])
+    for group in ("g", "h"):
+        store.broker.lite.subscribe(Subscriber(group, "t", "c"), ["a", "b"], LiteStart(), store.now_ms)
+        assert received(store, EVERYTHING, group) == ["M0", "M3"]
+    assert told(store) == ["gap", "gap"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), min_size=1, max_size=12),
+    st.sampled_from([EVERYTHING, parse_tags("a"), parse_tags("c"), SQL]),
+)
+@example([("a", False), ("b", True), ("b", True), ("a", False), ("a", True)], parse_tags("a"))
+def test_each_gap_is_told_once_by_whichever_filter(messages: list[tuple[str, bool]], wanted: Filter) -> None:
+    """The first message stays: else the queue would begin behind the damage, without a gap."""
+    tags = "b" + "".join(tag for tag, _ in messages)
+    is_lost = [False, *(lost for _, lost in messages)]
+    store, places = sent(tags)
+    lose(store, [place for place, lost in zip(places, is_lost, strict=True) if lost])
+    matching = {EVERYTHING: "ab", parse_tags("c"): ""}.get(wanted, "a")
+    kept = [f"M{at}" for at, tag in enumerate(tags) if not is_lost[at] and tag in matching]
+    assert received(store, wanted) == kept
+    assert told(store) == ["gap"] * sum(lost for lost, _ in groupby(is_lost))
+
+
+@pytest.mark.parametrize("wanted", [EVERYTHING, parse_tags("a")], ids=["everything", "tag"])
+def test_a_long_gap_costs_a_receive_one_look(wanted: Filter) -> None:
+    count = 2 * limits.SCANNED_PER_RECEIVE_MAX
+    store, places = sent("a" * (count + 2))
+    lose(store, places[1:-1])
+    found = store.broker.receiving.receive("g", "t", wanted, 32, 20_000, "c", False, store.now_ms)
+    assert [one.message.message_id for one in found.deliveries] == ["M0", f"M{count + 1}"]
+    assert found.work < 10
+    assert told(store) == ["gap"]
