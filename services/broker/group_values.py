@@ -136,7 +136,8 @@ class Received:
     """What a receive leased, to be shown once the log is durable up to `durable_at`.
 
     `is_unfinished`: the receive looked at, or leased, as much as it may; there may be more. `has_set_aside`:
-    it left messages to receives with other filters of the group.
+    it left messages to receives with other filters of the group. `has_read_damage`: it has spent work on the
+    file of a queue that is damaged, which is read once: a receive that is repeated at once comes further.
     """
 
     deliveries: list[Delivery]
@@ -145,6 +146,7 @@ class Received:
     work: int
     """In `limits.WORK_NS`."""
     has_set_aside: bool = False
+    has_read_damage: bool = False
 
 
 @dataclass(slots=True, frozen=True)

@@ -95,6 +95,8 @@ class ReceiveState:
     """Whether the next message would make the answer larger than it may be."""
     has_set_aside: bool = False
     """Whether it left messages to other filters of the group."""
+    has_read_damage: bool = False
+    """Whether it has read a whole file of a queue that is damaged, which no other receive will."""
 
     def wants(self, record: Record) -> bool:
         """Return whether the filter matches a record that was not redriven for another group."""

@@ -75,7 +75,7 @@ class LiteReceiving:
                 damaged, has_more = error, True
             if has_more:
                 subscription.ready[lite_topic] = None
-        if damaged is not None and not state.deliveries:
+        if damaged is not None and not state.deliveries and not state.is_over:
             raise damaged
 
     def _has_more(

@@ -18,7 +18,9 @@ Cost: a receive does the work of `SCANNED_PER_RECEIVE_MAX` small messages, and a
 more, whatever the filter lets through. A message counts 1, 1 for each `WORK_BYTES`, and the most that the
 filter costs for properties of that length (`Filter.work`); entries whose tag cannot match are passed over by
 numpy, and count a hundredth. A gap, which damage has left of any tag, is told and passed over as a whole, and
-counts 1 (`Groups.pass_over_gap`).
+counts 1 (`Groups.pass_over_gap`). A queue's file that is read as a whole counts by its size, also one that is
+found damaged, which no later receive reads. A receive that ends for that has not looked at all queues: it
+refuses nothing, and its caller looks again at once (`Received.has_read_damage`).
 
 Weak spot: one leased message has its state in four places (`Leases`, the scheduler, `GroupOffsets`,
 `InFlight`). They agree only because every end of a lease takes the lease from the first two, and then gives
@@ -152,7 +154,14 @@ class Receiving:
             finally:  # a scan that raises has leased all the same: such leases must run out, too
                 self._leases.add(state.leases)
         assert len(state.deliveries) == len(state.leases), "a lease without its delivery, or reversed"
-        return Received(state.deliveries, state.durable_at, state.is_over, state.scanned, state.has_set_aside)
+        return Received(
+            state.deliveries,
+            state.durable_at,
+            state.is_over,
+            state.scanned,
+            state.has_set_aside,
+            state.has_read_damage,
+        )
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Mark a leased message as done; return what must be durable first. Raise `InvalidReceiptHandle`."""
@@ -414,18 +423,19 @@ class Receiving:
             raise self._crowded(state)
 
     def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
-        """Lease what the queues of a topic have; raise `StoreDamaged` if only that was found."""
+        """Lease what the queues of a topic have; raise `StoreDamaged` if all were looked at for only that."""
         damaged: StoreDamaged | None = None
-        for queue_id in self._rotation(topic, state):
+        for number, queue_id in enumerate(self._rotation(topic, state), 1):
             queue = self._store.dispatch.look(state.topic, queue_id)
             compared_bytes = queue.compared_bytes
             try:
                 self._scan_queue(GroupQueue(state.group, state.topic, queue_id), queue, state)
             except StoreDamaged as error:  # of this queue's files; others, and what was leased, are sound
                 damaged = error
+                state.has_read_damage |= queue.compared_bytes > compared_bytes
             state.count_files(queue.compared_bytes - compared_bytes)
-            if state.is_over:
-                break
+            if state.is_over and number < topic.queue_count:
+                return  # the next receive reads no damaged file again, and comes to the others
         if damaged is not None and not state.deliveries:
             raise damaged
 

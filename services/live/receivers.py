@@ -151,10 +151,13 @@ class Receivers:
             self._decide(self._core().lite.said_goodbye, client_id)
 
     async def _may_look_again(self, key: WakeUpKey, line: Hashable, received: Received, ends: float) -> bool:
-        """Return whether a receive that found nothing may look again, now or when something has arrived."""
+        """Return whether a receive that found nothing may look again, now or when something has arrived.
+
+        Also when its time is up, if what it looked at was a damaged file: other queues may have messages.
+        """
         if received.is_unfinished:
             await self._slices.go_on()
-            return self._loop.time() < ends
+            return received.has_read_damage or self._loop.time() < ends
         if not await self._long_polls.wait(key, ends - self._loop.time(), line):
             return False
         if not self._slices.has_room:
