@@ -563,6 +563,12 @@ class ConsumeQueue:
         known = self._blocks.keys() | self._damaged.keys()
         return sum(self._length(first_byte) for first_byte in self._crcs if first_byte not in known)
 
+    def whole_bytes(self, queue_offset: int) -> int:
+        """Return how many bytes a read of an entry reads because none of its file was read before."""
+        first_byte = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
+        is_known = first_byte in self._blocks or first_byte in self._damaged or first_byte not in self._crcs
+        return 0 if is_known or queue_offset >= self._written_count else self._length(first_byte)
+
     def place(self, queue_offset: int) -> int:
         """Return where in the log an entry points; `UNKNOWN` for none, and in a damaged file."""
         with suppress(StoreDamaged):

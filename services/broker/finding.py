@@ -15,7 +15,7 @@ from commitlog.record import Record
 from consumequeue import keyindex
 from services.broker import verb_properties
 from services.broker.errors import TopicNotFound
-from services.broker.reading import Reading, bytes_of, readable
+from services.broker.reading import Arrived, Reading, bytes_of, readable
 from services.broker.store import Store
 from services.broker.topics import Topics
 from services.broker.values import Delivery
@@ -66,7 +66,7 @@ class Finding:
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
-    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
         """Return messages of several queues, each from a place on ({queue id: offset}), in log order."""
         for queue_id in places:
             self._check_queue(topic, queue_id)

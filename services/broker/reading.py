@@ -1,14 +1,20 @@
-"""Messages read from the log by way of their queue: what is damaged or gone is stepped over."""
+"""Messages read from the log by way of their queue: what is damaged or gone is stepped over.
+
+The first read of a queue's file reads all of it. A look at several queues at once reads
+`QUEUE_FILES_COMPARED_BYTES` of such files, or one file, and leaves the others to the next call
+(`Arrived.is_unfinished`): each file is read so once, so the calls come to an end.
+"""
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from commitlog import limits
 from commitlog.compression import for_client, unpacked_bytes
@@ -28,6 +34,32 @@ _NEAR_PER_WANTED: Final = 16
 _Led = tuple[Entry, int, ConsumeQueue]
 """An entry, its queue offset, and its queue."""
 _BY_PLACE: Final = itemgetter(0)
+
+
+class Arrived(NamedTuple):
+    """Messages; `is_unfinished`: the look ended at files of queues that another call is to read."""
+
+    messages: list[Delivery]
+    is_unfinished: bool
+
+
+class _EnoughReadError(Exception):
+    """A look has read as much of queues' files as one call may."""
+
+
+class _FileReads:
+    """What one look reads of files that were not read before, as a whole."""
+
+    def __init__(self) -> None:
+        self._read_bytes = 0
+        self.are_enough = False
+
+    def admit(self, whole_bytes: int) -> None:
+        """Count a file that is about to be read; raise `_EnoughReadError` where another call is to do so."""
+        if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
+            self.are_enough = True
+            raise _EnoughReadError
+        self._read_bytes += whole_bytes
 
 
 class Reading:
@@ -72,10 +104,12 @@ class Reading:
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._shown(((entry, offset, queue) for entry, offset in found), count)
 
-    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> list[Delivery]:
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
         """Return up to `count` messages from places on ({queue id: offset}), in log order; likewise."""
-        queues = [self._messages(topic, queue_id, offset) for queue_id, offset in places.items()]
-        return self._shown(heapq.merge(*queues, key=_BY_PLACE), count)
+        reads = _FileReads()
+        queues = [self._messages(topic, queue_id, offset, reads) for queue_id, offset in places.items()]
+        shown = self._shown(_until_enough(heapq.merge(*queues, key=_BY_PLACE)), count)
+        return Arrived(shown, reads.are_enough)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the first queue offset stored at or after `store_ms`; the queue's end if there is none.
@@ -107,10 +141,12 @@ class Reading:
         records = (self.record(queue, offset, queue.entry(offset)) for offset in following)
         return next((record.store_ms for record in records if record is not None), None)
 
-    def _messages(self, topic: str, queue_id: int, queue_offset: int) -> Iterator[_Led]:
-        """Yield entries of a queue, which begin with the place in the log."""
+    def _messages(self, topic: str, queue_id: int, queue_offset: int, reads: _FileReads) -> Iterator[_Led]:
+        """Yield entries of a queue, which begin with the place in the log; raise `_EnoughReadError`."""
         queue = self._store.dispatch.look(topic, queue_id)
         for offset in range(max(queue_offset, queue.min_offset), queue.end_offset):
+            if whole_bytes := queue.whole_bytes(offset):
+                reads.admit(whole_bytes)
             yield queue.entry(offset), offset, queue
 
     def _shown(self, found: Iterable[_Led], count: int) -> list[Delivery]:
@@ -123,6 +159,12 @@ class Reading:
                 break
             shown.append(Delivery(given))
         return shown
+
+
+def _until_enough(found: Iterator[_Led]) -> Iterator[_Led]:
+    """Yield what is found until enough of queues' files was read."""
+    with suppress(_EnoughReadError):
+        yield from found
 
 
 def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:

@@ -303,19 +303,22 @@ class MessagesApi:
     async def _after(self, topic: Topic, positions: Positions, limit: int) -> list[Delivery]:
         """Return the messages after the positions, and move the positions past them.
 
-        They are read in several turns: what comes meanwhile lies behind them in the log.
+        They are read in several turns, and so are files of queues that were not read before: what comes
+        meanwhile lies behind them in the log.
         """
         found = list[Delivery]()
         while True:
             await asyncio.sleep(0)
             wanted_count = min(READ_AT_ONCE, limit - len(found))
-            more = self._live.query(self._live.core.finding.read_after, topic.name, positions, wanted_count)
+            arrived = self._live.core.finding.read_after(topic.name, positions, wanted_count)
+            more = self._live.clock.outward(arrived.messages)
             kept = list(within_bytes([*found, *more], limits.LOOK_BYTES_MAX))
             for delivery in kept[len(found) :]:
                 positions[delivery.queue_id] = delivery.queue_offset + 1
             is_cut = len(kept) < len(found) + len(more)
             found = kept
-            if is_cut or len(more) < wanted_count or len(found) == limit:
+            may_be_more = arrived.is_unfinished or len(more) == wanted_count
+            if is_cut or not may_be_more or len(found) == limit:
                 return found
 
 

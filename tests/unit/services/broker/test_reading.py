@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 
+from commitlog import limits
 from commitlog.errors import StoreDamaged
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import Broker
@@ -90,3 +91,28 @@ def test_damage_on_the_way_of_a_search_by_time_makes_no_wrong_answer(store: Stor
     with pytest.raises(StoreDamaged):
         found(store, 30 * FILE_ENTRIES + 1)
     assert {one.part for one in store.broker.damage} == {"queue"}
+
+
+def test_a_look_at_many_queues_reads_one_large_file_of_them_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a tail does behind a start: it read a file of each queue, of up to 6 MB, within one turn."""
+    queue_count, count = 8, 5
+    store = Store(segment_bytes=1 << 20, queue_count=queue_count)
+    for number in range(queue_count * count):
+        store.send(f"M{number}", None)
+    store.broker.store.dispatch.write()
+    store.checkpoint()
+    restart(store)
+    monkeypatch.setattr(limits, "QUEUE_FILES_COMPARED_BYTES", 2 * count * ENTRY_BYTES - 1)
+    queues = [queue for _, queue in store.broker.store.dispatch.queues_of("t", queue_count)]
+    places, ids, calls = dict.fromkeys(range(queue_count), 0), list[str](), 0
+    is_unfinished = True
+    while is_unfinished:
+        before = sum(one.compared_bytes for one in queues)
+        found, is_unfinished = store.broker.finding.read_after("t", places, 100)
+        calls += 1
+        assert sum(one.compared_bytes for one in queues) - before == count * ENTRY_BYTES
+        for one in found:
+            places[one.queue_id] = one.queue_offset + 1
+        ids += [one.message.message_id for one in found]
+    assert calls == queue_count
+    assert ids == [f"M{number}" for number in range(queue_count * count)]

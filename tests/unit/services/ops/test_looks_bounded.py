@@ -13,7 +13,7 @@ from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.finding import Finding
-from services.broker.values import Delivery
+from services.broker.reading import Arrived
 from services.ops import messages
 
 Desk = Any
@@ -125,7 +125,7 @@ def test_a_tail_reads_many_messages_in_several_turns(
                 turn += 1
                 await asyncio.sleep(0)
 
-        def noted(finding: Finding, topic: str, places: Any, count: int) -> list[Delivery]:
+        def noted(finding: Finding, topic: str, places: Any, count: int) -> Arrived:
             reads.append((turn, count))
             return read_after(finding, topic, places, count)
 
@@ -137,5 +137,26 @@ def test_a_tail_reads_many_messages_in_several_turns(
         counting.cancel()
         assert [count for _, count in reads] == [3, 3, 1, 3]
         assert len({turn for turn, _ in reads}) == len(reads)
+
+    at_desk(scenario)
+
+
+def test_a_tail_gets_the_messages_of_queues_whose_files_are_read_in_several_turns(
+    at_desk: AtDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, 8, 4)
+        calls, read_after = list[Arrived](), Finding.read_after
+
+        def first_enough(finding: Finding, topic: str, places: Any, count: int) -> Arrived:
+            is_first = len(calls) < 2  # as if files had been read that took all of these calls
+            found = Arrived([], True) if is_first else read_after(finding, topic, places, count)
+            calls.append(found)
+            return found
+
+        monkeypatch.setattr(Finding, "read_after", first_enough)
+        answer = await get(desk, "/api/topics/t/arrivals?limit=7&after=0:0,1:0,2:0,3:0")
+        assert ids(answer) == [f"M{number}" for number in range(7)]
+        assert len(calls) == 3
 
     at_desk(scenario)
