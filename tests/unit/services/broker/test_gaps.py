@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 
 import pytest
@@ -13,12 +14,14 @@ from commitlog.message import Message, MessageType
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.sql_filter import parse_sql
 from services.broker.broker import Broker
+from services.broker.finding import Finding
 from services.broker.lite_subscribing import LiteStart
 from services.broker.values import Subscriber
 from tests.unit.services.broker.test_timers import Store
 
 SQL = parse_sql("TAGS = 'a'")
 LOG = layout.segment_path(0)
+Look = Callable[[Finding, int], object]
 
 
 def sent(tags: str, *, lite_topics: bool = False) -> tuple[Store, list[int]]:
@@ -118,4 +121,21 @@ def test_a_long_gap_costs_a_receive_one_look(wanted: Filter) -> None:
     found = store.broker.receiving.receive("g", "t", wanted, 32, 20_000, "c", False, store.now_ms)
     assert [one.message.message_id for one in found.deliveries] == ["M0", f"M{count + 1}"]
     assert found.work < 10
+    assert told(store) == ["gap"]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda finding, _: finding.read("t", 0, 0, 9),
+        lambda finding, _: finding.read_after("t", {0: 0}, 9),
+        lambda finding, now_ms: finding.offset_at("t", 0, now_ms),
+    ],
+    ids=["messages", "tail", "time"],
+)
+def test_a_look_or_a_search_by_time_tells_of_the_gap_that_it_passes(look: Look) -> None:
+    store, places = sent("aaaa")
+    lose(store, [places[1]])
+    for _ in range(2):
+        look(store.broker.finding, store.now_ms)
     assert told(store) == ["gap"]
