@@ -14,7 +14,7 @@ memory lie 8 MiB of records and the tombstones of one slot. Weak spot: a slot is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +32,9 @@ from timingwheel.unwritten import Fresh, Unwritten
 
 Fetch = Callable[[Numbers], tuple[Rows, list[bytes]]]
 """Returns the rows and records of timers by their offsets, in this order, without what it cannot read."""
+
+Span = tuple[int, int]
+"""The times from one to before another, in ms."""
 
 _FIRST_FETCH: Final = 64
 
@@ -80,6 +83,8 @@ class PartitionsToWrite:
     """Damage whose timers are all accounted for."""
     unmended: tuple[Gap, ...] = ()
     """Other damage that was met before."""
+    older: frozenset[str] = frozenset()
+    """Names of files that are older than the snapshot of the last start, and are not to be deleted yet."""
     unreadable: list[SortKey] = field(default_factory=list)
     """The timers whose records `fetch` could not read; they wait without a record until their end."""
     damage: list[Gap] = field(default_factory=list)
@@ -125,12 +130,17 @@ class PartitionsToWrite:
         name = gap.path.removeprefix(f"{TIMERS}/")
         return name in self.damaged or slot_named(name) in self.new_files
 
-    def tidy(self, disk: Disk) -> None:
-        """Delete the files that neither the new snapshot nor the one before it names; raise OSError."""
+    def tidy(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
+        """Delete the files that neither the new snapshot nor the one before it names; raise OSError.
+
+        A file whose slot touches a span `in_doubt` stays: it may be the last that has the records of timers
+        which damaged bytes held.
+        """
         assert self.new_files is not None, "tidied before it was written"
-        named = {slot.name for slot in (*self.files, *self.new_files)} | self.damaged
+        spans = [*in_doubt, *(span_of(gap.path) for gap in self.damage)]
+        named = {slot.name for slot in (*self.files, *self.new_files)} | self.damaged | self.older
         for name in disk.list(TIMERS):
-            if name not in named:
+            if name not in named and not _touches(name, spans):
                 disk.delete(f"{TIMERS}/{name}")
 
     def _is_kept(self, slot: Slot) -> bool:
@@ -229,6 +239,21 @@ class PartitionsToWrite:
         if self._growing:
             disk.sync_folder(TIMERS)
             disk.sync_folder("")
+
+
+def span_of(path: str) -> Span:
+    """Return the times that the slot of a file covers."""
+    slot = slot_named(path.removeprefix(f"{TIMERS}/"))
+    return slot.start_ms, slot.end_ms
+
+
+def _touches(name: str, spans: list[Span]) -> bool:
+    """Return whether the slot of a name has a part in any of the spans; a name of no slot has none."""
+    try:
+        start_ms, end_ms = span_of(name)
+    except ValueError:
+        return False
+    return any(start_ms < until_ms and from_ms < end_ms for from_ms, until_ms in spans)
 
 
 def _by_offset(timers: Rows) -> Rows:

@@ -30,6 +30,8 @@ Rules:
   only before it, and where that was forgotten the watermark has passed (`forget_before`).
 * Until a queued file has been read, `head_due_ms` is a time before which it has nothing; whoever delivers in
   due order delivers nothing of his own beyond it.
+* A checkpoint deletes the files that the two newest snapshots do not name. It spares those of a time in which
+  damage is not accounted for, and those that a start found beside its snapshot, until `release_older`.
 * Files change only in a checkpoint: `to_write` takes `fresh` away as `writing`, which counts in all that is
   asked meanwhile, until `written` or `failed`.
 
@@ -43,7 +45,7 @@ they are until the slot lies wholly in the past, so one of 17.5 minutes is late 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -109,6 +111,7 @@ class Partitions:
         self._job: ReadAhead | None = None
         self._retry_ms, self._asked_ms = 0, self._now_ms
         self._damaged: frozenset[str] = frozenset()
+        self._older: frozenset[str] = frozenset()
         self._next_ms: int | None = None
         self._is_next_known = False
         self._must_advance, self._must_split = False, False
@@ -334,6 +337,7 @@ class Partitions:
             self._last_offset,
             self.damage.mended,
             tuple(self.damage),
+            self._older,
         )
         self._fresh.check()
         self._fresh, self._must_split = Fresh(), False
@@ -366,10 +370,11 @@ class Partitions:
         self._fresh.count += later.count
         self._must_advance, self._is_next_known = True, False
 
-    def adopt(self, frozen: Any, now_ms: int, kept: Set[str] = frozenset()) -> None:
-        """Take over what a snapshot names (None: nothing), and delete all other files but `kept`.
+    def adopt(self, frozen: Any, now_ms: int) -> None:
+        """Take over what a snapshot names; None: nothing, and all files are deleted. Raise OSError.
 
-        A file that is missing or too short is damage that is met when it is read. Raise OSError.
+        A file that is missing or too short is damage that is met when it is read. Files that the snapshot
+        does not name stay until `release_older`: they may have records that a damaged file has lost.
         """
         files = {} if frozen is None else named_files(frozen["files"])
         self._now_ms = now_ms
@@ -385,9 +390,7 @@ class Partitions:
         self.damage = Gaps(self._found_gap, frozenset(Gap(*fields) for fields in frozen.get("mended", ())))
         # Of a split file that is gone, or was cut short, nothing else tells what it had.
         self.found_damaged(Gap(*fields) for fields in frozen.get("gaps", ()))
-        for name in self._disk.list(TIMERS):
-            if name not in self._damaged and name not in frozen["files"] and name not in kept:
-                self._disk.delete(f"{TIMERS}/{name}")
+        self._older = frozenset(self._disk.list(TIMERS)) - frozen["files"].keys()
         # A slot below its boundary was being read, shared or passing when the snapshot was taken.
         for slot in sorted(files, key=lambda slot: slot.start_ms):
             if slot.start_ms < self._boundaries.starts_ms[slot.level]:
@@ -419,6 +422,13 @@ class Partitions:
         self.damage = known
         if is_all_there:
             self._damaged -= {gap.path.removeprefix(f"{TIMERS}/") for gap in gaps}
+
+    def release_older(self) -> None:
+        """Let checkpoints delete what a start found beside the files of its snapshot.
+
+        Call this once all files of the snapshot were read, and all timers of damaged bytes accounted for.
+        """
+        self._older = frozenset()
 
     def kept_damaged(self) -> dict[Slot, File]:
         """Return the split files that are kept because timers of damaged bytes are not accounted for."""

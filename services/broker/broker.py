@@ -567,7 +567,7 @@ class Broker:
             wants_mark=dispatch.wants_mark,
             is_for_before=self.store.is_for_before,
             keys=self.store.keys.to_write(self._log.first_offset),
-            timers=self.timers.to_write(now_ms, keeps_files=self.mending.is_rescuing),
+            timers=self.timers.to_write(now_ms, self.mending.doubt()),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self.store)),
             unneeded_paths=self._log.keep.forget(self.housekeeping.is_needed),
         )

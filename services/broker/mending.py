@@ -16,9 +16,11 @@ before that has ended.
 
 A rebuilt timer is a new record of the log that takes the place of the old one, as a move does, to the same
 time: so it is durable, delivered once, and a crash in between costs nothing. Its record is read from the log
-or from an older file of the timers, so no file of the timers is deleted from the beginning of a rescue until
-all it found is rebuilt. A row whose record alone is damaged goes the same way. A timer whose record is in
-neither ends as UNREADABLE: it is counted, listed, and never pending again.
+or from an older file of the timers. So no file of a time in doubt is deleted, from the moment in which damage
+is met until a checkpoint begins after all is rebuilt; and none after a start before all files were read
+through, and what they lost is rebuilt: how the last rescue ended need not be known.
+A row whose record alone is damaged goes the same way. A timer whose record is in neither ends as UNREADABLE:
+it is counted, listed, and never pending again.
 
 Cost: nothing while nothing is damaged but the checks; a rescue reads names and ends once, 16 bytes a timer of
 the window in memory.
@@ -34,6 +36,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -49,12 +52,13 @@ from consumequeue.sorted_runs import Run
 from consumequeue.timerindex import FactIndex
 from services.broker.store import Store
 from services.broker.timer_ends import last_ms
+from services.broker.timer_files import Doubt
 from services.broker.timer_records import due_ms_of
 from services.broker.timers import Timers
 from services.broker.values import Damaged
 from timingwheel import partition
 from timingwheel.boundaries import Numbers, Slot, slot_named
-from timingwheel.cascade import File
+from timingwheel.cascade import File, Span, span_of
 from timingwheel.due_run import within
 from timingwheel.partition import PAIR, WITH_RECORDS, Gap, Rows, Window
 
@@ -383,7 +387,7 @@ class Mending:
         self._partitions = timers.partitions
         self._unchecked: deque[tuple[Slot, int] | Run] = deque()
         self._check_bytes = 0
-        self._may_check = False
+        self._may_check = self._has_begun = False
         self._next_check_ms = 0
         self._running: Check | Rescue | None = None
         self._bare: list[Bare] = []
@@ -401,7 +405,8 @@ class Mending:
         self._unchecked.extend(self._store.keys.runs)
         log = self._store.log
         self._log_pass = LogPass(log.segment_bytes, log.durable_offset) if log.durable_offset else None
-        self._may_check, self._check_bytes = True, limits.CHECKED_AT_START_BYTES
+        self._may_check = self._has_begun = True
+        self._check_bytes = limits.CHECKED_AT_START_BYTES
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> None:
@@ -424,10 +429,28 @@ class Mending:
             return not self._timers.is_held()
         return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
 
+    def doubt(self) -> Doubt:
+        """Return which timers are not accounted for, for a checkpoint that begins."""
+        spans = self._in_doubt()
+        if not spans and self._has_read_all:
+            self._partitions.release_older()
+        is_rescuing = isinstance(self._running, Rescue) or self._applying is not None
+        return Doubt(spans, self._in_doubt, is_rescuing)
+
     @property
-    def is_rescuing(self) -> bool:
-        """Whether a rescue reads files, or what it found in them is still to be rebuilt from there."""
-        return isinstance(self._running, Rescue) or self._applying is not None
+    def _has_read_all(self) -> bool:
+        """Whether all files of the timers were read through since the start."""
+        is_reading = isinstance(self._running, Check) or any(
+            isinstance(one, tuple) for one in self._unchecked
+        )
+        return self._has_begun and not is_reading
+
+    def _in_doubt(self) -> list[Span]:
+        """Return the times in which damaged bytes held timers that are not all rebuilt, or ended."""
+        jobs = [job for job in (self._running, self._applying) if isinstance(job, Rescue)]
+        gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
+        bare = chain(self._bare, *(job.bare for job in jobs))
+        return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare})]
 
     def next_job(self) -> Check | Rescue | None:
         """Return what a worker should read now; None if nothing, or while a job is not done with."""

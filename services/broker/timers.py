@@ -58,7 +58,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Placed, Store
 from services.broker.timer_ends import Named, NameWords, TimerEnd, TimerEnds, name_hash
-from services.broker.timer_files import TimersToWrite
+from services.broker.timer_files import Doubt, TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
 from services.broker.values import LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
@@ -367,8 +367,8 @@ class Timers:
         self.near.thaw(frozen["deviating"])
         self.lost.extend(LostTimer(*fields) for fields in frozen.get("lost", ()))
 
-    def to_write(self, now_ms: int, *, keeps_files: bool) -> TimersToWrite:
-        """Return what a checkpoint is to write of partitions and ends, and whether it deletes no file."""
+    def to_write(self, now_ms: int, doubt: Doubt) -> TimersToWrite:
+        """Return what a checkpoint is to write of partitions and ends; `doubt` spares files."""
         # The history is counted back from the earliest timer that waits, not from the clock: a timer that is
         # late by more than the history must still be known by its names, and found to have no end.
         near_ms = self.near.next_due_ms()
@@ -376,7 +376,7 @@ class Timers:
         ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms))
         self.partitions.forget_before(self.ends.forgotten_ms)
         partitions = self.partitions.to_write(now_ms)
-        return TimersToWrite(partitions, ends, self.source, self.queues, keeps_files)
+        return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
 
     def written(self, done: TimersToWrite) -> None:
         """Take in that a checkpoint is durable; end the timers whose records it could not read."""
@@ -398,11 +398,10 @@ class Timers:
     def adopt(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
         """Take over the files that a snapshot names; return what of them is damaged, in words.
 
-        The files that other snapshots' parts (`others`) name are kept for those snapshots.
+        The runs that other snapshots' parts (`others`) name are kept for those snapshots.
         """
         self.queues.thaw(frozen["queues"])
-        kept = {name for other in others for name in other["partitions"]["files"]}
-        self.partitions.adopt(frozen["partitions"], now_ms, kept)
+        self.partitions.adopt(frozen["partitions"], now_ms)
         return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
 
     def resume(self) -> None:

@@ -220,7 +220,6 @@ def test_what_a_missing_or_short_file_lacks_is_damage_that_is_told() -> None:
     frozen, _ = caller.snapshot
     name = caller.disk.list("timers")[0]
     length = caller.disk.size(f"timers/{name}")
-    caller.disk.write("timers/1-00000000000000000000", 0, b"not named")
     caller.disk.truncate(f"timers/{name}", 10)
     partitions = Partitions(caller.disk, START_MS)
     partitions.adopt(frozen, START_MS)
@@ -229,7 +228,20 @@ def test_what_a_missing_or_short_file_lacks_is_damage_that_is_told() -> None:
     assert partitions.count(0, 1 << 62) == 1
     partitions.mended(list(partitions.damage), is_all_there=True)
     assert partitions.count(0, 1 << 62) == 1
-    assert caller.disk.size("timers/1-00000000000000000000") == -1
+
+
+def test_a_file_beside_those_of_a_snapshot_stays_until_nothing_is_in_doubt() -> None:
+    caller = filled([60_000, 5 * DAY_MS])
+    older = "3-00000000000000000000"
+    caller.disk.write_synced(f"timers/{older}", 0, b"older")
+    caller.crash()
+    for _ in range(3):
+        caller.put(caller.now_ms + DAY_MS)
+        write(caller)
+        assert older in caller.disk.list("timers")
+    caller.partitions.release_older()
+    write(caller)
+    assert older not in caller.disk.list("timers")
 
 
 def test_what_a_failed_checkpoint_left_is_cut_off_by_the_next() -> None:
