@@ -14,7 +14,7 @@ memory lie 8 MiB of records and the tombstones of one slot. Weak spot: a slot is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -116,12 +116,15 @@ class PartitionsToWrite:
             "damaged": sorted(self.damaged),
             "shared": self.shared.freeze(),
             "last_offset": self.last_offset,
-            "mended": sorted(gap for gap in self.mended if self._is_there(gap)),
-            "gaps": sorted({gap for gap in (*self.unmended, *self.damage) if not self._has_file(gap)}),
+            "mended": [gap.freeze() for gap in sorted(self.mended) if self._is_there(gap)],
+            "gaps": [gap.freeze() for gap in self._gaps_to_keep()],
         }
 
+    def _gaps_to_keep(self) -> list[Gap]:
+        """Return the damage of split files: that of others is met again where the file is read."""
+        return [gap for gap in sorted({*self.unmended, *self.damage}) if not self._has_file(gap)]
+
     def _has_file(self, gap: Gap) -> bool:
-        """Return whether the damage is met again where the file is read, which is not so of a split one."""
         assert self.new_files is not None
         return slot_named(gap.path.removeprefix(f"{TIMERS}/")) in self.new_files
 
@@ -151,7 +154,9 @@ class PartitionsToWrite:
         """Copy a slot's live timers to files of the levels below."""
         assert self.boundaries.starts_ms[slot.level] >= slot.end_ms, f"{slot.name} would be split into itself"
         damage: list[Gap] = []
-        for rows, records in _slices(disk, slot, self.files[slot], self._tombstones_of(disk, slot), damage):
+        tombstones = self._tombstones_of(disk, slot, damage)
+        without = {*self.unmended, *self.mended, *damage}
+        for rows, records in _slices(disk, slot, self.files[slot], tombstones, damage, without):
             for child, places in self.boundaries.split(rows["due_ms"].copy()):
                 growing = self._to(disk, child)
                 if rows.dtype == PAIR:
@@ -163,12 +168,13 @@ class PartitionsToWrite:
             self.damage += damage
             self.damaged |= {slot.name}
 
-    def _tombstones_of(self, disk: Disk, slot: Slot) -> Numbers:
+    def _tombstones_of(self, disk: Disk, slot: Slot, damage: list[Gap]) -> Numbers:
         """Return the offsets, ascending, of a slot's timers that are deleted, by its file and by memory."""
         file, fresh = self.files[slot], self.writing.slots.get(slot)
+        without = {*self.unmended, *self.mended}
         tombstones = [np.empty(0, np.uint64)]
         if file.tombstone_count:
-            tombstones.append(partition.tombstone_offsets(disk, slot.path, file.length))
+            tombstones.append(partition.tombstone_offsets(disk, slot.path, file.length, damage, without))
         if fresh is not None:
             tombstones.append(fresh.tombstones.rows()["timer_offset"])
         return np.sort(np.concatenate(tombstones))
@@ -265,25 +271,28 @@ def _by_offset(timers: Rows) -> Rows:
 
 
 def _slices(
-    disk: Disk, slot: Slot, file: File, tombstones: Numbers, damage: list[Gap]
+    disk: Disk, slot: Slot, file: File, tombstones: Numbers, damage: list[Gap], without: Collection[Gap]
 ) -> Iterator[tuple[Rows, list[bytes]]]:
     """Yield the live timers of a file with their records (none for pairs), some 8 MiB at a time."""
     window = Window(disk, slot.path, file.length, TIMER_BATCH_BYTES_MAX)
     held: list[Rows] = []
     records: list[bytes] = []
     held_bytes = 0
-    for batch in partition.batches(window, damage):
+    for batch in partition.batches(window, damage, 0, without):
         if batch.kind == TOMBSTONE:
             continue
         rows = alive(batch.rows, tombstones)
+        found = _records(window, batch, rows) if batch.kind == WITH_RECORDS else []
+        if window.is_unread(batch.position, batch.end):  # copied, the zeros would be all that is left
+            damage.append(Gap(slot.path, batch.position, batch.end, is_unread=True))
+            continue
         is_other = bool(held) and held[0].dtype != rows.dtype
         if held and (is_other or held_bytes + batch.end - batch.position > TIMER_BATCH_BYTES_MAX):
             yield np.concatenate(held), records
             held, records, held_bytes = [], [], 0
         held.append(rows)
         held_bytes += batch.end - batch.position
-        if batch.kind == WITH_RECORDS:
-            records += _records(window, batch, rows)
+        records += found
     if held:
         yield np.concatenate(held), records
 

@@ -133,6 +133,8 @@ class ReadAhead:
     has_tombstones: bool
     after: SortKey
     count_max: int
+    without: tuple[Gap, ...] = ()
+    """Damage whose timers are accounted for otherwise, though the disk may be able to read it by now."""
     rows: Rows = field(default_factory=NO_ROWS.copy)
     is_last: bool = False
     damage: list[Gap] = field(default_factory=list)
@@ -143,11 +145,13 @@ class ReadAhead:
         disk.will_need(path)
         tombstones = np.empty(0, np.uint64)
         if self.has_tombstones:
-            tombstones = tombstone_offsets(disk, path, self.length)
+            tombstones = tombstone_offsets(disk, path, self.length, self.damage, self.without)
         self.rows, self.is_last = first_in_due_order(self._wanted(disk, tombstones), self.count_max)
 
     def _wanted(self, disk: Disk, tombstones: Numbers) -> Iterator[Rows]:
-        for rows in parts(disk, self.slot.path, self.length, self.damage):
+        # The timers of a gap that the tombstones were in may be ones that are deleted.
+        without = (*self.without, *self.damage)
+        for rows in parts(disk, self.slot.path, self.length, self.damage, without):
             yield alive(behind(rows, self.after), tombstones)
 
 
@@ -197,10 +201,10 @@ class Reading:
         """Leave out a timer of this slot that was deleted since its time came."""
         self._tombstones.add(timer_offset)
 
-    def job(self, watermark: SortKey, count_max: int) -> ReadAhead:
+    def job(self, watermark: SortKey, count_max: int, without: tuple[Gap, ...] = ()) -> ReadAhead:
         """Return the next read, for what is behind the last one and behind what has been delivered."""
         after = max(self._after, watermark)
-        return ReadAhead(self.slot, self._length, self._has_tombstones, after, count_max)
+        return ReadAhead(self.slot, self._length, self._has_tombstones, after, count_max, without)
 
     def install(self, job: ReadAhead) -> None:
         """Take over what was read."""

@@ -45,8 +45,11 @@ class Listing:
     watermark: SortKey
     damage: list[Gap]
     rows_max: int
-    counted: frozenset[str] = frozenset()
-    """Files of which bytes were damaged: their rows are counted, for fewer are there than were written."""
+    gaps: tuple[Gap, ...] = ()
+    """All damage of the files that is known, whether or not its timers are accounted for.
+
+    Their rows are counted, for fewer are there than were written.
+    """
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
         """Yield live timers due in the window and behind `after`, in due order, with their records' file.
@@ -111,7 +114,9 @@ class Listing:
     def _alive(self, slot: Slot) -> Iterator[Rows]:
         tombstones = self._tombstones(slot)
         if slot in self.files:
-            for rows in partition.parts(self.disk, slot.path, self.files[slot].length, self.damage):
+            # What the tombstones met is damaged for the rows, too: they may be ones that are deleted.
+            length, without = self.files[slot].length, (*self.gaps, *self.damage)
+            for rows in partition.parts(self.disk, slot.path, length, self.damage, without):
                 yield alive(rows, tombstones)
         yield timers_in(iter(self.layers), slot)
 
@@ -119,13 +124,13 @@ class Listing:
         file = self.files.get(slot, File())
         tombstones = tombstones_in(iter(self.layers), slot)
         if file.tombstone_count:
-            on_disk = partition.tombstone_offsets(self.disk, slot.path, file.length)
+            on_disk = partition.tombstone_offsets(self.disk, slot.path, file.length, self.damage, self.gaps)
             tombstones = np.sort(np.concatenate((tombstones, on_disk)))
         return tombstones
 
     def _count(self, slot: Slot, from_ms: int, until_ms: int) -> int:
         is_whole = slot.start_ms > self.watermark[0] and from_ms <= slot.start_ms and slot.end_ms <= until_ms
-        if is_whole and slot.path not in self.counted:
+        if is_whole and all(gap.path != slot.path for gap in self.gaps):
             return self._count_whole(slot)
         wanted = (behind(within(rows, from_ms, until_ms), self.watermark) for rows in self._alive(slot))
         return sum(map(len, wanted))

@@ -26,6 +26,7 @@ moment lie together. Each record carries its own CRC, which whoever reads it che
 files and how long they are: what is beyond was never there. A batch that does not match its CRC is a `Gap`,
 and the reading goes on at the next that does: at the damaged one's end if its head still tells it, else
 wherever the magic comes next. A file that is missing or too short has a gap up to the length that is named.
+A sector that the disk cannot read reads as zeros (`timingwheel.sectors`), and so makes a gap as well.
 Which timers a gap held is found out elsewhere (`services.broker.mending`).
 
 Cost: reading goes through a window, so memory is bounded however long the file is. Weak spot: a damaged byte
@@ -36,13 +37,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from commitlog.disk import Disk
 from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMER_ROWS_PER_BATCH_MAX
+from timingwheel import sectors
 from timingwheel.boundaries import Numbers
 
 ROW: Final = np.dtype(
@@ -89,14 +92,23 @@ class Batch(NamedTuple):
     end: int
 
 
-class Gap(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Gap:
     """Bytes of a file from `position` up to `end` in which no batch is sound."""
 
     path: str
     position: int
     end: int
+    is_unread: bool = field(default=False, compare=False)
+    """Whether the disk could not read some of them."""
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: the first fields."""
+        return [self.path, self.position, self.end]
 
     def __str__(self) -> str:
+        if self.is_unread:
+            return sectors.sentence(self.path, self.position, self.end)
         return f"{self.path} does not match its CRC from byte {self.position} to {self.end}."
 
 
@@ -107,9 +119,13 @@ class Window:
         self._disk, self.path, self.length, self._window_bytes = disk, path, length, window_bytes
         self._there_bytes = min(length, disk.size(path))
         self._position, self._held = 0, b""
+        self._unread: list[sectors.Extent] = []
 
     def bytes_at(self, position: int, length: int) -> bytes:
-        """Return up to `length` bytes from `position`; fewer at the end. Raise OSError."""
+        """Return up to `length` bytes from `position`; fewer at the end, zeros for what cannot be read.
+
+        Raise OSError of anything but EIO.
+        """
         length = max(0, min(length, self._there_bytes - position))
         if length == 0:
             return b""
@@ -117,29 +133,46 @@ class Window:
         if first < 0 or first + length > len(self._held):
             wanted = min(max(length, self._window_bytes), self._there_bytes - position)
             self._held = b""  # else two windows would be in memory during the read
-            self._held = self._disk.read(self.path, position, wanted)
+            self._held = sectors.read(self._disk, self.path, position, wanted, self._unread)
             self._position, first = position, 0
         return self._held[first : first + length]
 
+    def is_unread(self, first: int, end: int) -> bool:
+        """Return whether the disk could not read bytes between `first` and `end`, as far as it was asked."""
+        return any(one_first < end and first < one_end for one_first, one_end in self._unread)
 
-def batches(window: Window, damage: list[Gap], position: int = 0) -> Iterator[Batch]:
-    """Yield the sound batches from a position on, in order; add what is damaged to `damage`."""
+
+def batches(
+    window: Window, damage: list[Gap], position: int = 0, without: Collection[Gap] = ()
+) -> Iterator[Batch]:
+    """Yield the sound batches from a position on, in order; add what is damaged to `damage`.
+
+    Batches in a gap of `without` are damaged, even if the disk can read them by now.
+    """
     while position < window.length:
         batch = _batch_at(window, position)
-        if batch is None:
+        if batch is not None and (known := _around(batch, window.path, without)) is not None:
+            damage.append(known)
+            position = batch.end
+        elif batch is None:
             found = _next_sound(window, position)
             assert found > position, "a gap has no end"
-            damage.append(Gap(window.path, position, found))
+            damage.append(Gap(window.path, position, found, window.is_unread(position, found)))
             position = found
         else:
             yield batch
             position = batch.end
 
 
-def parts(disk: Disk, path: str, length: int, damage: list[Gap]) -> Iterator[Rows]:
-    """Yield the timers of a file, deleted ones included, in arrays of `ROW` or `PAIR`; join small batches."""
+def parts(
+    disk: Disk, path: str, length: int, damage: list[Gap], without: Collection[Gap] = ()
+) -> Iterator[Rows]:
+    """Yield the timers of a file, deleted ones included, in arrays of `ROW` or `PAIR`; join small batches.
+
+    `damage` and `without` are those of `batches`.
+    """
     held: list[Rows] = []
-    for batch in batches(Window(disk, path, length), damage):
+    for batch in batches(Window(disk, path, length), damage, 0, without):
         if batch.kind == TOMBSTONE:
             continue
         if held and (held[0].dtype != batch.rows.dtype or sum(map(len, held)) >= _COALESCED_ROWS):
@@ -150,11 +183,26 @@ def parts(disk: Disk, path: str, length: int, damage: list[Gap]) -> Iterator[Row
         yield np.concatenate(held)
 
 
-def tombstone_offsets(disk: Disk, path: str, length: int) -> Numbers:
-    """Return the offsets of the timers that have a tombstone in the file, ascending; raise OSError."""
+def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
+    """Return the gap in which a batch lies, or a part of it; None if there is none."""
+    touching = (
+        one for one in gaps if one.path == path and one.position < batch.end and batch.position < one.end
+    )
+    return next(touching, None)
+
+
+def tombstone_offsets(
+    disk: Disk, path: str, length: int, damage: list[Gap] | None = None, without: Collection[Gap] = ()
+) -> Numbers:
+    """Return the offsets of the timers that have a tombstone in the file, ascending; raise OSError.
+
+    `damage` and `without` are those of `batches`. Let no timer of a gap that is met here count as one that
+    waits: a disk may fail to read what it can read in the next moment.
+    """
+    damage = [] if damage is None else damage
     found = [
         batch.rows["timer_offset"].copy()
-        for batch in batches(Window(disk, path, length), [])
+        for batch in batches(Window(disk, path, length), damage, 0, without)
         if batch.kind == TOMBSTONE
     ]
     return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))

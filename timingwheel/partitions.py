@@ -450,9 +450,8 @@ class Partitions:
         return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
 
     def _listing(self) -> Listing:
-        counted = frozenset(gap.path for gap in (*self.damage, *self.damage.mended))
-        layers = self._layers()
-        return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, counted)
+        gaps, layers = (*self.damage, *self.damage.mended), self._layers()
+        return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, gaps)
 
     # Boundaries move: the upper ones first, then what passes, then B0.
 
@@ -598,7 +597,8 @@ class Partitions:
             return None
         self._drop_passed_files()
         reading = self._to_read()
-        self._job = None if reading is None else reading.job(self.watermark, self._rows_max)
+        without = (*self.damage, *self.damage.mended)
+        self._job = None if reading is None else reading.job(self.watermark, self._rows_max, without)
         return self._job
 
     def _to_read(self) -> Reading | None:

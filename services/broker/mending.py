@@ -56,7 +56,7 @@ from services.broker.timer_files import Doubt
 from services.broker.timer_records import due_ms_of
 from services.broker.timers import Timers
 from services.broker.values import Damaged
-from timingwheel import partition
+from timingwheel import partition, sectors
 from timingwheel.boundaries import Numbers, Slot, slot_named
 from timingwheel.cascade import File, Span, span_of
 from timingwheel.due_run import within
@@ -74,6 +74,12 @@ class Bare(NamedTuple):
     timer_offset: int
     queue: int
     path: str
+    is_unread: bool = False
+    """Whether the disk could not read some of it."""
+
+    def __str__(self) -> str:
+        why = "cannot be read by the disk (EIO)" if self.is_unread else "does not match its CRC"
+        return f"the record of timer {self.timer_offset} in {self.path} {why}."
 
 
 class Copy(NamedTuple):
@@ -160,7 +166,9 @@ def _bare(window: Window, batch: partition.Batch) -> Iterator[Bare]:
     starts = rows["record_at"].astype(np.int64) - batch.position
     ends = starts + rows["record_bytes"].astype(np.int64)
     for row in rows[~bulk.are_sound(content, starts, ends)] if len(rows) else ():
-        yield Bare(int(row["due_ms"]), int(row["timer_offset"]), int(row["queue"]), window.path)
+        first, end = int(row["record_at"]), int(row["record_at"]) + int(row["record_bytes"])
+        is_unread = window.is_unread(first, end)
+        yield Bare(int(row["due_ms"]), int(row["timer_offset"]), int(row["queue"]), window.path, is_unread)
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +177,8 @@ class Rescue:
 
     gaps: tuple[Gap, ...]
     bare: list[Bare]
+    mended: frozenset[Gap]
+    """Damage whose timers are accounted for."""
     windows: list[tuple[int, int]]
     files: dict[Slot, File]
     in_memory: Numbers
@@ -235,15 +245,21 @@ class Rescue:
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
     def _present(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
-        """Return the live rows of the window in sound batches, and how many rows the other batches had."""
+        """Return the live rows of the window in sound batches, and how many rows the other batches had.
+
+        A batch in a gap counts as damaged even if the disk can read it by now: whoever met the gap has passed
+        over its timers.
+        """
         found, lost_count = [_NOTHING], 0
         for slot, file in self.files.items():
             if slot.start_ms >= until_ms or slot.end_ms <= from_ms:
                 continue
-            tombstones = partition.tombstone_offsets(disk, slot.path, file.length)
             gaps: list[Gap] = []
+            without = {*self.gaps, *self.mended}
+            tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps, without)
+            without |= set(gaps)
             row_count = 0
-            for rows in partition.parts(disk, slot.path, file.length, gaps):
+            for rows in partition.parts(disk, slot.path, file.length, gaps, without):
                 row_count += len(rows)
                 near = within(partition.alive(rows, tombstones), from_ms, until_ms)
                 pairs = np.empty(len(near), PAIR)
@@ -333,7 +349,7 @@ def _slots_named(disk: Disk) -> Iterator[Slot]:
 
 
 def _is_sound(disk: Disk, copy: Copy) -> bool:
-    stored = bytearray(disk.read(*copy))
+    stored = bytearray(sectors.read(disk, *copy, []))
     if len(stored) < max(copy.record_bytes, CRC_BYTES):
         return False
     return bool(bulk.are_sound(stored, np.array([0]), np.array([len(stored)]))[0])
@@ -554,6 +570,7 @@ class Mending:
         return Rescue(
             gaps=gaps,
             bare=bare,
+            mended=self._partitions.damage.mended,
             windows=windows,
             files=self._partitions.files,
             in_memory=np.concatenate([_NO_OFFSETS, *memory]),
@@ -617,11 +634,7 @@ class Mending:
         statistics.timers_rebuilt += self._rebuilt_count
         statistics.timers_unknown += job.unknown_count
         paths = [gap.path for gap in job.gaps] + [one.path for one in job.bare]
-        wheres = [str(gap) for gap in job.gaps]
-        wheres += [
-            f"the record of timer {one.timer_offset} in {one.path} does not match its CRC."
-            for one in job.bare
-        ]
+        wheres = [str(one) for one in (*job.gaps, *job.bare)]
         what = (
             f"{' '.join(wheres[:_WHERES_MAX])} {self._rebuilt_count} timers were rebuilt, "
             f"{self._lost_count} nobody has any more"

@@ -54,7 +54,7 @@ class TimerDelivery:
     """The way of due timers from `timers` to the log."""
 
     def __init__(self, disk: Disk, store: Store, timers: Timers, opened_ms: int) -> None:
-        self._disk, self._store, self._timers = disk, store, timers
+        self._store, self._timers = store, timers
         self._near, self._partitions = timers.near, timers.partitions
         self._near_queues = QueueTable()  # of its own: a checkpoint's worker numbers those of `timers`
         self._near_source = TimerSource(disk, store.log.segments, self._near_queues)
@@ -191,8 +191,8 @@ class TimerDelivery:
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
         """Deliver one timer of a partition: what `_deliver_waiting` does for many."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
-        stored = b"" if record_at == IN_LOG else self._disk.read(path, record_at, record_bytes)
-        if len(stored) == record_bytes and record.crc_holds(stored):
+        stored = b"" if record_at == IN_LOG else self._timers.stored(path, [(record_at, record_bytes)])
+        if stored and record.crc_holds(stored):
             self._append_one(record.decode(stored), now_ms)
         else:
             topic = "" if record_at == IN_LOG else self._timers.queues.names[int(row["queue"])][0]
@@ -274,13 +274,13 @@ class TimerDelivery:
         begins = np.concatenate(([True], firsts[1:] - ends[:-1] > _GAP_BYTES_MAX))
         heads = firsts[begins]
         tails = np.concatenate((ends[:-1][begins[1:]], ends[-1:]))
-        stored = self._disk.read_many(path, zip(heads.tolist(), (tails - heads).tolist(), strict=True))
+        read = zip(heads.tolist(), (tails - heads).tolist(), strict=True)
+        stored = self._timers.stored(path, list(read))  # what is missing is zeros, which fail their CRC
         shifts = (np.cumsum(tails - heads) - tails)[np.cumsum(begins) - 1]
         starts = np.empty(len(rows), np.int64)
         starts[order] = firsts + shifts
         spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-        content = bytearray(b"".join([stored[start:end] for start, end in spans]))
-        return content.ljust(int(lengths.sum()), b"\0")  # a file cut short: what is missing fails its CRC
+        return bytearray(b"".join([stored[start:end] for start, end in spans]))
 
     def _without_damaged(
         self, content: bytearray, rows: Rows, path: str, ends: Integers, sound: Any, now_ms: int

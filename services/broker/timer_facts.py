@@ -109,7 +109,7 @@ def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
     """Return the offsets of all live rows of partitions, ascending, and what of the files is damaged."""
     found, gaps = [np.empty(0, np.uint64)], list[Gap]()
     for slot, file in timers.partitions.files.items():
-        tombstones = partition.tombstone_offsets(disk, slot.path, file.length)
+        tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
             found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
     return np.sort(np.concatenate(found)), gaps

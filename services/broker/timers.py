@@ -63,6 +63,7 @@ from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
 from services.broker.values import LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
 from tidewheel import property_names
+from timingwheel import sectors
 from timingwheel.partition import IN_LOG
 from timingwheel.partitions import Partitions
 from timingwheel.wheel import Wheel
@@ -336,10 +337,21 @@ class Timers:
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
         """Return the timer record that a partition keeps; raise `StoreDamaged`."""
-        stored = self._disk.read(path, position, record_bytes)
+        stored = self.stored(path, [(position, record_bytes)])
         if not records.is_sound(stored, may_lack_crc=False):
             raise self.damaged_row(path, position)
         return undelivered(records.decode(stored))
+
+    def stored(self, path: str, spans: list[tuple[int, int]]) -> bytes:
+        """Return spans (position, length) of a partition, zeros for what it lacks; raise OSError but for EIO.
+
+        What the disk cannot read is noted, and is zeros, too.
+        """
+        unread: list[sectors.Extent] = []
+        stored = sectors.read_many(self._disk, path, spans, unread)
+        for extent in unread:
+            self._store.damage.file("partition", path, sectors.sentence(path, *extent))
+        return stored
 
     def damaged_row(self, path: str, position: int) -> StoreDamaged:
         """Note that a record in a partition is damaged; return the error that says so."""

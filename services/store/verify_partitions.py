@@ -127,8 +127,11 @@ class _FileCheck:
         window = Window(self._disk, self._slot.path, max(file.length for file in self._files))
         for _ in partition.batches(window, gaps):
             pass
-        is_mended = all(gap in self._mended for gap in gaps if gap.position < end and gap.end > position)
-        what = f"its bytes {position} to {end} do not match their CRC"
+        inside = [gap for gap in gaps if gap.position < end and gap.end > position]
+        is_mended = all(gap in self._mended for gap in inside)
+        is_unread = any(gap.is_unread for gap in inside)
+        why = "cannot be read by the disk (EIO)" if is_unread else "do not match their CRC"
+        what = f"its bytes {position} to {end} {why}"
         if is_mended:
             yield replace(
                 self._finding(position, end, f"{what}; its timers were rebuilt or ended"), is_damage=False

@@ -44,6 +44,10 @@ READS: Final = {
     "_disk.view",
     "disk.read",
     "disk.view",
+    "sectors.read",
+    "sectors.read_many",
+    "_timers.stored",
+    "self.stored",
     "raise StoreDamaged",
 }
 """What reads bytes that may be damaged: the last two names of a call, or a raise."""
@@ -55,6 +59,7 @@ READERS: Final = {
     "broker/timer_ends.py:named_by": "notes, by _noting_damage",
     "broker/timer_ends.py:ended": "notes, by _noting_damage",
     "broker/timer_ends.py:have_ended": "notes, by _noting_damage",
+    "broker/timers.py:stored": "notes what the disk cannot read",
     "broker/timers.py:read_row": "notes, by damaged_row",
     "broker/timer_delivery.py:_deliver_row": "notes, by _deliver_damaged",
     "broker/timer_delivery.py:_read": "its caller compares CRCs, and notes by _deliver_damaged",
