@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from errno import EACCES, EIO, ENOSPC, ENOTEMPTY, EPERM
+from typing import Final
 
 from commitlog.disk import SyncFailed
 from commitlog.view import View, whole
@@ -97,6 +98,9 @@ class _Naming:
     names: tuple[tuple[str, _File | None], ...]
 
 
+BLOCK_BYTES: Final = 4096
+
+
 class MemoryDisk:
     """A `Disk` whose failures are chosen by the test."""
 
@@ -112,6 +116,8 @@ class MemoryDisk:
         """How many operations there were that change something."""
         self.trace: list[str] | None = None
         """What they were, if somebody wants to know."""
+        self.bad_sectors: dict[str, dict[int, int]] = {}
+        """By path, the blocks that cannot be read, and how many more reads of each fail."""
         self.choose: Choose = lambda count: count // 2
         """How much of a struck operation is done."""
         self.is_struck = False
@@ -183,7 +189,17 @@ class MemoryDisk:
 
     def read(self, path: str, position: int, length: int) -> bytes:
         assert position >= 0, f"byte {position} of {path} is read"  # `pread` fails, a slice would not
+        if path in self.bad_sectors:
+            self._fail_to_read(path, position, length)
         return bytes(self._existing(path).current[position : position + length])
+
+    def _fail_to_read(self, path: str, position: int, length: int) -> None:
+        blocks = self.bad_sectors[path]
+        end = min(position + length, self.size(path))
+        for block in range(position // BLOCK_BYTES, (end - 1) // BLOCK_BYTES + 1) if end > position else ():
+            if blocks.get(block, 0) > 0:
+                blocks[block] -= 1
+                raise OSError(EIO, "a sector cannot be read, by the test", path)
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         return b"".join([self.read(path, position, length) for position, length in spans])
@@ -285,6 +301,7 @@ class MemoryDisk:
         if fault in _WITHIN:
             names = [name for name in names if len(names) == 1 or self.choose(1)]
         for name in names:
+            self.bad_sectors.pop(name, None)
             self._change_names(_Naming(_folder(path), ((name, None),)))
         if fault not in _WITHIN:
             self._sync_names(_folder(path))

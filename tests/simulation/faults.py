@@ -3,8 +3,9 @@
 Before a step an operation of the disk may be chosen to be the last of the process, or to fail, once or until
 the disk is well again; it may come in the step, in what the step brings about, or in a later one. A process
 that dies was killed, or the power went. Starts die too, several in a row; the last one finds the disk well.
-At the end of a process one small file may be damaged: a flipped bit, zeros, cut short, deleted. `KINDS` says
-which files; a kind is added when its damage is survived and told.
+At the end of a process one small file may be damaged: a flipped bit, zeros, cut short, deleted; of the timers
+also a sector that the disk cannot read, for some reads or for good. `KINDS` says which files; a kind is added
+when its damage is survived and told.
 
     durable     the published offset: nothing is lost, the start tells
     format      the version and the size of segments: nothing is lost, the start tells
@@ -35,7 +36,7 @@ from consumequeue.queue import CONSUMEQUEUE
 from services.broker.broker import Broker
 from services.store.findings import Finding
 from services.store.verify import Verdict
-from tests.memory_disk import Death, Fault, MemoryDisk
+from tests.memory_disk import BLOCK_BYTES, Death, Fault, MemoryDisk
 
 KINDS: Final = (layout.DURABLE, layout.FORMAT, layout.SNAPSHOTS)
 TIMER_KINDS: Final = (*KINDS, layout.TIMERS, layout.TIMERS, layout.KEYINDEX)
@@ -120,7 +121,10 @@ class Faults:
             path = f"{kind}/{self._chance.choice(names)}" if names and names[0] else kind
             if self._disk.size(path) <= 0:
                 return
-            stored = self._disk.read(path, 0, self._disk.size(path))
+            if kind == layout.TIMERS and self._chance.random() < 0.3:
+                self._spoil_sector(path)
+                return
+            stored = self._disk.read(path, 0, self._disk.size(path)) if path == layout.DURABLE else b""
             self._hit(path)
             if path == layout.DURABLE and spares_torn and self._has_gap():
                 self._disk.write(path, 0, stored)
@@ -233,6 +237,13 @@ class Faults:
             return self._disk.size(kind) > 0
         offsets = snapshot.offsets(self._disk)
         return len(offsets) > 1 and all(snapshot.read(self._disk, offset) for offset in offsets)
+
+    def _spoil_sector(self, path: str) -> None:
+        """A sector of a file cannot be read, for a number of reads or for good."""
+        block = self._chance.randrange((self._disk.size(path) - 1) // BLOCK_BYTES + 1)
+        count = self._chance.choice([1, 2, 3, 5, 9, 1 << 60])
+        self._disk.bad_sectors.setdefault(path, {})[block] = count
+        self.hit.add(path)
 
     def _hit(self, path: str) -> None:
         size = self._disk.size(path)

@@ -13,7 +13,7 @@ from services.broker.broker import Broker
 from services.broker.values import ReadTimers, TimerVerdict
 from services.store.opening import look_at
 from services.store.verify import verify
-from tests.memory_disk import MemoryDisk
+from tests.memory_disk import BLOCK_BYTES, MemoryDisk
 from tests.unit.services.broker.test_mending import IDS, files, forget_log, spoil_record
 from tests.unit.services.broker.test_timers import DAY, HOUR, MINUTE, Store, by_id
 from timingwheel import partition
@@ -174,13 +174,31 @@ def test_a_disk_that_reads_nothing_for_a_while_ends_no_timer() -> None:
 
 def test_a_split_copies_no_record_that_the_disk_cannot_read() -> None:
     """The copy would be zeros, and the file that has the record would be deleted."""
-    store, disk = filled()
+    store, disk = on_bad_sector()
+    for number in range(40):
+        store.send(f"month {number}", 40 * DAY + number)
+    store.checkpoint()
     store.broker.timers.partitions._rows_max = 1
     forget_log(store)
-    parent = files(store)[-1]
+    [parent] = files(store)
+    _, first = rows_of(store, parent, WITH_RECORDS)
     store.now_ms += 40 * DAY - 12 * HOUR
-    disk.first, disk.end = records_of(store, parent, WITH_RECORDS)
+    disk.first = disk.end = (first // BLOCK_BYTES + 1) * BLOCK_BYTES  # a block of nothing but records
+    disk.end += BLOCK_BYTES
+    assert disk.end < disk.size(parent)
     disk.path = parent
+    go_without_workers(store)
+    for _ in range(2):
+        store.send(f"another {store.broker.end_offset}", None)
+        store.checkpoint()
+    assert parent not in [slot.path for slot in store.broker.timers.partitions.files], "it is split"
+    disk.path = "none"
+    assert {f"month {number}" for number in range(40)} <= set(drained(store))
+    assert store.broker.timer_views.lost() == []
+
+
+def go_without_workers(store: Store) -> None:
+    """Lets the broker do all but read files: no check or rescue comes before the split."""
     for _ in range(30):
         for effect in store.broker.tick(store.now_ms):
             if isinstance(effect, ReadTimers):
@@ -188,10 +206,3 @@ def test_a_split_copies_no_record_that_the_disk_cannot_read() -> None:
         store.flush()
         if store.broker.is_checkpoint_due:
             store.checkpoint()
-            break
-    for _ in range(2):
-        store.send(f"another {store.broker.end_offset}", None)
-        store.checkpoint()
-    disk.path = "none"
-    assert "month" in drained(store)
-    assert store.broker.timer_views.lost() == []
