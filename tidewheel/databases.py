@@ -145,7 +145,7 @@ def delete_some(engine: Engine, column: Column[Any], before_ms: int, rows_max: i
 def delete_some_of_mysql(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
     """Do the same row by row: InnoDB locks whatever row a search for more than one comes by."""
     keys = tuple(column.table.primary_key)
-    is_one = [key == bindparam(f"one_{key.name}") for key in keys]
+    is_one = [column < before_ms, *(key == bindparam(f"one_{key.name}") for key in keys)]
     with engine.begin() as connection:
         old = connection.execute(select(*keys).where(column < before_ms).limit(rows_max)).all()
         if old:

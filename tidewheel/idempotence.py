@@ -13,7 +13,8 @@ where `handle(session, message)` works in the given session. Or by hand:
 
 Strong (`once`): the row (group, identity) is inserted in the transaction of the effect, so both are there or
 neither. A rival that handles the same message at the same time waits for the first one's commit and then sees
-False; when the first one rolls back, the rival is the first.
+False; when the first one rolls back, the rival is the first. On MySQL and MariaDB the row says "done" only
+from the end of the block: a statement that commits in the middle leaves a row that the next delivery takes.
 
 Weak (`RedisGuard`): for effects outside a database. `SET NX EX` in two steps: "at work" for `work_s`, then
 "done" for `keep_s`. A consumer that dies at work delays the message, it does not lose it; one that dies
@@ -25,13 +26,15 @@ id where there is one, else the message id. A redelivery keeps all three, also a
 second send by a relay keeps topic and row id. A copy that is sent on to another topic is another message,
 whatever properties it takes along, and so is the same idempotency key in another topic.
 
-Cost: one insert of about 100 bytes per message; `forget` deletes old ones. Keep them for as long as a message
-may come again: the consumer's retries, or a reset of the group's progress.
+Cost: one insert of about 100 bytes per message, on MySQL and MariaDB also an update; `forget` deletes old
+ones. Keep them for as long as a message may come again: the consumer's retries, or a reset of the group's
+progress.
 """
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from inspect import iscoroutine, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import uuid4
@@ -44,6 +47,7 @@ from tidewheel.databases import (
     DIALECTS,
     EXACT,
     KNOWN,
+    MYSQL,
     create_tables,
     delete_before,
     insert_if_new,
@@ -65,6 +69,8 @@ with needing("txn"):
         String,
         Table,
         event,
+        select,
+        update,
     )
     from sqlalchemy.exc import DBAPIError
     from sqlalchemy.ext.asyncio import async_scoped_session
@@ -76,7 +82,7 @@ if TYPE_CHECKING:
     from redis import Redis
     from rocketmq import ConsumeResult
     from rocketmq import Message as OfficialMessage
-    from sqlalchemy import Engine
+    from sqlalchemy import ColumnElement, Engine
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session, sessionmaker
 
@@ -92,6 +98,8 @@ GROUP_CHARACTERS, IDENTITY_CHARACTERS = 255, 256
 ORIGIN_TOPIC = "TW_ORIGIN_TOPIC"
 """The property that a dead letter redriven to another topic has: the topic that it was sent to."""
 AT_WORK, DONE = "at work ", "done"
+OPEN = 0
+"""`consumed_ms` of a row whose transaction has not come to its end."""
 REMEDY = (
     "Call idempotence.create_table(engine) once, or with Alembic put "
     "consumed_table.to_metadata(Base.metadata) beside your models and migrate."
@@ -152,7 +160,8 @@ def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]
     try:
         connection = session.connection()
         is_first = first_of(connection, consumer_group, identity)
-        with one_transaction(connection), no_other_transaction(the_very(session)):
+        complete = partial(close_row, consumer_group, identity) if is_first else nothing
+        with one_transaction(connection, complete), no_other_transaction(the_very(session)):
             yield is_first
     except BaseException as error:
         session.rollback()
@@ -167,7 +176,8 @@ async def async_once(session: AsyncSession, consumer_group: str, identity: str) 
     try:
         connection = await session.connection()
         is_first = await connection.run_sync(first_of, consumer_group, identity)
-        async with async_one_transaction(connection):
+        complete = partial(close_row, consumer_group, identity) if is_first else nothing
+        async with async_one_transaction(connection, complete):
             with no_other_transaction(the_very(session).sync_session):
                 yield is_first
     except BaseException as error:
@@ -209,19 +219,53 @@ def the_very(session: AnySession) -> AnySession:
 
 
 def first_of(connection: Connection, consumer_group: str, identity: str) -> bool:
-    """Insert the row, waiting for a rival that has inserted it; False when the row was there.
+    """Insert the row, waiting for a rival that has inserted it; False when the message is done.
 
     What cannot roll a row back is refused before there is one: it would stay, and the message would be
-    taken for done.
+    taken for done. On MySQL and MariaDB, where a statement may commit it in the middle, it is inserted as
+    `OPEN`, which is done by `close_row` only.
     """
     if connection.dialect.name not in DIALECTS:
         raise UnknownChoice(f"The guard works on {KNOWN}, not on {connection.dialect.name}.")
     refuse_long(consumer_group, identity)
     refuse_autocommit(connection)
     refuse_unfit_mysql_table(connection, consumed_table)
-    row = {"consumer_group": consumer_group, "identity": identity, "consumed_ms": wall_clock_ms()}
+    is_closed_later = connection.dialect.name in MYSQL
+    consumed_ms = OPEN if is_closed_later else wall_clock_ms()
+    row = {"consumer_group": consumer_group, "identity": identity, "consumed_ms": consumed_ms}
     with explained(consumed_table, REMEDY):
-        return insert_if_new(connection, consumed_table, row)
+        is_new = insert_if_new(connection, consumed_table, row)
+        return is_new or (is_closed_later and is_open(connection, consumer_group, identity))
+
+
+def is_row(consumer_group: str, identity: str) -> ColumnElement[bool]:
+    """Return the condition for a message's row."""
+    return (consumed_table.c.consumer_group == consumer_group) & (consumed_table.c.identity == identity)
+
+
+def is_open(connection: Connection, consumer_group: str, identity: str) -> bool:
+    """Return whether a row that is there was committed before its transaction's end; if so, lock it.
+
+    Both reads see what the snapshot hides. The first takes the lock that the failed INSERT has already.
+    """
+    query = select(consumed_table.c.consumed_ms).where(is_row(consumer_group, identity))
+    return all(
+        connection.execute(query.with_for_update(read=is_shared)).scalar_one() == OPEN
+        for is_shared in (True, False)
+    )
+
+
+def close_row(consumer_group: str, identity: str, connection: Connection) -> None:
+    """Let an open row say that its message is done.
+
+    The row is found by its key alone: a search by `consumed_ms` too would lock a gap of the other index.
+    """
+    closed = update(consumed_table).where(is_row(consumer_group, identity))
+    connection.execute(closed.values(consumed_ms=wall_clock_ms()))
+
+
+def nothing(_: Connection) -> None:
+    """Leave the row of a message that was done before."""
 
 
 def refuse_long(consumer_group: str, identity: str) -> None:
@@ -237,8 +281,12 @@ def forget(engine: Engine, before_ms: int) -> int:
     """Delete what was consumed before a time (milliseconds since 1970), in steps; return how many.
 
     A step is short, so that consumers get their turn between two.
+
+    Raises:
+        ConfigurationError: when the table is missing or of an older version.
     """
-    return delete_before(engine, consumed_table.c.consumed_ms, before_ms, FORGET_ROWS)
+    with explained(consumed_table, REMEDY):
+        return delete_before(engine, consumed_table.c.consumed_ms, before_ms, FORGET_ROWS)
 
 
 class OnceListener:

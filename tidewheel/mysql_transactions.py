@@ -4,8 +4,12 @@ There a transaction may end inside a block without a word, and the next statemen
 - a statement such as CREATE TABLE commits it. What comes after can fail, and what was before stays;
 - a deadlock rolls it back. Code that swallows the error goes on, and its commit holds the later half only.
 
-So a statement that commits is refused before it runs, and a savepoint that was set when the block began is
-released when it ends: it is gone with its transaction.
+The server tells: a savepoint that was set when the block began is gone with its transaction. It is released
+when the block ends, or before a commit inside the block. Only then is `complete` called: what it writes is
+committed together with all that the block has done, and never with a part of it.
+
+Statements that are known to commit are refused before they run. The list need not be complete: it spares
+their users the first half.
 
 Cost: two statements per block.
 """
@@ -14,8 +18,10 @@ from __future__ import annotations
 
 import re
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 from tidewheel.database_errors import SAVEPOINT_GONE, says
 from tidewheel.databases import MYSQL
@@ -27,7 +33,7 @@ with needing("txn"):
     from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -39,10 +45,17 @@ _COMMITS: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
+_proofs: WeakKeyDictionary[Connection, list[Callable[[Connection], None]]] = WeakKeyDictionary()
+"""The proofs of the blocks that are open on a connection, the outermost first."""
+
 
 @contextmanager
-def one_transaction(connection: Connection) -> Iterator[None]:
-    """Refuse what ends the connection's transaction inside the block.
+def one_transaction(
+    connection: Connection, complete: Callable[[Connection], object] = lambda _: None
+) -> Iterator[None]:
+    """Refuse what ends the connection's transaction inside the block; call `complete` in the one it began in.
+
+    Elsewhere than on MySQL and MariaDB nothing is done, and `complete` is not called.
 
     Raises:
         RefusedByState: for a statement that commits, and when the transaction is another one at the end.
@@ -50,23 +63,25 @@ def one_transaction(connection: Connection) -> Iterator[None]:
     if connection.dialect.name not in MYSQL:
         yield
         return
-    savepoint = _begun(connection)
-    with _no_commits(connection):
+    prove = partial(_prove, _begun(connection), complete)
+    with _listening(connection, prove):
         yield
-        _refuse_another(connection, savepoint)
+        prove(connection)
 
 
 @asynccontextmanager
-async def async_one_transaction(connection: AsyncConnection) -> AsyncIterator[None]:
+async def async_one_transaction(
+    connection: AsyncConnection, complete: Callable[[Connection], object] = lambda _: None
+) -> AsyncIterator[None]:
     """Do the same for an AsyncConnection."""
     if connection.dialect.name not in MYSQL:
         yield
         return
-    savepoint = await connection.run_sync(_begun)
-    with _no_commits(connection.sync_connection):
+    prove = partial(_prove, await connection.run_sync(_begun), complete)
+    with _listening(connection.sync_connection, prove):
         yield
         if not connection.closed:
-            await connection.run_sync(_refuse_another, savepoint)
+            await connection.run_sync(prove)
 
 
 def _begun(connection: Connection) -> str:
@@ -76,23 +91,36 @@ def _begun(connection: Connection) -> str:
 
 
 @contextmanager
-def _no_commits(connection: Connection | None) -> Iterator[None]:
-    """Refuse statements that commit, by a listener of this block's own.
+def _listening(connection: Connection | None, prove: Callable[[Connection], None]) -> Iterator[None]:
+    """Refuse statements that commit, and prove the transaction before it is committed inside the block.
 
-    One function that two blocks in each other had in common would be gone for both when the inner one ends.
+    Both by listeners of this block's own: one function that two blocks in each other had in common would be
+    gone for both when the inner one ends. Of blocks in each other the inner one is proven first, since the
+    release of the outer savepoint takes the inner one along.
     """
+    assert connection is not None
+    proofs = _proofs.setdefault(connection, [])
 
     def refuse(_connection: Connection, _cursor: Any, statement: str, *_: object) -> None:
         _refuse_commits(statement)
 
+    def prove_all(connection: Connection) -> None:
+        while proofs:
+            proofs.pop()(connection)
+
+    proofs.append(prove)
     event.listen(connection, "before_cursor_execute", refuse)
+    event.listen(connection, "commit", prove_all)
     try:
         yield
     finally:
+        event.remove(connection, "commit", prove_all)
         event.remove(connection, "before_cursor_execute", refuse)
+        if prove in proofs:
+            proofs.remove(prove)
 
 
-def _refuse_another(connection: Connection, savepoint: str) -> None:
+def _prove(savepoint: str, complete: Callable[[Connection], object], connection: Connection) -> None:
     if connection.closed or not connection.in_transaction():
         return  # its owner has ended it by the session
     try:
@@ -100,10 +128,12 @@ def _refuse_another(connection: Connection, savepoint: str) -> None:
     except DBAPIError as error:
         if not says(error, SAVEPOINT_GONE):
             raise
+        connection.invalidate()  # it may commit each statement from now on: no other is to get it
         raise RefusedByState(
             "The transaction ended inside its block: a deadlock rolled it back, or a statement committed it. "
             "Let a deadlock's error out of the block, and repeat the whole transaction."
         ) from error
+    complete(connection)
 
 
 def _refuse_commits(statement: str) -> None:

@@ -187,6 +187,52 @@ def test_a_statement_that_commits_unseen_is_noticed(engine: Engine, barrier: Bar
     assert "ended inside its block" in why
 
 
+UNSEEN = [
+    "EXECUTE IMMEDIATE 'CREATE TABLE others (id INTEGER)'",
+    "EXECUTE IMMEDIATE 'COMMIT'",
+    "SET LOCAL autocommit = 1",
+    "SET @@LOCAL.autocommit = 1",
+    "SET sql_mode = '', autocommit = 1",
+    "SET STATEMENT max_statement_time = 10 FOR ALTER TABLE effects COMMENT 'x'",
+    "CHECK TABLE effects",
+]
+"""Statements that commit, and that no list of ours has."""
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("statement", UNSEEN)
+def test_a_message_whose_transaction_was_committed_in_the_middle_comes_again(
+    engine: Engine, statement: str, fails: bool
+) -> None:
+    """Half of the effect is there, and the guard's row: taken for done, the other half would be lost."""
+    after = executing("SIGNAL SQLSTATE '45000'") if fails else inserting(2)
+    with pytest.raises((RefusedByState, OperationalError)):
+        guarded(engine, inserting(1), executing(statement), after)
+    if fails:
+        engine.dispose()  # the user's own statement may have turned the session's autocommit on
+    for is_expected in (True, False):
+        with sessionmaker(engine).begin() as session, once(session, "g", "orders/M1") as is_first:
+            assert is_first is is_expected
+
+
+def test_one_of_two_that_take_over_such_a_message_is_the_first(engine: Engine) -> None:
+    with pytest.raises(RefusedByState):
+        guarded(engine, executing(UNSEEN[1]))
+    handled: list[int] = []
+
+    def handle(session: Session, _: Any) -> None:
+        handled.append(1)
+        insert(session, len(handled))
+
+    listener = once_listener(sessionmaker(engine), "g", handle)
+    rivals = [threading.Thread(target=listener, args=(the_message("M1"),)) for _ in range(4)]
+    for rival in rivals:
+        rival.start()
+    for rival in rivals:
+        rival.join()
+    assert effects(engine) == [len(handled)]
+
+
 def deadlock(engine: Engine, session: Session) -> None:
     """Let the session's transaction lose a deadlock, and swallow the error as careless code does."""
     with engine.connect() as other:
@@ -228,11 +274,29 @@ def test_a_deadlock_that_leaves_the_block_says_what_to_do(engine: Engine, barrie
         guarded(engine, fails)
 
 
-def test_a_session_may_be_ended_inside_the_guards_block(engine: Engine) -> None:
-    with sessionmaker(engine)() as session, once(session, "g", "orders/M1"):
+@pytest.mark.parametrize("by", ["session", "connection"])
+def test_a_session_may_be_ended_inside_the_guards_block(engine: Engine, by: str) -> None:
+    """Also inside two blocks; both messages are done then."""
+    with sessionmaker(engine)() as session, once(session, "g", "orders/M1"), once(session, "g", "orders/M2"):
         insert(session, 1)
-        session.commit()
+        session.commit() if by == "session" else session.connection().commit()
     assert effects(engine) == [1]
+    for identity in ("orders/M1", "orders/M2"):
+        with sessionmaker(engine).begin() as session, once(session, "g", identity) as is_first:
+            assert not is_first
+
+
+def test_an_asynchronous_session_may_be_ended_inside_the_guards_block(engine: Engine, async_url: URL) -> None:
+    sessions, first = async_sessionmaker(create_async_engine(async_url, poolclass=NullPool)), list[bool]()
+
+    async def run() -> None:
+        async with sessions() as session, async_once(session, "g", "orders/M1") as is_first:
+            first.append(is_first)
+            await session.commit()
+
+    for _ in range(2):
+        asyncio.run(run())
+    assert first == [True, False]
 
 
 def test_the_asynchronous_blocks_notice_the_same(engine: Engine, async_url: URL) -> None:
