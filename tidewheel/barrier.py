@@ -64,6 +64,7 @@ from tidewheel.barrier_table import (
     barrier_sql,
     barrier_table,
     database_name,
+    explained,
     lock_timeout_of,
     metadata,
     refuse_autocommit,
@@ -321,8 +322,12 @@ class Barrier:
         Keep rows for at least the broker's check-back interval times its check count: a check-back rolls back
         a half without a row, even of a committed transaction. Rows are deleted in batches of `FORGET_ROWS`,
         which keeps locks short.
+
+        Raises:
+            ConfigurationError: when the table is missing or of an older version.
         """
-        return delete_before(self._engine, barrier_table.c.created_ms, before_ms, FORGET_ROWS)
+        with explained(barrier_table, REMEDY):
+            return delete_before(self._engine, barrier_table.c.created_ms, before_ms, FORGET_ROWS)
 
     def _look(self, message_id: str) -> Outcome | None:
         query = select(barrier_table.c.outcome).where(barrier_table.c.message_id == message_id)

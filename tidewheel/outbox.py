@@ -21,15 +21,14 @@ Rules:
 3. A relay holds a key by holding its oldest unsent row; whoever is behind it waits. So several relays share
    the keys, and each key is in one hand. Rows without a key are independent.
 4. A row that cannot be sent holds back its key, with growing pauses, and says why in `last_error`; other keys
-   go on. One that the broker refuses is parked after `park_after` attempts, and holds nothing back then.
-   An outage parks no row, but its attempts count: the first refusal after it may. `parked` shows parked rows,
-   `replay` lets them be sent, after what passed them.
-   Delete the row to give the message up.
+   go on. One that the broker has refused `park_after` times is parked, and holds nothing back then. Attempts
+   that failed otherwise, as in an outage, do not count. `parked` shows parked rows; `replay` adds them again,
+   at the end of their key and under a new id. Delete the row to give the message up.
 5. A row is marked after it was sent. A relay that dies, or loses its database, in between leaves rows that
    are sent again by the next: at most `batch` of them. Each send carries the row's id as the property
    TW_OUTBOX_ID, by which `tidewheel.idempotence` recognises the second one. Of a Client it is the message's
    id, too: the broker stores what it gets twice within 30 s once.
-6. A delay counts from the transaction, not from the send.
+6. A delay counts from `add`, not from the send, whatever says it.
 
 Cost: one insert with the transaction, and but for PostgreSQL one query of no table; in the relay one claim
 and one mark per batch.
@@ -115,5 +114,10 @@ def adding(message: NewMessage | Message, key: str | None = None) -> Insert:
 
 
 def forget(engine: Engine, before_ms: int) -> int:
-    """Delete rows that were sent before a time (milliseconds since 1970), in steps; return how many."""
-    return delete_before(engine, outbox_table.c.sent_ms, before_ms, FORGET_ROWS)
+    """Delete rows that were sent before a time (milliseconds since 1970), in steps; return how many.
+
+    Raises:
+        ConfigurationError: when the table is missing or of an older version.
+    """
+    with explained(outbox_table, REMEDY):
+        return delete_before(engine, outbox_table.c.sent_ms, before_ms, FORGET_ROWS)

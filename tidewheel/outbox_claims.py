@@ -14,7 +14,7 @@ it are never taken by others, so they can be taken along.
 
 Clocks: pauses and claims are times of the clock of the relay that wrote them. One that is further ahead than
 any pause or claim can be was written by another clock: such a pause is over, and such a claim ends a lease
-after it was seen.
+after it was seen. The lease is that of the relay whose claim it is, which is a part of its name.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class LeasedRows:
     """Claims of SQLite."""
 
     def __init__(self, engine: Engine, name: str, lease_ms: int) -> None:
-        self._engine, self._name = engine, name
+        self._engine, self._name = engine, f"{name} {lease_ms}"
         self.lease_ms = lease_ms
 
     @contextmanager
@@ -113,11 +113,7 @@ class LeasedRows:
     def _take(self, limit: int, now_ms: int) -> list[Row[Any]]:
         claimed = {"claimed_by": self._name, "claimed_until_ms": now_ms + self.lease_ms}
         with self._engine.connect() as connection:
-            is_claimed_ahead = unsent & (rows.claimed_until_ms > now_ms + self.lease_ms)
-            if connection.execute(select(rows.id).where(is_claimed_ahead).limit(1)).first() is not None:
-                ends = {"claimed_until_ms": now_ms + self.lease_ms}
-                connection.execute(update(outbox_table).where(is_claimed_ahead).values(ends))
-                connection.commit()
+            end_claims_ahead(connection, now_ms)
             if connection.execute(heads(1, now_ms)).first() is None:
                 return []
         with self._engine.begin() as connection:
@@ -130,6 +126,17 @@ class LeasedRows:
     def _release(self, connection: Connection) -> None:
         free = {"claimed_by": None, "claimed_until_ms": 0}
         connection.execute(update(outbox_table).where(unsent, rows.claimed_by == self._name).values(free))
+
+
+def end_claims_ahead(connection: Connection, now_ms: int) -> None:
+    """Let claims of a clock that is ahead of this one end a lease from now."""
+    claimed = select(rows.claimed_by).where(unsent, rows.claimed_until_ms > now_ms).distinct()
+    for name in connection.execute(claimed).scalars().all():
+        ends_ms = now_ms + int(name.rpartition(" ")[2])
+        is_ahead = unsent & (rows.claimed_by == name) & (rows.claimed_until_ms > ends_ms)
+        if connection.execute(select(rows.id).where(is_ahead).limit(1)).first() is not None:
+            connection.execute(update(outbox_table).where(is_ahead).values(claimed_until_ms=ends_ms))
+            connection.commit()
 
 
 def mark_and_commit(

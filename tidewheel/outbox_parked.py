@@ -3,6 +3,9 @@
 A parked row has no `sent_ms`, and in `retry_ms` the time it was parked at, negative. It holds nothing
 back: the rows of its key that come later are sent without it. Whether it may still be sent then is the
 user's decision.
+
+To bring a row back is to add it again, at the end of its key: a new id, the same `outbox_id`. With its old id
+it would be the oldest of a key that a relay may have in hand, and a second relay would take the key from it.
 """
 
 from __future__ import annotations
@@ -16,15 +19,15 @@ from tidewheel.extras import needing
 from tidewheel.outbox_table import REMEDY, is_parked, is_waiting, outbox_table
 
 with needing("txn"):
-    from sqlalchemy import func, select, update
+    from sqlalchemy import delete, func, insert, select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from sqlalchemy import ColumnElement, Engine
 
 ROWS_SHOWN = 1_000
-IDS_AT_ONCE = 500
+AFRESH = {"attempts": 0, "refusals": 0, "retry_ms": 0, "last_error": None}
 
 columns = outbox_table.c
 
@@ -91,23 +94,25 @@ def look(engine: Engine, which: ColumnElement[bool], limit: int) -> list[OutboxR
 
 
 def replay(engine: Engine, ids: Iterable[int]) -> int:
-    """Let parked rows wait for a relay again, as if they were new; return how many were parked.
+    """Let parked rows wait for a relay again, as if they were added now; return how many were parked.
 
-    Each is sent next of what its key has left, after rows that passed it while it was parked.
+    Each gets a new id, and is sent after what its key has left; those of one call in the order of their ids.
     """
-    afresh = {"retry_ms": 0, "attempts": 0, "last_error": None}
-    brought = 0
-    with explained(outbox_table, REMEDY), for_own_statements(engine).begin() as connection:
-        for some in steps(sorted(set(ids))):
-            statement = update(outbox_table).where(is_parked, columns.id.in_(some)).values(afresh)
-            brought += connection.execute(statement).rowcount
-    return brought
+    own = for_own_statements(engine)
+    with explained(outbox_table, REMEDY):
+        return sum(add_again(own, row_id) for row_id in sorted(set(ids)))
 
 
-def steps(ids: list[int]) -> Iterator[list[int]]:
-    """Cut ids into parts that any database takes in one statement."""
-    for start in range(0, len(ids), IDS_AT_ONCE):
-        yield ids[start : start + IDS_AT_ONCE]
+def add_again(engine: Engine, row_id: int) -> bool:
+    """Move a parked row to the end of the outbox; return whether there was one."""
+    is_it = is_parked & (columns.id == row_id)
+    with engine.begin() as connection:
+        row = connection.execute(select(outbox_table).where(is_it).with_for_update()).one_or_none()
+        if row is None or not connection.execute(delete(outbox_table).where(is_it)).rowcount:
+            return False  # the second on SQLite, which locks nothing at a SELECT
+        kept = {name: value for name, value in row._mapping.items() if name != "id"}
+        connection.execute(insert(outbox_table).values(kept | AFRESH))
+    return True
 
 
 def counts(engine: Engine) -> Counts:

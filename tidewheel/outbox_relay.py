@@ -46,7 +46,7 @@ LEASE_MS = 60_000
 IDLE_S = 0.2
 ERROR_CHARACTERS = 500
 PARK_AFTER = 10
-"""Attempts, in about three minutes, before a row that the broker refuses is parked."""
+"""Refusals, in about three minutes, after which a row is parked."""
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Round:
 class Relay:
     """Sends the outbox of one database by a Client, or a started official producer.
 
-    A row that the broker refuses is parked after `park_after` attempts; None: it is tried for ever.
+    A row that the broker has refused `park_after` times is parked; None: it is tried for ever.
 
     Raises:
         UnknownChoice: when the database is none that the outbox works on, or too old.
@@ -135,23 +135,21 @@ class Relay:
         return sent
 
     def _failed(self, row: Row[Any], error: Exception) -> dict[str, Any]:
-        attempts, now_ms = row.attempts + 1, self._clock_ms()
-        if self._park_after is not None and attempts >= self._park_after and is_refusal(error):
+        """Return the marks of a row that was not sent; park it after `park_after` refusals of its own."""
+        now_ms, refusals = self._clock_ms(), row.refusals + is_refusal(error)
+        marks = {"attempts": row.attempts + 1, "refusals": refusals, "last_error": words(error)}
+        if self._park_after is not None and refusals >= self._park_after and is_refusal(error):
             log.error(
-                "Message %s to %s is parked after %d attempts: %s. See tidewheel outbox ls.",
+                "Message %s to %s is parked after %d refusals: %s. See tidewheel outbox ls.",
                 row.outbox_id,
                 row.topic,
-                attempts,
+                refusals,
                 error,
             )
-            return {"attempts": attempts, "retry_ms": -now_ms, "last_error": words(error)}
+            return {**marks, "retry_ms": -now_ms}
         log.warning("Message %s to %s is not sent yet: %s", row.outbox_id, row.topic, error)
         pause_ms = min(RETRY_MS * 2 ** min(row.attempts, 10), RETRY_MS_MAX)
-        return {
-            "attempts": attempts,
-            "retry_ms": now_ms + pause_ms,
-            "last_error": words(error),
-        }
+        return {**marks, "retry_ms": now_ms + pause_ms}
 
 
 REFUSALS = (ClientMistake, NotFound, RefusedByState)

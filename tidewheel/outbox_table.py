@@ -77,6 +77,7 @@ outbox_table = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("sent_ms", BigInteger),
     Column("attempts", Integer, nullable=False, default=0, server_default="0"),
+    Column("refusals", Integer, nullable=False, default=0, server_default="0"),
     Column("retry_ms", BigInteger, nullable=False, default=0, server_default="0"),
     Column("last_error", Text),
     Column("claimed_by", String(64)),
@@ -111,7 +112,7 @@ def row_of(message: NewMessage | Message, key: str | None, created_ms: int) -> d
     """
     said = fields_of_new(message, created_ms) if isinstance(message, NewMessage) else fields_of(message)
     outbox_id = uuid4().hex
-    refuse_unsendable(said, outbox_id, created_ms)
+    said["properties"] = sendable_properties(said, outbox_id, created_ms)
     order_key = short(key or order_key_of(said["message_group"], said["keys"]))
     texts = {name: json.dumps(said[name]) for name in ("keys", "properties")}
     return {**said, **texts, "outbox_id": outbox_id, "order_key": order_key, "created_ms": created_ms}
@@ -130,10 +131,11 @@ class Kept:
     trace_context: str = ""
 
 
-def refuse_unsendable(said: Mapping[str, Any], outbox_id: str, now_ms: int) -> None:
-    """Refuse a message that no broker would take: its row would hold back those behind it.
+def sendable_properties(said: Mapping[str, Any], outbox_id: str, now_ms: int) -> dict[str, str]:
+    """Return the properties of a message that a broker would take; another's row would hold back its key.
 
-    The topic's type, and whether it is there, are the broker's to judge.
+    A delay that they say counts from now: it becomes a time. The topic's type, and whether it is there, are
+    the broker's to judge.
 
     Raises:
         ClientMistake: the one that the broker would answer with.
@@ -149,8 +151,10 @@ def refuse_unsendable(said: Mapping[str, Any], outbox_id: str, now_ms: int) -> N
         check_delivery(said["deliver_s"] * 1000, DELAY_MS_MAX, now_ms)
         if due_ms not in (None, said["deliver_s"] * 1000):
             raise contradiction({"the delivery timestamp": said["deliver_s"] * 1000, "a property": due_ms})
-    if due_ms is not None:
-        check_delivery(due_ms, DELAY_MS_MAX, now_ms)
+    if due_ms is None:
+        return rest
+    check_delivery(due_ms, DELAY_MS_MAX, now_ms)
+    return {**rest, DELIVER_MS: str(due_ms)}
 
 
 def refuse_no_texts(said: Mapping[str, Any]) -> None:

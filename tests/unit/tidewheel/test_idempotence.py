@@ -396,6 +396,8 @@ def test_a_table_of_an_older_version_is_told_from_a_column_that_it_lacks(engine:
         once(session, "g", "orders/M1"),
     ):
         pass
+    with pytest.raises(ConfigurationError, match=r"older version.*identity.*create_table"):
+        idempotence.forget(engine, 1)
 
 
 def test_a_missing_table_and_an_engine_without_transactions_are_clear_sentences(
@@ -404,6 +406,8 @@ def test_a_missing_table_and_an_engine_without_transactions_are_clear_sentences(
     eager = sessionmaker(engine.execution_options(isolation_level="AUTOCOMMIT"))
     with eager() as session, pytest.raises(ConfigurationError, match="AUTOCOMMIT"), once(session, "g", "M1"):
         pass
+    with sessionmaker(engine).begin() as session, once(session, "g", "M1") as is_first:
+        assert is_first, "what was refused is still to be done"
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE tidewheel_consumed"))
     with (

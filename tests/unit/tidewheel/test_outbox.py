@@ -219,10 +219,20 @@ def test_a_new_message_that_could_never_be_sent_is_refused_when_it_is_added(
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY"])
-def test_a_delay_may_be_said_by_a_property(engine: Engine, name: str) -> None:
+@pytest.mark.parametrize("is_official", [True, False])
+def test_a_delay_that_a_property_says_counts_from_add(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, name: str, is_official: bool
+) -> None:
+    """A row may wait for hours until a relay sends it."""
+    now_ms, spans = 1_900_000_000_000, {"TIMER_DELAY_SEC": 3_000, "TIMER_DELAY_MS": 3, "DELAY": 10_000}
+    monkeypatch.setattr(outbox, "wall_clock_ms", lambda: now_ms)
+    official = message(b"x")
+    official.add_property(name, "3")
+    new = NewMessage("orders", b"x", properties={name: "3"})
     with sessionmaker(engine).begin() as session:
-        outbox.add(session, NewMessage("orders", "x", properties={name: "3"}))
-    assert len(rows(engine)) == 1
+        outbox.add(session, official if is_official else new)
+    [row] = rows(engine)
+    assert json.loads(row.properties) == {"TIMER_DELIVER_MS": str(now_ms + spans[name])}
 
 
 class Wrapped:
@@ -324,7 +334,7 @@ def test_a_row_that_is_refused_is_parked_and_can_be_brought_back(engine: Engine,
         assert outbox.replay(engine, [bad.id, 999]) == 1
         assert outbox.replay(engine, [bad.id]) == 0
         assert outbox.counts(engine).waiting == 1
-        assert [row.id for row in outbox.waiting(engine)] == [bad.id]
+        assert [row.outbox_id for row in outbox.waiting(engine)] == [bad.outbox_id]
         assert [row.id for row in outbox.parked(engine)] == [lone.id]
         producer.inside = lambda _: None
         assert sending.run_once() == Round(1, 0)
@@ -367,6 +377,58 @@ def test_no_row_is_parked_while_no_broker_is_there(engine: Engine, error: Except
         assert outbox.counts(engine).parked == 0
         producer.inside = lambda _: None
         assert sending.run_once() == Round(1, 0)
+
+
+@pytest.mark.parametrize("error", DOWN, ids=lambda error: type(error).__name__)
+def test_an_outage_counts_for_no_row_that_is_refused_after_it(engine: Engine, error: Exception) -> None:
+    """Nor does one between two refusals: a row is parked for what the broker said about it."""
+    add(engine, message(b"1", "a"), message(b"2", "a"))
+    no_topic = NotFoundException("no topic", 404)
+    fails, producer, now_ms = [*[error] * 12, no_topic, *[error] * 12, no_topic], Producing(), [1_000]
+
+    def fail(_: Message) -> None:
+        if fails:
+            raise fails.pop(0)
+
+    producer.inside = fail
+    with relay(engine, producer, clock_ms=lambda: now_ms[0], park_after=3) as sending:
+        while sending.run_once().failed:
+            now_ms[0] += 60_000
+    assert (producer.bodies, outbox.parked(engine)) == ([b"1", b"2"], [])
+
+
+def test_a_key_is_in_one_hand_when_a_row_is_brought_back(engine: Engine) -> None:
+    """A relay is sending rows 2 and 3 of a key; the parked row 1 is brought back."""
+    add(engine, *(message(b"%d" % number, "k") for number in (1, 2, 3)))
+    one, other = (outbox_relay.claims_of(engine, outbox_relay.LEASE_MS) for _ in range(2))
+    with one.claim(100, 1_000) as (taken, marks):
+        marks[taken[0].id] = {"attempts": 10, "retry_ms": -1_000, "last_error": "refused"}
+    with one.claim(100, 1_000) as (taken, marks):
+        assert [row.body for row in taken] == [b"2", b"3"]
+        assert outbox.replay(engine, [row.id for row in outbox.parked(engine)]) == 1
+        with other.claim(100, 1_000) as (others, _):
+            assert others == []
+        marks |= {row.id: {"sent_ms": 1_000} for row in taken}
+    producer = Producing()
+    with relay(engine, producer) as sending:
+        assert sending.run_once() == Round(1, 0)
+    assert producer.bodies == [b"1"]
+
+
+def test_rows_that_are_brought_back_keep_their_order(engine: Engine) -> None:
+    add(engine, *(message(b"bad %d" % number, "k") for number in range(4)))
+    producer = Producing()
+    producer.inside = refuse(ClientMistake("No."))
+    with relay(engine, producer, park_after=1) as sending:
+        while sending.run_once().failed:
+            pass
+        producer.inside = lambda _: None
+        ids = [row.id for row in outbox.parked(engine)]
+        assert outbox.replay(engine, reversed(ids)) == 4
+        assert outbox.replay(engine, ids[:3]) == 0
+        add(engine, message(b"later", "k"))
+        sending.run_once()
+    assert producer.bodies == [*(b"bad %d" % number for number in range(4)), b"later"]
 
 
 def test_a_row_may_be_tried_for_ever(engine: Engine) -> None:
@@ -439,6 +501,25 @@ def test_a_claim_of_a_clock_that_was_ahead_ends_with_a_lease_of_its_own(tmp_path
         now[0] += 1
         assert rival.run_once() == Round(1, 0)
     ahead.close()
+
+
+@pytest.mark.parametrize(("lease_ms", "rivals_lease_ms"), [(60_000, 5_000), (5_000, 60_000)])
+def test_a_relay_of_another_lease_takes_no_rows_from_one_at_work(
+    tmp_path: Any, lease_ms: int, rivals_lease_ms: int
+) -> None:
+    """As in a rolling change of `lease_ms`: a longer lease is no sign of a clock that is ahead."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'test.db'}")
+    outbox.create_table(engine)
+    add(engine, message(b"1"))
+    now = [5_000_000]
+    rival = relay(engine, Producing(), clock_ms=lambda: now[0], lease_ms=rivals_lease_ms)
+    with outbox_relay.claims_of(engine, lease_ms).claim(10, now[0]) as (taken, _), rival:
+        assert len(taken) == 1
+        for now[0] in (5_000_001, 5_000_000 + lease_ms - 1):
+            assert rival.run_once() == Round(0, 0)
+        now[0] += 1
+        assert rival.run_once() == Round(1, 0)
+    engine.dispose()
 
 
 def test_a_pause_of_a_clock_that_was_ahead_is_over(engine: Engine) -> None:
@@ -552,6 +633,8 @@ def test_a_missing_or_older_table_is_one_clear_sentence(engine: Engine) -> None:
         connection.execute(text("CREATE TABLE tidewheel_outbox (id INTEGER PRIMARY KEY)"))
     with sessionmaker(engine)() as session, pytest.raises(ConfigurationError, match="older version"):
         outbox.add(session, message(b"x"))
+    with pytest.raises(ConfigurationError, match=r"older version(?s:.*)create_table"):
+        outbox.forget(engine, 1)
 
 
 def test_the_plain_sql_makes_the_table(engine: Engine, server: str) -> None:
