@@ -73,6 +73,12 @@ from tidewheel.barrier_table import (
 from tidewheel.client.calls import spaced
 from tidewheel.client.clients import AsyncClient, Client
 from tidewheel.client.values import NewMessage
+from tidewheel.database_arguments import (
+    kind_of,
+    refuse_no_async_factory,
+    refuse_no_name,
+    session_from,
+)
 from tidewheel.database_errors import told_to_repeat
 from tidewheel.databases import create_tables, delete_before, for_own_statements
 from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
@@ -134,6 +140,7 @@ class Barrier:
         self._answered = Counter[str]()
         """Number of open `answering` blocks by topic (wire name)."""
         if async_sessions is not None:
+            refuse_no_async_factory(async_sessions)
             refuse_other_database(self._engine, async_sessions().get_bind().engine)
 
     def create_table(self) -> None:
@@ -152,7 +159,7 @@ class Barrier:
         """
         if not isinstance(client, Client):
             raise ConfigurationError(
-                f"barrier.answering takes a Client, and this is {named(client)}. An AsyncClient has "
+                f"barrier.answering takes a Client, and this is {kind_of(client)}. An AsyncClient has "
                 "barrier.async_answering; an official producer is made as Producer(..., checker=barrier)."
             )
         wire_topics = wire_names(client, topics)
@@ -164,7 +171,7 @@ class Barrier:
         """Answer check-backs in tasks of this loop; raise as `answering` does."""
         if not isinstance(client, AsyncClient):
             raise ConfigurationError(
-                f"barrier.async_answering takes an AsyncClient, and this is {named(client)}. "
+                f"barrier.async_answering takes an AsyncClient, and this is {kind_of(client)}. "
                 "A Client has barrier.answering."
             )
         wire_topics = wire_names(client, topics)
@@ -367,18 +374,17 @@ class Barrier:
 
 
 def wire_names(client: Client | AsyncClient, topics: Sequence[str]) -> list[str]:
-    """Return topics in a client's namespace; raise `ConfigurationError` if there are none."""
+    """Return topics in a client's namespace; raise `ConfigurationError` if there are none.
+
+    Raise `ClientMistake` for what is no text.
+    """
     if not topics:
         raise ConfigurationError(
             "The call names no topic. Give those of the transactions: barrier.answering(client, 'orders')."
         )
+    for topic in topics:
+        refuse_no_name(topic, "A topic")
     return list(dict.fromkeys(spaced(client.namespace, topic) for topic in topics))
-
-
-def named(thing: object) -> str:
-    """Return the name of an object's type, with an article."""
-    kind = type(thing).__name__
-    return f"{'an' if kind[:1] in 'AEIOU' else 'a'} {kind}"
 
 
 def fit_database(connection: Connection) -> str:
@@ -453,15 +459,5 @@ def wall_clock_ms() -> int:
 
 
 def engine_of(sessions: sessionmaker[Session]) -> Engine:
-    """Return the engine that a session factory is bound to.
-
-    Raises:
-        ConfigurationError: when it is no factory of (blocking) sessions.
-    """
-    session = sessions() if callable(sessions) else None
-    if not isinstance(session, Session):
-        raise ConfigurationError(
-            "The barrier takes a session factory, as in Barrier(sessionmaker(engine)), because check-backs "
-            "run in threads; an async_sessionmaker may be the second argument."
-        )
-    return session.get_bind().engine
+    """Return the engine that a session factory is bound to; raise `ClientMistake` if it is none."""
+    return session_from(sessions).get_bind().engine

@@ -5,12 +5,26 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from tidewheel.errors import RefusedByState
+
 if TYPE_CHECKING:
     from types import TracebackType
 
     from tidewheel.client.values import TimerResult
 
 Opened = TypeVar("Opened")
+
+
+def refuse_second_use(was_entered: bool) -> None:
+    """Refuse a block that was entered before: its transaction has ended, and its messages have their ids.
+
+    Raises:
+        RefusedByState: for such a block.
+    """
+    if was_entered:
+        raise RefusedByState(
+            "This block was entered before. Make one for each: barrier.transaction(client, message)."
+        )
 
 
 class Block(Generic[Opened]):
@@ -23,8 +37,11 @@ class Block(Generic[Opened]):
 
     def __init__(self, inside: AbstractContextManager[Opened], verdicts: list[TimerResult | None]) -> None:
         self._inside, self.verdicts = inside, verdicts
+        self._was_entered = False
 
     def __enter__(self) -> Opened:
+        refuse_second_use(self._was_entered)
+        self._was_entered = True
         return self._inside.__enter__()
 
     def __exit__(
@@ -43,8 +60,11 @@ class AsyncBlock(Generic[Opened]):
         self, inside: AbstractAsyncContextManager[Opened], verdicts: list[TimerResult | None]
     ) -> None:
         self._inside, self.verdicts = inside, verdicts
+        self._was_entered = False
 
     async def __aenter__(self) -> Opened:
+        refuse_second_use(self._was_entered)
+        self._was_entered = True
         return await self._inside.__aenter__()
 
     async def __aexit__(

@@ -26,6 +26,7 @@ from tidewheel.client import halves as calls
 from tidewheel.client.bodies import body_bytes
 from tidewheel.client.clients import AsyncClient, Client, new_id
 from tidewheel.client.values import NewMessage, TimerResult
+from tidewheel.database_arguments import kind_of, sending_of
 from tidewheel.delay_properties import WAYS, contradiction, without_delay
 from tidewheel.errors import (
     BodyEmpty,
@@ -83,6 +84,7 @@ def prepare_by(producer: Client | Producer) -> Prepare:
 
     Raises:
         ConfigurationError: for an AsyncClient.
+        ClientMistake: for what is neither a client nor a producer.
     """
     if isinstance(producer, AsyncClient):
         raise ConfigurationError(
@@ -90,6 +92,7 @@ def prepare_by(producer: Client | Producer) -> Prepare:
         )
     if isinstance(producer, Client):
         return partial(prepared_by_client, producer)
+    sending_of(producer, "begin_transaction")
     return partial(prepared_by_producer, producer)
 
 
@@ -105,6 +108,8 @@ def prepared_by_producer(producer: Producer, message: Message, database: str) ->
     """Validate a message of the official client; return a function that sends its half."""
     if isinstance(message, NewMessage):
         raise ClientMistake("The official producer takes its own Message; a NewMessage is for a Client.")
+    if not hasattr(message, "delivery_timestamp"):
+        raise ClientMistake(f"The official producer takes its own Message, and this is {kind_of(message)}.")
     refuse_unsendable(message.topic, message.body)
     refuse_unfit_for_half(message)
     return partial(sent_by_producer, producer, message, database)

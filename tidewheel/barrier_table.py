@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from tidewheel.database_errors import LACKING_COLUMN, LACKING_TABLE, says
 from tidewheel.databases import EXACT, KNOWN, MYSQL, insert_if_new, only_on, tables_sql
-from tidewheel.errors import ClientMistake, ConfigurationError, UnknownChoice
+from tidewheel.errors import ConfigurationError, UnknownChoice
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
 from tidewheel.sqlite_savepoints import begin_before_savepoints
@@ -35,8 +35,6 @@ with needing("txn"):
         text,
     )
     from sqlalchemy.exc import DBAPIError
-    from sqlalchemy.ext.asyncio import AsyncSession
-    from sqlalchemy.orm import Session, scoped_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,25 +127,6 @@ def explained(table: Table, remedy: str) -> Iterator[None]:
                 f"Rename or drop it when nothing in it is needed any more, then: {remedy}"
             ) from error
         raise
-
-
-def refuse_no_session(session: object) -> None:
-    """Refuse what is no session of SQLAlchemy's, such as a connection of Django's or a driver's.
-
-    Raises:
-        ClientMistake: for anything else, an AsyncSession included.
-    """
-    if isinstance(session, AsyncSession):
-        raise ClientMistake(
-            "It takes a Session, and this is an AsyncSession: use idempotence.async_once, and "
-            "await session.execute(outbox.adding(message))."
-        )
-    if not isinstance(session, Session | scoped_session):
-        raise ClientMistake(
-            "It takes a Session of SQLAlchemy, and this is "
-            f"{type(session).__module__}.{type(session).__name__}. Of another library's connection, make one "
-            "on the same transaction, or write the outbox's row by an INSERT of your own."
-        )
 
 
 def refuse_autocommit(connection: Connection) -> None:

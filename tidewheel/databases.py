@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from tidewheel.database_arguments import refuse_no_engine, refuse_no_time
 from tidewheel.database_errors import DUPLICATE_KEY, says
 from tidewheel.errors import UnknownChoice
 from tidewheel.extras import needing
@@ -51,6 +52,21 @@ KNOWN: Final = f"{', '.join(list(DIALECTS)[:-1])} and {list(DIALECTS)[-1]}"
 INSERTS: Final[dict[str, Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
+DRIVERS: Final = {
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+}
+"""How a URL names a driver that we install, by what it may begin with instead."""
+
+
+def way_of_url(url: str) -> str:
+    """Return what to write where a URL's driver is missing, or empty."""
+    named = DRIVERS.get(url.partition(":")[0])
+    return f" Name the driver: {named}://USER@HOST/DATABASE" if named else ""
+
+
 def only_on(dialects: tuple[str, ...], index: Index) -> None:
     """Let an index be made on some of the databases only."""
     index.info["dialects"] = dialects
@@ -62,6 +78,7 @@ def for_own_statements(engine: Engine) -> Engine:
 
     In MySQL, READ UNCOMMITTED would show what may be rolled back, and SERIALIZABLE locks what it reads.
     """
+    refuse_no_engine(engine)
     return (
         engine.execution_options(isolation_level="READ COMMITTED") if engine.dialect.name in MYSQL else engine
     )
@@ -94,6 +111,7 @@ def create_tables(engine: Engine, metadata: MetaData) -> None:
 
     A MariaDB may be reached by a URL of MySQL; its collation has its own name all the same.
     """
+    refuse_no_engine(engine)
     if engine.dialect.name != "mysql":
         metadata.create_all(engine)
         return
@@ -127,6 +145,8 @@ def insert_if_new(connection: Connection, table: Table, row: Mapping[str, object
 
 def delete_before(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
     """Delete rows whose time is before a time, in steps of a transaction each; return how many."""
+    refuse_no_engine(engine)
+    refuse_no_time(before_ms)
     deleted = 0
     step = delete_some_of_mysql if engine.dialect.name in MYSQL else delete_some
     while some := step(engine, column, before_ms, rows_max):

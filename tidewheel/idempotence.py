@@ -40,8 +40,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 from tidewheel.barrier import wall_clock_ms
-from tidewheel.barrier_table import explained, refuse_autocommit, refuse_no_session
+from tidewheel.barrier_table import explained, refuse_autocommit
 from tidewheel.client.handles import Message
+from tidewheel.database_arguments import (
+    refuse_no_async_session,
+    refuse_no_factory,
+    refuse_no_function,
+    refuse_no_message,
+    refuse_no_name,
+    refuse_no_redis,
+    refuse_no_session,
+)
 from tidewheel.database_errors import ROLLED_BACK, says, told_to_repeat
 from tidewheel.databases import (
     DIALECTS,
@@ -139,6 +148,7 @@ def consumed_sql(dialect: str) -> str:
 
 def identity_of(message: AnyMessage) -> str:
     """Return the identity that all deliveries of one message share, also if a relay sent it twice."""
+    refuse_no_message(message, "topic", "properties", "id" if isinstance(message, Message) else "message_id")
     message_id = message.id if isinstance(message, Message) else message.message_id
     topic = message.properties.get(ORIGIN_TOPIC) or message.topic
     return f"{topic}/{message.properties.get(OUTBOX_ID) or message_id}"
@@ -152,7 +162,7 @@ def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]
 
     Raises:
         ConfigurationError: when the table is missing, or each statement commits by itself.
-        ClientMistake: for a group or an identity that is too long.
+        ClientMistake: for what is no session, or a group or an identity that is no text or too long.
         RefusedByState: when the transaction ends inside the block (MySQL, MariaDB), or the session ends it
             and begins another there.
     """
@@ -173,6 +183,7 @@ def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]
 @asynccontextmanager
 async def async_once(session: AsyncSession, consumer_group: str, identity: str) -> AsyncIterator[bool]:
     """Yield the same for an AsyncSession."""
+    refuse_no_async_session(session)
     try:
         connection = await session.connection()
         is_first = await connection.run_sync(first_of, consumer_group, identity)
@@ -270,11 +281,18 @@ def nothing(_: Connection) -> None:
 
 def refuse_long(consumer_group: str, identity: str) -> None:
     """Refuse what does not fit into a row: a database that cuts it would take two messages for one."""
+    refuse_no_names(consumer_group, identity)
     if len(consumer_group) > GROUP_CHARACTERS or len(identity) > IDENTITY_CHARACTERS:
         raise ClientMistake(
             f"The group has {len(consumer_group)} characters of at most {GROUP_CHARACTERS}, and the identity "
             f"{len(identity)} of at most {IDENTITY_CHARACTERS}."
         )
+
+
+def refuse_no_names(consumer_group: str, identity: str) -> None:
+    """Refuse what names neither a group nor a message, such as the message itself."""
+    refuse_no_name(consumer_group, "The group")
+    refuse_no_name(identity, "The identity", "give identity_of(message)")
 
 
 def forget(engine: Engine, before_ms: int) -> int:
@@ -297,11 +315,15 @@ class OnceListener:
 
     Raises:
         ConfigurationError: for a coroutine function, which would be called and never run.
+        ClientMistake: for what is no session factory, group or function.
     """
 
     def __init__(
         self, sessions: sessionmaker[Session], group: str, handle: Callable[[Session, Any], object]
     ) -> None:
+        refuse_no_factory(sessions)
+        refuse_no_name(group, "The group")
+        refuse_no_function(handle)
         if iscoroutinefunction(handle) or iscoroutinefunction(type(handle).__call__):
             raise coroutine_refused(handle)
         self._sessions, self._group, self._handle = sessions, group, handle
@@ -350,6 +372,7 @@ class RedisGuard:
     """The weak guard over one Redis; keys are `tidewheel:once:GROUP:MESSAGE`."""
 
     def __init__(self, redis: Redis, *, work_s: int = WORK_S, keep_s: int = KEEP_S) -> None:
+        refuse_no_redis(redis)
         self._redis, self._work_s, self._keep_s = redis, work_s, keep_s
         self._close = redis.register_script(CLOSE_IF_OURS)
 
@@ -362,7 +385,9 @@ class RedisGuard:
 
         Raises:
             RefusedByState: when another is at work on it; let it out of the listener.
+            ClientMistake: for a group or an identity that is no text.
         """
+        refuse_no_names(consumer_group, identity)
         key, ours = f"tidewheel:once:{consumer_group}:{identity}", AT_WORK + uuid4().hex
         if not self._redis.set(key, ours, nx=True, ex=self._work_s):
             if text_of(self._redis.get(key)) != DONE:

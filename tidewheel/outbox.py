@@ -39,7 +39,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidewheel.barrier import wall_clock_ms
-from tidewheel.barrier_table import explained, refuse_autocommit, refuse_no_session
+from tidewheel.barrier_table import explained, refuse_autocommit
+from tidewheel.database_arguments import refuse_no_session
 from tidewheel.databases import create_tables, delete_before
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidewheel.barrier_table import explained
+from tidewheel.database_arguments import row_ids
 from tidewheel.databases import for_own_statements
 from tidewheel.extras import needing
 from tidewheel.outbox_table import REMEDY, is_parked, is_waiting, outbox_table
@@ -100,7 +101,7 @@ def replay(engine: Engine, ids: Iterable[int]) -> int:
     """
     own = for_own_statements(engine)
     with explained(outbox_table, REMEDY):
-        return sum(add_again(own, row_id) for row_id in sorted(set(ids)))
+        return sum(add_again(own, row_id) for row_id in row_ids(ids))
 
 
 def add_again(engine: Engine, row_id: int) -> bool:

@@ -21,6 +21,7 @@ from tidewheel.barrier import wall_clock_ms
 from tidewheel.barrier_table import refuse_unfit_table
 from tidewheel.client.calls import send
 from tidewheel.client.clients import AsyncClient, Client
+from tidewheel.database_arguments import refuse_no_engine, sending_of
 from tidewheel.databases import KNOWN, MYSQL
 from tidewheel.errors import (
     ClientMistake,
@@ -80,6 +81,7 @@ class Relay:
         park_after: int | None = PARK_AFTER,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
+        refuse_no_engine(engine)
         with engine.connect() as connection:
             refuse_unfit_table(connection, outbox_table, REMEDY)
             if engine.dialect.name in MYSQL:
@@ -175,12 +177,18 @@ def words(error: Exception) -> str:
 
 
 def send_by(producer: Client | Producer) -> Callable[[Row[Any]], object]:
-    """Return how a row is sent; raise `ConfigurationError` for an AsyncClient."""
+    """Return how a row is sent.
+
+    Raises:
+        ConfigurationError: for an AsyncClient.
+        ClientMistake: for what is neither a client nor a producer.
+    """
     if isinstance(producer, AsyncClient):
         raise ConfigurationError("The Relay takes a Client, as it sends by threads; not an AsyncClient.")
     if isinstance(producer, Client):
         return lambda row: producer.run(send(made_of(row, new_message_of), producer.namespace, row.outbox_id))
-    return lambda row: producer.send(made_of(row, message_of))
+    send_it = sending_of(producer, "send")
+    return lambda row: send_it(made_of(row, message_of))
 
 
 Made = TypeVar("Made")

@@ -20,6 +20,7 @@ from tidewheel.client.calls import TIMER_KEY, message_fields
 from tidewheel.client.names import text
 from tidewheel.client.spans import moment_of
 from tidewheel.client.values import NewMessage
+from tidewheel.database_arguments import kind_of, shown
 from tidewheel.databases import EXACT, MYSQL, only_on, tables_sql
 from tidewheel.delay_properties import contradiction, without_delay
 from tidewheel.durations import span_ms
@@ -110,6 +111,8 @@ def row_of(message: NewMessage | Message, key: str | None, created_ms: int) -> d
     Raises:
         ClientMistake: when no broker would take it, or the table does not keep what it says.
     """
+    if key is not None:
+        text(key, "key")
     said = fields_of_new(message, created_ms) if isinstance(message, NewMessage) else fields_of(message)
     outbox_id = uuid4().hex
     said["properties"] = sendable_properties(said, outbox_id, created_ms)
@@ -170,6 +173,11 @@ def refuse_no_texts(said: Mapping[str, Any]) -> None:
 
 def fields_of(message: Message) -> dict[str, Any]:
     """Return what a message of the official client's says; raise `ClientMistake`."""
+    if not hasattr(message, "lite_topic"):
+        raise ClientMistake(
+            f"It takes a NewMessage, or a Message of the official client, and this is {kind_of(message)}: "
+            f"{shown(message)}."
+        )
     if message.lite_topic or message.priority is not None:
         raise ClientMistake("The outbox keeps neither lite_topic nor priority. Send this message directly.")
     return {

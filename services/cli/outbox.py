@@ -124,10 +124,12 @@ def opened(url: str) -> Iterator[Engine]:
     with needing("txn"):
         from sqlalchemy import create_engine
         from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+        from tidewheel.databases import way_of_url
     try:
         engine = create_engine(url)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise ConfigurationError(f"--db cannot be used: {error}") from error
+        raise ConfigurationError(f"--db cannot be used: {error}.{way_of_url(url)}") from error
     try:
         yield engine
     except DBAPIError as error:

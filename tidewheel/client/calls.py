@@ -84,7 +84,7 @@ def message_fields(message: NewMessage, namespace: str, message_id: str) -> dict
         "message_group": message.group,
         "tag": message.tag,
         "keys": _key_list(message.keys),
-        "properties": marks | dict(message.properties),
+        "properties": marks | _property_map(message.properties),
     }
     return fields | {name: value for name, value in optional.items() if value}
 
@@ -106,14 +106,20 @@ def _when(message: NewMessage) -> dict[str, int | str]:
 def _carried(message: NewMessage) -> dict[str, Any]:
     """Return the verb on a timer that a message carries."""
     if message.move is not None:
+        if not isinstance(message.move, tuple) or len(message.move) != 2:
+            raise ClientMistake(f"move is {message.move!r:.80}: give (client.timer(topic, key), '1h').")
         timer, to = message.move
-        return {"move": {"key": timer.key, "topic": timer.wire_topic, "to": _due(to)}}
+        return {"move": {**_timer_of(timer, "move"), "to": _due(to)}}
     verbs = {"cancel": message.cancel, "fire": message.fire}
-    return {
-        name: {"key": timer.key, "topic": timer.wire_topic}
-        for name, timer in verbs.items()
-        if timer is not None
-    }
+    return {name: _timer_of(timer, name) for name, timer in verbs.items() if timer is not None}
+
+
+def _timer_of(timer: Any, verb: str) -> dict[str, str]:
+    if not hasattr(timer, "wire_topic"):
+        raise ClientMistake(
+            f"{verb} is {timer!r:.80}: it takes a timer, as client.timer(topic, key) returns it."
+        )
+    return {"key": timer.key, "topic": timer.wire_topic}
 
 
 def _due(to: Span | datetime) -> int | str:
@@ -124,6 +130,12 @@ def _key_list(keys: Iterable[str]) -> list[str]:
     if isinstance(keys, str):
         raise ClientMistake(f"keys is the text {keys[:80]!r}: give a list of texts.")
     return list(keys)
+
+
+def _property_map(properties: object) -> dict[str, str]:
+    if not isinstance(properties, Mapping):
+        raise ClientMistake(f"properties is {properties!r:.80}: give a dict of texts.")
+    return dict(properties)
 
 
 def send(message: NewMessage, namespace: str, message_id: str) -> Steps[Sent]:

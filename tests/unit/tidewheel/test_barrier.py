@@ -401,7 +401,7 @@ def test_what_a_newcomer_gives_by_mistake_is_said_clearly(barrier: Barrier, engi
     with pytest.raises(IllegalTopic, match="Set message"), barrier.transaction(Producing(), Message()):
         pass
     for no_factory in (engine, sessionmaker(engine)(), lambda: engine):
-        with pytest.raises(ConfigurationError, match="session factory"):
+        with pytest.raises(ClientMistake, match="session factory"):
             Barrier(no_factory)
 
 

@@ -1,0 +1,183 @@
+"""What a call of barrier, outbox or guard takes, and one sentence for anything else that it is given.
+
+SQLAlchemy's engines, sessions and factories are easily confused with each other and with their asynchronous
+sisters, and fail deep inside it, or not at all. So each is looked at where it enters.
+
+Raises everywhere:
+    ClientMistake: with what was given, what is wanted, and how to come by it.
+"""
+
+from __future__ import annotations
+
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
+
+from tidewheel.errors import ClientMistake
+from tidewheel.extras import needing
+
+with needing("txn"):
+    from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy.ext.asyncio import (
+        AsyncConnection,
+        AsyncEngine,
+        AsyncSession,
+        async_scoped_session,
+        async_sessionmaker,
+    )
+    from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_ASYNCHRONOUS = AsyncEngine, AsyncConnection, AsyncSession, async_scoped_session, async_sessionmaker
+_BOUND = Connection, Session, scoped_session, sessionmaker
+_SHOWN_CHARACTERS = 80
+
+
+def kind_of(thing: object) -> str:
+    """Return the full name of an object's type."""
+    kind = type(thing)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def refuse_no_engine(engine: object) -> None:
+    """Refuse what is no Engine."""
+    if isinstance(engine, Engine):
+        if getattr(engine.dialect, "is_async", False):
+            raise ClientMistake(
+                f"It blocks, and {engine.driver} is a driver for a loop. Give another's engine."
+            )
+        return
+    raise ClientMistake(
+        f"It takes an Engine of SQLAlchemy, and this is {kind_of(engine)}. {_way_from(engine)}"
+    )
+
+
+def _way_from(thing: object) -> str:
+    if isinstance(thing, _ASYNCHRONOUS):
+        return "It blocks: give create_engine(url), of the same database with a driver that blocks."
+    if isinstance(thing, _BOUND):
+        return "Give the engine that it is bound to."
+    if isinstance(thing, str | URL):
+        return "Give create_engine(url)."
+    return "Give what create_engine(url) returns."
+
+
+def refuse_no_session(session: object) -> None:
+    """Refuse what is no Session, such as a connection of Django's or a driver's."""
+    if isinstance(session, Session | scoped_session):
+        return
+    if isinstance(session, AsyncSession | async_scoped_session):
+        raise ClientMistake(
+            "It takes a Session, and this is an AsyncSession: use idempotence.async_once, and "
+            "await session.execute(outbox.adding(message))."
+        )
+    if isinstance(session, Engine | AsyncEngine | sessionmaker | async_sessionmaker | str | URL):
+        way = "Open one: with sessionmaker(engine).begin() as session."
+    elif isinstance(session, Connection):
+        way = "Open one on it: Session(connection)."
+    else:
+        way = (
+            "Of another library's connection, make one on the same transaction, or write the outbox's row by "
+            "an INSERT of your own."
+        )
+    raise ClientMistake(f"It takes a Session of SQLAlchemy, and this is {kind_of(session)}. {way}")
+
+
+def refuse_no_async_session(session: object) -> None:
+    """Refuse what is no AsyncSession."""
+    if isinstance(session, AsyncSession | async_scoped_session):
+        return
+    is_session = isinstance(session, Session | scoped_session)
+    way = "use once for it" if is_session else "open one: async with sessions.begin() as session"
+    raise ClientMistake(f"It takes an AsyncSession of SQLAlchemy, and this is {kind_of(session)}: {way}.")
+
+
+def refuse_no_redis(redis: object) -> None:
+    """Refuse what is no client of Redis, and one for a loop, of which every answer would look like a yes."""
+    if not hasattr(redis, "register_script") or iscoroutinefunction(getattr(redis, "execute_command", None)):
+        raise ClientMistake(f"It takes a redis.Redis, which blocks, and this is {kind_of(redis)}.")
+
+
+def refuse_no_factory(sessions: object) -> None:
+    """Refuse what opens no sessions that block and end with a block."""
+    if not isinstance(sessions, sessionmaker):
+        raise _no_factory(sessions)
+
+
+def session_from(sessions: object) -> Session:
+    """Return a session of a factory, be it of any kind; refuse what opens none that blocks."""
+    session = sessions() if callable(sessions) else None
+    if not isinstance(session, Session):
+        raise _no_factory(sessions)
+    return session
+
+
+def _no_factory(sessions: object) -> ClientMistake:
+    return ClientMistake(
+        f"It takes a session factory, and this is {kind_of(sessions)}. Give sessionmaker(engine), of an "
+        "engine that blocks: it works in threads."
+    )
+
+
+def refuse_no_async_factory(sessions: object) -> None:
+    """Refuse what opens no sessions for a loop."""
+    if not isinstance(sessions, async_sessionmaker):
+        raise ClientMistake(
+            f"It takes an asynchronous session factory, and this is {kind_of(sessions)}. Give "
+            "async_sessionmaker(async_engine), or leave it out."
+        )
+
+
+def refuse_no_function(handle: object) -> None:
+    """Refuse what cannot be called with a session and a message."""
+    if not callable(handle):
+        raise ClientMistake(f"It takes a function of session and message, and this is {kind_of(handle)}.")
+
+
+def refuse_no_message(message: object, *attributes: str) -> None:
+    """Refuse what lacks a message's attributes."""
+    if not all(hasattr(message, name) for name in attributes):
+        raise ClientMistake(
+            f"It takes a message that was received, and this is {kind_of(message)}: {shown(message)}."
+        )
+
+
+def refuse_no_time(before_ms: object) -> None:
+    """Refuse what is no number of milliseconds: a database may take it for later than every time."""
+    if not isinstance(before_ms, int):
+        raise ClientMistake(f"before_ms is {shown(before_ms)}: give whole milliseconds since 1970.")
+
+
+def row_ids(ids: Iterable[int]) -> list[int]:
+    """Return ids of rows, each once, in order."""
+    try:
+        found = set(ids)
+        wrong = next((one for one in found if not isinstance(one, int)), None)
+    except TypeError:
+        raise ClientMistake(f"ids is {shown(ids)}: give a list, such as [17].") from None
+    if wrong is not None:
+        raise ClientMistake(f"An id is {shown(wrong)}: give the number, such as row.id.")
+    return sorted(found)
+
+
+def refuse_no_name(value: object, field: str, way: str = "give a text") -> None:
+    """Refuse what is no text, or an empty one, which would be that of every message."""
+    if not isinstance(value, str) or not value:
+        raise ClientMistake(f"{field} is {shown(value)}: {way}.")
+
+
+def sending_of(producer: Any, call: str) -> Callable[..., Any]:
+    """Return the method of an official producer."""
+    method = getattr(producer, call, None)
+    if isinstance(producer, type) or not callable(method):
+        raise ClientMistake(
+            "It takes a Client, or a started producer of the official client, and this is "
+            f"{kind_of(producer)}. Give tidewheel.Client(url)."
+        )
+    return method  # type: ignore[no-any-return]
+
+
+def shown(value: object) -> str:
+    """Return a value as an error shows it."""
+    return f"{value!r:.{_SHOWN_CHARACTERS}}"
