@@ -101,13 +101,13 @@ class Sending:
             self._transactions.check_room()
         if message.delivery_ms is not None:
             check_delivery(message.delivery_ms, self._settings.delay_ms_max, now_ms)
+        carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
+        if carried is not None:  # before `route`, which may create the topic
+            self._carrying.refuse_unknown(carried, now_ms)
         topic = self._topics.route(message.topic, now_ms)
         check_type(message_type, topic)
         queue_id = self._queue_for(message, topic)
         assert 0 <= queue_id < topic.queue_count, "a message for a queue that its topic does not have"
-        carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
-        if carried is not None:
-            self._carrying.refuse_unknown(carried, now_ms)
         if message_type is MessageType.TRANSACTION:
             return self._send_half(message, queue_id, now_ms)
         if message_type is MessageType.DELAY:

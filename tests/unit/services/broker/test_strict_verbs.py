@@ -74,7 +74,6 @@ def test_a_verb_without_its_topic_finds_nothing_which_is_counted_by_the_messages
 def test_a_strict_verb_on_an_unknown_timer_is_refused_and_nothing_is_stored(
     desk: Desk, verb: dict[str, str], more: dict[str, str], kind: dict[str, Any]
 ) -> None:
-    desk.broker.topics.route("orders", NOW_MS)
     before = desk.count()
     with pytest.raises(TimerUnknown, match=r"strict verb.*'order:7'.*TW_TIMER_TOPIC"):
         desk.send("orders", verb | more | STRICT, **kind)
