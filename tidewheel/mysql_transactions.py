@@ -34,9 +34,12 @@ with needing("txn"):
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
+
+    _Proof = Callable[[Connection], None]
 
 _COMMITS: Final = re.compile(
     r"(?:\s|--[^\n]*\n|\#[^\n]*\n|/\*(?!!).*?\*/)*"
@@ -45,7 +48,7 @@ _COMMITS: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-_proofs: WeakKeyDictionary[Connection, list[Callable[[Connection], None]]] = WeakKeyDictionary()
+_proofs: WeakKeyDictionary[Connection, list[_Proof]] = WeakKeyDictionary()
 """The proofs of the blocks that are open on a connection, the outermost first."""
 
 
@@ -63,8 +66,7 @@ def one_transaction(
     if connection.dialect.name not in MYSQL:
         yield
         return
-    prove = partial(_prove, _begun(connection), complete)
-    with _listening(connection, prove):
+    with _begun(connection, complete) as prove:
         yield
         prove(connection)
 
@@ -77,28 +79,29 @@ async def async_one_transaction(
     if connection.dialect.name not in MYSQL:
         yield
         return
-    prove = partial(_prove, await connection.run_sync(_begun), complete)
-    with _listening(connection.sync_connection, prove):
+    with await connection.run_sync(_begun, complete) as prove:
         yield
         if not connection.closed:
             await connection.run_sync(prove)
 
 
-def _begun(connection: Connection) -> str:
+def _begun(
+    connection: Connection, complete: Callable[[Connection], object]
+) -> AbstractContextManager[_Proof]:
+    """Set a savepoint; return the block that has the proof of its transaction."""
     savepoint = f"tidewheel_{uuid4().hex}"
     connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
-    return savepoint
+    return _listening(connection, partial(_prove, savepoint, complete))
 
 
 @contextmanager
-def _listening(connection: Connection | None, prove: Callable[[Connection], None]) -> Iterator[None]:
+def _listening(connection: Connection, prove: _Proof) -> Iterator[_Proof]:
     """Refuse statements that commit, and prove the transaction before it is committed inside the block.
 
     Both by listeners of this block's own: one function that two blocks in each other had in common would be
     gone for both when the inner one ends. Of blocks in each other the inner one is proven first, since the
     release of the outer savepoint takes the inner one along.
     """
-    assert connection is not None
     proofs = _proofs.setdefault(connection, [])
 
     def refuse(_connection: Connection, _cursor: Any, statement: str, *_: object) -> None:
@@ -112,7 +115,7 @@ def _listening(connection: Connection | None, prove: Callable[[Connection], None
     event.listen(connection, "before_cursor_execute", refuse)
     event.listen(connection, "commit", prove_all)
     try:
-        yield
+        yield prove
     finally:
         event.remove(connection, "commit", prove_all)
         event.remove(connection, "before_cursor_execute", refuse)
