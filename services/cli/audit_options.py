@@ -87,7 +87,6 @@ def answering() -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except BrokenPipeError as error:  # whoever reads, `head` perhaps, has read enough: no finding, no fault
-        output.discard_stdout()
         raise typer.Exit(NOT_READ) from error
     except Exception as error:  # a fault of ours must not look like a finding, whose exit code is Python's 1
         traceback.print_exc()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from commitlog import limits
 from services.settings.errors import InputUnreadable
@@ -16,6 +18,7 @@ from tidewheel.errors import BodyTooLarge
 from tidewheel.message_rules import ELSEWHERE
 
 _TEXT_CHARACTERS_MAX: Final = 256 * 1024
+STDIN: Final = "stdin"
 HELP = "The text, @FILE, or - for stdin; @@ is an @."
 
 
@@ -32,20 +35,29 @@ def body_text(said: str, bytes_max: int = limits.BODY_BYTES_MAX) -> str:
     if said.startswith("@@"):
         return said[1:]
     if said in ("-", "@-"):
-        return decoded(sys.stdin.buffer.read(bytes_max + 1), "stdin", bytes_max)
+        return decoded(read(nullcontext(sys.stdin.buffer), STDIN, bytes_max), STDIN, bytes_max)
     if said.startswith("@"):
-        return decoded(read(Path(said[1:]), bytes_max), said[1:], bytes_max)
+        path = said[1:]
+        return decoded(read(opened(path), path, bytes_max), path, bytes_max)
     return said
 
 
-def read(path: Path, bytes_max: int) -> bytes:
-    """Return what a file holds, as far as a body may go and a byte more."""
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """Open a file."""
+    with Path(path).open("rb") as file:
+        yield file
+
+
+def read(source: AbstractContextManager[BinaryIO], where: str, bytes_max: int) -> bytes:
+    """Return what a file or stdin holds, as far as a body may go and a byte more."""
     try:
-        with path.open("rb") as file:
+        with source as file:
             return file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputUnreadable(f"{path}: {reason}. A text that begins with @ is written @@.") from error
+        hint = "" if where == STDIN else " A text that begins with @ is written @@."
+        raise InputUnreadable(f"{where}: {reason}.{hint}") from error
 
 
 def decoded(body: bytes, where: str, bytes_max: int) -> str:

@@ -78,7 +78,7 @@ def begin(settings: ServeSettings, ready: Ready) -> None:
             tries = "no samples: this store has other topics. Give --store an empty folder for some."
     except TidewheelError as error:
         output.say(f"The samples could not be made. {error}")
-    print(f"{banner(settings, ready)}\n{tries}", flush=True)
+    output.offer(f"{banner(settings, ready)}\n{tries}")
 
 
 def make_samples(api: Api) -> bool:

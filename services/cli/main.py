@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from commitlog.assertions import require_assertions
 from services.cli.commands import COMMANDS
+from services.process.streams import standard_streams
 from tidewheel.errors import TidewheelError
 from tidewheel.extras import extra_of, library_of, missing
 
@@ -42,23 +43,30 @@ VERSION: Final[tuple[list[str], ...]] = (["--version"], ["-V"])
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; errors that Tidewheel raises on purpose become one line and an exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with standard_streams():
+        try:
+            print_and_flush(given)
+        except TidewheelError as error:
+            complain(f"{error.code} {error}")
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:  # whoever reads, `head` perhaps, has read enough
+            sys.exit(EXIT_NOT_READ)
+
+
+def print_and_flush(given: list[str]) -> None:
+    """Do what the command line says; its result is written when this ends, or it raises what kept it."""
     try:
         require_assertions()
         if given in HELP:
-            print(help_text(), flush=True)
-            sys.exit(0)
-        if given in VERSION:
-            print(f"tidewheel {own_version()}", flush=True)
-            sys.exit(0)
-        run(given)
-    except TidewheelError as error:
-        complain(f"{error.code} {error}")
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:  # whoever reads, `head` perhaps, has read enough; the end flushes once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_NOT_READ)
+            print(help_text())
+        elif given in VERSION:
+            print(f"tidewheel {own_version()}")
+        else:
+            run(given)
+    finally:
+        sys.stdout.flush()
 
 
 def own_version() -> str:

@@ -23,6 +23,7 @@ import unicodedata
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from services.process.errors import StdoutFailed
 from services.process.printable import one_line
 
 if TYPE_CHECKING:
@@ -126,9 +127,12 @@ def text_width(text: str) -> int:
     )
 
 
-def discard_stdout() -> None:
-    """Let what is still to be printed go nowhere: nobody reads it, and the end of the process flushes it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def offer(text: str) -> None:
+    """Print text to stdout; a process that outlives it says on stderr that it cannot be written."""
+    try:
+        print(text, flush=True)
+    except (BrokenPipeError, StdoutFailed):
+        say("stdout cannot be written: what it was to show is lost, and this goes on.")
 
 
 def say(sentence: str) -> None:

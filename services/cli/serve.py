@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from services.cli import output
 from services.cli.setting_options import ConfigOption, given, takes
 from services.settings.config import ServeSettings, load
 from tidewheel.client.address import is_loopback
@@ -43,7 +44,7 @@ def serve(context: typer.Context, config: ConfigOption = None, **flags: Any) -> 
 def announce(settings: ServeSettings, ready: Ready) -> None:
     """Say on stdout where the broker is and what to type next; the log, on stderr, says so in its own way."""
     if settings.banner:
-        print(banner(settings, ready), flush=True)
+        output.offer(banner(settings, ready))
 
 
 def banner(settings: ServeSettings, ready: Ready) -> str:

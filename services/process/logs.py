@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import suppress
 from typing import Final, TextIO, cast
 
 import structlog
 
 from services.process.printable import one_line
+from services.process.streams import Unfailing
 
 TRACEBACKS = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -22,23 +22,6 @@ LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-
-
-class Unfailing:
-    """A stream that drops what cannot be written: the terminal is gone, or the disk of a log file is full."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> None:
-        """Write a text, if it can be."""
-        with suppress(OSError):
-            self._stream.write(text)
-
-    def flush(self) -> None:
-        """Flush what was written, if it can be."""
-        with suppress(OSError):
-            self._stream.flush()
 
 
 class Quoted:

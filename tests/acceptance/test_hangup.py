@@ -76,3 +76,23 @@ def test_a_signal_to_end_is_named_in_the_log(tmp_path: Path, number: signal.Sign
     assert process.wait(SECONDS) == 0
     stopped = json.loads(log.read_text().splitlines()[-1])
     assert (stopped["event"], stopped["why"]) == ("stopped", number.name)
+
+
+@pytest.mark.parametrize("command", ["serve", "dev"])
+@pytest.mark.parametrize(
+    "redirected", [">/dev/full", ">/dev/full 2>/dev/full", ">&-", "2>&-", "<&- >&- 2>&-", "> >(exit)"]
+)
+def test_a_broker_outlives_what_it_prints_to(tmp_path: Path, command: str, redirected: str) -> None:
+    """A full disk, closed descriptors, a pipe that nobody reads: it serves, and ends cleanly."""
+    ready = tmp_path / "ready.json"
+    where = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", str(tmp_path / "store")]
+    process = subprocess.Popen(
+        ["bash", "-c", f'exec "$@" {redirected}', "bash", *COMMAND, command, *where],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env=without_settings(os.environ) | {"TIDEWHEEL_READY_FILE": str(ready)},
+    )  # fmt: skip
+    wait_until(lambda: ready.exists() or process.poll() is not None, SECONDS)
+    with Client(str(json.loads(ready.read_text())["http"]), token="") as client:
+        client.send("orders", "kept")
+    process.terminate()
+    assert process.wait(SECONDS) == 0

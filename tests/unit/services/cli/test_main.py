@@ -14,7 +14,10 @@ import typer
 
 from services.cli import commands
 from services.cli import main as command
-from services.process.errors import PortTaken
+from services.process.errors import PortTaken, StdoutFailed
+from services.settings.errors import InputUnreadable
+from tidewheel.command import without_settings
+from tidewheel.errors import BrokerUnreachable
 
 ROOT = Path(__file__).parents[4]
 
@@ -55,6 +58,54 @@ def test_whoever_has_read_enough_is_shown_no_trace(arguments: tuple[str, ...]) -
     os.close(writer)
     assert ended.stderr == ""
     assert ended.returncode != 0
+
+
+def ended_with(redirected: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """How a command ends whose streams a shell has redirected."""
+    words = ["bash", "-c", f'exec "$@" {redirected}', "bash", sys.executable, "-m", "tidewheel", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=without_settings(os.environ))
+
+
+@pytest.mark.parametrize("redirected", [">/dev/full", ">&-"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("--version",),
+        ("version",),
+        ("version", "--json"),
+        ("config", "show"),
+        ("config", "example"),
+        ("config", "--help"),
+        ("sample", "python"),
+    ],
+    ids=" ".join,
+)
+def test_a_result_that_cannot_be_written_is_an_error(arguments: tuple[str, ...], redirected: str) -> None:
+    """A full disk, or a descriptor that is closed: with a sentence, and without a trace."""
+    ended = ended_with(redirected, *arguments)
+    assert ended.returncode == StdoutFailed.exit_code
+    assert ended.stderr.startswith(f"{StdoutFailed.code} Standard output cannot be written. ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("redirected", ["2>/dev/full", "2>&-", "<&- >&- 2>&-"])
+def test_an_error_that_nobody_can_be_told_is_an_exit_code(redirected: str) -> None:
+    ended = ended_with(redirected, "topic", "ls", "--http", "127.0.0.1:1")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (BrokerUnreachable.exit_code, "", "")
+    assert ended_with(redirected, "servee").returncode == 2, "a mistake that Typer tells"
+
+
+def test_what_is_not_printed_need_not_be_writable() -> None:
+    assert ended_with(">&-", "topic", "ls", "--http", "127.0.0.1:1").returncode == BrokerUnreachable.exit_code
+
+
+def test_stdin_that_cannot_be_read_is_named() -> None:
+    ended = ended_with("<&-", "send", "t", "-", "--http", "127.0.0.1:1")
+    assert (ended.returncode, ended.stderr) == (
+        InputUnreadable.exit_code,
+        "TW-121 The input file cannot be read. stdin: Bad file descriptor.\n",
+    )
 
 
 def loaded(*arguments: str) -> tuple[str, set[str]]:

@@ -101,15 +101,13 @@ def test_a_terminal_is_not_moved_by_what_is_printed(call: str) -> None:
 
 
 OWN_TEXT = {
-    "output.py": {"print_json", "print_json_line", "show", "print_table", "say"},
-    "main.py": {"main"},
+    "output.py": {"print_json", "print_json_line", "show", "print_table", "say", "offer"},
+    "main.py": {"print_and_flush"},
     "config.py": {"show_example", "show_docs"},
     "audit.py": {"show_mapping"},
     "sample.py": {"sample"},
     "demo.py": {"demo"},
-    "serve.py": {"announce"},
     "task_views.py": {"say", "end"},
-    "dev.py": {"begin"},
     "top.py": {"screen_of_its_own", "draw"},
 }
 """What prints by itself: only what is ours, or JSON."""
