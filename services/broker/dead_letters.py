@@ -38,6 +38,8 @@ _MARKS: Final = (
 )
 _DONE: Final = (
     property_names.TIMER_OFFSET,
+    property_names.VERB,
+    property_names.REASON,
     property_names.CANCELS,
     property_names.CANCELS_TOPIC,
     property_names.FOR_GROUP,

@@ -118,11 +118,20 @@ def names_of(stored: dict[str, str]) -> list[TimerName]:
     return [*names, TimerName(topic, key=key)] if key and _KEY in said else names
 
 
-def delivered_record(timer: Record, timer_offset: int, verb: str = "") -> Record:
-    """Return the message of a timer record for its real queue, naming the timer."""
+def moved_because(stored: dict[str, str]) -> str | None:
+    """Return why the timer of a record with these properties was moved to its time; None: it was not."""
+    return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
+
+
+def delivered_record(timer: Record, timer_offset: int, verb: str = "", reason: str = "") -> Record:
+    """Return the message of a timer record for its real queue, naming the timer; `reason` is the verb's."""
     stored = properties.decode(timer.properties)
     kept = {name: value for name, value in stored.items() if name not in NOT_DELIVERED}
-    marks = {property_names.TIMER_OFFSET: str(timer_offset), property_names.VERB: verb}
+    marks = {
+        property_names.TIMER_OFFSET: str(timer_offset),
+        property_names.VERB: verb,
+        property_names.REASON: reason,
+    }
     return Record(
         topic=stored[property_names.REAL_TOPIC],
         queue_id=int(stored[property_names.REAL_QUEUE_ID]),

@@ -61,7 +61,7 @@ from services.broker.timer_ends import Named, NameWords, TimerEnd, TimerEnds, na
 from services.broker.timer_files import Doubt, TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
-from services.broker.values import LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
+from services.broker.values import Delivery, LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
 from tidewheel import property_names
 from timingwheel import sectors
 from timingwheel.partition import IN_LOG
@@ -251,7 +251,7 @@ class Timers:
         new = timer_records.cancel_record(found.timer_offset, found.due_ms, name.topic, message_id, reason)
         return self._appended(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
-    def move(self, name: TimerName, due_ms: int, now_ms: int) -> TimerVerdict:
+    def move(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
         """Give a timer that waits another due time (ms since 1970); raise `IllegalDeliveryTime`.
 
         It keeps the names that still mean it: another timer may have its key, set while this one was late by
@@ -266,7 +266,7 @@ class Timers:
         if isinstance(found, TimerVerdict):
             return found
         timer = self.read(found)
-        new = timer_records.moved_record(timer, found.timer_offset, found.due_ms, due_ms)
+        new = timer_records.moved_record(timer, found.timer_offset, found.due_ms, due_ms, reason)
         names = self._names_kept(timer, found.timer_offset, now_ms)
         if names != timer_records.names_of(properties.decode(new.properties)):
             timer_records.go_by(new, names)
@@ -274,13 +274,13 @@ class Timers:
         verdict = self._appended(Verdict.MOVED, message_id, new, found.due_ms, now_ms)
         return replace(verdict, ended_ms=due_ms)
 
-    def fire(self, name: TimerName, now_ms: int) -> TimerVerdict:
+    def fire(self, name: TimerName, now_ms: int, *, reason: str = "") -> TimerVerdict:
         """Deliver a timer that waits at once."""
         found = self._found(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
         timer = self.read(found)
-        new = timer_records.delivered_record(timer, found.timer_offset, FIRE)
+        new = timer_records.delivered_record(timer, found.timer_offset, FIRE, reason)
         message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
         return self._appended(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
@@ -303,6 +303,12 @@ class Timers:
         """Return a timer that waits, or what became of it."""
         found = self._found(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read(found))
+
+    def ended(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
+        """Return what became of the timer of one timer record; None while it waits."""
+        record = timer.record
+        found = Named(record.physical_offset, due_ms_of(record), record.store_ms)
+        return self._ended(found, "", now_ms)
 
     def message_id_of_key(self, topic: str, key: str) -> str:
         """Return the id of the newest message that had a timer key; empty if there is none, or no record."""
@@ -479,24 +485,31 @@ class Timers:
     def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
         """Return the timer of a name if it waits; else the verdict, which is counted for a verb."""
         found = self.ends.named(name)
-        ended = None if found is None else self.ends.ended(found.timer_offset)
         if found is None:
-            verdict = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
-        elif self.ends.is_forgotten(found.known_ms, now_ms):
-            verdict = TimerVerdict(Verdict.FORGOTTEN, name.message_id, 0, -1, 0)
-        elif ended is None:
-            return found
+            verdict: TimerVerdict | None = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
         else:
-            verdict = TimerVerdict(
-                _VERDICTS[ended.end],
-                name.message_id,
-                ended.ended_ms,
-                ended.ended_offset,
-                ended.ended_offset + 1,
-                found.due_ms,
-                ended.end,
-            )
+            verdict = self._ended(found, name.message_id, now_ms)
+            if verdict is None:
+                return found
+        assert verdict is not None, "a timer neither waits nor has a verdict"
         return self._counted(verdict) if is_verb else verdict
+
+    def _ended(self, found: Named, message_id: str, now_ms: int) -> TimerVerdict | None:
+        """Return the verdict on a timer that has ended, or is forgotten; None while it waits."""
+        ended = self.ends.ended(found.timer_offset)
+        if self.ends.is_forgotten(found.known_ms, now_ms):
+            return TimerVerdict(Verdict.FORGOTTEN, message_id, 0, -1, 0)
+        if ended is None:
+            return None
+        return TimerVerdict(
+            _VERDICTS[ended.end],
+            message_id,
+            ended.ended_ms,
+            ended.ended_offset,
+            ended.ended_offset + 1,
+            found.due_ms,
+            ended.end,
+        )
 
     def _appended(
         self, verdict: Verdict, message_id: str, new: Record, due_ms: int, now_ms: int
@@ -530,6 +543,7 @@ def pending_timer(timer: Record) -> PendingTimer:
         tag=message.tag,
         stored_ms=timer.store_ms,
         message=message,
+        moved_because=timer_records.moved_because(properties.of_record(timer)),
     )
 
 

@@ -101,6 +101,8 @@ class PendingTimer:
     tag: str = ""
     stored_ms: int = 0
     message: Message | None = None
+    moved_because: str | None = None
+    """Why it was moved to this time, empty if nobody said; None where it was not moved."""
 
 
 class LostTimer(NamedTuple):

@@ -73,6 +73,7 @@ def standing(message: dict[str, Any]) -> str:
         return f"{message['stored_topic']} queue {message['queue_id']} offset {message['queue_offset']}"
     due = [f"due {exact(due_ms)} ({away(int(due_ms))})"] if state == "pending" and due_ms else []
     due += [f"was due {exact(due_ms)}"] if state != "pending" and due_ms else []
+    due += [f"ended {exact(message['ended_ms'])}"] if message.get("ended_ms") else []
     note = [message["note"]] if message["note"] else []
     return "  ".join([state.upper(), message["topic"], *due, *note])
 

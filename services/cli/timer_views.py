@@ -84,6 +84,8 @@ def timer_lines(timer: Answer) -> Iterator[str]:
     name = timer["timer_key"] or timer["message_id"]
     yield f"PENDING  {name}  {timer['topic']}  due {both(int(timer['due_ms']))}"
     yield f"  id {timer['message_id']}  stored {both(int(timer['stored_ms']))}  log@{timer['timer_offset']}"
+    if timer.get("note"):
+        yield f"  {timer['note']}"
     for title, value in (
         ("timer key", timer["timer_key"]),
         ("keys", " ".join(timer["keys"])),

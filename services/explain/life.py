@@ -41,6 +41,7 @@ from commitlog.kinds import (
 from commitlog.record import TYPE_COMMIT, Record
 from consumequeue import acks, lease_records
 from consumequeue.attempts import Cause
+from services.broker.timer_records import moved_because
 from tidewheel import property_names
 
 OPERATORS: Final = "TW_SYS_OPERATORS"
@@ -166,12 +167,13 @@ def standing(events: Iterable[Event]) -> str:
             state = _STATES.get(event.what, state)
     if state == _AVAILABLE:
         return f"acknowledged by {', '.join(done_by)}" if done_by else "acknowledged by nobody yet"
-    if state == _UNDECIDED and asked_count:
+    if state == _OPEN and asked_count:
         return f"{state}; its producer was asked {asked_count} times"
     return state
 
 
-_UNDECIDED: Final = "undecided: its transaction has neither been committed nor rolled back"
+_OPEN: Final = "open: its transaction has neither been committed nor rolled back"
+_WAITS: Final = "pending: waits for its time"
 _AVAILABLE: Final = "available"
 _GIVEN_UP: Final = "given up: a dead letter; see tidewheel dlq"
 _LOST: Final = "its record could not be read"
@@ -184,14 +186,14 @@ _ENDS: Final = {
     End.UNREADABLE: "lost",
 }
 _STATES: Final = {
-    "half": _UNDECIDED,
+    "half": _OPEN,
     "rolled back": "rolled back: nobody gets it",
     "expired": "expired: nobody answered for it; see tidewheel txn ls",
     "committed": _AVAILABLE,
     "stored": _AVAILABLE,
     "sent back": _AVAILABLE,
-    "armed": "waits for its time",
-    "moved": "waits for its time",
+    "armed": _WAITS,
+    "moved": _WAITS,
     "cancelled": "cancelled: nobody gets it",
     "lost": "lost: nobody had its record any more; see tidewheel timer ls --damaged",
     "replaced": "replaced by a newer message under its timer key: nobody gets it",
@@ -200,6 +202,11 @@ _STATES: Final = {
     "dead letter": _GIVEN_UP,
     "settled": "given up: its dead letter was redriven or purged by an operator",
 }
+
+
+def word(what: str) -> str:
+    """Return how a message stands after an event, in a word."""
+    return _STATES[what].partition(":")[0]
 
 
 def ending(end: End, one: Record | None) -> tuple[str, str]:
@@ -221,18 +228,25 @@ def ending(end: End, one: Record | None) -> tuple[str, str]:
     return _fired(one, stored)
 
 
+def waiting(moved_because: str | None) -> str:
+    """Return what is told of a timer that waits, beside its time; empty where it was never moved."""
+    if moved_because is None:
+        return ""
+    return f"moved to this time{moved_because and f', because: {moved_because}'}"
+
+
 def _own_event(one: Record, ids: Ids, stored: dict[str, str]) -> Event:
     """Return what a record is for its own message."""
     what, note = _what(one, stored)
-    reason = stored.get(property_names.REASON, "")
     place = place_of(one)
+    is_of_operator = what in ("committed", "armed") and moved_because(stored) is None  # he ended the half
     return Event(
         one.physical_offset,
         one.store_ms,
         what,
         ids.topic,
         ids.message_id,
-        f"{note}, because: {reason}" if reason else note,
+        _because(note, stored) if is_of_operator else note,
         place and place.queue_id,
         place and place.queue_offset,
         _number(stored.get(property_names.DUE_MS, "")),
@@ -275,7 +289,9 @@ def _fired(one: Record, stored: dict[str, str]) -> tuple[str, str]:
     """Return how a timer's message went out."""
     due_ms = _number(stored.get(property_names.DUE_MS, ""))
     if stored.get(property_names.VERB) == "FIRE":
-        return "fired", "before its time, because somebody asked for it"
+        reason = stored.get(property_names.REASON, "")
+        why = f"because: {reason}" if reason else "because somebody asked for it"
+        return "fired", f"before its time, {why}"
     if due_ms is None:
         return "delivered", ""
     late_ms = one.store_ms - due_ms
@@ -284,8 +300,9 @@ def _fired(one: Record, stored: dict[str, str]) -> tuple[str, str]:
 
 def _taken_over(stored: dict[str, str]) -> tuple[str, str]:
     """Return how a timer ended that another took the place of."""
-    if stored.get(property_names.VERB) == "MOVE":
-        return "moved", "to another time"
+    if moved_because(stored) is not None:
+        is_same = stored.get(property_names.DUE_MS) == stored.get(property_names.REPLACED_DUE_MS)
+        return "moved", _because(f"to {'the same' if is_same else 'another'} time", stored)
     return "replaced", f"by message {stored.get(property_names.MESSAGE_ID, '')}"
 
 

@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import structlog
@@ -48,6 +49,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.values import (
     CheckBack,
     Damaged,
+    Delivery,
     Effect,
     Notify,
     PendingTimer,
@@ -281,15 +283,16 @@ class LiveBroker:
             return self.refusing_new(behind)
         return nullcontext()
 
-    async def move_timer(self, name: TimerName, due_ms: int) -> TimerVerdict:
+    async def move_timer(self, name: TimerName, due_ms: int, reason: str = "") -> TimerVerdict:
         """Give a delayed message another time."""
         await self.room.for_copy()
-        return await self.call(self._broker.timers.move, name, due_ms + self.clock.offset_ms)
+        move = partial(self._broker.timers.move, reason=reason)
+        return await self.call(move, name, due_ms + self.clock.offset_ms)
 
-    async def fire_timer(self, name: TimerName) -> TimerVerdict:
+    async def fire_timer(self, name: TimerName, reason: str = "") -> TimerVerdict:
         """Deliver a delayed message at once."""
         await self.room.for_copy()
-        return await self.call(self._broker.timers.fire, name)
+        return await self.call(partial(self._broker.timers.fire, reason=reason), name)
 
     def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
         """Call a verb of the core with the broker's time behind its arguments."""
@@ -356,6 +359,10 @@ class LiveBroker:
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
         """Look at one delayed message: waiting, or what became of it."""
         return self.query(self._broker.timers.get, name, self.clock.now_ms())
+
+    def timer_ended(self, timer: Delivery) -> TimerVerdict | None:
+        """Return what became of the timer of one timer record that was looked at; None while it waits."""
+        return self.query(self._broker.timers.ended, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
         """Look at delayed messages that wait, by due time."""

@@ -100,4 +100,4 @@ class TimerTasks(Tasks[TimerOrder]):
     def _asked(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:
         if order.verb is TimerVerb.CANCEL:
             return self._live.call(self._live.core.timers.cancel, name, order.reason)
-        return self._live.move_timer(name, order.due_ms(timer))
+        return self._live.move_timer(name, order.due_ms(timer), order.reason)

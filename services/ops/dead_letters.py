@@ -40,7 +40,7 @@ from services.ops.callers import watch_of
 from services.ops.groups import name_of
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
-from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, Number, asked, said_as
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, Number, Reason, asked, said_as
 from services.times import moments
 from tidewheel.errors import ClientMistake
 
@@ -87,7 +87,7 @@ class NewDeadLetterTask(BaseModel):
     filter: DeadLetterFilterQuery = Field(default_factory=lambda: DeadLetterFilterQuery.model_validate({}))
     target: str = Field("", description="A topic; else each goes back to its own, for the group alone.")
     rate_per_second: float = Field(0, ge=0, le=PER_SECOND_MAX, description="At most so many; 0: no limit.")
-    reason: str = Field("", max_length=limits.REASON_CHARACTERS_MAX)
+    reason: Reason = ""
     dry_run: bool = False
 
     def order(self, now_ms: int) -> DeadLetterOrder:

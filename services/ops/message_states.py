@@ -3,7 +3,7 @@
 A record in a queue is "stored". That of a timer says what became of the timer, that of a half how its
 transaction is: each is asked where verbs decide by it, so that no two answers can differ.
 
-Cost: a look at the timers' names for each timer among them; for halves one look by the key.
+Cost: a look at the timers' ends for each timer among them; for halves one look by the key.
 """
 
 from __future__ import annotations
@@ -13,34 +13,37 @@ from typing import Final
 
 from typing_extensions import TypedDict
 
+from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
-from services.broker.values import Delivery, PendingTimer, TimerName, TimerVerdict
-from services.explain.life import ending
+from services.broker.timer_records import moved_because
+from services.broker.values import Delivery, HalfView, TimerVerdict
+from services.explain.life import ending, waiting, word
 from services.live.live_broker import LiveBroker
 from txn.states import State
 
 STORED: Final = "stored"
-PENDING: Final = "pending"
-MOVED: Final = "moved"
+PENDING: Final = word("armed")
 UNKNOWN: Final = "unknown"
 """Of a timer or half that ended longer ago than outcomes are kept."""
 _HALVES: Final = {
-    State.OPEN: "open",
-    State.EXPIRED: "expired",
+    State.OPEN: word("half"),
+    State.EXPIRED: word("expired"),
     State.COMMITTED: "committed",
-    State.ROLLED_BACK: "rolled back",
+    State.ROLLED_BACK: word("rolled back"),
 }
 
 
 class StateAnswer(TypedDict):
     """How a message stands: pending, cancelled, replaced, moved, delivered, fired, lost, stored, or a half.
 
-    A half is open, expired, committed or rolled back; `note` says why.
+    A half is open, expired, committed or rolled back; `note` says why. `ended_ms` is when a timer or half
+    ended, null where it has not, or nobody knows.
     """
 
     state: str
     note: str
+    ended_ms: str | None
 
 
 def end_of(live: LiveBroker, verdict: TimerVerdict) -> tuple[str, str]:
@@ -60,22 +63,28 @@ def states_of(live: LiveBroker, topic: str, key: str, found: Sequence[Delivery])
         if one.stored_topic == TIMER_TOPIC:
             yield _timer_state(live, one)
         elif one.stored_topic == HALF_TOPIC:
-            view = halves.get(one.physical_offset)
-            yield {
-                "state": UNKNOWN if view is None else _HALVES[view.state],
-                "note": f"because: {view.reason}" if view is not None and view.reason else "",
-            }
+            yield _half_state(halves.get(one.physical_offset))
         else:
-            yield {"state": STORED, "note": ""}
+            yield _state(STORED)
+
+
+def _half_state(view: HalfView | None) -> StateAnswer:
+    if view is None:
+        return _state(UNKNOWN)
+    return _state(_HALVES[view.state], f"because: {view.reason}" if view.reason else "", view.ended_ms)
 
 
 def _timer_state(live: LiveBroker, one: Delivery) -> StateAnswer:
+    """Return how the timer of a record stands; one that was moved has a record for each of its times."""
     try:
-        found = live.timer(TimerName(one.message.topic, one.message.message_id))
+        found = live.timer_ended(one)
     except StoreDamaged:
-        return {"state": UNKNOWN, "note": "its record cannot be read"}
-    if isinstance(found, PendingTimer):
-        is_it = found.timer_offset == one.physical_offset
-        return {"state": PENDING, "note": ""} if is_it else {"state": MOVED, "note": "to another time"}
+        return _state(UNKNOWN, "its end cannot be read")
+    if found is None:
+        return _state(PENDING, waiting(moved_because(properties.of_record(one.record))))
     state, note = end_of(live, found)
-    return {"state": state or UNKNOWN, "note": note}
+    return _state(state or UNKNOWN, note, found.ended_ms)
+
+
+def _state(state: str, note: str = "", ended_ms: int = 0) -> StateAnswer:
+    return {"state": state, "note": note, "ended_ms": str(ended_ms) if ended_ms else None}

@@ -60,7 +60,7 @@ from services.ops.polls import (
     client_id,
     poll_seconds,
 )
-from services.ops.request import Span, said_as
+from services.ops.request import Reason, Span, said_as
 from services.ops.statuses import ErrorAnswer, error_shape
 from tidewheel.errors import ClientMistake, TidewheelError
 
@@ -129,18 +129,11 @@ class Refused(Acknowledged):
 
     after: Span | None = Field(None, description="Such as 30s; without it as the group's policy says.")
     dead_letter: bool = Field(False, description="Give them up now.")
-    reason: str = Field(
+    reason: Reason = Field(
         "",
         max_length=limits.DEAD_REASON_CHARACTERS_MAX,
         description="Why they are given up: a part of the dead letter's reason.",
     )
-
-    @field_validator("reason")
-    @classmethod
-    def _is_one_line(cls, reason: str) -> str:
-        if reason and not reason.isprintable():
-            raise ValueError("it must be one line without control characters")
-        return reason
 
 
 class Extended(Acknowledged):

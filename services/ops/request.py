@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Annotated, Any, Final, TypeVar, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
@@ -25,6 +25,7 @@ from services.ops.callers import caller_of
 from services.ops.errors import RequestTooLarge
 from services.ops.field_words import SYNONYMS
 from services.ops.long_texts import end_of_text, read_json
+from services.process.printable import one_line
 from tidewheel.errors import ClientMistake
 
 LIMIT_DEFAULT = 20
@@ -70,11 +71,19 @@ def _check_span(given: Any) -> Any:
     return str(given)
 
 
+def _check_one_line(given: str) -> str:
+    if one_line(given) != given:
+        raise ValueError("it must be one line without control characters")
+    return given
+
+
 Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
 Moment = Annotated[str | Annotated[int, Strict()], BeforeValidator(_check_moment)]
 """What `services.times.moments` reads, or in a body a number of milliseconds since 1970."""
 Span = Annotated[str, BeforeValidator(_check_span)]
 """A span of time with its unit; `services.ops.given_times` reads it, and refuses a number."""
+Reason = Annotated[str, Field(max_length=limits.REASON_CHARACTERS_MAX), AfterValidator(_check_one_line)]
+"""Why somebody does something: it is stored as a property, which control characters would end."""
 
 Shape = TypeVar("Shape", bound=BaseModel)
 

@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
-from commitlog import limits
 from services.broker.values import TimerFilter
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
@@ -27,7 +26,7 @@ from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVe
 from services.ops.callers import watch_of
 from services.ops.given_times import delay_of, due_of
 from services.ops.operation import Operation
-from services.ops.request import Moment, said_as
+from services.ops.request import Moment, Reason, said_as
 from services.ops.timers import FilterQuery, filter_of
 from tidewheel.errors import ClientMistake
 
@@ -47,7 +46,7 @@ class NewTask(BaseModel):
     filter: TaskFilter
     to: Moment | None = Field(None, description="Where to move them: a moment as above.")
     by: str | None = Field(None, description="How far to move each: a span such as 1h, or -30m for earlier.")
-    reason: str = Field("", max_length=limits.REASON_CHARACTERS_MAX)
+    reason: Reason = ""
     dry_run: bool = False
 
     def order(self, now_ms: int) -> TimerOrder:

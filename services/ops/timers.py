@@ -54,6 +54,7 @@ from services.broker.values import (
     TimerVerdict,
     Verdict,
 )
+from services.explain.life import waiting
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
@@ -68,6 +69,7 @@ from services.ops.request import (
     LIMIT_MAX,
     Moment,
     Nothing,
+    Reason,
     Span,
     a_list,
     asked,
@@ -200,9 +202,9 @@ class UnreadTimers(BaseModel):
 
 
 class NamedTimer(TimerQuery):
-    """Which timer a verb is for, and why (which is logged)."""
+    """Which timer a verb is for, and why, which is kept."""
 
-    reason: str = Field("", max_length=limits.REASON_CHARACTERS_MAX)
+    reason: Reason = ""
 
 
 class MovedTimer(NamedTimer):
@@ -284,8 +286,12 @@ class TimerAnswer(TypedDict):
 
 
 class OneTimerAnswer(TimerAnswer):
-    """A delayed message that waits, with what it says; null if its record cannot be read."""
+    """A delayed message that waits, with what it says; null if its record cannot be read.
 
+    `note` says that it was moved, and why.
+    """
+
+    note: str
     message: ContentAnswer | None
 
 
@@ -431,7 +437,7 @@ def timer_shape(timer: PendingTimer) -> TimerAnswer:
 def one_timer_shape(timer: PendingTimer) -> OneTimerAnswer:
     """Return a delayed message that waits, with its content, as JSON has it."""
     message = None if timer.message is None else content_shape(timer.message)
-    return {**timer_shape(timer), "message": message}
+    return {**timer_shape(timer), "note": waiting(timer.moved_because), "message": message}
 
 
 def page_shape(page: TimerPage) -> TimersAnswer:
@@ -611,12 +617,12 @@ class TimersApi:
         """Move a timer."""
         wanted = await said_as(MovedTimer, request)
         due_ms = due_of(wanted.to, self._live.now_ms(), "to")
-        return self._done("move", wanted, await self._live.move_timer(name_of(wanted), due_ms))
+        return self._done("move", wanted, await self._live.move_timer(name_of(wanted), due_ms, wanted.reason))
 
     async def fire(self, request: Request) -> JSONResponse:
         """Deliver a timer's message now."""
         wanted = await said_as(NamedTimer, request)
-        return self._done("fire", wanted, await self._live.fire_timer(name_of(wanted)))
+        return self._done("fire", wanted, await self._live.fire_timer(name_of(wanted), wanted.reason))
 
     def _filter(self, query: FilterQuery) -> TimerFilter:
         return filter_of(query, self._live.now_ms())

@@ -35,7 +35,7 @@ from services.ops.answers import written
 from services.ops.given_times import span_in
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
-from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, asked, said_as
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Reason, asked, said_as
 from tidewheel.errors import ClientMistake
 from txn.checkback import CheckBackPolicy
 from txn.states import State
@@ -76,7 +76,7 @@ class NewResolution(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     resolution: Resolution
-    reason: str = Field(pattern=r"\S", max_length=limits.REASON_CHARACTERS_MAX)
+    reason: Reason = Field(pattern=r"\S")
 
 
 class NewCheckBack(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -94,7 +95,7 @@ def test_a_timer_lives_and_ends(commands: Commands) -> None:
     assert commands.of_topic("ls") == ""
 
 
-@pytest.mark.parametrize("end", ["cancelled", "carried", "replaced", "fired"])
+@pytest.mark.parametrize("end", ["cancelled", "carried", "replaced", "fired", "hurried"])
 def test_every_command_tells_the_same_end_of_a_timer(commands: Commands, end: str) -> None:
     """Before, `timer show` said "ended before", `explain` why, and `msg show` neither, not even "waits"."""
     topic = commands.topic
@@ -108,6 +109,7 @@ def test_every_command_tells_the_same_end_of_a_timer(commands: Commands, end: st
         "carried": ("cancelled", "by the message of orders-paid that carries it"),
         "replaced": ("replaced", "by message "),
         "fired": ("fired", "before its time, because somebody asked for it"),
+        "hurried": ("fired", "before its time, because: the customer waits"),
     }[end]
     verbs = {
         "cancelled": ("timer", "cancel", "--topic", topic, "--key", "pay:9", "--reason", "paid"),
@@ -117,12 +119,13 @@ def test_every_command_tells_the_same_end_of_a_timer(commands: Commands, end: st
         ),
         "replaced": ("send", topic, "x", "--in", "1h", "--timer-key", "pay:9"),
         "fired": ("timer", "fire", "--topic", topic, "--key", "pay:9"),
+        "hurried": ("timer", "fire", "--topic", topic, "--key", "pay:9", "--reason", "the customer waits"),
     }
     assert commands.run(*verbs[end]).returncode == 0
     shown = commands.of_topic("show", "--id", sent["message_id"], code=4)
     assert shown.startswith(what.upper())
     assert note in shown
-    again = commands.of_topic("cancel", "--id", sent["message_id"], code=4 if end == "fired" else 0)
+    again = commands.of_topic("cancel", "--id", sent["message_id"], code=4 if what == "fired" else 0)
     assert f"was {what}" in again
     assert note in again
     explained = commands.run("explain", sent["message_id"]).stdout
@@ -134,6 +137,35 @@ def test_every_command_tells_the_same_end_of_a_timer(commands: Commands, end: st
     told = commands.run("msg", "show", sent["message_id"], "--topic", topic).stdout
     assert what.upper() in told
     assert note in told
+    assert re.search(r"ended 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", told)
+
+
+def test_every_command_tells_that_a_timer_was_moved_and_why(commands: Commands) -> None:
+    """The reason was in a line of the broker's log alone; once fired, each time it had was told as FIRED."""
+    topic, name = commands.topic, ("--topic", commands.topic, "--key", "pay:12")
+    sent = commands.send("--in", "30m", "--timer-key", "pay:12")
+    for to, reason in (("1h", "no stock"), ("2h", "still none")):
+        assert commands.run("timer", "move", *name, "--to", to, "--reason", reason).returncode == 0
+    moved, note = "to another time, because: no stock", "moved to this time, because: still none"
+    assert note in commands.of_topic("show", "--key", "pay:12")
+    assert commands.json("show", "--key", "pay:12")["note"] == note
+    found = json.loads(commands.run("msg", "show", "pay:12", "--topic", topic, "--json").stdout)
+    last, middle, first = found
+    assert (last["state"], last["note"], last["ended_ms"]) == ("pending", note, None)
+    assert (first["state"], first["note"], first["ended_ms"]) == ("moved", moved, middle["store_ms"])
+    explained = commands.run("explain", sent["message_id"]).stdout
+    assert f"moved: {moved}\n" in explained
+    assert explained.count("because") == 2, "each reason once"
+    commands.of_topic("fire", "--key", "pay:12", "--reason", "stock")
+    found = json.loads(commands.run("msg", "show", "pay:12", "--topic", topic, "--json").stdout)
+    assert [one["state"] for one in found] == ["stored", "fired", "moved", "moved"]
+    assert [one["note"] for one in found[1:]] == [
+        "before its time, because: stock",
+        "to another time, because: still none",
+        moved,
+    ]
+    got = commands.run("tail", topic, "--from-start", "--limit", "1", "--json").stdout
+    assert "stock" not in got, "consumers are not told"
 
 
 def test_a_message_is_found_by_its_timer_key_however_it_ended(commands: Commands) -> None:
