@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -81,6 +81,8 @@ def send(
     replaced = receipt.get("replaced_offset")
     instead = f", in place of the timer at log offset {replaced}" if replaced else ""
     output.say(f"stored at log offset {receipt['physical_offset']}{due}{instead}")
+    if verdict := receipt.get("verdict"):
+        output.say(f"the timer that it names: {verdict_text(verdict)}")
 
 
 def parse_delay_ms(text: str) -> int:
@@ -98,6 +100,16 @@ def due_text(at_ms: int) -> str:
     if at_ms <= now_ms():
         return f", delivered at once: {both(at_ms)} has passed"
     return f", due {both(at_ms)}"
+
+
+def verdict_text(verdict: dict[str, Any]) -> str:
+    """Return what came of the verb that a message carries, and what to do where there is no such timer."""
+    said: str = verdict["verdict"]
+    if said == "NEVER_SET":
+        return f"{said}; without TW_TIMER_TOPIC it is looked for in the message's own topic"
+    if verdict["ended_ms"] is None:
+        return said
+    return f"{said}  ended {both(int(verdict['ended_ms']))}  log@{verdict['ended_offset']}"
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:

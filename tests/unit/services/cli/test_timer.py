@@ -185,6 +185,22 @@ def test_a_message_is_found_by_its_timer_key_however_it_ended(commands: Commands
     assert (missing.returncode, "timer key 'pay:11'" in missing.stderr) == (4, True)
 
 
+def test_a_send_tells_what_came_of_the_verb_that_it_carries(commands: Commands) -> None:
+    """It was stored without a word, whether the timer was cancelled or never there."""
+    commands.send("--in", "1h", "--timer-key", "pay:13")
+    carrying = ("orders-paid", "x", "--property", "TW_TIMER_CANCEL=pay:13")
+    topic = ("--property", f"TW_TIMER_TOPIC={commands.topic}")
+    never = commands.run("send", *carrying).stderr
+    assert "\nthe timer that it names: NEVER_SET; without TW_TIMER_TOPIC it is looked for in" in never
+    done = commands.run("send", *carrying, *topic).stderr
+    assert done.endswith("\nthe timer that it names: CANCELLED\n")
+    again = commands.run("send", *carrying, *topic).stderr.splitlines()[-1]
+    assert re.fullmatch(r"the timer that it names: ALREADY  ended .* \(.* ago\)  log@\d+", again)
+    answer = json.loads(commands.run("send", *carrying, *topic, "--json").stdout)
+    assert answer["verdict"]["verdict"] == "ALREADY"
+    assert "timer that" not in commands.run("send", "orders-paid", "x").stderr
+
+
 def test_too_late_says_when_it_was_delivered(commands: Commands) -> None:
     sent = commands.send("--in", "1h")
     assert commands.told("fire", "--handle", sent["recall_handle"]).startswith("FIRED  ")
