@@ -5,8 +5,10 @@ The commands read and write the application's own database; no broker is asked.
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,14 +16,14 @@ import typer
 from services.cli import output
 from services.cli.api import JsonOption
 from services.cli.listing import lists
-from services.cli.times import now_ms, span, wall
+from services.cli.times import exactly, now_ms, span, wall
 from tidewheel.errors import ConfigurationError, NotFound
 from tidewheel.extras import needing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Engine
 
     from tidewheel.outbox import OutboxRow
 
@@ -34,6 +36,8 @@ app = typer.Typer(
 
 TABLE = ("id", "topic", "order key", "age", "state", "attempts", "last error")
 BODY_SHOWN_CHARACTERS = 200
+DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
+"""For plain calls, by database."""
 
 DatabaseOption = Annotated[
     str,
@@ -86,13 +90,14 @@ def show(
 
     with opened(db) as engine:
         found = outbox.row_of_id(engine, row_id)
-    if found is None:
-        raise NotFound(f"The outbox has no row {row_id} that is not sent.")
+        if found is None:
+            raise NotFound(f"The outbox has no row {row_id} that is not sent.")
+        fields = shown(found) | message_of(engine, row_id)
+    fields["body"] = fields.pop("body")  # last
     if as_json:
-        output.print_json(shown(found))
+        output.print_json(fields)
         return
-    fields = shown(found).items()
-    output.show(*(f"{name:<12}{'-' if value is None else value}" for name, value in fields))
+    output.show(*field_lines(fields))
 
 
 @app.command()
@@ -122,20 +127,70 @@ def replay(
 def opened(url: str) -> Iterator[Engine]:
     """Connect to a database; raise `ConfigurationError` for one that is none, or does not answer."""
     with needing("txn"):
-        from sqlalchemy import create_engine
+        from sqlalchemy import create_engine, make_url
         from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
-
-        from tidewheel.databases import way_of_url
     try:
+        check_url(make_url(url))
         engine = create_engine(url)
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise ConfigurationError(f"--db cannot be used: {error}.{way_of_url(url)}") from error
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise ConfigurationError(f"--db cannot be used: {error}.") from error
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"--db cannot be used: {error}. Install the driver that it names, or name another."
+        ) from error
     try:
         yield engine
     except DBAPIError as error:
         raise ConfigurationError(f"The database does not do this: {error.orig}") from error
     finally:
         engine.dispose()
+
+
+def check_url(url: URL) -> None:
+    """Raise `ConfigurationError` for a driver of asyncio, and for a file of SQLite that is not there.
+
+    SQLite would make the file: a slip in its name would be an empty database.
+    """
+    if url.get_dialect().is_async:
+        usual = url.set(drivername=DRIVERS.get(url.get_backend_name(), url.get_backend_name()))
+        raise ConfigurationError(
+            f"--db names {url.get_driver_name()}, a driver for asyncio. Write {usual.render_as_string()}."
+        )
+    path = (url.database or "").removeprefix("file:").partition("?")[0]
+    is_file = url.get_backend_name() == "sqlite" and path not in ("", ":memory:")
+    if is_file and url.query.get("mode") != "memory" and not Path(path).exists():
+        raise ConfigurationError(f"--db cannot be used: there is no file {path}.")
+
+
+def message_of(engine: Engine, row_id: int) -> dict[str, Any]:
+    """Return what the message of a row is called, when it is to be delivered, and its properties."""
+    from sqlalchemy import select
+
+    from tidewheel.databases import for_own_statements
+    from tidewheel.outbox_table import DELIVER_MS, outbox_table
+
+    with for_own_statements(engine).connect() as connection:
+        query = select(outbox_table).where(outbox_table.c.id == row_id)
+        row = connection.execute(query).mappings().one()
+    properties = json.loads(row["properties"])
+    due_ms = int(properties.pop(DELIVER_MS, 0)) or (row["deliver_s"] or 0) * 1_000
+    return {
+        "tag": row["tag"] or None,
+        "keys": json.loads(row["keys"]),
+        "message_group": row["message_group"] or None,
+        "deliver_at": exactly(due_ms) if due_ms else None,
+        "properties": properties,
+    }
+
+
+def field_lines(fields: dict[str, Any]) -> Iterator[str]:
+    """Say each field of a row in a line, and each property in one."""
+    for name, value in fields.items():
+        if name == "properties":
+            yield from (f"{'property':<15}{one}={said}" for one, said in value.items())
+        else:
+            said = " ".join(value) if isinstance(value, list) else value
+            yield f"{name:<15}{'-' if said in (None, '') else said}"
 
 
 def cells(row: OutboxRow) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from sqlalchemy import create_engine, update
 from sqlalchemy.orm import sessionmaker
 
 from tests.command import tidewheel
-from tidewheel import NewMessage, outbox
+from tidewheel import Client, NewMessage, outbox
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +58,45 @@ def test_parked_rows_are_listed_shown_and_brought_back(url: str) -> None:
     assert tidewheel("outbox", "replay", "--all", "--db", url).stdout == "0 wait for a relay again\n"
 
 
+@pytest.mark.parametrize("address", ["sqlite:///typo.db", "sqlite:///file:typo.db?uri=true"])
+@pytest.mark.parametrize("words", [("ls",), ("show", "1"), ("replay", "--all")])
+def test_a_slip_in_the_name_of_a_file_makes_no_file(
+    tmp_path: Path, address: str, words: tuple[str, ...]
+) -> None:
+    ended = tidewheel("outbox", *words, "--db", address, folder=tmp_path)
+    assert (ended.returncode, "no file typo.db." in ended.stderr) == (2, True)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_row_is_shown_with_all_that_will_be_sent(url: str) -> None:
+    engine = create_engine(url)
+    due = (datetime.now(UTC) + timedelta(days=30)).replace(microsecond=608_000)
+    message = NewMessage(
+        "orders",
+        {"order": 9},
+        keys=["order-9", "customer 4"],
+        tag="paid",
+        at=due,
+        key="pay:9",
+        properties={"colour": "blue"},
+        cancel=Client("127.0.0.1:1", token="").timer("orders", "pay:8"),
+    )
+    with sessionmaker(engine).begin() as session:
+        outbox.add(session, message)
+    engine.dispose()
+    shown = json.loads(tidewheel("outbox", "show", 3, "--db", url, "--json").stdout)
+    assert shown["keys"] == ["order-9", "customer 4"]
+    assert (shown["tag"], shown["body"]) == ("paid", '{"order":9}')
+    assert shown["properties"].items() >= {
+        ("colour", "blue"), ("TW_TIMER_KEY", "pay:9"), ("TW_TIMER_CANCEL", "pay:8"),
+    }  # fmt: skip
+    lines = tidewheel("outbox", "show", 3, "--db", url).stdout.splitlines()
+    assert "keys           order-9 customer 4" in lines
+    assert "property       TW_TIMER_CANCEL=pay:8" in lines
+    local = f"{due.astimezone():%Y-%m-%d %H:%M:%S}.{due.microsecond // 1000:03d}"
+    assert f"deliver_at     {local}" in lines
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -64,11 +104,13 @@ def test_parked_rows_are_listed_shown_and_brought_back(url: str) -> None:
         (("replay",), "--all"),
         (("replay", "1", "2"), "not parked"),
         (("ls", "--db", "nonsense"), "--db cannot be used"),
-        (("ls", "--db", "mysql://root@127.0.0.1/shop"), "mysql+pymysql://"),
-        (("ls", "--db", "mariadb://root@127.0.0.1/shop"), "mariadb+pymysql://"),
-        (("ls", "--db", "postgres://shop@127.0.0.1/shop"), "postgresql+psycopg://"),
-        (("ls", "--db", "sqlite+aiosqlite:///x.db"), "a driver for a loop"),
-        (("ls", "--db", "sqlite:////no/such/folder/x.db"), "database does not do this"),
+        (("ls", "--db", "sqlite:////no/such/folder/x.db"), "no file /no/such/folder/x.db."),
+        (("ls", "--db", "sqlite:////dev/null/x.db"), "no file /dev/null/x.db."),
+        (("show", "1", "--db", "sqlite+aiosqlite:///x.db"), "Write sqlite:///x.db."),
+        (("ls", "--db", "mysql+asyncmy://u:secret@h/x"), "Write mysql+pymysql://u:***@h/x."),
+        (("ls", "--db", "mariadb+aiomysql://u@h/x"), "Write mariadb+pymysql://u@h/x."),
+        (("replay", "--all", "--db", "postgresql+asyncpg://u@h/x"), "Write postgresql+psycopg://u@h/x."),
+        (("ls", "--db", "oracle://u@h/x"), "oracledb"),
         (("ls", "--db", "sqlite://"), "no table tidewheel_outbox"),
     ],
 )
