@@ -38,11 +38,12 @@ from services.settings.config import (
 )
 from services.settings.setting import settings_of
 from services.settings.sources import FILE_NAME, FILE_VARIABLE
-from tidewheel.client.address import is_direct, is_loopback
+from tidewheel.client.address import WITHOUT_PROXY, Proxy, is_loopback, proxy_of
 from tidewheel.errors import AnswerLate, BrokerUnreachable, ConfigurationError
 
 JSON = "application/json"
 CONNECT_SECONDS = 2
+PROXIES = ("http", "https")
 EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -54,7 +55,8 @@ class HttpCalls:
         self.address: HttpAddress = reachable(settings.http.all)
         self._token = secret_in(settings.http_token, "http_token")
         tls = trusting(settings.http_ca) if self.address.is_tls else None
-        self._opener = opener(tls, is_direct=is_direct(self.address.url, has_token=bool(self._token)))
+        self._proxy = proxy_of(self.address.url, has_token=bool(self._token), schemes=PROXIES)
+        self._opener = opener(tls, self._proxy)
 
     def open(self, method: str, path: str, body: bytes | None, wait_seconds: float) -> Any:
         """Return the answer to a request; raises `BrokerUnreachable`, HTTPError, OSError, HTTPException."""
@@ -72,6 +74,11 @@ class HttpCalls:
     def unreachable(self) -> BrokerUnreachable:
         """Return the error for an address where no broker answers."""
         tls = "" if self.address.is_tls else " One that is reached from elsewhere speaks https://."
+        if self._proxy is not None:
+            return BrokerUnreachable(
+                f"There is no Tidewheel HTTP interface at {self.address}, by the proxy {self._proxy.shown}. "
+                f"See whether the proxy serves; {WITHOUT_PROXY}."
+            )
         return BrokerUnreachable(
             f"There is no Tidewheel HTTP interface at {self.address}."
             f" Start a broker with 'tidewheel serve', or name its HTTP address with --http.{tls}"
@@ -92,9 +99,9 @@ class Unfollowed(HTTPRedirectHandler):
         """Follow none."""
 
 
-def opener(tls: ssl.SSLContext | None = None, *, is_direct: bool = True) -> OpenerDirector:
-    """Return what opens URLs: through the environment's proxies unless `is_direct`; follows no redirect."""
-    proxies = ProxyHandler({}) if is_direct else ProxyHandler()
+def opener(tls: ssl.SSLContext | None = None, proxy: Proxy | None = None) -> OpenerDirector:
+    """Return what opens URLs, through a proxy if one is given; follows no redirect."""
+    proxies = ProxyHandler({} if proxy is None else dict.fromkeys(("http", "https"), proxy.url))
     return build_opener(proxies, Unfollowed(), HTTPSHandler(context=tls))
 
 

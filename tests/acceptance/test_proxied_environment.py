@@ -116,6 +116,60 @@ def test_a_proxy_is_asked_for_a_broker_elsewhere_and_sees_no_token(
     assert not any(TOKEN in one for one in proxy.asked)
 
 
+def errors_by(proxy: str, url: str, environ: pytest.MonkeyPatch) -> list[str]:
+    """What the command, both clients say of a broker elsewhere, which a proxy is named for."""
+    for name in VARIABLES:
+        environ.delenv(name, raising=False)
+    environ.setenv(url.partition(":")[0] + "_proxy", proxy)
+
+    async def send() -> None:
+        async with AsyncClient(url, token="", timeout=5) as client:
+            await client.send("orders", "x")
+
+    with Client(url, token="", timeout=5) as client, pytest.raises(TidewheelError) as sync:
+        client.send("orders", "x")
+    with pytest.raises(TidewheelError) as in_loop:
+        asyncio.run(send())
+    ended = tidewheel("topic", "ls", "--http", url)
+    assert ended.returncode in (2, 3)
+    return [ended.stderr, *(f"{one.value.code} {one.value}" for one in (sync, in_loop))]
+
+
+@pytest.mark.parametrize("url", [f"http://{ELSEWHERE}", f"https://{ELSEWHERE}"])
+@pytest.mark.parametrize(
+    "wrong", ["foo://u:secret@127.0.0.1:1", "http://u:secret@127.0.0.1:x", "http://", "socks5://127.0.0.1:1"]
+)
+def test_a_proxy_that_is_none_is_told_by_its_variable(
+    wrong: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were an ImportError or a ValueError of the library, or silence."""
+    for told in errors_by(wrong, url, monkeypatch):
+        assert told.startswith("TW-120 ")
+        assert f"{url.partition(':')[0]}_proxy" in told
+        assert "no_proxy" in told
+        assert "secret" not in told
+
+
+@pytest.mark.parametrize("url", [f"http://{ELSEWHERE}", f"https://{ELSEWHERE}"])
+def test_a_proxy_that_does_not_serve_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dead = f"127.0.0.1:{taken.getsockname()[1]}"
+    for told in errors_by(f"http://u:secret@{dead}", url, monkeypatch):
+        assert told.startswith("TW-123 ")
+        assert f"http://{dead} ({url.partition(':')[0]}_proxy)" in told
+        assert "secret" not in told
+
+
+def test_a_proxy_for_others_is_none_of_a_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for told in errors_by("foo://127.0.0.1:1", f"https://{ELSEWHERE}", monkeypatch):
+        assert told.startswith("TW-120 ")
+    monkeypatch.setenv("no_proxy", ELSEWHERE.partition(":")[0])
+    with Client(f"https://{ELSEWHERE}", timeout=5) as client, pytest.raises(BrokerUnreachable) as error:
+        client.send("orders", "x")
+    assert "proxy" not in str(error.value)
+    assert tidewheel("topic", "ls", "--http", f"https://{ELSEWHERE}").returncode == 3
+
+
 def test_the_shop_calls_its_services_without_a_proxy(proxy: Proxy) -> None:
     with socket.create_server(("127.0.0.1", 0)) as service:
         service.settimeout(20)

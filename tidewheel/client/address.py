@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,6 +30,9 @@ from tidewheel.errors import ConfigurationError
 USUAL: Final = "127.0.0.1:8088"
 EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """Listening addresses of a broker on all interfaces, and the address for a client on the same machine."""
+WITHOUT_PROXY: Final = "to call the broker without a proxy, name its host in no_proxy"
+PROXIES: Final = frozenset(("http", "https", "socks5", "socks5h"))
+"""Schemes of proxies, the last two with the package socksio."""
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
 _TOKEN: Final = re.compile(r"tw_[0-9a-f]{12}_[A-Za-z0-9_-]{16}")
 TOKEN_IN_FILE: Final = "write it into a file that its owner alone reads, and name that file."
@@ -53,8 +57,12 @@ class Broker:
 
     @property
     def direct_urls(self) -> tuple[str, ...]:
-        """The URLs that are called without a proxy, whatever the environment names."""
-        return tuple(url for url in self.urls if is_direct(url, has_token=bool(self.token)))
+        """The URLs that are called without a proxy; raise `ConfigurationError`, see `proxy_of`."""
+        return tuple(url for url in self.urls if self.proxy_of(url) is None)
+
+    def proxy_of(self, url: str) -> Proxy | None:
+        """Return the proxy that a URL is called by; raise `ConfigurationError`, see `proxy_of`."""
+        return proxy_of(url, has_token=bool(self.token))
 
     def tls(self) -> ssl.SSLContext:
         """Return a context that trusts the authorities; raise `ConfigurationError`."""
@@ -138,6 +146,40 @@ def _token(token: str | None) -> str:
 def has_token(path: object) -> bool:
     """Return whether a user's token was given where a file is to be named."""
     return _TOKEN.search(str(path)) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy of the environment: its URL, which may hold a password, and how it is shown."""
+
+    url: str = field(repr=False)
+    shown: str
+
+
+def proxy_of(url: str, *, has_token: bool, schemes: Collection[str] = PROXIES) -> Proxy | None:
+    """Return the proxy that the environment names for a URL; None: it is called without one.
+
+    Raise `ConfigurationError` for a text that is no proxy, or one of another scheme than `schemes`.
+    """
+    from urllib.request import getproxies, proxy_bypass
+
+    parts, proxies = urlsplit(url), getproxies()
+    found = next(((name, proxies[name]) for name in (parts.scheme, "all") if proxies.get(name)), None)
+    if found is None or is_direct(url, has_token=has_token) or proxy_bypass(parts.netloc):
+        return None
+    variable, text = f"{found[0]}_proxy", found[1] if "://" in found[1] else f"http://{found[1]}"
+    try:
+        given = urlsplit(text)
+        host, port = given.hostname, given.port
+    except ValueError:
+        host = port = None
+    if not host or given.scheme not in schemes:
+        raise ConfigurationError(
+            f"{variable} ({text.partition('://')[0]}://...) is no proxy that can be used for {parts.netloc}. "
+            f"Write it as http://HOST:PORT; {WITHOUT_PROXY}."
+        )
+    place = f"[{host}]" if ":" in host else host
+    return Proxy(text, f"{given.scheme}://{place}{'' if port is None else f':{port}'} ({variable})")
 
 
 def is_direct(url: str, *, has_token: bool) -> bool:

@@ -24,13 +24,17 @@ import importlib
 import os
 import ssl
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tidewheel.client.address import WITHOUT_PROXY
 from tidewheel.client.exchange import Answer, Failure, Fault, Pause, Reply, Request, Steps
 from tidewheel.errors import ConfigurationError, LibraryMissing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tidewheel.client.address import Broker
 
 T = TypeVar("T")
@@ -63,6 +67,19 @@ def arguments_of(httpx: Any, broker: Broker) -> dict[str, Any]:
         "trust_env": len(broker.direct_urls) < len(broker.urls),  # the environment's proxies
         "mounts": dict.fromkeys(broker.direct_urls),  # none for these
     }
+
+
+def opened(kind: Callable[..., Any], httpx: Any, broker: Broker) -> Any:
+    """Open a pool of connections; raise `ConfigurationError` for a proxy of the environment that is none."""
+    arguments = arguments_of(httpx, broker)
+    try:
+        return kind(**arguments)
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        reason = str(error).rstrip(".")
+        raise ConfigurationError(
+            f"A proxy of the environment (http_proxy, https_proxy, all_proxy) cannot be used: {reason}. "
+            f"{WITHOUT_PROXY.capitalize()}."
+        ) from error
 
 
 def failure_of(httpx: Any, error: Exception, where: str, begun_s: float) -> Failure:
@@ -149,9 +166,12 @@ class Line:
 
     def turn(self, reply: Reply, where: str) -> Reply:
         """Go on to the next address if no connection could be made to `where`; return the reply."""
-        if isinstance(reply, Failure) and reply.fault is Fault.UNTAKEN and where == self.where:
+        if not isinstance(reply, Failure) or reply.fault is not Fault.UNTAKEN:
+            return reply
+        if where == self.where:
             self._turn += 1
-        return reply
+        proxy = self.broker.proxy_of(where)
+        return reply if proxy is None else replace(reply, reason=f"{reply.reason}, by {proxy.shown}")
 
     def seconds(self, request: Request) -> float:
         """Return how long an answer may take."""
@@ -217,7 +237,7 @@ class ThreadShell:
     def _connections(self) -> Any:
         if self._pool is None or self._process != os.getpid():
             self._process = os.getpid()
-            self._pool = self._httpx.Client(**arguments_of(self._httpx, self._line.broker))
+            self._pool = opened(self._httpx.Client, self._httpx, self._line.broker)
         return self._pool
 
 
@@ -294,5 +314,5 @@ class LoopShell:
 
     def _connections(self) -> Any:
         if self._pool is None:
-            self._pool = self._httpx.AsyncClient(**arguments_of(self._httpx, self._line.broker))
+            self._pool = opened(self._httpx.AsyncClient, self._httpx, self._line.broker)
         return self._pool
