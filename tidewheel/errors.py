@@ -17,6 +17,12 @@ one of these.
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+_TWO_STOPS: Final = re.compile(r"(?<=[\w)\]'\"])\.\.(?=\s|$)")
+"""Of a reason in the words of a system or a library, which ends with a stop or not, and our own."""
+
 
 class TidewheelError(Exception):
     """Tidewheel could not do this."""
@@ -25,7 +31,7 @@ class TidewheelError(Exception):
     exit_code = 1
 
     def __init__(self, detail: str = "", rocketmq: str = "") -> None:
-        self.detail = detail
+        self.detail = detail = _TWO_STOPS.sub(".", detail) if ".." in detail else detail
         self.rocketmq = rocketmq
         """What RocketMQ's own server says instead, where its words name what was sent."""
         sentence = (self.__doc__ or "").strip().partition("\n")[0]  # `python -OO` leaves docstrings out

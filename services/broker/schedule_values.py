@@ -178,13 +178,16 @@ def check_occurs(schedule: Schedule, now_ms: int) -> None:
         )
 
 
-def check_window(schedule: Schedule, now_ms: int) -> None:
-    """Raise `IllegalSchedule` for a start or an end that cannot be."""
+def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) -> None:
+    """Raise `IllegalSchedule` for a start or an end that cannot be, looked at from now, or from a time."""
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
     if start_ms is not None and not 0 <= start_ms <= start_max_ms:
         raise IllegalSchedule(f"It starts at {start_ms}; allowed is 0 to {start_max_ms} (ms since 1970).")
-    if end_ms is not None and not max(now_ms, start_ms or 0) < end_ms <= end_max_ms:
+    if (
+        end_ms is not None
+        and not max(now_ms if from_ms is None else from_ms, start_ms or 0) < end_ms <= end_max_ms
+    ):
         raise IllegalSchedule(
             f"It ends at {end_ms} (ms since 1970), which is past, not after its start, or after {end_max_ms}."
         )

@@ -394,10 +394,14 @@ class Schedules:
 
 
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
-    """Return the next occurrences of what is not kept yet; raise `IllegalSchedule` if it cannot be read."""
+    """Return the occurrences of what is not kept, from its start on, which may have been; else the next.
+
+    Raise `IllegalSchedule` if it cannot be read.
+    """
     check_cron(schedule.cron)
-    check_window(schedule, now_ms)
-    return schedule.coming(schedule.next_after(now_ms), count)
+    from_ms = now_ms if schedule.start_ms is None else min(now_ms, schedule.start_ms - 1)
+    check_window(schedule, now_ms, from_ms)
+    return schedule.coming(schedule.next_after(from_ms), count)
 
 
 _PROGRESS: Final = "cursor_ms", "is_paused", "sent_count", "last_ms", "passed_ms", "trouble"

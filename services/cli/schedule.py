@@ -17,9 +17,7 @@ from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.listing import lists
 from services.cli.send import pairs
-from services.cli.times import now_ms
-from services.times import moments
-from tidewheel.durations import span_ms
+from services.cli.times import parse_due_ms
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
@@ -43,7 +41,7 @@ class MissedRuns(StrEnum):
 
 NameArgument = Annotated[str, typer.Argument(help="The schedule.")]
 ZoneOption = Annotated[str, typer.Option("--zone", help="The time zone, a name such as Europe/London.")]
-MOMENT = "2026-12-01T09:00, 2026-12-01 or 2026-12, in its zone; or in 90d."
+MOMENT = "2026-12-01T09:00, 2026-12-01 or 2026-12, in its zone; in 90d, 30m ago, or milliseconds."
 StartOption = Annotated[str | None, typer.Option(help=f"Not before then: {MOMENT}")]
 EndOption = Annotated[str | None, typer.Option(help=f"Not after then: {MOMENT}")]
 CountOption = Annotated[int, typer.Option(help="How many occurrences to show.", min=1, max=100)]
@@ -130,7 +128,7 @@ def preview(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show when a cron line would occur, without setting anything.
+    """Show when a cron line would occur, without setting anything; with --start in the past, from there on.
 
     Example: tidewheel schedule preview '30 2 * * *' --zone Europe/Berlin --start 2027-03
     """
@@ -252,17 +250,21 @@ def wall(at_ms: str | None, zone: str) -> str:
 
 
 def moment_ms(text: str | None, zone: str, flag: str) -> int | None:
-    """Read a time on the clocks of a zone; raise `ConfigurationError` naming the flag."""
+    """Read a time as every command does, but on the clocks of a zone; raise `ConfigurationError`."""
     if text is None:
         return None
     try:
-        if (ahead := moments.AHEAD.fullmatch(text)) is not None:
-            return now_ms() + span_ms(ahead[1])
-        moment = datetime.fromisoformat(f"{text}-01" if MONTH.fullmatch(text) else text)
-        zoned = moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone))
-        return round(zoned.timestamp() * 1000)
-    except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError) as error:
-        raise ConfigurationError(
-            f"{flag} is {text!r} in {zone!r}: {error}. Write it as 2026-12-01T09:00, 2026-12-01, 2026-12 or "
-            "in 90d, and the zone as Europe/London."
-        ) from error
+        known = ZoneInfo(zone)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        raise ConfigurationError(f"--zone is {zone!r}: {error}. Write it as Europe/London.") from error
+    return parse_due_ms(in_zone(text.strip(), known), flag)
+
+
+def in_zone(text: str, zone: ZoneInfo) -> str:
+    """Return a wall time, or a month, with the zone whose clocks it is of; anything else as it is."""
+    given = f"{text}-01" if MONTH.fullmatch(text) else text
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        return text
+    return moment.replace(tzinfo=zone).isoformat() if moment.tzinfo is None and "-" in given else given

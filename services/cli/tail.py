@@ -32,7 +32,7 @@ def tail(
     tag: Annotated[str, typer.Option(help="Only messages with this tag.")] = "",
     key: Annotated[str, typer.Option(help="Only messages with this key.")] = "",
     limit: Annotated[
-        int | None, typer.Option(help="Stop after so many messages; else go on until Ctrl-C.")
+        int | None, typer.Option(help="Stop after so many messages; else go on until Ctrl-C.", min=1)
     ] = None,
     http: HttpOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,

@@ -44,15 +44,17 @@ class Address(NamedTuple):
         return parse_address(text)
 
 
-def parse_address(text: object) -> Address:
+def parse_address(text: object, usual_port: int = 8081) -> Address:
     """Read HOST:PORT (IPv6 in brackets), also as http://HOST:PORT/; raise ValueError that says how."""
     if isinstance(text, Address):
         return text
     host, _, port = str(text).removeprefix("http://").removesuffix("/").rpartition(":")
     if "@" in str(text):
-        raise ValueError("it has a user, which no address here has; give HOST:PORT, such as 127.0.0.1:8081")
+        raise ValueError(
+            f"it has a user, which no address here has; give HOST:PORT, such as 127.0.0.1:{usual_port}"
+        )
     if not host or not port.isdecimal():
-        raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8081")
+        raise ValueError(f"it must be HOST:PORT, such as 127.0.0.1:{usual_port}")
     if int(port) > PORT_MAX:
         raise ValueError(f"its port must be from 0 to {PORT_MAX}")
     if ":" in host or "[" in host:
@@ -89,7 +91,7 @@ class HttpAddress(NamedTuple):
         scheme, marked, rest = str(text).rpartition("://")
         if marked and scheme not in ("http", "https"):
             raise ValueError("it must begin with http:// or https://, or be HOST:PORT")
-        host, port = parse_address(rest.removesuffix("/"))
+        host, port = parse_address(rest.removesuffix("/"), HTTP_USUAL.port)
         return HttpAddress(host, port, scheme == "https")
 
 

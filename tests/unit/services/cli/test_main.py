@@ -155,6 +155,15 @@ def test_a_command_that_asks_a_broker_imports_no_library_of_the_broker(arguments
     assert sorted(modules & HEAVY) == []
 
 
+@pytest.mark.parametrize("limit", ["0", "-1"])
+def test_a_tail_of_nothing_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It went on for ever."""
+    with pytest.raises(SystemExit) as ended:
+        command.main(["tail", "t", "--limit", limit, "--http", "127.0.0.1:1"])
+    assert ended.value.code == 2
+    assert "Invalid value for '--limit'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("wrong", ["x", "0", "1001"])
 def test_what_must_be_converted_is_converted_and_judged(
     wrong: str, capsys: pytest.CaptureFixture[str]

@@ -120,6 +120,31 @@ def test_a_preview_shows_the_gap_in_spring(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        ("2026-03-28T12:00", "2026-03-29 03:00:00+02:00"),
+        ("2020-01-01", "2020-01-01 02:30:00+01:00"),
+        ("2026-03", "2026-03-01 02:30:00+01:00"),
+        ("2026-03-28T12:00Z", "2026-03-29 03:00:00+02:00"),
+        ("1774699200000", "2026-03-29 03:00:00+02:00"),
+    ],
+)
+def test_a_preview_looks_back_to_a_start_that_has_been(broker: Broker, start: str, first: str) -> None:
+    """It was passed over: what came next from now on was shown."""
+    arguments = ("--zone", "Europe/Berlin", "--start", start, "--count", "1")
+    assert broker.run("schedule", "preview", "30 2 * * *", *arguments).stdout == f"{first}\n"
+
+
+def test_a_preview_takes_spans_as_every_command_does(broker: Broker) -> None:
+    done = broker.run("schedule", "preview", "* * * * *", "--start", "1h ago", "--end", "58m ago")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
+    for start in ("in 90d", "90d", "-1d"):
+        assert broker.run("schedule", "preview", "* * * * *", "--start", start).returncode == 0
+    gone = broker.run("schedule", "preview", "* * * * *", "--end", "1h ago")
+    assert (gone.returncode, "which is past" in gone.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("arguments", "exit_code", "words"),
     [
         (("show", "nothing"), 4, "TW-153 The schedule does not exist. There is no 'nothing'"),

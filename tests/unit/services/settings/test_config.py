@@ -259,3 +259,14 @@ def test_a_token_in_place_of_its_file_is_not_shown() -> None:
     with pytest.raises(ConfigurationError, match="TIDEWHEEL_HTTP_TOKEN has a token itself") as refused:
         secret_in(Path(f"tw_3f9a61c07b52_{'k' * 43}"), "http_token")
     assert "kkk" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("variable", "usual"), [("HTTP", "127.0.0.1:8088"), ("LISTEN", "127.0.0.1:8081")])
+@pytest.mark.parametrize("value", ["127.0.0.1", "localhost:", "me@a:1"])
+def test_a_wrong_address_is_told_with_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch, variable: str, usual: str, value: str
+) -> None:
+    """--http without a port named 8081, where HTTP is not spoken."""
+    monkeypatch.setenv(f"TIDEWHEEL_{variable}", value)
+    with pytest.raises(ConfigurationError, match=rf"HOST:PORT, such as {usual}\."):
+        load(ServeSettings)
