@@ -58,10 +58,10 @@ class LiteReceiving:
 
         Raise `StoreDamaged` if only that was found; a lite topic whose queue is damaged stays ready.
         """
-        subscription = self.subscriptions.find(Subscriber(state.group, state.topic, state.client_id))
+        subscriber = Subscriber(state.group, state.topic, state.client_id)
+        subscription = self.subscriptions.heard_from(subscriber, state.now_ms)
         if subscription is None:
             return
-        subscription.heard_ms = state.now_ms
         damaged: StoreDamaged | None = None
         for _ in range(len(subscription.ready)):
             if state.is_over or state.is_crowded:

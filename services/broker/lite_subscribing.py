@@ -166,9 +166,12 @@ class LiteSubscribing:
         self._subscriptions.forget_silent(now_ms)
         self._lite_topics.trim()
 
-    def take_over(self, before: LiteSubscribing) -> None:
-        """Go on with the subscriptions of a core that this one replaces."""
-        self._subscriptions.take_over(before._subscriptions)
+    def take_over(self, before: LiteSubscribing, by_ms: int = 0) -> None:
+        """Go on with the subscriptions of a core that this one replaces.
+
+        By `by_ms` the clock was set between the beginnings of the two.
+        """
+        self._subscriptions.take_over(before._subscriptions, by_ms)
 
     def _check(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
         """Return the topic of a subscription; raise what `subscribe` raises if it cannot be."""

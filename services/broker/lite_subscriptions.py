@@ -104,10 +104,17 @@ class LiteSubscriptions:
         for subscriber in list(self._of_client.get(client_id, ())):
             self.remove_all(subscriber)
 
+    def heard_from(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
+        """Note that a subscriber was heard from, and return what it wants; None if it is not known."""
+        subscription = self._subscriptions.get(subscriber)
+        if subscription is not None:
+            subscription.heard_ms = self._clock.elapsed(now_ms)
+        return subscription
+
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Keep the subscriptions of a client that was heard from at `now_ms`."""
         for subscriber in self._of_client.get(client_id, ()):
-            self._subscriptions[subscriber].heard_ms = self._clock.elapsed(now_ms)
+            self.heard_from(subscriber, now_ms)
 
     def forget_silent(self, now_ms: int) -> None:
         """Forget the subscribers that were not heard from for `LITE_SILENT_MS_MAX`."""
@@ -138,10 +145,14 @@ class LiteSubscriptions:
                 subscription.ready = OrderedDict.fromkeys(subscription.lite_topics)
                 self.woken[subscriber] = None
 
-    def take_over(self, before: LiteSubscriptions) -> None:
-        """Go on with the subscriptions of a core that this one replaces."""
+    def take_over(self, before: LiteSubscriptions, by_ms: int) -> None:
+        """Go on with the subscriptions of a core that this one replaces.
+
+        Elapsed time began again with this core, `by_ms` ahead of the other's: by how much the clock was set
+        between the two beginnings. To both, a client is silent for as long.
+        """
         for subscriber, subscription in before._subscriptions.items():
-            heard_ms = before._clock.told(subscription.heard_ms)
+            heard_ms = self._clock.told(subscription.heard_ms + by_ms)
             for lite_topic in subscription.lite_topics:
                 self._link(subscriber, self._heard(subscriber, heard_ms), lite_topic)
 

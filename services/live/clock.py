@@ -119,6 +119,11 @@ class Clock:
         return self.real_ms() + self.offset_ms
 
     @property
+    def begun_ahead_ms(self) -> int:
+        """How far real time was ahead of the clock that counts at the last `begin`, in ms."""
+        return 0 if self._jumps is None else round(self._jumps.begun_ahead_ms)
+
+    @property
     def is_virtual(self) -> bool:
         """Whether it can be advanced."""
         return self._kept is not None

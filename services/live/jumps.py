@@ -21,12 +21,12 @@ class Jumps:
 
     def __init__(self, wall_ms: Callable[[], int], counted_ms: Callable[[], float]) -> None:
         self._wall_ms, self._counted_ms = wall_ms, counted_ms
-        self._ahead_ms = 0.0
+        self._ahead_ms = self.begun_ahead_ms = 0.0
         self.begin()
 
     def begin(self) -> None:
         """Count no step from before now."""
-        self._ahead_ms = self._look()
+        self._ahead_ms = self.begun_ahead_ms = self._look()
 
     def seen(self, wall_ms: int) -> int:
         """Return by how many ms the clock, just read, was set forward; below 0: back, 0: not at all."""

@@ -157,7 +157,7 @@ class LiveBroker:
         self._core.damage.listen(log_damage)
         self._stepped_down = stepped_down
         self._why_void: OSError | None = None
-        self._lite_before = self._core.lite
+        self._lite_before, self._begun_ahead_before_ms = self._core.lite, self.clock.begun_ahead_ms
         self.answers = Answers(self._broker.durable_offset, proving, self._limit_own)
         self._is_own_limited = False
         self.room = Room(self._waiting_bytes)
@@ -558,7 +558,7 @@ class LiveBroker:
     def void(self, error: OSError) -> None:
         """Refuse everybody who waits, and let the core go: the disk has failed."""
         core, self._why_void = self._broker, error
-        self._lite_before = core.lite
+        self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
         self._rebuilding.let_go(core, error)
         self._drop_core(
             core, f"Writing to the store failed ({error}). Send again with the same message id once it works."
@@ -579,7 +579,7 @@ class LiveBroker:
     def adopt(self, core: Broker) -> None:
         """Go on with a core that was opened again, and with the subscriptions of the one before."""
         assert self._core is None, "two cores over one store"
-        core.lite.take_over(self._lite_before)
+        core.lite.take_over(self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms)
         self._core = core
         if self._untold_ms:
             now_ms = self._clock()

@@ -231,6 +231,22 @@ def test_a_client_that_says_goodbye_subscribes_to_nothing(bench: Bench) -> None:
     assert bench.receive() == []
 
 
+@pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000])
+def test_a_client_that_receives_after_a_step_of_the_clock_is_heard_from_then(
+    bench: Bench, by_ms: int
+) -> None:
+    """A receive noted the system clock where elapsed time is kept."""
+    bench.subscribe("a", client="c")
+    bench.broker.clock_jumped(bench.now_ms, bench.now_ms + by_ms)
+    bench.now_ms += by_ms
+    bench.receive("c")
+    subscriber = Subscriber("g", "t", "c")
+    bench.broker.lite.keep_house(bench.now_ms + limits.LITE_SILENT_MS_MAX)
+    assert bench.broker.lite.subscribed(subscriber) == ["a"]
+    bench.broker.lite.keep_house(bench.now_ms + limits.LITE_SILENT_MS_MAX + 1)
+    assert bench.broker.lite.subscribed(subscriber) == []
+
+
 def test_a_client_that_is_silent_for_long_is_forgotten_and_one_that_is_heard_is_not(bench: Bench) -> None:
     bench.subscribe("a", client="silent")
     bench.subscribe("a", client="heard")
