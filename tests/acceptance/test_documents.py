@@ -31,6 +31,7 @@ import pytest
 
 from consumequeue.sql_filter import parse_sql
 from services.cli.main import main
+from tidewheel.barrier import barrier_sql
 from tidewheel.command import COMMAND
 from tidewheel.testing.process import BrokerProcess
 
@@ -352,6 +353,21 @@ def test_what_a_page_shows_runs(page: str, tmp_path: Path) -> None:
 def test_every_block_says_what_it_is(page: str) -> None:
     wrong = [f"{one}: {one.label!r}" for one in blocks_of(page) if one.label not in LABELS]
     assert wrong == [], f"a code block begins with one of {sorted(LABELS)}"
+
+
+DEFINES = re.compile(r"session\.(execute|run_sync)\(.*(CREATE|ALTER|DROP|create_all)")
+
+
+def test_no_program_defines_tables_within_its_transaction() -> None:
+    """MySQL and MariaDB commit by it what came before."""
+    wrong = [str(one) for page in PAGES for one in blocks_of(page) if DEFINES.search(one.text)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "sqlite"])
+def test_the_tables_of_the_page_are_those_of_the_barrier(dialect: str) -> None:
+    [shown] = [one.text for one in blocks_of("docs/transactions.md") if "TABLE tidewheel_barrier" in one.text]
+    assert shown.split() == barrier_sql(dialect).split()
 
 
 def test_few_blocks_cannot_run() -> None:
