@@ -81,8 +81,7 @@ def send(
     replaced = receipt.get("replaced_offset")
     instead = f", in place of the timer at log offset {replaced}" if replaced else ""
     output.say(f"stored at log offset {receipt['physical_offset']}{due}{instead}")
-    if verdict := receipt.get("verdict"):
-        output.say(f"the timer that it names: {verdict_text(verdict)}")
+    say_verdict(receipt)
 
 
 def parse_delay_ms(text: str) -> int:
@@ -100,6 +99,12 @@ def due_text(at_ms: int) -> str:
     if at_ms <= now_ms():
         return f", delivered at once: {both(at_ms)} has passed"
     return f", due {both(at_ms)}"
+
+
+def say_verdict(answer: dict[str, Any]) -> None:
+    """Say what came of the verb on a timer that a message carries; nothing for one that carries none."""
+    if verdict := answer.get("verdict"):
+        output.say(f"the timer that it names: {verdict_text(verdict)}")
 
 
 def verdict_text(verdict: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import typer
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.listing import lists
+from services.cli.send import say_verdict
 from services.cli.times import both, now_ms, span, wall
 from services.cli.txn_views import EMPTY, lines, needing, question_text, row
 from tidewheel import durations
@@ -168,6 +169,7 @@ def resolve(
         return
     before = "   it had ended so before, nothing was changed" if answer["repeated"] else ""
     output.show(f"{answer['transaction_id']} {OUTCOMES[answer['resolution']]}{before}")
+    say_verdict(answer)
 
 
 @app.command("log")

@@ -22,13 +22,12 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.broker import verb_properties
 from services.broker.topics import check_topic_name
 from services.broker.values import Resolution
 from services.live.check_back_polls import AskedHalf
 from services.live.live_broker import LiveBroker
 from services.ops.given_times import span_in
-from services.ops.messages import ReceiptAnswer, TakenAnswer, offset_or_none, receipt_shape, taken_shape
+from services.ops.messages import ReceiptAnswer, TakenAnswer, receipt_shape, taken_shape
 from services.ops.operation import Operation
 from services.ops.polls import (
     CALLER_GONE,
@@ -42,14 +41,12 @@ from services.ops.polls import (
 )
 from services.ops.request import Span, said_as, said_by, shaped
 from services.ops.sending import (
-    CarriedVerdictAnswer,
     NewMessage,
     header_key,
     new_id,
-    verdict_shape,
     with_key,
 )
-from services.ops.transactions import EndAnswer, end_shape, id_of
+from services.ops.transactions import EndedAnswer, ended_shape, id_of
 from tidewheel.errors import TidewheelError, TransactionEnded
 
 UNKNOWN: Final = "UNKNOWN"
@@ -84,16 +81,6 @@ class BegunAnswer(ReceiptAnswer):
     """A transaction that has begun: its message is stored, and invisible until its commit."""
 
     transaction_id: str
-
-
-class EndedAnswer(EndAnswer):
-    """A transaction that has ended; `verdict` is null unless its message carries a verb on a timer.
-
-    `replaced_offset` is the log offset of the timer whose place its message took, if it took one.
-    """
-
-    verdict: CarriedVerdictAnswer | None
-    replaced_offset: str | None
 
 
 class UnknownAnswer(TypedDict):
@@ -208,12 +195,7 @@ class HalvesApi:
             live.answered(transaction_id, f"{answer}, {why}")
             raise
         live.answered(transaction_id, answer)
-        verdict = replaced_offset = None
-        if view.due_ms is not None or (view.message and verb_properties.carries(view.message)):
-            ended = live.query(live.core.half_views.one, transaction_id)
-            verdict, replaced_offset = verdict_shape(ended.verdict), offset_or_none(ended.replaced_offset)
-        shape = {**end_shape(receipt), "verdict": verdict, "replaced_offset": replaced_offset}
-        return JSONResponse(shape)
+        return JSONResponse(ended_shape(live, view, receipt))
 
 
 ID: Final = "/api/transactions/{id}"

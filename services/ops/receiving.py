@@ -60,7 +60,7 @@ from services.ops.polls import (
     client_id,
     poll_seconds,
 )
-from services.ops.request import OneLine, Span, said_as
+from services.ops.request import ConsumersReason, Span, said_as
 from services.ops.statuses import ErrorAnswer, error_shape
 from tidewheel.errors import ClientMistake, TidewheelError
 
@@ -129,9 +129,8 @@ class Refused(Acknowledged):
 
     after: Span | None = Field(None, description="Such as 30s; without it as the group's policy says.")
     dead_letter: bool = Field(False, description="Give them up now.")
-    reason: OneLine = Field(
+    reason: ConsumersReason = Field(
         "",
-        max_length=limits.DEAD_REASON_CHARACTERS_MAX,
         description="Why they are given up: a part of the dead letter's reason.",
     )
 

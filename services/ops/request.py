@@ -82,10 +82,12 @@ Moment = Annotated[str | Annotated[int, Strict()], BeforeValidator(_check_moment
 """What `services.times.moments` reads, or in a body a number of milliseconds since 1970."""
 Span = Annotated[str, BeforeValidator(_check_span)]
 """A span of time with its unit; `services.ops.given_times` reads it, and refuses a number."""
-OneLine = Annotated[str, AfterValidator(_check_one_line)]
-"""A text that is stored as a property, which control characters would end."""
-Reason = Annotated[OneLine, Field(max_length=limits.REASON_CHARACTERS_MAX)]
-"""Why an operator does something."""
+Reason = Annotated[str, Field(max_length=limits.REASON_CHARACTERS_MAX), AfterValidator(_check_one_line)]
+"""Why an operator does something: it is stored as a property, which control characters would end."""
+ConsumersReason = Annotated[
+    str, Field(max_length=limits.DEAD_REASON_CHARACTERS_MAX), AfterValidator(_check_one_line)
+]
+"""Why a consumer gives a message up, likewise."""
 
 Shape = TypeVar("Shape", bound=BaseModel)
 

@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
+from services.broker import verb_properties
 from services.broker.values import EndReceipt, HalfFilter, HalfView, Resolution, Topic
 from services.live import half_queries
 from services.live.check_log import Question
@@ -33,9 +34,10 @@ from services.live.live_broker import LiveBroker
 from services.live.transactions import ProducerView
 from services.ops.answers import written
 from services.ops.given_times import span_in
-from services.ops.messages import ContentAnswer, content_shape
+from services.ops.messages import ContentAnswer, content_shape, offset_or_none
 from services.ops.operation import Operation
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Reason, asked, said_as
+from services.ops.sending import CarriedVerdictAnswer, verdict_shape
 from tidewheel.errors import ClientMistake
 from txn.checkback import CheckBackPolicy
 from txn.states import State
@@ -195,12 +197,18 @@ class ProducersAnswer(TypedDict):
     producers: list[ProducerAnswer]
 
 
-class EndAnswer(TypedDict):
-    """A transaction that has ended as asked, now or before."""
+class EndedAnswer(TypedDict):
+    """A transaction that has ended as asked, now or before.
+
+    `verdict` is null unless its message carries a verb on a timer; `replaced_offset` is the log offset of the
+    timer whose place its message took, if it took one.
+    """
 
     transaction_id: str
     resolution: str
     repeated: bool
+    verdict: CarriedVerdictAnswer | None
+    replaced_offset: str | None
 
 
 class CheckBackAnswer(TypedDict):
@@ -269,12 +277,18 @@ def producer_shape(view: ProducerView) -> ProducerAnswer:
     return {"topic": view.topic, "client_id": view.client_id, "is_connected": view.is_connected}
 
 
-def end_shape(receipt: EndReceipt) -> EndAnswer:
-    """Return an end as JSON has it."""
+def ended_shape(live: LiveBroker, before: HalfView, receipt: EndReceipt) -> EndedAnswer:
+    """Return an end as JSON has it; `before` is the half as it was, with its message."""
+    verdict = replaced_offset = None
+    if before.due_ms is not None or (before.message and verb_properties.carries(before.message)):
+        ended = live.query(live.core.half_views.one, receipt.transaction_id)
+        verdict, replaced_offset = verdict_shape(ended.verdict), offset_or_none(ended.replaced_offset)
     return {
         "transaction_id": receipt.transaction_id,
         "resolution": receipt.resolution.value,
         "repeated": receipt.repeated,
+        "verdict": verdict,
+        "replaced_offset": replaced_offset,
     }
 
 
@@ -353,6 +367,7 @@ class TransactionsApi:
     async def resolve(self, request: Request) -> JSONResponse:
         """End a transaction by hand."""
         wanted = await said_as(NewResolution, request)
+        before = self._live.query(self._live.core.half_views.one, id_of(request))
         receipt = await self._transactions.resolve(id_of(request), wanted.resolution, wanted.reason)
         log.info(
             "transaction resolved",
@@ -360,7 +375,7 @@ class TransactionsApi:
             resolution=wanted.resolution.value,
             reason=wanted.reason,
         )
-        return JSONResponse(end_shape(receipt))
+        return JSONResponse(ended_shape(self._live, before, receipt))
 
     async def set_check_back(self, request: Request) -> JSONResponse:
         """Say how a topic's half messages are asked about."""
@@ -415,7 +430,7 @@ OPERATIONS: Final = (
         "POST",
         "/api/transactions/{id}/resolve",
         TransactionsApi.resolve,
-        {200: EndAnswer},
+        {200: EndedAnswer},
         bodies=(NewResolution,),
         refusals=(400, 409, 503),
     ),

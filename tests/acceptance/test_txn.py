@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -141,6 +142,24 @@ def test_a_stuck_order_is_found_understood_and_ended_by_hand(broker: Serving, sh
     assert "no transaction is open or has expired" in broker.txn("ls")
     [ninth] = broker.listed("--topic", TOPIC, "--key", "order-9")
     assert ninth["state"] == "COMMITTED"
+
+
+def test_an_operator_is_told_what_came_of_the_verb_of_a_half(broker: Serving) -> None:
+    def posted(path: str, **wanted: object) -> Any:
+        head = {"Content-Type": "application/json"}
+        request = Request(f"http://{broker.http}/api/{path}", json.dumps(wanted).encode(), head)
+        with urlopen(request) as answer:
+            return json.load(answer)
+
+    posted("timers", topic="deadlines", body="x", timer_key="order:7", **{"in": "1h"})
+    verb = {"TW_TIMER_CANCEL": "order:7", "TW_TIMER_TOPIC": "deadlines"}
+    half = posted("transactions", topic=TOPIC, body="paid", properties=verb, check_after="10m")
+    half_id = half["transaction_id"]
+    said = broker.txn("resolve", half_id, "commit", "--reason", "it is paid")
+    assert "the timer that it names: CANCELLED\n" in said
+    answer = json.loads(broker.txn("resolve", half_id, "commit", "--reason", "again", "--json"))
+    assert answer["repeated"]
+    assert answer["verdict"]["verdict"] == "CANCELLED"
 
 
 def test_who_can_be_asked_who_was_and_asking_now(broker: Serving, shop: Shop, eventually: Any) -> None:
