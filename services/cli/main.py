@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with standard_streams():
         try:
             print_and_flush(given)
+            sys.exit(0)
         except TidewheelError as error:
             complain(f"{error.code} {error}")
             sys.exit(error.exit_code)

@@ -257,7 +257,10 @@ def moment_ms(text: str | None, zone: str, flag: str) -> int | None:
         known = ZoneInfo(zone)
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:
         raise ConfigurationError(f"--zone is {zone!r}: {error}. Write it as Europe/London.") from error
-    return parse_due_ms(in_zone(text.strip(), known), flag)
+    try:
+        return parse_due_ms(in_zone(text.strip(), known), flag)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error.detail} 2026-12-01 and 2026-12 will do, too.") from error
 
 
 def in_zone(text: str, zone: ZoneInfo) -> str:

@@ -50,7 +50,7 @@ UntilOption = Annotated[str, typer.Option(help="Due before then.")]
 KeyOption = Annotated[str, typer.Option(help="Its timer key, as in: send --timer-key.")]
 IdOption = Annotated[str, typer.Option("--id", help="Its message id.")]
 HandleOption = Annotated[str, typer.Option(help="Its recall handle; says the topic, too.")]
-ReasonOption = Annotated[str, typer.Option(help="Why; it is logged.")]
+ReasonOption = Annotated[str, typer.Option(help="Why; it is kept with the timer.")]
 
 
 def many_option(help_text: str, *flags: str) -> Any:

@@ -101,7 +101,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         ("timer ls -n 5", "Write --limit."),
         ("schedule preview 0 9 1 3 *", "A value that has blanks is written in quotes"),
         ("schedule preview '0 9 1 3 *' --from 2027-03", "Write --start."),
-        ("schedule preview '0 9 1 3 *' --start soon", "Write it as 2026-12-01T09:00, 2026-12-01, 2026-12 or"),
+        ("schedule preview '0 9 1 3 *' --start soon", "2026-12-01 and 2026-12 will do, too."),
         ("txn check s1", "'s1' is no transaction id (24 hex digits). To look a key up, give --topic, too."),
         ("txn resolve s1 commit --reason x", "'s1' is no transaction id (24 hex digits)"),
         ("timer ls --limit x", "Invalid value for '--limit': it must be a whole number"),
