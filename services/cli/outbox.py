@@ -36,8 +36,13 @@ app = typer.Typer(
 
 TABLE = ("id", "topic", "order key", "age", "state", "attempts", "last error")
 BODY_SHOWN_CHARACTERS = 200
-DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
-"""For plain calls, by database."""
+DRIVERS = {
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+}
+"""For plain calls, by what a URL may begin with."""
 
 DatabaseOption = Annotated[
     str,
@@ -132,18 +137,20 @@ def opened(url: str) -> Iterator[Engine]:
     try:
         check_url(make_url(url))
         engine = create_engine(url)
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise ConfigurationError(f"--db cannot be used: {error}.") from error
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"--db cannot be used: {error}. Install the driver that it names, or name another."
-        ) from error
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        raise ConfigurationError(f"--db cannot be used: {error}.{way_of_url(url)}") from error
     try:
         yield engine
     except DBAPIError as error:
         raise ConfigurationError(f"The database does not do this: {error.orig}") from error
     finally:
         engine.dispose()
+
+
+def way_of_url(url: str) -> str:
+    """Return what to write where a URL names no driver, or empty."""
+    named = DRIVERS.get(url.partition(":")[0])
+    return f" Name the driver: {named}://USER@HOST/DATABASE" if named else ""
 
 
 def check_url(url: URL) -> None:
@@ -154,7 +161,8 @@ def check_url(url: URL) -> None:
     if url.get_dialect().is_async:
         usual = url.set(drivername=DRIVERS.get(url.get_backend_name(), url.get_backend_name()))
         raise ConfigurationError(
-            f"--db names {url.get_driver_name()}, a driver for asyncio. Write {usual.render_as_string()}."
+            f"--db names {url.get_driver_name()}, a driver for a loop of asyncio. "
+            f"Write {usual.render_as_string()}."
         )
     path = (url.database or "").removeprefix("file:").partition("?")[0]
     is_file = url.get_backend_name() == "sqlite" and path not in ("", ":memory:")
