@@ -36,13 +36,6 @@ app = typer.Typer(
 
 TABLE = ("id", "topic", "order key", "age", "state", "attempts", "last error")
 BODY_SHOWN_CHARACTERS = 200
-DRIVERS = {
-    "mysql": "mysql+pymysql",
-    "mariadb": "mariadb+pymysql",
-    "postgresql": "postgresql+psycopg",
-    "postgres": "postgresql+psycopg",
-}
-"""For plain calls, by what a URL may begin with."""
 
 DatabaseOption = Annotated[
     str,
@@ -134,6 +127,8 @@ def opened(url: str) -> Iterator[Engine]:
     with needing("txn"):
         from sqlalchemy import create_engine, make_url
         from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+        from tidewheel.databases import way_of_url
     try:
         check_url(make_url(url))
         engine = create_engine(url)
@@ -147,17 +142,13 @@ def opened(url: str) -> Iterator[Engine]:
         engine.dispose()
 
 
-def way_of_url(url: str) -> str:
-    """Return what to write where a URL names no driver, or empty."""
-    named = DRIVERS.get(url.partition(":")[0])
-    return f" Name the driver: {named}://USER@HOST/DATABASE" if named else ""
-
-
 def check_url(url: URL) -> None:
     """Raise `ConfigurationError` for a driver of asyncio, and for a file of SQLite that is not there.
 
     SQLite would make the file: a slip in its name would be an empty database.
     """
+    from tidewheel.databases import DRIVERS
+
     if url.get_dialect().is_async:
         usual = url.set(drivername=DRIVERS.get(url.get_backend_name(), url.get_backend_name()))
         raise ConfigurationError(

@@ -112,6 +112,7 @@ def test_a_row_is_shown_with_all_that_will_be_sent(url: str) -> None:
         (("replay", "--all", "--db", "postgresql+asyncpg://u@h/x"), "Write postgresql+psycopg://u@h/x."),
         (("ls", "--db", "oracle://u@h/x"), "oracledb"),
         (("ls", "--db", "mysql://u@h/x"), "mysql+pymysql://USER"),
+        (("ls", "--db", "mariadb://u@h/x"), "mariadb+pymysql://USER"),
         (("ls", "--db", "postgres://u@h/x"), "postgresql+psycopg://USER"),
         (("ls", "--db", "sqlite://"), "no table tidewheel_outbox"),
     ],
