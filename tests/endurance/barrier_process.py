@@ -53,6 +53,8 @@ REFUSED = 3
 RANDOM_S_MAX = 0.06
 JITTER_S_MAX = 0.004
 CHECKED_S = 30
+ASYNCHRONOUS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+asyncmy"}
+"""Drivers for a loop, by database."""
 Step = Callable[..., Any]
 
 
@@ -205,7 +207,7 @@ class Placing:
 
 def async_sessions(database: str) -> Any:
     url = make_url(database)
-    driver = "sqlite+aiosqlite" if url.get_backend_name() == "sqlite" else "postgresql+psycopg"
+    driver = ASYNCHRONOUS[url.get_backend_name()]
     return async_sessionmaker(create_async_engine(url.set(drivername=driver), poolclass=NullPool))
 
 

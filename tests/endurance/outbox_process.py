@@ -38,6 +38,8 @@ INVISIBLE_S = 2
 AWAIT_S = 1
 RECEIVED = 16
 GROUP = "effects"
+ASYNCHRONOUS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+asyncmy"}
+"""Drivers for a loop, by database."""
 EFFECT = text("INSERT INTO effects VALUES (:body)")
 
 
@@ -165,10 +167,8 @@ def engine(database: str) -> Engine:
 
 def async_sessions(database: str) -> Any:
     url = make_url(database)
-    if url.get_backend_name() == "sqlite":
-        driver, settings = "sqlite+aiosqlite", {"connect_args": {"timeout": BUSY_S}}
-    else:
-        driver, settings = "postgresql+psycopg", {}
+    driver = ASYNCHRONOUS[url.get_backend_name()]
+    settings = {"connect_args": {"timeout": BUSY_S}} if url.get_backend_name() == "sqlite" else {}
     return async_sessionmaker(create_async_engine(url.set(drivername=driver), poolclass=NullPool, **settings))
 
 

@@ -1,7 +1,8 @@
 """The barrier under `kill -9` at every step and against its own check-backs: never a row without its message.
 
-Each with the official producer, `tidewheel.Client` and `tidewheel.AsyncClient`, on SQLite and PostgreSQL.
-`--rounds 500` kills 1,000 orders and runs 500 races on each; 6 rounds and fewer play some of them only.
+Each with the official producer, `tidewheel.Client` and `tidewheel.AsyncClient`, on SQLite, PostgreSQL and
+MariaDB. `--rounds 500` kills 1,000 orders and runs 500 races on each; 6 rounds and fewer play some of them
+only.
 
 An order that takes longer than the immunity, as on a busy machine, is rolled back by a check-back before its
 row, and then refused instead of killed. It must have neither row nor message, and is counted apart.
@@ -22,6 +23,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from tests.endurance.client_processes import hear, running, say, serving, stored
+from tests.mariadb import running_mariadb
 from tests.postgresql import UNSYNCED, running_postgresql, running_servers
 from tidewheel.barrier_table import barrier_sql
 
@@ -54,7 +56,7 @@ RACES_PER_ROUND = 1
 STREAM_PER_ROUND = 10
 BROKER_KILLS_MAX = 6
 FEW_ROUNDS = 6
-SELDOM = (("client", "sqlite"), ("async", "postgresql"))
+SELDOM = (("client", "sqlite"), ("async", "postgresql"), *((one, "mariadb") for one in CLIENTS))
 PLACERS = 2
 ENDED_S = 120
 
@@ -65,6 +67,12 @@ def postgresql() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[str]:
+    with running_mariadb() as server:
+        yield server.url
+
+
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -72,17 +80,17 @@ def client(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def on_every_database(client: str, request: pytest.FixtureRequest) -> None:
-    """Run with a client of ours on one database only, if there are few rounds."""
+    """Run with a client of ours on some databases only, if there are few rounds."""
     rounds, database = request.config.getoption("rounds"), request.node.callspec.params.get("database")
     if rounds <= FEW_ROUNDS and (client, database or "postgresql") in SELDOM:
-        pytest.skip(f"one database for each client in make test; all with --rounds above {FEW_ROUNDS}")
+        pytest.skip(f"some databases for each client in make test; all with --rounds above {FEW_ROUNDS}")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database with an orders table and the barrier's."""
     is_file = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path / 'orders.db'}" if is_file else request.getfixturevalue("postgresql")
+    url = f"sqlite:///{tmp_path / 'orders.db'}" if is_file else request.getfixturevalue(request.param)
     create_tables(url)
     return url
 
@@ -94,7 +102,9 @@ def create_tables(url: str) -> None:
         connection.execute(text("DROP TABLE IF EXISTS tidewheel_barrier"))
         connection.execute(text("DROP TABLE IF EXISTS tidewheel_database"))
         connection.execute(text("CREATE TABLE orders (number INTEGER PRIMARY KEY)"))
-        for statement in barrier_sql(engine.dialect.name).split(";")[:-1]:
+        is_mariadb = getattr(connection.dialect, "is_mariadb", False)
+        dialect = "mariadb" if is_mariadb else connection.dialect.name
+        for statement in barrier_sql(dialect).split(";")[:-1]:
             connection.execute(text(statement))
     engine.dispose()
 

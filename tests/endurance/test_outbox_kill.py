@@ -1,7 +1,7 @@
 """Two relays and two consumers, killed at random: no row is lost, keys keep their order, each effect is once.
 
-Each with the official client, `tidewheel.Client` and `tidewheel.AsyncClient`, on SQLite and PostgreSQL.
-`--rounds 500` sends 10,000 rows on each.
+Each with the official client, `tidewheel.Client` and `tidewheel.AsyncClient`, on SQLite, PostgreSQL and
+MariaDB. `--rounds 500` sends 10,000 rows on each.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from tests.endurance.client_processes import hear, serving, start, stored
+from tests.mariadb import running_mariadb
 from tests.postgresql import running_postgresql
 
 ROWS_PER_ROUND = 20
+FEW_ROUNDS = 6
 STEPS_PER_KILL_MAX = 200
 BATCH_ROWS = 40
 KILL_S_MAX = 0.1
@@ -34,14 +36,24 @@ SENT = "SELECT count(*) FROM tidewheel_outbox WHERE sent_ms IS NOT NULL"
 CONSUMED = "SELECT count(*) FROM tidewheel_consumed"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """One for the outbox and one for the effects."""
+@pytest.fixture(params=["official", "client", "async"])
+def client(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def databases(request: pytest.FixtureRequest, client: str, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """One for the outbox and one for the effects; MariaDB with one client only, if there are few rounds."""
+    if request.param == "mariadb" and client != "async" and request.config.getoption("rounds") <= FEW_ROUNDS:
+        pytest.skip(f"one client on MariaDB in make test; all with --rounds above {FEW_ROUNDS}")
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'outbox.db'}", f"sqlite:///{tmp_path / 'effects.db'}"
-    else:
+    elif request.param == "postgresql":
         with running_postgresql() as url:
             yield url, url
+    else:
+        with running_mariadb() as server:
+            yield server.url, server.url
 
 
 class Crew:
@@ -130,7 +142,6 @@ def check_the_log(messages: list[dict[str, Any]], rows: int, kills: int) -> int:
     return twice
 
 
-@pytest.mark.parametrize("client", ["official", "client", "async"])
 def test_no_row_is_lost_and_each_effect_is_once(
     tmp_path: Path,
     client: str,
